@@ -1,0 +1,259 @@
+"""Every error that `harness` raises on purpose.
+
+    HarnessError
+    ├── InvalidInput            what a person wrote: files, names, values
+    │   ├── ConfigurationInvalid
+    │   ├── RubricInvalid
+    │   ├── PipelineInvalid
+    │   └── SameModel           producer and evaluator resolve to one model
+    ├── InferenceError          one call to a model
+    │   ├── EndpointUnreachable
+    │   ├── AuthenticationFailed
+    │   ├── ModelNotFound
+    │   ├── ContextOverflow
+    │   ├── Overloaded
+    │   │   └── RateLimited
+    │   ├── CallTimeout
+    │   ├── StreamCut
+    │   ├── ReplyInvalid
+    │   └── ServerError
+    ├── ModelFileInvalid        a GGUF that is missing, cut or not a GGUF
+    ├── DoesNotFit              a model larger than the budget
+    ├── EvaluationFailed        no verdict could be reached
+    ├── NodeFailed              a pipeline's node raised
+    ├── JournalInvalid          a run's journal that cannot be read
+    └── MemoryStoreFailed
+
+An error carries its facts as attributes; its message says what happened, to what, and what would
+mend it. A draft that was not accepted is a result, not an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class HarnessError(Exception):
+    """The root: catch this to catch everything that `harness` raises on purpose."""
+
+
+# --- what a person wrote ---------------------------------------------------------------------
+
+
+class InvalidInput(HarnessError):
+    """A file, a name or a value that a person gave is not usable.
+
+    Attributes:
+        path: The file it stands in, if it stands in one.
+        line: Its line there, counted from 1, if known.
+    """
+
+    def __init__(self, message: str, *, path: Path | None = None, line: int | None = None) -> None:
+        where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        super().__init__(where + message)
+        self.path = path
+        self.line = line
+
+
+class ConfigurationInvalid(InvalidInput):
+    """`harness.toml`, an environment variable or a command-line value does not parse."""
+
+
+class RubricInvalid(InvalidInput):
+    """A rubric file is missing or breaks a rule of its format."""
+
+
+class PipelineInvalid(InvalidInput):
+    """A pipeline has a cycle, an unknown name, or inputs that do not match."""
+
+
+class SameModel(InvalidInput):
+    """Two roles that must be different models resolve to the same one."""
+
+
+# --- one call to a model ---------------------------------------------------------------------
+
+
+class InferenceError(HarnessError):
+    """A call to a model did not give a completion.
+
+    Attributes:
+        endpoint: The tag of the endpoint that was called.
+    """
+
+    def __init__(self, message: str, *, endpoint: str) -> None:
+        super().__init__(f"{endpoint}: {message}")
+        self.endpoint = endpoint
+
+
+class EndpointUnreachable(InferenceError):
+    """Nothing answered at the endpoint's address."""
+
+
+class AuthenticationFailed(InferenceError):
+    """The server refused the credentials, or there were none."""
+
+
+class ModelNotFound(InferenceError):
+    """The server is there, but does not serve this model."""
+
+
+class ContextOverflow(InferenceError):
+    """The prompt, with the room asked for the reply, is longer than the model's context.
+
+    Attributes:
+        prompt_tokens: Length of the prompt, if the server said it.
+        context_tokens: Length of the context, if the server said it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        endpoint: str,
+        prompt_tokens: int | None = None,
+        context_tokens: int | None = None,
+    ) -> None:
+        super().__init__(message, endpoint=endpoint)
+        self.prompt_tokens = prompt_tokens
+        self.context_tokens = context_tokens
+
+
+class Overloaded(InferenceError):
+    """The server is loading or full; the same call may succeed later.
+
+    Attributes:
+        retry_after_s: How long the server asked callers to wait, in seconds, if it did.
+    """
+
+    def __init__(self, message: str, *, endpoint: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message, endpoint=endpoint)
+        self.retry_after_s = retry_after_s
+
+
+class RateLimited(Overloaded):
+    """The account, not the server, is at its limit (HTTP 429)."""
+
+
+class CallTimeout(InferenceError):
+    """The call took longer than one of its limits; the message names which."""
+
+
+class StreamCut(InferenceError):
+    """The reply's stream ended without its proper end; what had arrived is not a reply."""
+
+
+class ReplyInvalid(InferenceError):
+    """A reply arrived whole but is not what was asked for (bad JSON, wrong shape).
+
+    Attributes:
+        text: The reply as it came.
+    """
+
+    def __init__(self, message: str, *, endpoint: str, text: str) -> None:
+        super().__init__(message, endpoint=endpoint)
+        self.text = text
+
+
+class ServerError(InferenceError):
+    """The server failed, or refused the request for a reason of its own.
+
+    Attributes:
+        status: The HTTP status, if there was one.
+    """
+
+    def __init__(self, message: str, *, endpoint: str, status: int | None = None) -> None:
+        super().__init__(message, endpoint=endpoint)
+        self.status = status
+
+
+# --- the machine -----------------------------------------------------------------------------
+
+
+class ModelFileInvalid(HarnessError):
+    """A model file is missing, or its header cannot be read.
+
+    Attributes:
+        path: The file.
+        offset: Byte at which reading stopped, or None when the file could not be opened.
+    """
+
+    def __init__(self, message: str, *, path: Path, offset: int | None = None) -> None:
+        where = f"{path}: " if offset is None else f"{path}: at byte {offset}: "
+        super().__init__(where + message)
+        self.path = path
+        self.offset = offset
+
+
+class DoesNotFit(HarnessError):
+    """A model needs more memory than the whole budget has.
+
+    Attributes:
+        model: The model's tag.
+        need_bytes: What it needs.
+        capacity_bytes: What the budget has in all.
+    """
+
+    def __init__(
+        self, message: str, *, model: str, need_bytes: int, capacity_bytes: int
+    ) -> None:
+        super().__init__(message)
+        self.model = model
+        self.need_bytes = need_bytes
+        self.capacity_bytes = capacity_bytes
+
+
+# --- a run -----------------------------------------------------------------------------------
+
+
+class EvaluationFailed(HarnessError):
+    """No valid verdict could be reached; this is never a score of zero."""
+
+
+class NodeFailed(HarnessError):
+    """A node of a pipeline raised; the cause is chained.
+
+    Attributes:
+        node: Its name, with the item's index for a mapped node: `findings[2]`.
+    """
+
+    def __init__(self, node: str, cause: BaseException) -> None:
+        super().__init__(f"node '{node}' failed: {cause}")
+        self.node = node
+
+
+class JournalInvalid(HarnessError):
+    """A run's journal cannot be read.
+
+    Attributes:
+        path: The journal.
+        line: The first line that is not a record, counted from 1.
+    """
+
+    def __init__(self, message: str, *, path: Path, line: int) -> None:
+        super().__init__(f"{path}:{line}: {message}")
+        self.path = path
+        self.line = line
+
+
+class MemoryStoreFailed(HarnessError):
+    """The memory store could not be opened, read or written.
+
+    Attributes:
+        path: The store's directory.
+    """
+
+    def __init__(self, message: str, *, path: Path) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known names, or all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if near:
+        return "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
+    return "known: " + ", ".join(names) if names else "there are none"
