@@ -196,9 +196,7 @@ class DoesNotFit(HarnessError):
         capacity_bytes: What the budget has in all.
     """
 
-    def __init__(
-        self, message: str, *, model: str, need_bytes: int, capacity_bytes: int
-    ) -> None:
+    def __init__(self, message: str, *, model: str, need_bytes: int, capacity_bytes: int) -> None:
         super().__init__(message)
         self.model = model
         self.need_bytes = need_bytes

@@ -1,0 +1,41 @@
+"""The inference shim: one `chat(request) -> completion` in front of every server people run."""
+
+from harness.inference.backend import Backend
+from harness.inference.completion import Completion, FinishReason, Phase, Usage
+from harness.inference.connect import connect
+from harness.inference.embedded import EmbeddedLlamaCpp
+from harness.inference.endpoint import Endpoint
+from harness.inference.identity import model_identity
+from harness.inference.message import Message, Prompt, as_messages
+from harness.inference.openai_wire import OpenAIWire
+from harness.inference.request import ChatRequest, JsonSchema
+from harness.inference.retry import Retrying, RetryPolicy, retry_delay_s
+from harness.inference.scripted import ScriptedBackend
+from harness.inference.shim import InferenceShim
+from harness.inference.structured import ReplyType
+from harness.inference.traced import Traced
+
+__all__ = [
+    "Backend",
+    "ChatRequest",
+    "Completion",
+    "EmbeddedLlamaCpp",
+    "Endpoint",
+    "FinishReason",
+    "InferenceShim",
+    "JsonSchema",
+    "Message",
+    "OpenAIWire",
+    "Phase",
+    "Prompt",
+    "ReplyType",
+    "RetryPolicy",
+    "Retrying",
+    "ScriptedBackend",
+    "Traced",
+    "Usage",
+    "as_messages",
+    "connect",
+    "model_identity",
+    "retry_delay_s",
+]

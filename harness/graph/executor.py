@@ -1,0 +1,157 @@
+"""Running a graph: every node as soon as what it needs is there.
+
+Knows nothing of models. A node's output is in the journal before anything that depends on it
+starts; the first failure cancels what is still running and ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from harness.errors import NodeFailed, PipelineInvalid
+from harness.graph.graph import Graph
+from harness.graph.inputs import bind_inputs
+from harness.graph.node import RUN_PARAMETER, Node
+from harness.trace import Tracer
+
+DEFAULT_PARALLEL_CALLS = 16
+
+
+async def execute(
+    graph: Graph,
+    inputs: Mapping[str, object],
+    *,
+    run: object,
+    tracer: Tracer,
+    parallel_calls: int = DEFAULT_PARALLEL_CALLS,
+) -> dict[str, object]:
+    """Runs every node once (a mapped node once per item) and returns what each gave.
+
+    Args:
+        graph: What to run.
+        inputs: Values from outside, by name.
+        run: Handed to nodes that take a `run`.
+        tracer: Sees every node, and its output.
+        parallel_calls: How many node calls may be under way at once.
+
+    Raises:
+        PipelineInvalid: The inputs do not fit the graph; nothing was started.
+        NodeFailed: A node raised; the cause is chained.
+    """
+    values = bind_inputs(graph, inputs)
+    execution = _Execution(graph, values, run=run, tracer=tracer, parallel_calls=parallel_calls)
+    try:
+        await execution.run_all()
+    except* NodeFailed as group:
+        # Siblings may fail in the same moment; the first is the one to report.
+        raise _first(group) from _first(group).__cause__
+    return {name: execution.values[name] for name in graph.nodes}
+
+
+class _Execution:
+    """The state of one run of a graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        values: dict[str, object],
+        *,
+        run: object,
+        tracer: Tracer,
+        parallel_calls: int,
+    ) -> None:
+        self.values = values
+        self._graph = graph
+        self._run = run
+        self._tracer = tracer
+        self._places = asyncio.Semaphore(parallel_calls)
+        self._waiting = {name: set(graph.dependencies(node)) for name, node in graph.nodes.items()}
+        self._dependants: dict[str, list[str]] = {name: [] for name in graph.nodes}
+        for name, sources in self._waiting.items():
+            for source in sources:
+                self._dependants[source].append(name)
+
+    async def run_all(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name, sources in self._waiting.items():
+                if not sources:
+                    group.create_task(self._run_node(name, group))
+
+    async def _run_node(self, name: str, group: asyncio.TaskGroup) -> None:
+        node = self._graph.nodes[name]
+        self.values[name] = await (self._map(node) if node.is_mapped else self._call(node, None))
+        for dependant in self._dependants[name]:
+            self._waiting[dependant].discard(name)
+            if not self._waiting[dependant]:
+                group.create_task(self._run_node(dependant, group))
+
+    async def _map(self, node: Node) -> list[object]:
+        count = self._item_count(node)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._call(node, item)) for item in range(count)]
+        return [task.result() for task in tasks]
+
+    async def _call(self, node: Node, item: int | None) -> object:
+        label = node.name if item is None else f"{node.name}[{item}]"
+        async with self._places:
+            with self._tracer.span("node", track=node.name, label=label, item=item):
+                try:
+                    value = await self._invoke(node, item)
+                    self._tracer.output(node.name, to_jsonable_python(value), item=item)
+                except PydanticSerializationError as error:
+                    raise NodeFailed(
+                        label, TypeError(f"its output cannot be written to the journal: {error}")
+                    ) from error
+                except Exception as error:  # noqa: BLE001 - whatever a node raises is its failure
+                    cause = _first(error) if isinstance(error, ExceptionGroup) else error
+                    raise NodeFailed(label, cause) from cause
+        return value
+
+    async def _invoke(self, node: Node, item: int | None) -> object:
+        arguments: dict[str, Any] = {RUN_PARAMETER: self._run} if node.takes_run else {}
+        for parameter in node.parameters:
+            value: Any = self.values[parameter.source]
+            arguments[parameter.name] = value[item] if parameter.is_mapped else value
+        if inspect.iscoroutinefunction(node.function):
+            return await node.function(**arguments)
+        return await asyncio.to_thread(node.function, **arguments)
+
+    def _item_count(self, node: Node) -> int:
+        counts = {}
+        for parameter in node.parameters:
+            if parameter.is_mapped:
+                items = self.values[parameter.source]
+                if not isinstance(items, list | tuple):
+                    raise NodeFailed(
+                        node.name,
+                        PipelineInvalid(
+                            f"each= maps over '{parameter.source}', which is a "
+                            f"{type(items).__name__} and not a list",
+                            path=node.path,
+                            line=node.line,
+                        ),
+                    )
+                counts[parameter.source] = len(items)
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"'{source}' has {count}" for source, count in counts.items())
+            raise NodeFailed(
+                node.name,
+                PipelineInvalid(
+                    f"each= walks lists side by side, and they differ in length: {listed}",
+                    path=node.path,
+                    line=node.line,
+                ),
+            )
+        return next(iter(counts.values()))
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first leaf of nested exception groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

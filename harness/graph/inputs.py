@@ -1,0 +1,92 @@
+"""The inputs of a graph: what it needs from outside, checked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from harness.errors import PipelineInvalid, did_you_mean
+from harness.graph.graph import Graph
+from harness.graph.node import Node, Parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A value that comes from outside."""
+
+    name: str
+    """What the parameters that receive it are called."""
+    node: Node
+    """The first node that takes it; its annotation and default count."""
+    parameter: Parameter
+    """That node's parameter."""
+
+    @property
+    def annotation(self) -> Any:  # noqa: ANN401 - whatever the pipeline's author wrote
+        """The type it must have; a mapped parameter's input is a list of that type."""
+        one: Any = self.node.annotation(self.parameter.name)
+        return list[one] if self.parameter.is_mapped else one
+
+
+def graph_inputs(graph: Graph) -> dict[str, Input]:
+    """Every parameter that no node provides, by name."""
+    inputs: dict[str, Input] = {}
+    for node in graph.nodes.values():
+        for parameter in node.parameters:
+            if parameter.source not in graph.nodes:
+                inputs.setdefault(
+                    parameter.source, Input(name=parameter.source, node=node, parameter=parameter)
+                )
+    return inputs
+
+
+def bind_inputs(graph: Graph, given: Mapping[str, object]) -> dict[str, object]:
+    """The value of every input: given, or its default.
+
+    Raises:
+        PipelineInvalid: An input is missing, unknown, or of the wrong type.
+    """
+    inputs = graph_inputs(graph)
+    for name in given:
+        if name not in inputs:
+            what = "is a node, not an input" if name in graph.nodes else "is not an input"
+            raise PipelineInvalid(
+                f"'{name}' {what} of pipeline '{graph.name}'; {did_you_mean(name, inputs)}"
+            )
+    return {
+        name: _checked(item, given[name]) if name in given else _default(graph, item)
+        for name, item in inputs.items()
+    }
+
+
+def _default(graph: Graph, item: Input) -> object:
+    if not item.parameter.is_required:
+        return item.parameter.default
+    node = item.node
+    # A misspelt edge looks like an input that nobody gives.
+    raise PipelineInvalid(
+        f"node '{node.name}' needs '{item.name}', which is neither given nor the name of a node; "
+        + did_you_mean(item.name, set(graph.nodes) - {node.name}),
+        path=node.path,
+        line=node.line,
+    )
+
+
+def _checked(item: Input, value: object) -> object:
+    adapter: TypeAdapter[object] = TypeAdapter(item.annotation)
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        # A command line gives texts: '3', 'true', '["a", "b"]'.
+        if isinstance(value, str):
+            try:
+                return adapter.validate_json(value)
+            except ValidationError:
+                pass
+        raise PipelineInvalid(
+            f"input '{item.name}' does not fit {item.annotation}: {error.errors()[0]['msg']} "
+            f"(given: {str(value)[:80]!r})"
+        ) from error

@@ -1,0 +1,21 @@
+"""From an endpoint as written to a backend that answers: a table, one line per way."""
+
+from __future__ import annotations
+
+from harness.inference.backend import Backend
+from harness.inference.embedded import EmbeddedLlamaCpp
+from harness.inference.endpoint import Endpoint
+from harness.inference.litellm_backend import LiteLLMBackend
+from harness.inference.openai_wire import OpenAIWire
+from harness.trace import Clock
+
+
+def connect(endpoint: Endpoint, *, api_key: str | None, clock: Clock) -> Backend:
+    """The bare backend of an endpoint; connects to nothing yet."""
+    match endpoint.backend:
+        case "embedded":
+            return EmbeddedLlamaCpp(endpoint, clock=clock)
+        case "litellm":
+            return LiteLLMBackend(endpoint, api_key=api_key, clock=clock)
+        case "openai" | "vllm" | "llamacpp" | "ollama":
+            return OpenAIWire(endpoint, api_key=api_key, clock=clock)

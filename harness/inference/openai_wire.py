@@ -1,0 +1,228 @@
+"""The OpenAI chat wire over HTTP, which most model servers speak.
+
+Every call is streamed, even when the caller wants the whole reply at once: that is what lets the
+time to the first token be measured on any server. A reply counts only when its stream has reached
+its proper end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import orjson
+from pydantic import ValidationError
+
+from harness.errors import CallTimeout, EndpointUnreachable, InferenceError, StreamCut
+from harness.inference.completion import Completion, FinishReason, Usage
+from harness.inference.endpoint import Endpoint
+from harness.inference.phases import call_phases
+from harness.inference.request import ChatRequest
+from harness.inference.sse import event_data
+from harness.inference.wire_errors import error_from_reply
+from harness.inference.wire_reply import Chunk, LlamaTimings, VllmMetrics, WireUsage
+from harness.trace import Clock, monotonic
+
+_CONNECT_TIMEOUT_S = 5.0
+_DONE = b"[DONE]"
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "content_filter",
+}
+
+
+class OpenAIWire:
+    """A server that speaks `POST <url>/chat/completions` with server-sent events.
+
+    Args:
+        endpoint: Where it is and what its model is called there; `url` must be set.
+        api_key: Sent as a bearer token.
+        clock: The caller's clock.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, *, api_key: str | None = None, clock: Clock = monotonic
+    ) -> None:
+        assert endpoint.url is not None
+        base = httpx.URL(endpoint.url)
+        self._endpoint = endpoint
+        self._clock = clock
+        self._url = f"{endpoint.url.rstrip('/')}/chat/completions"
+        self._client = httpx.AsyncClient(
+            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=None),
+            # Loading certificates takes 20 ms that plain HTTP does not need; a proxy from the
+            # environment must not stand between us and this machine.
+            verify=base.scheme == "https",
+            trust_env=base.host not in _LOOPBACK,
+        )
+
+    async def chat(self, request: ChatRequest) -> Completion:
+        """One reply, whole; see `Backend.chat`."""
+        try:
+            async with asyncio.timeout(self._endpoint.timeout_s):
+                return await self._chat(request)
+        except TimeoutError as error:
+            raise CallTimeout(
+                f"no whole reply within timeout_s = {self._endpoint.timeout_s:g} s",
+                endpoint=self._endpoint.tag,
+            ) from error
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._client.aclose()
+
+    async def _chat(self, request: ChatRequest) -> Completion:
+        body = orjson.dumps(_payload(request, self._endpoint.model_id))
+        reply = _StreamedReply(endpoint=self._endpoint, clock=self._clock)
+        sent_ns = self._clock()
+        async with self._open(body) as response:
+            if response.status_code != 200:
+                raise self._refusal(response.status_code, await response.aread(), response.headers)
+            try:
+                async for data in event_data(response.aiter_bytes()):
+                    if data == _DONE:
+                        return reply.whole(sent_ns)
+                    reply.add(data)
+            except httpx.TransportError as error:
+                raise self._cut(f"the connection broke: {error or type(error).__name__}") from error
+        raise self._cut("the stream ended without [DONE]")
+
+    @asynccontextmanager
+    async def _open(self, body: bytes) -> AsyncIterator[httpx.Response]:
+        """Sends the request and waits for the reply's headers."""
+        request = self._client.build_request(
+            "POST", self._url, content=body, headers={"content-type": "application/json"}
+        )
+        try:
+            try:
+                response = await self._client.send(request, stream=True)
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                # The server had closed the pooled connection that we chose. Not a byte of a reply
+                # has come, so sending again cannot repeat anything.
+                response = await self._client.send(request, stream=True)
+        except httpx.TransportError as error:
+            raise EndpointUnreachable(
+                f"nothing answers at {self._url} ({error or type(error).__name__}); is the server "
+                "running, and is the endpoint's url right?",
+                endpoint=self._endpoint.tag,
+            ) from error
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    def _refusal(self, status: int, body: bytes, headers: httpx.Headers) -> InferenceError:
+        return error_from_reply(
+            status,
+            body,
+            headers=headers,
+            endpoint=self._endpoint.tag,
+            model_id=self._endpoint.model_id,
+        )
+
+    def _cut(self, how: str) -> StreamCut:
+        return StreamCut(f"the reply was cut off: {how}", endpoint=self._endpoint.tag)
+
+
+@dataclass(slots=True, kw_only=True)
+class _StreamedReply:
+    """What has arrived so far of one reply."""
+
+    endpoint: Endpoint
+    clock: Clock
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    first_token_ns: int | None = None
+    last_token_ns: int | None = None
+    finish_reason: str | None = None
+    model_id: str | None = None
+    usage: WireUsage | None = None
+    timings: LlamaTimings | None = None
+    metrics: VllmMetrics | None = None
+
+    def add(self, data: bytes) -> None:
+        """Takes in one chunk."""
+        try:
+            chunk = Chunk.model_validate_json(data)
+        except ValidationError as error:
+            raise StreamCut(
+                f"the stream holds what is not a chunk: {data[:200]!r}", endpoint=self.endpoint.tag
+            ) from error
+        if chunk.error is not None:
+            raise error_from_reply(
+                200,
+                data,
+                headers={},
+                endpoint=self.endpoint.tag,
+                model_id=self.endpoint.model_id,
+            )
+        self.model_id = chunk.model or self.model_id
+        self.usage = chunk.usage or self.usage
+        self.timings = chunk.timings or self.timings
+        self.metrics = chunk.metrics or self.metrics
+        for choice in chunk.choices:
+            self.finish_reason = choice.finish_reason or self.finish_reason
+            thought = choice.delta.reasoning or choice.delta.reasoning_content or ""
+            said = choice.delta.content or ""
+            if thought or said:
+                self.last_token_ns = self.clock()
+                if self.first_token_ns is None:
+                    self.first_token_ns = self.last_token_ns
+            self.reasoning.append(thought)
+            self.text.append(said)
+
+    def whole(self, sent_ns: int) -> Completion:
+        """The completion, now that the stream has ended as it should."""
+        if self.finish_reason is None or self.usage is None:
+            missing = "finish reason" if self.finish_reason is None else "usage"
+            raise StreamCut(f"the reply came without its {missing}", endpoint=self.endpoint.tag)
+        details = self.usage.prompt_tokens_details
+        return Completion(
+            text="".join(self.text),
+            reasoning="".join(self.reasoning),
+            finish_reason=_FINISH_REASONS.get(self.finish_reason, "stop"),
+            usage=Usage(
+                input_tokens=self.usage.prompt_tokens,
+                output_tokens=self.usage.completion_tokens,
+                cached_tokens=details.cached_tokens if details else None,
+            ),
+            sent_ns=sent_ns,
+            first_token_ns=self.first_token_ns,
+            phases=call_phases(
+                sent_ns=sent_ns,
+                first_token_ns=self.first_token_ns,
+                done_ns=self.last_token_ns or self.clock(),
+                timings=self.timings,
+                metrics=self.metrics,
+            ),
+            model_id=self.model_id or self.endpoint.model_id,
+        )
+
+
+def _payload(request: ChatRequest, model_id: str) -> dict[str, object]:
+    payload: dict[str, object] = {
+        "model": model_id,
+        "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        "max_tokens": request.max_output_tokens,
+        "temperature": request.temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if request.seed is not None:
+        payload["seed"] = request.seed
+    if request.stop:
+        payload["stop"] = list(request.stop)
+    if request.reply_schema is not None:
+        # The nested form: llama-server accepts a flat "schema" too, and silently ignores it.
+        payload["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "reply", "schema": request.reply_schema, "strict": True},
+        }
+    return payload

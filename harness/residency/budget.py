@@ -1,0 +1,130 @@
+"""The keep-alive budget: models come into memory when used and leave when room is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from harness.residency.ledger import Grant, Ledger, Load, Resident, admit
+from harness.trace import Tracer
+
+
+class Host(Protocol):
+    """Something that can bring a model into memory and take it out again."""
+
+    async def load(self) -> None:
+        """Makes the model resident."""
+        ...
+
+    async def unload(self) -> None:
+        """Gives its memory back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A model that the budget decides about."""
+
+    host: Host
+    """Loads and unloads it."""
+    need_bytes: int
+    """What it takes while resident."""
+
+
+class KeepAliveBudget:
+    """Lends models to calls and sees to it that what is resident fits.
+
+    Args:
+        capacity_bytes: All that models may take together.
+        tenants: By tag.
+        tracer: Sees loads, evictions and waits.
+    """
+
+    def __init__(
+        self, *, capacity_bytes: int, tenants: Mapping[str, Tenant], tracer: Tracer
+    ) -> None:
+        self._ledger = Ledger(capacity_bytes=capacity_bytes)
+        self._tenants = dict(tenants)
+        self._tracer = tracer
+        self._uses = itertools.count(1)
+        # Held while models come and go: one at a time. A call to a resident model never waits
+        # for it, nor does the end of a call.
+        self._moving = asyncio.Lock()
+        self._lease_ended = asyncio.Event()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is resident at the moment."""
+        return self._ledger
+
+    @asynccontextmanager
+    async def lease(self, model: str) -> AsyncIterator[None]:
+        """Keeps a model resident inside the block, loading it first if need be.
+
+        Raises:
+            DoesNotFit: It is larger than the whole budget.
+            ModelFileInvalid: It cannot be loaded.
+        """
+        if self._ledger.find(model) is None:
+            async with self._moving:
+                await self._make_resident(model)
+                self._count_use(model, leases=+1)
+        else:
+            self._count_use(model, leases=+1)
+        try:
+            yield
+        finally:
+            self._count_use(model, leases=-1)
+            self._lease_ended.set()
+
+    async def aclose(self) -> None:
+        """Unloads everything; no lease may be held."""
+        for resident in self._ledger.residents:
+            await self._unload(resident.model, reason="end of run")
+
+    async def _make_resident(self, model: str) -> None:
+        need_bytes = self._tenants[model].need_bytes
+        while True:
+            decision = admit(self._ledger, model, need_bytes)
+            if isinstance(decision, Grant):
+                return
+            if isinstance(decision, Load):
+                for idle in decision.evict:
+                    await self._unload(idle, reason=f"room for {model}")
+                await self._load(model, need_bytes)
+                return
+            with self._tracer.span("queue", source="measured", reason="no room until a call ends"):
+                self._lease_ended.clear()
+                await self._lease_ended.wait()
+
+    async def _load(self, model: str, need_bytes: int) -> None:
+        with self._tracer.span("load", model=model, need_bytes=need_bytes, source="measured"):
+            await self._tenants[model].host.load()
+        self._set(
+            self._ledger.with_resident(
+                Resident(model=model, need_bytes=need_bytes, leases=0, last_used=0)
+            )
+        )
+
+    async def _unload(self, model: str, *, reason: str) -> None:
+        # Out of the ledger first, so that no new call is let in while it goes.
+        ledger = self._ledger.without(model)
+        self._ledger = ledger
+        with self._tracer.span("unload", model=model, reason=reason):
+            await self._tenants[model].host.unload()
+        self._set(ledger)
+
+    def _count_use(self, model: str, *, leases: int) -> None:
+        resident = self._ledger.find(model)
+        assert resident is not None, "a leased model is never evicted"
+        self._ledger = self._ledger.with_resident(
+            replace(resident, leases=resident.leases + leases, last_used=next(self._uses))
+        )
+
+    def _set(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._tracer.counter("resident", ledger.resident_bytes, unit="bytes")

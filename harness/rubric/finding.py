@@ -1,0 +1,15 @@
+"""Findings: what an evaluation asks to be changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, said so that a reviser can act on it."""
+
+    message: str
+    """What is wrong, and what would be right."""
+    section: str | None = None
+    """Title of the section it concerns; None for the whole draft."""

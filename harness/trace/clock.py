@@ -1,0 +1,35 @@
+"""The clocks a run is timed by.
+
+A clock is any function that returns integer nanoseconds and never goes back. Code that needs the
+time is given one, so that tests can drive it by hand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+Clock = Callable[[], int]
+"""Nanoseconds since an arbitrary start; only differences mean anything."""
+
+monotonic: Clock = time.perf_counter_ns
+"""The clock of every real run."""
+
+
+class ManualClock:
+    """A clock that moves only when told to.
+
+    Args:
+        start_ns: What it shows at first.
+    """
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self._now_ns = start_ns
+
+    def __call__(self) -> int:
+        """What it shows now, in nanoseconds."""
+        return self._now_ns
+
+    def advance(self, *, ns: int = 0, ms: int = 0) -> None:
+        """Move forward."""
+        self._now_ns += ns + ms * 1_000_000

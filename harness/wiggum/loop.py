@@ -1,0 +1,141 @@
+"""The loop itself: a thin shell that performs what the policy decides.
+
+It never returns a draft that nobody evaluated, never a worse one than it had, and always says why
+it stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.errors import EvaluationFailed, InferenceError
+from harness.rubric import Draft, Evaluator, Verdict
+from harness.trace import Tracer
+from harness.wiggum.policy import LoopLimits, Revise, Stop, decide
+from harness.wiggum.reviser import Reviser
+from harness.wiggum.round import Round, StopReason, best_round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WiggumResult:
+    """How a loop ended."""
+
+    text: str
+    """The draft of the best round."""
+    rounds: tuple[Round, ...]
+    """Every evaluated draft, in order; at least one."""
+    best: Round
+    """The round whose draft is returned."""
+    stop_reason: StopReason
+    """Why no further round was made."""
+    stop_detail: str = ""
+    """The error's message when an error stopped it."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the returned draft meets the rubric."""
+        return self.best.verdict.passed
+
+
+async def revise_until_met(
+    first_draft: Draft,
+    *,
+    evaluator: Evaluator,
+    reviser: Reviser,
+    limits: LoopLimits,
+    tracer: Tracer,
+) -> WiggumResult:
+    """Evaluates, sends back what failed, revises, and keeps the best round.
+
+    Args:
+        first_draft: Evaluated as round 1.
+        evaluator: Scores each draft.
+        reviser: Makes the next one.
+        limits: When to give up.
+        tracer: Sees every evaluation and revision.
+
+    Raises:
+        EvaluationFailed: Even the first draft could not be evaluated, so there is no round to
+            return.
+        InferenceError: Likewise, because the evaluator could not be reached.
+    """
+    rubric = evaluator.rubric
+    with tracer.span("wiggum", rubric=rubric.id, rubric_sha256=rubric.sha256) as span:
+        rounds: list[Round] = []
+        draft = first_draft
+        stop_detail = ""
+        while True:
+            # 1. Evaluate. An error here leaves the rounds before it; with none, it is the caller's.
+            try:
+                rounds.append(await _evaluate(draft, len(rounds) + 1, evaluator, tracer))
+            except (EvaluationFailed, InferenceError) as error:
+                if not rounds:
+                    raise
+                reason: StopReason = "evaluator_error"
+                stop_detail = str(error)
+                break
+
+            # 2. Decide.
+            step = decide(rounds, limits)
+            if isinstance(step, Stop):
+                reason = step.reason
+                break
+
+            # 3. Revise.
+            try:
+                draft = await _revise(first_draft, step, len(rounds) + 1, reviser, tracer)
+            except* InferenceError as group:
+                reason = "producer_error"
+                stop_detail = str(group.exceptions[0])
+            else:
+                continue
+            break
+
+        best = best_round(rounds)
+        span.set(
+            stop_reason=reason,
+            best_round=best.number,
+            passed=best.verdict.passed,
+            composites=[r.verdict.composite for r in rounds],
+        )
+        tracer.instant("stop", reason=reason, detail=stop_detail)
+    return WiggumResult(
+        text=best.draft,
+        rounds=tuple(rounds),
+        best=best,
+        stop_reason=reason,
+        stop_detail=stop_detail,
+    )
+
+
+async def _evaluate(draft: Draft, number: int, evaluator: Evaluator, tracer: Tracer) -> Round:
+    with tracer.span("evaluate", round=number, draft_sha256=tracer.content(draft.text)) as span:
+        verdict = await evaluator.evaluate(draft)
+        span.set(**_attributes(verdict))
+        tracer.counter("composite", verdict.composite, unit="points")
+        for score in verdict.scores:
+            tracer.counter(score.name, score.score, unit="points")
+    return Round(number=number, draft=draft.text, verdict=verdict)
+
+
+async def _revise(
+    first_draft: Draft, step: Revise, number: int, reviser: Reviser, tracer: Tracer
+) -> Draft:
+    focus = [score.name for score in step.focus]
+    with tracer.span("revise", round=number, base_round=step.base.number, focus=focus) as span:
+        base = replace(first_draft, text=step.base.draft)
+        text = await reviser.revise(base, step.focus, round_number=number)
+        span.set(draft_sha256=tracer.content(text))
+    return replace(first_draft, text=text)
+
+
+def _attributes(verdict: Verdict) -> dict[str, object]:
+    return {
+        "composite": verdict.composite,
+        "passed": verdict.passed,
+        "scores": verdict.vector,
+        "evaluator": verdict.evaluator or "checks",
+        "unjudged": list(verdict.unjudged),
+        "compressed": verdict.compressed,
+        "findings": [f"{score.name}: {score.reason}" for score in verdict.scores if score.reason],
+    }
