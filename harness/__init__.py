@@ -1,0 +1,88 @@
+"""One model writes, another judges, and a draft is revised until a rubric is met.
+
+The names below are the library's promise. They are imported when first used, so that
+`import harness` costs next to nothing and a program pays only for what it touches.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from harness.version import __version__
+
+if TYPE_CHECKING:
+    from harness.errors import HarnessError
+    from harness.inference import ChatRequest, Completion, Endpoint, Message, ScriptedBackend
+    from harness.memory import Hit, MemoryStore, Passage
+    from harness.rubric import Rubric, Verdict, load_rubric
+    from harness.session import (
+        Pipeline,
+        Run,
+        RunResult,
+        Settings,
+        chat,
+        load_settings,
+        open_session,
+    )
+    from harness.trace import RunTrace, load_run
+    from harness.wiggum import Round, WiggumResult
+
+__all__ = [
+    "ChatRequest",
+    "Completion",
+    "Endpoint",
+    "HarnessError",
+    "Hit",
+    "MemoryStore",
+    "Message",
+    "Passage",
+    "Pipeline",
+    "Round",
+    "Rubric",
+    "Run",
+    "RunResult",
+    "RunTrace",
+    "ScriptedBackend",
+    "Settings",
+    "Verdict",
+    "WiggumResult",
+    "__version__",
+    "chat",
+    "load_rubric",
+    "load_run",
+    "load_settings",
+    "open_session",
+]
+
+_HOMES = {
+    "errors": ("HarnessError",),
+    "inference": ("ChatRequest", "Completion", "Endpoint", "Message", "ScriptedBackend"),
+    "memory": ("Hit", "MemoryStore", "Passage"),
+    "rubric": ("Rubric", "Verdict", "load_rubric"),
+    "session": (
+        "Pipeline",
+        "Run",
+        "RunResult",
+        "Settings",
+        "chat",
+        "load_settings",
+        "open_session",
+    ),
+    "trace": ("RunTrace", "load_run"),
+    "wiggum": ("Round", "WiggumResult"),
+}
+_HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name from its home (PEP 562)."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'harness' has no attribute '{name}'")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

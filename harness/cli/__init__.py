@@ -1,0 +1,1 @@
+"""The command line: words in, words out, exit codes. Decides nothing itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -12,6 +12,9 @@ from harness.compress.sections import Section, sections_of
 from harness.compress.sentences import sentence_pieces
 
 _LEFT_OUT = "[…]"
+# The most that marks can grow by when one sentence is kept in the middle of a run: one before it,
+# one behind it, one for the blocks that follow, and the white space around them.
+_MARKS_CHARS = 3 * len(_LEFT_OUT) + 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +35,6 @@ class Condensed:
 class _Part:
     """What is kept or left out as one: a sentence, or a block that is not a paragraph."""
 
-    section: int
-    """Index of its section."""
     block: Block
     """The block that it is, or is a sentence of."""
     text: str
@@ -42,6 +43,11 @@ class _Part:
     """Where it starts in the document."""
     score: float
     """How much it is worth."""
+
+    @property
+    def end(self) -> int:
+        """Where the next part starts."""
+        return self.start + len(self.text)
 
 
 def condense(
@@ -63,23 +69,23 @@ def condense(
     if len(markdown) <= budget_chars:
         return _condensed(markdown, markdown)
     sections = sections_of(markdown)
-    parts = _parts_of(sections, cut=len(markdown) - keep_tail_chars, focus=_words(focus))
+    cut = len(markdown) - keep_tail_chars
+    parts = _parts_of(sections, cut=cut, focus=_words(focus))
+    every = [part for section_parts in parts for part in section_parts]
 
     # 1. Begin with headings and marks only.
     kept: dict[int, str] = {}  # by where the part starts
-    bodies = [_body(section_parts, kept) for section_parts in parts]
-    room = budget_chars - sum(len(section.heading) for section in sections) - sum(map(len, bodies))
+    text = _shown(sections, parts, kept)
 
-    # 2. Put back what is worth most, as long as it fits, or takes no more room than its mark.
-    for part, text in _by_worth(parts, cut=len(markdown) - keep_tail_chars):
-        body = _body(parts[part.section], {**kept, part.start: text})
-        growth = len(body) - len(bodies[part.section])
-        if growth <= max(room, 0):
-            kept[part.start], bodies[part.section] = text, body
-            room -= growth
+    # 2. Put the tail back, then what is worth most.
+    tail = [(part, _from_line(part, cut)) for part in reversed(every) if part.end > cut]
+    best = [(part, part.text) for part in sorted(every, key=lambda part: -part.score)]
+    for candidates in (tail, best):
+        while chosen := _fitting(candidates, kept, room=budget_chars - len(text)):
+            kept |= chosen
+            text = _shown(sections, parts, kept)
 
-    text = "".join(section.heading + body for section, body in zip(sections, bodies, strict=True))
-    # In a document of short parts the marks can cost more than they save.
+    # 3. In a document of short parts the marks can cost more than they save.
     return _condensed(markdown, text if len(text) < len(markdown) else markdown)
 
 
@@ -99,14 +105,14 @@ def _parts_of(sections: Sequence[Section], *, cut: int, focus: frozenset[str]) -
     """The parts of each section, in order. A sentence that the tail begins in becomes two."""
     found: list[list[_Part]] = []
     start = 0
-    for index, section in enumerate(sections):
+    for section in sections:
         start += len(section.heading)
         title = _words(section.title)
         parts: list[_Part] = []
         for block in section.blocks:
             for text in _pieces(block, cut=cut - start):
                 score = _score(text, focus=focus, title=title, place=len(parts))
-                parts.append(_Part(section=index, block=block, text=text, start=start, score=score))
+                parts.append(_Part(block=block, text=text, start=start, score=score))
                 start += len(text)
         found.append(parts)
     return found
@@ -130,24 +136,31 @@ def _pieces(block: Block, *, cut: int) -> list[str]:
 # --- what is worth keeping -------------------------------------------------------------------
 
 
-def _by_worth(parts: Sequence[Sequence[_Part]], *, cut: int) -> Iterator[tuple[_Part, str]]:
-    """First the tail, from the end backwards; then every part, the best first."""
-    every = [part for section_parts in parts for part in section_parts]
-    for part in reversed(every):
-        if part.start + len(part.text) > cut:
-            yield part, _from_line(part, cut - part.start)
-    for part in sorted(every, key=lambda part: -part.score):
-        yield part, part.text
+def _fitting(
+    candidates: Sequence[tuple[_Part, str]], kept: Mapping[int, str], *, room: int
+) -> dict[int, str]:
+    """Those candidates, the first ones first, that are not kept yet and certainly fit.
+
+    What a part really takes depends on its neighbours, since one mark stands for a run of parts.
+    This counts the most it can be, so that there may be room for more once these are kept.
+    """
+    chosen: dict[int, str] = {}
+    for part, text in candidates:
+        takes = len(text) + _MARKS_CHARS
+        if takes <= room and kept.get(part.start) != text:
+            chosen[part.start] = text
+            room -= takes
+    return chosen
 
 
 def _from_line(part: _Part, cut: int) -> str:
-    """The part, or of code only the lines from the cut on, with its fence opened again."""
-    lines = lines_of(part.text[: max(cut, 0)])[:-1]
-    if part.block.kind != "code" or not lines:
+    """The part, or of code only from the line that the cut is in, with its fence opened again."""
+    before = lines_of(part.text[: max(cut - part.start, 0)])[:-1]
+    if part.block.kind != "code" or not before:
         return part.text
     fence = part.block.fence
     opening = f"{fence}{part.block.label}\n{_LEFT_OUT}\n" if fence else f"{_LEFT_OUT}\n\n"
-    return opening + part.text[len("".join(lines)) :]
+    return opening + part.text[len("".join(before)) :]
 
 
 def _score(text: str, *, focus: frozenset[str], title: frozenset[str], place: int) -> float:
@@ -172,6 +185,16 @@ def _words(text: str) -> frozenset[str]:
 # --- what it looks like ----------------------------------------------------------------------
 
 
+def _shown(
+    sections: Sequence[Section], parts: Sequence[Sequence[_Part]], kept: Mapping[int, str]
+) -> str:
+    """The document with its headings, what was kept, and marks for the rest."""
+    return "".join(
+        section.heading + _body(section_parts, kept)
+        for section, section_parts in zip(sections, parts, strict=True)
+    )
+
+
 def _body(parts: Sequence[_Part], kept: Mapping[int, str]) -> str:
     """A section's body: what was kept of it, and marks for the rest."""
     body = ""
@@ -181,7 +204,7 @@ def _body(parts: Sequence[_Part], kept: Mapping[int, str]) -> str:
         block_parts = list(group)
         texts = [kept.get(part.start, "") for part in block_parts]
         if any(texts):
-            last = _elided(texts, block=block_parts[0].block)
+            last = _elided(texts)
             body += last
             continue
         mark = _mark(block_parts[0].block)
@@ -193,7 +216,7 @@ def _body(parts: Sequence[_Part], kept: Mapping[int, str]) -> str:
     return body
 
 
-def _elided(texts: Sequence[str], *, block: Block) -> str:
+def _elided(texts: Sequence[str]) -> str:
     """A block of which something was kept: one mark for every run of sentences left out."""
     shown = ""
     for text in texts:
@@ -201,8 +224,7 @@ def _elided(texts: Sequence[str], *, block: Block) -> str:
             shown += text
         elif not shown.endswith(f"{_LEFT_OUT} "):
             shown += f"{_LEFT_OUT} "
-    end = block.text[len(block.text.rstrip(BLANK)) :]
-    return shown if texts[-1] else shown.rstrip(BLANK) + end
+    return shown if texts[-1] else shown.rstrip(BLANK) + "\n\n"
 
 
 def _mark(block: Block) -> str:

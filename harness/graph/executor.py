@@ -15,7 +15,6 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from harness.errors import NodeFailed, PipelineInvalid
 from harness.graph.graph import Graph
-from harness.graph.inputs import bind_inputs
 from harness.graph.node import RUN_PARAMETER, Node
 from harness.trace import Tracer
 
@@ -34,17 +33,17 @@ async def execute(
 
     Args:
         graph: What to run.
-        inputs: Values from outside, by name.
+        inputs: The value of every input, as `bind_inputs` gives them.
         run: Handed to nodes that take a `run`.
         tracer: Sees every node, and its output.
         parallel_calls: How many node calls may be under way at once.
 
     Raises:
-        PipelineInvalid: The inputs do not fit the graph; nothing was started.
         NodeFailed: A node raised; the cause is chained.
     """
-    values = bind_inputs(graph, inputs)
-    execution = _Execution(graph, values, run=run, tracer=tracer, parallel_calls=parallel_calls)
+    execution = _Execution(
+        graph, dict(inputs), run=run, tracer=tracer, parallel_calls=parallel_calls
+    )
     try:
         await execution.run_all()
     except* NodeFailed as group:

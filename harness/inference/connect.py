@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.errors import ConfigurationInvalid
 from harness.inference.backend import Backend
 from harness.inference.embedded import EmbeddedLlamaCpp
 from harness.inference.endpoint import Endpoint
@@ -19,3 +20,7 @@ def connect(endpoint: Endpoint, *, api_key: str | None, clock: Clock) -> Backend
             return LiteLLMBackend(endpoint, api_key=api_key, clock=clock)
         case "openai" | "vllm" | "llamacpp" | "ollama":
             return OpenAIWire(endpoint, api_key=api_key, clock=clock)
+        case "scripted":
+            raise ConfigurationInvalid(
+                f"endpoint '{endpoint.tag}' is scripted; hand its backend over in Python"
+            )

@@ -7,6 +7,7 @@ then take the same wire as to any other server.
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 from harness.errors import ModelFileInvalid, ServerError
@@ -87,5 +88,6 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
     # llama.cpp divides the context between the slots; an endpoint states it per call.
     params.n_ctx = endpoint.context_tokens * endpoint.slots
     params.n_parallel = endpoint.slots
+    params.cpuparams.n_threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     params.verbosity = -1
     return xllamacpp.Server(params)

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-BackendName = Literal["openai", "vllm", "llamacpp", "ollama", "embedded", "litellm"]
+BackendName = Literal["openai", "vllm", "llamacpp", "ollama", "embedded", "litellm", "scripted"]
 """`openai`, `vllm`, `llamacpp` (llama-server) and `ollama` (its `/v1`) speak one wire protocol;
-`embedded` is llama.cpp inside this process; `litellm` is any provider that litellm knows."""
+`embedded` is llama.cpp inside this process; `litellm` is any provider that litellm knows;
+`scripted` is an object handed over in Python."""
 
 
 class Endpoint(BaseModel):
@@ -38,6 +39,10 @@ class Endpoint(BaseModel):
     """Context of one call, prompt and reply together, for an embedded model."""
     slots: int = Field(default=4, ge=1, le=64)
     """Calls that an embedded model answers side by side."""
+    threads: int | None = Field(default=None, ge=1)
+    """Processor threads of an embedded model; all cores but one when left out. llama.cpp's threads
+    wait for each other spinning: give it a core that something else wants, and it is ten times
+    slower, not twice."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)
@@ -62,7 +67,7 @@ class Endpoint(BaseModel):
             raise ValueError("'path' is for backend 'embedded'; a server needs 'url'")
         elif self.url is not None and urlsplit(self.url).scheme not in {"http", "https"}:
             raise ValueError(f"url '{self.url}' must start with http:// or https://")
-        elif self.url is None and self.backend != "litellm":
+        elif self.url is None and self.backend not in {"litellm", "scripted"}:
             raise ValueError(
                 f"backend '{self.backend}' needs 'url', such as http://127.0.0.1:8000/v1"
             )

@@ -77,8 +77,8 @@ class LexicalLane:
         try:
             writer = self._index.writer(heap_size=_WRITER_HEAP_BYTES, num_threads=1)
         except ValueError as error:
-            remedy = "another process is writing to this store: try again when it is done"
-            raise MemoryStoreFailed(f"{error} ({remedy})", path=self._directory) from error
+            remedy = "another process is writing to the lexical lane: try again when it is done"
+            raise MemoryStoreFailed(f"{error} ({remedy})", path=self._directory.parent) from error
         with _translated(self._directory):
             # 1. Only now, as the one writer, is the last sequence number sure to stay the last.
             self._refresh()
@@ -157,7 +157,7 @@ def _translated(directory: Path) -> Iterator[None]:
         if not panicked and not isinstance(error, (OSError, ValueError)):
             raise
         remedy = (
-            "see that the disk has room and this directory may be written; if so, close the store "
-            "and delete the directory, which is made again from the truth"
+            f"see that the disk has room and '{directory.name}' may be written; if so, close the "
+            f"store and delete '{directory.name}', which is made again from the truth"
         )
-        raise _Unreadable(f"{error} ({remedy})", path=directory) from error
+        raise _Unreadable(f"{error} ({remedy})", path=directory.parent) from error

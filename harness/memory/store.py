@@ -26,8 +26,8 @@ _CANDIDATES = 100
 class MemoryStore:
     """A directory of passages, searched by words, by meaning, or both.
 
-    Every method may be called from any thread (`asyncio.to_thread`); calls take turns. There is
-    no async twin: nothing here waits for a network.
+    Every method may be called from any thread (`asyncio.to_thread`); calls take turns. Made for
+    one process at a time: a second one finds what the first stored, but may be told to try again.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class MemoryStore:
         embedder = embedder or WordLlamaEmbedder()
         truth = Truth(directory)
         try:
-            vector = VectorLane(directory, embedder=embedder)
+            vector = VectorLane(embedder)
             vector.catch_up(truth)
             lexical = LexicalLane.open(directory / "lexical", truth)
         except BaseException:
@@ -78,9 +78,9 @@ class MemoryStore:
         When this returns they are durable. The lanes read them at the next search, so many small
         calls cost one commit of the index, not many.
         """
+        passages = list(passages)  # before the lock: making them may take long, or search here
         with self._lock:
-            unique = {passage.id: passage for passage in passages}.values()
-            new = [passage for passage in unique if not self._truth.holds(passage)]
+            new = [passage for passage in passages if not self._truth.holds(passage)]
             vectors = embed(self._embedder, [passage.searchable for passage in new])
             blobs = (vector.astype("<f4").tobytes() for vector in vectors)
             return self._truth.add(zip(new, blobs, strict=True), embedder=self._embedder.name)
@@ -96,12 +96,12 @@ class MemoryStore:
             raise InvalidInput(f"no search mode '{mode}'; {did_you_mean(mode, get_args(Mode))}")
         # Replies of models do hold halves of surrogate pairs, which nothing below can encode.
         query = query.encode(errors="replace").decode()
+        if not query.strip():
+            return []
         with self._lock:
             # In this order, so that the vector lane holds all that the lexical lane proposes.
             self._lexical.catch_up(self._truth)
             self._vector.catch_up(self._truth)
-            if not query.strip():
-                return []
             lexical, vector = self._scores(query, mode, depth=max(limit, _CANDIDATES))
             fused = self._fusion(lexical, vector) if mode == "hybrid" else lexical or vector
             best = sorted(fused, key=lambda sequence: (-fused[sequence], sequence))[:limit]
@@ -145,7 +145,7 @@ class MemoryStore:
             lexical = self._lexical.search(query, limit=depth)
         if mode != "lexical":
             (embedded,) = embed(self._embedder, [query])
-            # With a cosine for all that the other lane proposes: an exact search has them anyway,
-            # and a made-up 0 would do for them only at great depth.
+            # With a cosine for all that the other lane proposes. Without, they would count as the
+            # worst of this lane's candidates: 0.379 instead of 0.384 in the figure above.
             vector = self._vector.search(embedded, limit=depth, including=lexical)
         return lexical, vector

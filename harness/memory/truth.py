@@ -48,7 +48,7 @@ class Truth:
     """The table of passages in `directory`. Every method raises `MemoryStoreFailed`."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         with self._translated():
             directory.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(directory / "passages.sqlite", check_same_thread=False)
@@ -141,7 +141,7 @@ class Truth:
                 raise MemoryStoreFailed(
                     f"written by a newer harness (schema {version}, this one reads up to "
                     f"{SCHEMA_VERSION}); upgrade harness, or open another directory",
-                    path=self._directory,
+                    path=self.directory,
                 )
             if version == 0:
                 self._db.executescript(_SCHEMA)
@@ -161,7 +161,7 @@ class Truth:
             raise self._failed(error, remedy) from error
 
     def _failed(self, error: Exception, remedy: str) -> MemoryStoreFailed:
-        return MemoryStoreFailed(f"{error} ({remedy})", path=self._directory)
+        return MemoryStoreFailed(f"{error} ({remedy})", path=self.directory)
 
 
 def _passage(row: _Row) -> Passage:

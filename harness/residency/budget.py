@@ -104,19 +104,17 @@ class KeepAliveBudget:
     async def _load(self, model: str, need_bytes: int) -> None:
         with self._tracer.span("load", model=model, need_bytes=need_bytes, source="measured"):
             await self._tenants[model].host.load()
-        self._set(
-            self._ledger.with_resident(
-                Resident(model=model, need_bytes=need_bytes, leases=0, last_used=0)
-            )
+        self._ledger = self._ledger.with_resident(
+            Resident(model=model, need_bytes=need_bytes, leases=0, last_used=0)
         )
+        self._report()
 
     async def _unload(self, model: str, *, reason: str) -> None:
         # Out of the ledger first, so that no new call is let in while it goes.
-        ledger = self._ledger.without(model)
-        self._ledger = ledger
+        self._ledger = self._ledger.without(model)
         with self._tracer.span("unload", model=model, reason=reason):
             await self._tenants[model].host.unload()
-        self._set(ledger)
+        self._report()
 
     def _count_use(self, model: str, *, leases: int) -> None:
         resident = self._ledger.find(model)
@@ -125,6 +123,5 @@ class KeepAliveBudget:
             replace(resident, leases=resident.leases + leases, last_used=next(self._uses))
         )
 
-    def _set(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._tracer.counter("resident", ledger.resident_bytes, unit="bytes")
+    def _report(self) -> None:
+        self._tracer.counter("resident", self._ledger.resident_bytes, unit="bytes")

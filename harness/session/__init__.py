@@ -1,0 +1,20 @@
+"""The session: configuration, and the one place where the parts are joined and closed."""
+
+from harness.session.chat import chat
+from harness.session.pipeline import Pipeline
+from harness.session.result import RunFiles, RunResult
+from harness.session.run import Run
+from harness.session.session import Session, open_session
+from harness.session.settings import Settings, load_settings
+
+__all__ = [
+    "Pipeline",
+    "Run",
+    "RunFiles",
+    "RunResult",
+    "Session",
+    "Settings",
+    "chat",
+    "load_settings",
+    "open_session",
+]

@@ -19,7 +19,7 @@ from harness.trace.chrome import write_chrome_trace
 from harness.trace.clock import Clock, monotonic
 from harness.trace.journal import JournalWriter
 from harness.trace.records import SCHEMA_VERSION, Record, RunEnded, RunStarted
-from harness.trace.run_record import load_run
+from harness.trace.run_record import RunRecord, load_run
 from harness.trace.tracer import Sink, Tracer, describe, status_of
 
 
@@ -53,6 +53,8 @@ class RunTrace(Tracer):
         self.run_id = new_run_id(started_wall_ns)
         self.journal_path = directory / f"{self.run_id}.jsonl"
         self.chrome_path = directory / f"{self.run_id}.json"
+        self.record: RunRecord | None = None
+        """The whole run, once it is over; None before, and when the journal is incomplete."""
         self._observers = tuple(observers)
         self._journal = JournalWriter(self.journal_path)
         self._started = RunStarted(
@@ -63,11 +65,6 @@ class RunTrace(Tracer):
             time_ns=clock(),
             process_id=os.getpid(),
         )
-
-    @property
-    def is_complete(self) -> bool:
-        """False once the journal could not be written."""
-        return self._journal.failure is None
 
     def __enter__(self) -> Self:
         self._record(self._started)
@@ -81,8 +78,9 @@ class RunTrace(Tracer):
     ) -> None:
         self._record(RunEnded(time_ns=self.now_ns(), status=status_of(exc), error=describe(exc)))
         self._journal.close()
-        if self.is_complete:
-            write_chrome_trace(load_run(self.journal_path), self.chrome_path)
+        if self._journal.failure is None:
+            self.record = load_run(self.journal_path)
+            write_chrome_trace(self.record, self.chrome_path)
 
     def _record(self, record: Record) -> None:
         self._journal.append(record)

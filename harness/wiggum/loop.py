@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness.errors import EvaluationFailed, InferenceError
-from harness.rubric import Draft, Evaluator, Verdict
+from harness.rubric import Draft, Evaluator, Rubric, Verdict
 from harness.trace import Tracer
 from harness.wiggum.policy import LoopLimits, Revise, Stop, decide
 from harness.wiggum.reviser import Reviser
@@ -20,10 +20,15 @@ from harness.wiggum.round import Round, StopReason, best_round
 class WiggumResult:
     """How a loop ended."""
 
+    rubric: Rubric
+    """What the drafts were measured by."""
     text: str
     """The draft of the best round."""
     rounds: tuple[Round, ...]
     """Every evaluated draft, in order; at least one."""
+    revisions: tuple[Revise, ...]
+    """What was asked for after each round but the last, in order; the last of these has no round
+    of its own when an error stopped it."""
     best: Round
     """The round whose draft is returned."""
     stop_reason: StopReason
@@ -62,6 +67,7 @@ async def revise_until_met(
     rubric = evaluator.rubric
     with tracer.span("wiggum", rubric=rubric.id, rubric_sha256=rubric.sha256) as span:
         rounds: list[Round] = []
+        revisions: list[Revise] = []
         draft = first_draft
         stop_detail = ""
         while True:
@@ -82,6 +88,7 @@ async def revise_until_met(
                 break
 
             # 3. Revise.
+            revisions.append(step)
             try:
                 draft = await _revise(first_draft, step, len(rounds) + 1, reviser, tracer)
             except* InferenceError as group:
@@ -100,8 +107,10 @@ async def revise_until_met(
         )
         tracer.instant("stop", reason=reason, detail=stop_detail)
     return WiggumResult(
+        rubric=rubric,
         text=best.draft,
         rounds=tuple(rounds),
+        revisions=tuple(revisions),
         best=best,
         stop_reason=reason,
         stop_detail=stop_detail,

@@ -1,0 +1,45 @@
+"""`harness`: the command and its subcommands.
+
+Exit codes: 0 the run finished; 1 it failed; 2 something given is not usable; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from harness.version import __version__
+
+_COMMANDS = {
+    "run": ("harness.cli.run:run", "Run a pipeline file."),
+}
+"""Where each subcommand lives, and what the help says of it."""
+
+
+class _LazyGroup(click.Group):
+    """Imports a subcommand when it is called: `harness --help` answers at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name][0].split(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(_COMMANDS.items())])
+
+
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="harness")
+def main() -> None:
+    """One model writes, another judges, and a draft is revised until a rubric is met.
+
+    Every run is recorded as a timeline that opens in Perfetto.
+    """

@@ -1,0 +1,168 @@
+"""What a finished run looks like: in words for people, as JSON for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import orjson
+from pydantic_core import to_jsonable_python
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+from rich.text import Text
+
+from harness.rubric import DimensionScore
+from harness.session import RunResult
+from harness.trace import ModelSummary
+from harness.wiggum import Revise, Round, StopReason, WiggumResult
+
+_REASONS: dict[StopReason, str] = {
+    "passed": "the draft meets the rubric",
+    "max_rounds": "no round was left, and the rubric is not met",
+    "cycling": "the last revision scored exactly as the one before it",
+    "evaluator_error": "no valid verdict could be had",
+    "producer_error": "no revision could be had",
+}
+
+
+def print_result(result: RunResult, console: Console) -> None:
+    """Prints the last output, every loop's rounds, what the models did, and the files."""
+    _print_output(result.result, console)
+    for loop in result.loops:
+        _print_loop(loop, console)
+    if result.models:
+        console.print(_model_table(result.models))
+    console.print(f"{result.duration_s:.1f} s in all; the run's files:")
+    for path in (result.files.journal, result.files.chrome_trace, result.files.audit_log):
+        console.print(f"  {path}", highlight=False, soft_wrap=True)
+    console.print("Open the .json in Perfetto (ui.perfetto.dev reads it locally).", style="dim")
+
+
+def result_as_json(result: RunResult) -> bytes:
+    """The result as one JSON object, indented, with a newline."""
+    return orjson.dumps(
+        {
+            "run_id": result.run_id,
+            "pipeline": result.pipeline,
+            "passed": result.passed,
+            "result": to_jsonable_python(result.result),
+            "outputs": to_jsonable_python(dict(result.outputs)),
+            "loops": [_loop_as_json(loop) for loop in result.loops],
+            "models": [asdict(model) for model in result.models],
+            "duration_s": result.duration_s,
+            "files": {name: str(path) for name, path in asdict(result.files).items()},
+        },
+        option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE,
+    )
+
+
+def _print_output(output: object, console: Console) -> None:
+    if not isinstance(output, str):
+        console.print_json(data=to_jsonable_python(output))
+    elif console.is_terminal:
+        console.print(Markdown(output))
+    else:
+        console.print(output, markup=False, highlight=False, soft_wrap=True)
+    console.print()
+
+
+def _print_loop(loop: WiggumResult, console: Console) -> None:
+    table = Table(title=f"Rounds, by rubric '{loop.rubric.id}'", title_justify="left")
+    table.add_column("round", justify="right")
+    names = [score.name for score in loop.rounds[0].verdict.scores]
+    for name in names:
+        table.add_column(name, justify="right")
+    table.add_column("composite", justify="right")
+    table.add_column("asked to change", ratio=1)
+    for index, one in enumerate(loop.rounds):
+        asked = loop.revisions[index] if index < len(loop.revisions) else None
+        table.add_row(
+            f"{one.number}{'*' if one is loop.best else ''}",
+            *(f"{one.verdict.vector[name]:g}" for name in names),
+            f"{one.verdict.composite:.1f}",
+            Text(_asked(asked, one)),
+        )
+    console.print(table)
+    outcome = "passed" if loop.passed else "not passed"
+    console.print(
+        f"Stopped: {loop.stop_reason} ({_REASONS[loop.stop_reason]}). Round {loop.best.number}* is "
+        f"returned: {loop.best.verdict.composite:.1f}, {outcome} "
+        f"(needed: {loop.rubric.pass_at:g}).",
+        highlight=False,
+    )
+    if loop.stop_detail:
+        console.print(loop.stop_detail, style="yellow", markup=False)
+    if loop.best.verdict.unjudged:
+        console.print(
+            f"Not judged, since no evaluator model is configured: "
+            f"{', '.join(loop.best.verdict.unjudged)}. The scores above are the rubric's own "
+            "deterministic checks.",
+            highlight=False,
+        )
+    console.print()
+
+
+def _asked(revision: Revise | None, one: Round) -> str:
+    """What a revision was asked for, a line per dimension."""
+    if revision is None:
+        return ""
+    lines = [] if revision.base is one else [f"(from round {revision.base.number})"]
+    return "\n".join([*lines, *(_asked_of(score) for score in revision.focus)])
+
+
+def _asked_of(score: DimensionScore) -> str:
+    if not score.findings:
+        return f"{score.name}: {score.reason}"
+    first, *others = score.findings
+    where = f"“{first.section}”, " if first.section else ""
+    more = f" (and {len(others)} more)" if others else ""
+    return f"{score.name}: {where}{first.message}{more}"
+
+
+def _model_table(models: Sequence[ModelSummary]) -> Table:
+    table = Table(title="Models", title_justify="left")
+    for column in ("model", "calls", "tokens in", "from prefix cache", "tokens out"):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    table.add_column("first token, median", justify="right")
+    table.add_column("tokens/s", justify="right")
+    for model in models:
+        table.add_row(
+            model.model,
+            f"{model.calls}" + (f" ({model.failed} failed)" if model.failed else ""),
+            f"{model.input_tokens:,}",
+            _cached(model),
+            f"{model.output_tokens:,}",
+            "-" if model.ttft_median_ns is None else f"{model.ttft_median_ns / 1e6:,.0f} ms",
+            "-" if model.decode_tokens_per_s is None else f"{model.decode_tokens_per_s:,.0f}",
+        )
+    return table
+
+
+def _cached(model: ModelSummary) -> str:
+    if model.cached_tokens is None:
+        return "not reported"
+    share = model.cached_tokens / model.input_tokens if model.input_tokens else 0.0
+    return f"{model.cached_tokens:,} ({share:.0%})"
+
+
+def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
+    return {
+        "rubric": loop.rubric.id,
+        "pass_at": loop.rubric.pass_at,
+        "passed": loop.passed,
+        "stop_reason": loop.stop_reason,
+        "stop_detail": loop.stop_detail,
+        "best_round": loop.best.number,
+        "unjudged": loop.best.verdict.unjudged,
+        "rounds": [
+            {
+                "round": one.number,
+                "composite": one.verdict.composite,
+                "passed": one.verdict.passed,
+                "scores": [asdict(score) for score in one.verdict.scores],
+                "draft": one.draft,
+            }
+            for one in loop.rounds
+        ],
+    }

@@ -1,0 +1,48 @@
+"""Inputs as they are given on the command line: `name=value` and `name=@file`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from harness.errors import InvalidInput
+
+
+def read_values(assignments: Iterable[str]) -> dict[str, str]:
+    """The inputs that `--set` gave, by name.
+
+    Raises:
+        InvalidInput: One has no `=`, stands twice, or names a file that is missing, empty or
+            not text.
+    """
+    values: dict[str, str] = {}
+    for assignment in assignments:
+        name, separator, value = assignment.partition("=")
+        if not separator or not name:
+            raise InvalidInput(f"--set {assignment!r} is not of the form name=value or name=@file")
+        if name in values:
+            raise InvalidInput(f"--set gives '{name}' twice")
+        values[name] = _read_text(name, Path(value[1:])) if value.startswith("@") else value
+    return values
+
+
+def _read_text(name: str, path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(
+            f"input '{name}' cannot be read ({error.strerror})", path=path
+        ) from error
+    # A NUL is valid UTF-8 and never in a text: it tells a binary file whose bytes happen to decode.
+    if b"\0" in data:
+        raise InvalidInput(f"input '{name}' is a binary file; give a text", path=path)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"input '{name}' is not UTF-8 text (byte {error.start}); convert it, or give a text",
+            path=path,
+        ) from error
+    if not text.strip():
+        raise InvalidInput(f"input '{name}' is empty", path=path)
+    return text

@@ -1,0 +1,155 @@
+"""How many bytes a GGUF model needs in llama.cpp: weights, KV cache and compute buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from harness.errors import InvalidInput
+from harness.hardware.gguf import GgufHeader
+from harness.hardware.quantisation import BlockFormat, CacheType, cache_format
+from harness.hardware.sizes import format_bytes
+
+_CELL_STEP: Final = 256  # llama.cpp pads a context to a multiple of this
+_MICRO_BATCH_TOKENS: Final = 512  # its default `--ubatch-size`
+_FLOAT_BYTES: Final = 4
+_MASK_BYTES: Final = 2
+_SMALL_INPUTS_BYTES: Final = 2 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What a loaded model takes. Printed, it names its parts."""
+
+    weights_bytes: int
+    """The tensors."""
+    kv_bytes: int
+    """Keys and values, for the whole context of all slots; taken at once when it is loaded."""
+    compute_bytes: int
+    """Intermediate results of one micro-batch, and the logits."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.weights_bytes + self.kv_bytes + self.compute_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"{format_bytes(self.total_bytes)} (weights {format_bytes(self.weights_bytes)}, "
+            f"KV cache {format_bytes(self.kv_bytes)}, compute {format_bytes(self.compute_bytes)})"
+        )
+
+
+def gguf_footprint(
+    header: GgufHeader,
+    *,
+    context_tokens: int,
+    slots: int = 1,
+    cache_type_k: CacheType = "f16",
+    cache_type_v: CacheType = "f16",
+) -> Footprint:
+    """What llama.cpp's server takes for a model, over all devices together.
+
+    Not counted: the process itself (a CUDA context is some hundred MiB), image projectors,
+    adapters, draft models and saved prompts.
+
+    Args:
+        header: The model.
+        context_tokens: Tokens that each slot can hold (llama.cpp's `n_ctx` is this times slots).
+        slots: Requests served at once (`n_parallel`), each with a cache of its own.
+        cache_type_k: Type of the cached keys.
+        cache_type_v: Type of the cached values; quantised, it needs flash attention.
+
+    Raises:
+        InvalidInput: There is no slot or no context, or the cache type does not suit the model.
+    """
+    return Footprint(
+        weights_bytes=header.tensor_bytes,
+        kv_bytes=kv_cache_bytes(
+            header,
+            context_tokens=context_tokens,
+            slots=slots,
+            cache_type_k=cache_type_k,
+            cache_type_v=cache_type_v,
+        ),
+        compute_bytes=compute_bytes(header, context_tokens=context_tokens, slots=slots),
+    )
+
+
+def kv_cache_bytes(
+    header: GgufHeader,
+    *,
+    context_tokens: int,
+    slots: int = 1,
+    cache_type_k: CacheType = "f16",
+    cache_type_v: CacheType = "f16",
+) -> int:
+    """The KV cache as llama.cpp allocates it; arguments and errors as of `gguf_footprint`.
+
+    Exact where `header.plain_attention` is true; else a figure that is as a rule too high.
+    """
+    cells = slots * _slot_cells(context_tokens, slots=slots)
+    return cells * kv_bytes_per_token(header, cache_type_k=cache_type_k, cache_type_v=cache_type_v)
+
+
+def kv_bytes_per_token(
+    header: GgufHeader, *, cache_type_k: CacheType = "f16", cache_type_v: CacheType = "f16"
+) -> int:
+    """Bytes of one token: kv_heads * (key bytes + value bytes), summed over the layers.
+
+    Raises:
+        InvalidInput: A head is not a whole number of the cache type's blocks.
+    """
+    key_bytes = _head_bytes(header, header.key_length, cache_format(cache_type_k))
+    value_bytes = _head_bytes(header, header.value_length, cache_format(cache_type_v))
+    return sum(header.head_count_kv) * (key_bytes + value_bytes)
+
+
+def compute_bytes(header: GgufHeader, *, context_tokens: int, slots: int = 1) -> int:
+    """Bytes for what flows through one micro-batch of 512 tokens: an allowance.
+
+    llama.cpp has no formula: it plans the graph and measures it. With flash attention (which it
+    chooses itself wherever it can) the peak is in the feed-forward layer, in f32:
+
+        512 * 4 * max(3 * feed_forward + 5 * embedding, (2 * experts_used + 6) * embedding)
+        + 512 * 2 * cells of a slot     the attention mask, f16
+        + 4 * slots * vocabulary        the logits, f32
+        + 2 MiB                         token ids, positions, masks of sliding windows
+
+    Held against the compute and output buffers that llama.cpp b11549 logs for a CPU, over Llama
+    1B to 70B, Qwen 2.5 and 3, Phi 3, Gemma 3, Mixtral, Qwen3-30B-A3B and gpt-oss: from 0.4 to
+    2.0 MiB too high, of 32 to 280; the cases stand in this function's test. Where feed-forward
+    layers have no gate (GPT-2) it is twice what is taken. Without flash attention up to
+    512 * 4 * heads * cells of a slot come on top; a larger micro-batch takes more in proportion.
+
+    Raises:
+        InvalidInput: There is no slot or no context.
+    """
+    width = header.embedding_length
+    floats = max(
+        3 * header.feed_forward_length + 5 * width,
+        (2 * header.expert_used_count + 6) * width,
+    )
+    mask_cells = _slot_cells(context_tokens, slots=slots)
+    return (
+        _MICRO_BATCH_TOKENS * (_FLOAT_BYTES * floats + _MASK_BYTES * mask_cells)
+        + _FLOAT_BYTES * slots * header.vocabulary_size
+        + _SMALL_INPUTS_BYTES
+    )
+
+
+def _slot_cells(context_tokens: int, *, slots: int) -> int:
+    if context_tokens < 1 or slots < 1:
+        raise InvalidInput(
+            f"{slots} slots of {context_tokens} tokens serve nothing; give 1 or more of each"
+        )
+    return -(-context_tokens // _CELL_STEP) * _CELL_STEP
+
+
+def _head_bytes(header: GgufHeader, length: int, block: BlockFormat) -> int:
+    try:
+        return block.row_bytes(length)
+    except ValueError as error:
+        raise InvalidInput(
+            f"{header.name} cannot have a {block.name.lower()} KV cache: {error}; use f16"
+        ) from error

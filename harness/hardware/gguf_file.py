@@ -1,0 +1,276 @@
+"""One GGUF file as it lies on disk: its keys, and the bytes of its tensors.
+
+The file is mapped and stepped through: long arrays (the vocabulary is most of a header) are
+skipped and no tensor is touched, so that this takes milliseconds. Every length is held against
+the end of the file before it is used: a damaged header is an error and nothing worse.
+
+Layout and limits are those of llama.cpp b11434 (ggml/src/gguf.cpp).
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final
+
+from harness.errors import ModelFileInvalid
+from harness.hardware.quantisation import TENSOR_FORMATS
+
+MAX_LAYERS: Final = 4096
+"""More than any model has (llama.cpp stops at 512). Arrays up to this length are kept, and a
+damaged layer count cannot become a tuple of 2^32 elements."""
+
+_MAX_TEXT_BYTES: Final = 65535  # of a key, by the format; longer values are not kept
+_MAX_DIMENSIONS: Final = 4
+
+_U32: Final = Struct("<I")
+_U64: Final = Struct("<Q")
+_NUMBER_CODES: Final = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
+_STRING: Final = 8
+_ARRAY: Final = 9
+
+_DAMAGED: Final = "the file is cut or damaged, download it again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufValue:
+    """What stands behind one key, as far as it is kept."""
+
+    offset: int
+    """Byte at which it begins."""
+    content: object
+    """A number, a text, a tuple of numbers, or None for what was stepped over."""
+    length: int
+    """Elements of an array; 1 for anything else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufFile:
+    """A model's only file, or one part of a split model."""
+
+    path: Path
+    """Where it lies."""
+    values: dict[str, GgufValue]
+    """By key, in the file's order."""
+    values_end: int
+    """Byte after the last value."""
+    tensor_bytes: int
+    """Bytes of its tensors, each by its own type, without the padding between them."""
+    file_bytes: int
+    """Bytes on disk."""
+
+    def text(self, key: str, *, default: str | None = None) -> str:
+        """A text, or `default` if there is one and the key is missing."""
+        if default is not None and key not in self.values:
+            return default
+        content = self._required(key).content
+        if not isinstance(content, str):
+            raise self.unusable(key, f"is not a text; {_DAMAGED}")
+        return content
+
+    def count(self, key: str, *, default: int | None = None) -> int:
+        """A whole number from 0, or `default` if there is one and the key is missing."""
+        return self.counts(key, layers=1, default=None if default is None else (default,))[0]
+
+    def counts(
+        self, key: str, *, layers: int, default: tuple[int, ...] | None = None
+    ) -> tuple[int, ...]:
+        """One whole number for each layer; a single number in the file stands for all layers."""
+        if default is not None and key not in self.values:
+            return default
+        content = self._required(key).content
+        numbers: tuple[Any, ...] = content if isinstance(content, tuple) else (content,) * layers
+        if len(numbers) != layers or any(type(n) is not int or n < 0 for n in numbers):
+            raise self.unusable(key, f"is not a count, or not one for each layer; {_DAMAGED}")
+        return numbers
+
+    def unusable(self, key: str, problem: str) -> ModelFileInvalid:
+        """The error for a key whose value makes no sense."""
+        return ModelFileInvalid(
+            f"'{key}' {problem}", path=self.path, offset=self.values[key].offset
+        )
+
+    def _required(self, key: str) -> GgufValue:
+        value = self.values.get(key)
+        if value is None:
+            raise ModelFileInvalid(
+                f"'{key}' is missing; name the file of a language model "
+                "(adapters and image projectors are GGUF files too)",
+                path=self.path,
+                offset=self.values_end,
+            )
+        return value
+
+
+def read_gguf_file(path: Path) -> GgufFile:
+    """Read one file's keys, and its tensors' sizes.
+
+    Raises:
+        ModelFileInvalid: It is missing, is no GGUF, or is cut or damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            if not path.stat().st_size:  # which cannot be mapped
+                raise ModelFileInvalid(f"is empty; {_DAMAGED}", path=path, offset=0)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _parse(_Cursor(data, path))
+    except OSError as error:
+        raise ModelFileInvalid(
+            f"cannot be opened ({error.strerror}); give the path of a .gguf file, and keep all "
+            "parts of a split model in one folder",
+            path=path,
+        ) from error
+
+
+class _Cursor:
+    """A place in the mapped file. It moves past what it has held against the file's end."""
+
+    def __init__(self, data: mmap.mmap, path: Path) -> None:
+        self.data = data
+        self.path = path
+        self.at = 0
+
+    def take(self, size: int) -> int:
+        """Move past the next `size` bytes, and say where they begin."""
+        start = self.at
+        left = len(self.data) - start
+        if size > left:
+            raise self.invalid(f"{size:,} bytes should follow, {left:,} do; {_DAMAGED}")
+        self.at += size
+        return start
+
+    def number(self, kind: Struct) -> Any:  # noqa: ANN401 - as struct has it
+        return kind.unpack_from(self.data, self.take(kind.size))[0]
+
+    def text(self) -> str:
+        size: int = self.number(_U64)
+        if size > _MAX_TEXT_BYTES:
+            raise self.invalid(f"a name of {size:,} bytes is too long; {_DAMAGED}")
+        start = self.take(size)
+        return self.data[start : start + size].decode(errors="replace")
+
+    def invalid(self, problem: str) -> ModelFileInvalid:
+        return ModelFileInvalid(problem, path=self.path, offset=self.at)
+
+
+def _parse(cursor: _Cursor) -> GgufFile:
+    # 1. What it is.
+    magic = cursor.data[:4]
+    if magic != b"GGUF":
+        raise cursor.invalid(
+            f"it begins with {magic!r}, not b'GGUF'; download the model itself "
+            "(a web page or a Git LFS pointer may have been saved in its place)"
+        )
+    cursor.take(len(magic))
+    version: int = cursor.number(_U32)
+    if version not in (2, 3):
+        raise cursor.invalid(
+            f"GGUF version {version} is not 2 or 3 in little-endian order; convert the model anew"
+        )
+    tensor_count: int = cursor.number(_U64)
+    value_count: int = cursor.number(_U64)
+
+    # 2. The keys. A key that comes twice ends a loop that a damaged count would keep running.
+    values: dict[str, GgufValue] = {}
+    for _ in range(value_count):
+        key = cursor.text()
+        if key in values:
+            raise cursor.invalid(f"the key '{key}' comes a second time; {_DAMAGED}")
+        values[key] = _read_value(cursor)
+    values_end = cursor.at
+
+    # 3. The tensors, which must all lie in the rest of the file.
+    tensors: dict[str, int] = {}
+    for _ in range(tensor_count):
+        name, size = _read_tensor(cursor)
+        if name in tensors:
+            raise cursor.invalid(f"the tensor '{name}' comes a second time; {_DAMAGED}")
+        tensors[name] = size
+    tensor_bytes = sum(tensors.values())
+    left = len(cursor.data) - cursor.at
+    if tensor_bytes > left:
+        raise cursor.invalid(
+            f"{tensor_bytes:,} bytes of tensors should follow, {left:,} do; {_DAMAGED}"
+        )
+    return GgufFile(
+        path=cursor.path,
+        values=values,
+        values_end=values_end,
+        tensor_bytes=tensor_bytes,
+        file_bytes=len(cursor.data),
+    )
+
+
+def _read_value(cursor: _Cursor) -> GgufValue:
+    kind: int = cursor.number(_U32)
+    offset = cursor.at
+    content: object = None
+    length = 1
+    if kind in _NUMBER_CODES:
+        content = cursor.number(Struct("<" + _NUMBER_CODES[kind]))
+    elif kind == _STRING:
+        content = _read_string(cursor)
+    elif kind == _ARRAY:
+        item: int = cursor.number(_U32)
+        length = cursor.number(_U64)
+        if item in _NUMBER_CODES:
+            content = _read_numbers(cursor, _NUMBER_CODES[item], length)
+        elif item == _STRING:
+            _skip_strings(cursor, length)
+        else:
+            raise cursor.invalid(f"an array of value type {item} is unknown; {_DAMAGED}")
+    else:
+        raise cursor.invalid(f"value type {kind} is unknown; {_DAMAGED}")
+    return GgufValue(offset=offset, content=content, length=length)
+
+
+def _read_string(cursor: _Cursor) -> str | None:
+    """A text, or None for one that is too long to be a name."""
+    size: int = cursor.number(_U64)
+    start = cursor.take(size)
+    if size > _MAX_TEXT_BYTES:
+        return None
+    return cursor.data[start : start + size].decode(errors="replace")
+
+
+def _read_numbers(cursor: _Cursor, code: str, length: int) -> tuple[object, ...] | None:
+    """The numbers of an array, or None for one that is longer than a model has layers."""
+    start = cursor.take(length * Struct("<" + code).size)
+    if length > MAX_LAYERS:
+        return None
+    return Struct(f"<{length}{code}").unpack_from(cursor.data, start)
+
+
+def _skip_strings(cursor: _Cursor, length: int) -> None:
+    # In place, not through `take`: a vocabulary with its merges can be a million texts.
+    data, at, last = cursor.data, cursor.at, len(cursor.data) - _U64.size
+    unpack = _U64.unpack_from
+    for _ in range(length):
+        if at > last:
+            raise cursor.invalid(f"{length:,} texts should follow, the file ends first; {_DAMAGED}")
+        at += _U64.size + unpack(data, at)[0]
+    cursor.take(at - cursor.at)
+
+
+def _read_tensor(cursor: _Cursor) -> tuple[str, int]:
+    """A tensor's name, and its bytes."""
+    name = cursor.text()
+    dimensions: int = cursor.number(_U32)
+    if dimensions > _MAX_DIMENSIONS:
+        raise cursor.invalid(f"tensor '{name}' has {dimensions:,} dimensions; {_DAMAGED}")
+    shape = [cursor.number(_U64) for _ in range(dimensions)] or [1]
+    kind: int = cursor.number(_U32)
+    if kind not in TENSOR_FORMATS:
+        raise cursor.invalid(
+            f"tensor '{name}' is of type {kind}, which is unknown here; "
+            "convert the model anew if it is old, update harness if it is new"
+        )
+    try:
+        row_bytes = TENSOR_FORMATS[kind].row_bytes(shape[0])
+    except ValueError as error:
+        raise cursor.invalid(f"tensor '{name}': {error}; {_DAMAGED}") from error
+    cursor.number(_U64)  # where it lies among the tensors
+    return name, row_bytes * math.prod(shape[1:])

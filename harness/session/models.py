@@ -1,0 +1,129 @@
+"""The models of a session: from endpoints as written to the shim that every call goes through."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from harness.errors import ConfigurationInvalid
+from harness.hardware import gguf_footprint, read_gguf_header
+from harness.inference import (
+    Backend,
+    EmbeddedLlamaCpp,
+    Endpoint,
+    InferenceShim,
+    Retrying,
+    RetryPolicy,
+    Traced,
+    connect,
+)
+from harness.residency import KeepAliveBudget, Leased, Tenant
+from harness.session.demo_model import demo_endpoint
+from harness.session.settings import Settings
+from harness.trace import Tracer
+
+_SHARE_OF_MACHINE = 0.8
+"""Of the machine's memory, what embedded models may take unless told otherwise."""
+
+
+def known_endpoints(
+    settings: Settings, backends: Mapping[str, Backend] | None = None
+) -> dict[str, Endpoint]:
+    """Every model that can be reached, by tag: the demo's, when nothing else was named.
+
+    Args:
+        settings: Names endpoints.
+        backends: Ready-made backends, by tag.
+    """
+    endpoints = dict(settings.endpoints)
+    for tag in backends or {}:
+        endpoints[tag] = Endpoint(tag=tag, backend="scripted")
+    if not endpoints and (demo := demo_endpoint()) is not None:
+        endpoints[demo.tag] = demo
+    return endpoints
+
+
+@asynccontextmanager
+async def open_models(
+    endpoints: Mapping[str, Endpoint],
+    *,
+    settings: Settings,
+    environment: Mapping[str, str],
+    backends: Mapping[str, Backend] | None = None,
+    tracer: Tracer,
+) -> AsyncIterator[InferenceShim]:
+    """The shim in front of these endpoints: each behind a lease, a trace and a retry policy.
+
+    Nothing is loaded or connected to until the first call.
+
+    Raises:
+        ConfigurationInvalid: An API key is missing.
+        ModelFileInvalid: An embedded model's file is missing or not a GGUF.
+    """
+    ready_made = backends or {}
+    bare = {
+        tag: ready_made[tag]
+        if tag in ready_made
+        else connect(endpoint, api_key=_api_key(endpoint, environment), clock=tracer.now_ns)
+        for tag, endpoint in endpoints.items()
+    }
+    tenants = {
+        tag: Tenant(host=backend, need_bytes=_need_bytes(endpoints[tag]))
+        for tag, backend in bare.items()
+        if isinstance(backend, EmbeddedLlamaCpp)
+    }
+    async with AsyncExitStack() as stack:
+        leased: dict[str, Backend] = dict(bare)
+        if tenants:
+            budget = KeepAliveBudget(
+                capacity_bytes=settings.budget.capacity_bytes or _default_capacity_bytes(),
+                tenants=tenants,
+                tracer=tracer,
+            )
+            stack.push_async_callback(budget.aclose)
+            for tag in tenants:
+                leased[tag] = Leased(bare[tag], budget=budget, model=tag)
+        shim = InferenceShim(
+            {
+                tag: Retrying(
+                    Traced(backend, tracer=tracer),
+                    policy=RetryPolicy(),
+                    randomness=random.Random(),  # noqa: S311 - jitter is no secret
+                )
+                for tag, backend in leased.items()
+            }
+        )
+        stack.push_async_callback(shim.aclose)
+        yield shim
+
+
+def _api_key(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
+    if endpoint.api_key_env is None:
+        return None
+    key = environment.get(endpoint.api_key_env)
+    if not key:
+        raise ConfigurationInvalid(
+            f"endpoint '{endpoint.tag}' takes its key from {endpoint.api_key_env}, "
+            "which is not set; export it"
+        )
+    return key
+
+
+def _need_bytes(endpoint: Endpoint) -> int:
+    assert endpoint.path is not None
+    footprint = gguf_footprint(
+        read_gguf_header(endpoint.path),
+        context_tokens=endpoint.context_tokens,
+        slots=endpoint.slots,
+    )
+    return footprint.total_bytes
+
+
+def _default_capacity_bytes() -> int:
+    # The engine says what it sees, on every platform. Here rather than at the top: it is 34 MB.
+    import xllamacpp  # noqa: PLC0415
+
+    machine = next(d for d in xllamacpp.get_device_info() if d["name"] == "CPU")
+    memory_bytes: int = machine["memory_total"]
+    return int(memory_bytes * _SHARE_OF_MACHINE)

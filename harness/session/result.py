@@ -1,0 +1,49 @@
+"""What a run gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.trace import ModelSummary
+from harness.wiggum import WiggumResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles:
+    """What a run leaves on disk."""
+
+    journal: Path
+    """Every record, one per line."""
+    chrome_trace: Path
+    """The timeline, for Perfetto."""
+    audit_log: Path
+    """One line per run, this one last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """A finished run."""
+
+    run_id: str
+    """Its name."""
+    pipeline: str
+    """What was run."""
+    outputs: Mapping[str, object]
+    """What every node returned."""
+    result: object
+    """What the last node returned."""
+    loops: tuple[WiggumResult, ...]
+    """Every revise loop, in the order they ended."""
+    models: tuple[ModelSummary, ...]
+    """What each model was used for, and how fast it was."""
+    duration_s: float
+    """From start to end, loading included."""
+    files: RunFiles
+    """What it left on disk."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every loop met its rubric; true when there was none."""
+        return all(loop.passed for loop in self.loops)

@@ -1,0 +1,182 @@
+"""The run, as a pipeline's nodes meet it: models, memory and the loop behind four calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar, overload
+
+from harness.errors import InvalidInput, ReplyInvalid
+from harness.inference import ChatRequest, Prompt, ReplyType, as_messages
+from harness.memory import Hit
+from harness.rubric import Draft, Evaluator, load_rubric
+from harness.session.roles import PRODUCER
+from harness.session.session import Session
+from harness.wiggum import LoopLimits, Reviser, WiggumResult, revise_until_met
+
+T = TypeVar("T")
+
+
+class Run:
+    """What a node may ask for; every node of a run receives the same one.
+
+    Args:
+        session: The open parts.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def id(self) -> str:
+        """The run's name, which its files bear."""
+        return self._session.trace.run_id
+
+    @overload
+    async def chat(
+        self,
+        role: str,
+        prompt: Prompt,
+        *,
+        max_output_tokens: int = ...,
+        temperature: float = ...,
+        seed: int | None = ...,
+        stop: Sequence[str] = ...,
+    ) -> str: ...
+    @overload
+    async def chat(
+        self,
+        role: str,
+        prompt: Prompt,
+        *,
+        returns: type[T],
+        max_output_tokens: int = ...,
+        temperature: float = ...,
+        seed: int | None = ...,
+        stop: Sequence[str] = ...,
+    ) -> T: ...
+    async def chat(
+        self,
+        role: str,
+        prompt: Prompt,
+        *,
+        returns: type[T] | None = None,
+        max_output_tokens: int = 512,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> T | str:
+        """Asks the model that plays a role.
+
+        Args:
+            role: `producer`, `planner`, or any name under `[roles]`.
+            prompt: A text, or a conversation.
+            returns: The type to answer in: a pydantic model, a dataclass, a builtin, or any of
+                these annotated. The server is given its JSON Schema. A text when left out.
+            max_output_tokens: Where the reply is cut.
+            temperature: 0 is greedy.
+            seed: Makes sampling repeatable where the server can.
+            stop: Texts that end the reply.
+
+        Raises:
+            ConfigurationInvalid: No model plays the role.
+            InferenceError: There is no reply, or it is not of the type asked for.
+        """
+        reply_type = None if returns is None else ReplyType(returns)
+        model = self._session.roles.model(role)
+        completion = await self._session.shim.chat(
+            ChatRequest(
+                model=model,
+                role=role,
+                messages=as_messages(prompt),
+                max_output_tokens=max_output_tokens,
+                temperature=temperature,
+                seed=seed,
+                stop=tuple(stop),
+                reply_schema=reply_type.schema if reply_type else None,
+            )
+        )
+        if reply_type is None:
+            return completion.text.strip()
+        return reply_type.parse(completion, endpoint=model)
+
+    async def remember(self, document: str, *, title: str = "", source: str = "") -> int:
+        """Splits a Markdown document into passages and keeps them for `recall`.
+
+        Args:
+            document: The text.
+            title: For passages before the first heading.
+            source: Where it is from; returned with every hit.
+
+        Returns:
+            How many passages were new.
+
+        Raises:
+            InvalidInput: The document is empty.
+            MemoryStoreFailed: It could not be kept.
+        """
+        if not document.strip():
+            raise InvalidInput("the document is empty; there is nothing to remember")
+        return await self._session.passages.remember(document, title=title, source=source)
+
+    async def recall(self, query: str, *, limit: int = 4) -> list[Hit]:
+        """The passages nearest to a question, best first, at most `limit`."""
+        return await self._session.passages.recall(query, limit=limit)
+
+    async def wiggum(
+        self,
+        task: str,
+        *,
+        rubric: str,
+        sources: Sequence[str] = (),
+        draft: str | None = None,
+        max_rounds: int = 3,
+        max_output_tokens: int = 512,
+    ) -> WiggumResult:
+        """Revises a draft until it meets a rubric, or there is a reason to stop.
+
+        Args:
+            task: What the text is for; every round keeps to it.
+            rubric: A rubric's name, or the path of its file.
+            sources: What the text may rest on; the evaluator sees it too.
+            draft: Where to start; the producer writes one when left out.
+            max_rounds: Evaluations at most.
+            max_output_tokens: Room for the text, or for one section of it when revised.
+
+        Raises:
+            RubricInvalid: There is no such rubric, or it has a mistake.
+            ConfigurationInvalid: It needs a judge, and no evaluator is configured.
+            EvaluationFailed: Even the first draft could not be evaluated.
+            InferenceError: There was no first draft, or the evaluator could not be reached.
+        """
+        session = self._session
+        # Everything that can be wrong with what was asked, before a model is.
+        chosen = await asyncio.to_thread(load_rubric, rubric, directory=session.rubrics)
+        limits = LoopLimits(max_rounds=max_rounds, focus_below=chosen.focus_below)
+        evaluator = Evaluator(chosen, ask=session.shim.chat, model=session.roles.evaluator)
+        producer = session.roles.model(PRODUCER)
+
+        text = (
+            draft
+            if draft is not None
+            else await self._first_draft(task, sources, max_output_tokens)
+        )
+        if not text.strip():
+            raise ReplyInvalid("the first draft is empty", endpoint=producer, text=text)
+        result = await revise_until_met(
+            Draft(text=text, task=task, sources=tuple(sources)),
+            evaluator=evaluator,
+            reviser=Reviser(
+                ask=session.shim.chat, model=producer, max_output_tokens=max_output_tokens
+            ),
+            limits=limits,
+            tracer=session.trace,
+        )
+        session.loops.append(result)
+        return result
+
+    async def _first_draft(self, task: str, sources: Sequence[str], max_output_tokens: int) -> str:
+        material = "\n\n".join(f"# Source {n}\n{text}" for n, text in enumerate(sources, start=1))
+        prompt = f"{material}\n\n# Task\n{task}" if material else task
+        with self._session.trace.span("draft"):
+            return await self.chat(PRODUCER, prompt, max_output_tokens=max_output_tokens)

@@ -1,0 +1,109 @@
+"""The session: the one place where the parts of a run are joined, and closed again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.errors import ConfigurationInvalid
+from harness.inference import Backend, InferenceShim
+from harness.session.audit import AUDIT_LOG, audit_entry
+from harness.session.library import PassageLibrary
+from harness.session.models import known_endpoints, open_models
+from harness.session.roles import Roles
+from harness.session.settings import Settings
+from harness.trace import RunTrace, Sink, append_entry
+from harness.wiggum import WiggumResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The open parts of one run."""
+
+    trace: RunTrace
+    """Its record."""
+    shim: InferenceShim
+    """Its models."""
+    roles: Roles
+    """Which of them does what."""
+    passages: PassageLibrary
+    """Its memory."""
+    rubrics: Path
+    """Where rubrics are looked for first."""
+    loops: list[WiggumResult] = field(default_factory=list)
+    """How each revise loop ended; grows as they do."""
+
+
+@asynccontextmanager
+async def open_session(
+    settings: Settings,
+    *,
+    name: str,
+    task: str = "",
+    environment: Mapping[str, str],
+    backends: Mapping[str, Backend] | None = None,
+    observers: Sequence[Sink] = (),
+) -> AsyncIterator[Session]:
+    """Opens everything that a run needs, and closes it in reverse order.
+
+    However the block is left, the run's journal, its Chrome trace and its line in the audit log
+    are written.
+
+    Args:
+        settings: What to open.
+        name: What the run is called.
+        task: What it is for, as the audit log keeps it.
+        environment: Holds the API keys that endpoints name.
+        backends: Ready-made backends by tag, beside those of the settings.
+        observers: See each of the run's records as it happens.
+
+    Raises:
+        ConfigurationInvalid: The settings contradict themselves, or runs cannot be written.
+        SameModel: Producer and evaluator resolve to one model.
+        ModelFileInvalid: An embedded model's file is missing or not a GGUF.
+    """
+    # 1. What can be wrong before anything is opened: a run that cannot start leaves no files.
+    endpoints = known_endpoints(settings, backends)
+    roles = Roles(endpoints, settings.roles)
+    trace = _start_record(settings.traces, name, observers)
+    loops: list[WiggumResult] = []
+    try:
+        async with AsyncExitStack() as stack:
+            # 2. The record first, so that everything after it is in it.
+            stack.enter_context(trace)
+            shim = await stack.enter_async_context(
+                open_models(
+                    endpoints,
+                    settings=settings,
+                    environment=environment,
+                    backends=backends,
+                    tracer=trace,
+                )
+            )
+            passages = PassageLibrary(settings.memory.path, tracer=trace)
+            stack.push_async_callback(passages.aclose)
+            yield Session(
+                trace=trace,
+                shim=shim,
+                roles=roles,
+                passages=passages,
+                rubrics=settings.rubrics,
+                loops=loops,
+            )
+    finally:
+        # 3. The line about it, now that the record is closed and can be read.
+        if trace.record is not None:
+            entry = audit_entry(trace.record, task=task, roles=roles, loops=loops)
+            append_entry(settings.traces / AUDIT_LOG, entry)
+
+
+def _start_record(directory: Path, name: str, observers: Sequence[Sink]) -> RunTrace:
+    try:
+        return RunTrace(directory, name=name, observers=observers)
+    except OSError as error:
+        raise ConfigurationInvalid(
+            f"runs cannot be written to '{directory}' ({error.strerror}); set traces in "
+            "harness.toml to a directory that can be written"
+        ) from error

@@ -1,0 +1,194 @@
+"""Settings: `harness.toml` and `HARNESS_ENDPOINTS`, read once, checked whole.
+
+What is given explicitly goes before the environment, the environment before the file, the file
+before the defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from harness.errors import ConfigurationInvalid, did_you_mean
+from harness.hardware import parse_bytes
+from harness.inference import Endpoint
+
+SETTINGS_FILE = "harness.toml"
+ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
+
+_MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class BudgetSettings(BaseModel):
+    """`[budget]`: how much memory embedded models may take."""
+
+    model_config = _MODEL
+
+    capacity_bytes: int | None = Field(default=None, alias="capacity")
+    """Bytes, or a text such as "6 GiB"; 80 % of the machine's memory when left out."""
+
+    @field_validator("capacity_bytes", mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        return parse_bytes(value) if isinstance(value, str) else value
+
+
+class MemorySettings(BaseModel):
+    """`[memory]`: where passages are kept."""
+
+    model_config = _MODEL
+
+    path: Path | None = None
+    """A directory that outlives the run; without one, passages last as long as the run."""
+
+
+class Settings(BaseModel):
+    """Everything a session can be told."""
+
+    model_config = _MODEL
+
+    roles: dict[str, str] = {}
+    """Which endpoint's model plays which role: `producer`, `evaluator`, `planner`, …"""
+    endpoints: dict[str, Endpoint] = {}
+    """The models that can be reached, by tag."""
+    traces: Path = Path("traces")
+    """The directory that runs land in."""
+    rubrics: Path = Path("rubrics")
+    """The directory that rubrics are looked for in, before those that ship."""
+    budget: BudgetSettings = BudgetSettings()
+    """Memory for embedded models."""
+    memory: MemorySettings = MemorySettings()
+    """The passages that pipelines remember and recall."""
+
+
+def load_settings(
+    path: Path | None = None,
+    *,
+    environment: Mapping[str, str],
+    roles: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings of this directory.
+
+    Args:
+        path: The file; `harness.toml` here, if there is one, when None.
+        environment: Read for `HARNESS_ENDPOINTS`.
+        roles: Go before those of the file.
+
+    Raises:
+        ConfigurationInvalid: Something in the file, or in the variable, does not parse.
+    """
+    file = Path(SETTINGS_FILE) if path is None else path
+    settings = Settings() if path is None and not file.exists() else _read_file(file)
+    endpoints = {**settings.endpoints, **_endpoints_from(environment)}
+    return settings.model_copy(
+        update={"endpoints": endpoints, "roles": {**settings.roles, **(roles or {})}}
+    )
+
+
+def _read_file(path: Path) -> Settings:
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+    except FileNotFoundError as error:
+        raise ConfigurationInvalid("there is no such file", path=path) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationInvalid(f"cannot be read as UTF-8 text ({error})", path=path) from error
+    except tomllib.TOMLDecodeError as error:
+        # tomllib ends its messages with "(at line 3, column 7)".
+        found = re.search(r"at line (\d+)", str(error))
+        line = int(found[1]) if found else None
+        raise ConfigurationInvalid(f"not TOML: {error}", path=path, line=line) from error
+    _fill_in_endpoints(values, base=path.parent)
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        location = tuple(str(part) for part in problem["loc"])
+        raise ConfigurationInvalid(
+            _explain(problem), path=path, line=_line_of(location, text)
+        ) from error
+
+
+def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
+    text = environment.get(ENDPOINTS_VARIABLE, "").strip()
+    if not text:
+        return {}
+    try:
+        values = {"endpoints": json.loads(text)}
+        _fill_in_endpoints(values, base=Path())
+        return Settings.model_validate(values).endpoints
+    except json.JSONDecodeError as error:
+        problem = f"not JSON: {error}"
+        cause: Exception = error
+    except ValidationError as error:
+        problem = _explain(error.errors()[0])
+        cause = error
+    raise ConfigurationInvalid(
+        f'{ENDPOINTS_VARIABLE}: {problem}; its form is {{"<tag>": {{"url": "http://…/v1", '
+        '"model_id": "<served name>", "backend": "vllm"}}'
+    ) from cause
+
+
+def _fill_in_endpoints(values: dict[str, Any], *, base: Path) -> None:
+    """Tells each endpoint its tag, and where relative paths start from: at the file."""
+    endpoints = values.get("endpoints")
+    for tag, endpoint in endpoints.items() if isinstance(endpoints, dict) else ():
+        if isinstance(endpoint, dict):
+            endpoint["tag"] = tag
+            if isinstance(endpoint.get("path"), str):
+                endpoint["path"] = base / Path(endpoint["path"]).expanduser()
+
+
+def _explain(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, a TypedDict
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        *owner, name = problem["loc"]
+        return f"'{where}' is not a setting; {did_you_mean(str(name), _fields_at(tuple(owner)))}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
+def _fields_at(location: tuple[int | str, ...]) -> set[str]:
+    match location:
+        case ("endpoints", _):
+            return set(Endpoint.model_fields) - {"tag"}
+        case ("budget",):
+            return {"capacity"}
+        case ("memory",):
+            return set(MemorySettings.model_fields)
+        case _:
+            return set(Settings.model_fields)
+
+
+def _line_of(location: tuple[str, ...], text: str) -> int | None:
+    """The line of a key in a TOML file, or of the nearest table around it.
+
+    tomllib keeps no positions. This finds keys under `[table]` headers, which is how people write
+    settings; a key inside an inline table is found as that table.
+    """
+    table: tuple[str, ...] = ()
+    best: tuple[int, int | None] = (0, None)
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[+([^\]]+)\]+", line):
+            table = _key_parts(header[1])
+            here = table
+        elif key := re.match(r"\s*([\w\"'.-]+)\s*=", line):
+            here = (*table, *_key_parts(key[1]))
+        else:
+            continue
+        if here == location[: len(here)] and len(here) > best[0]:
+            best = (len(here), number)
+    return best[1]
+
+
+def _key_parts(key: str) -> tuple[str, ...]:
+    """`endpoints."qwen2.5-7b"` as its parts."""
+    return tuple(
+        quoted or bare for quoted, bare in re.findall(r"[\"']([^\"']+)[\"']|([^.\s]+)", key)
+    )

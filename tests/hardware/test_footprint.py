@@ -1,0 +1,228 @@
+"""Footprints, against published figures and against what llama.cpp itself reports."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from harness.errors import InvalidInput
+from harness.hardware import (
+    Footprint,
+    GgufHeader,
+    compute_bytes,
+    gguf_footprint,
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    read_gguf_header,
+)
+
+MIB = 2**20
+
+
+def model(*, layers, width, feed_forward, heads_kv, head=128, vocabulary=32_000, experts=0):
+    return GgufHeader(
+        architecture="llama",
+        name="a model",
+        file_type=15,
+        tensor_bytes=0,
+        file_bytes=0,
+        block_count=layers,
+        context_length=131_072,
+        embedding_length=width,
+        feed_forward_length=feed_forward,
+        expert_used_count=experts,
+        head_count=heads_kv,
+        head_count_kv=(heads_kv,) * layers,
+        key_length=head,
+        value_length=head,
+        vocabulary_size=vocabulary,
+        plain_attention=True,
+    )
+
+
+def shaped(layers, heads_kv, head):
+    return model(layers=layers, heads_kv=heads_kv, head=head, width=4096, feed_forward=0)
+
+
+# --- KV cache: published figures -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads_kv", "token_bytes"),
+    [
+        pytest.param(32, 32, 524_288, id="32 layers of 32 heads"),
+        pytest.param(80, 64, 2_621_440, id="70B without grouped heads"),
+        pytest.param(80, 8, 327_680, id="70B with 8 key-value heads"),
+    ],
+)
+def test_a_token_takes_its_published_bytes(layers, heads_kv, token_bytes):
+    assert kv_bytes_per_token(shaped(layers, heads_kv, 128)) == token_bytes
+
+
+def test_8192_tokens_of_32_layers_of_32_heads_take_4_gib():
+    assert kv_cache_bytes(shaped(32, 32, 128), context_tokens=8192) == 4 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("cache_type", "mib"), [("f16", "90.0"), ("q8_0", "47.8"), ("q4_0", "25.3")]
+)
+def test_4096_tokens_of_the_demo_model_take_what_llama_cpp_allocates(demo_model, cache_type, mib):
+    cache_bytes = kv_cache_bytes(
+        read_gguf_header(demo_model),
+        context_tokens=4096,
+        cache_type_k=cache_type,
+        cache_type_v=cache_type,
+    )
+    assert f"{cache_bytes / MIB:.1f}" == mib
+
+
+# --- KV cache: rules -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("context_tokens", "slots", "cells"),
+    [
+        pytest.param(1, 1, 256, id="at least 256"),
+        pytest.param(256, 1, 256, id="a multiple stays"),
+        pytest.param(257, 1, 512, id="one more is padded"),
+        pytest.param(1000, 3, 3072, id="each slot is padded by itself"),
+        pytest.param(4096, 4, 16_384, id="slots multiply"),
+    ],
+)
+def test_every_slot_has_its_context_padded_to_256(context_tokens, slots, cells):
+    one = shaped(1, 1, 64)
+    needed = kv_cache_bytes(one, context_tokens=context_tokens, slots=slots)
+    assert needed == cells * kv_bytes_per_token(one)
+
+
+def test_keys_and_values_are_counted_by_their_own_width_and_type():
+    uneven = replace(shaped(2, 3, 64), value_length=128, head_count_kv=(3, 0))
+    needed = kv_bytes_per_token(uneven, cache_type_k="q8_0", cache_type_v="q4_0")
+    assert needed == 3 * (64 // 32 * 34) + 3 * (128 // 32 * 18)
+
+
+def test_a_cache_type_whose_blocks_do_not_fit_the_heads_is_refused():
+    with pytest.raises(InvalidInput, match=r"a model cannot have a q8_0 KV cache.*use f16"):
+        gguf_footprint(shaped(32, 32, 80), context_tokens=4096, cache_type_k="q8_0")
+
+
+@pytest.mark.parametrize(("context_tokens", "slots"), [(0, 1), (4096, 0), (-1, 1)])
+def test_no_context_or_no_slot_is_refused(context_tokens, slots):
+    with pytest.raises(InvalidInput, match="give 1 or more of each"):
+        gguf_footprint(shaped(1, 1, 64), context_tokens=context_tokens, slots=slots)
+
+
+# --- compute buffers -------------------------------------------------------------------------
+
+LLAMA_1B = model(layers=16, width=2048, feed_forward=8192, heads_kv=8, vocabulary=128_256)
+LLAMA_8B = model(layers=32, width=4096, feed_forward=14_336, heads_kv=8, vocabulary=128_256)
+LLAMA_70B = model(layers=80, width=8192, feed_forward=28_672, heads_kv=8, vocabulary=128_256)
+LLAMA2_7B = model(layers=32, width=4096, feed_forward=11_008, heads_kv=32, vocabulary=32_000)
+QWEN25_05B = model(layers=24, width=896, feed_forward=4864, heads_kv=2, vocabulary=151_936)
+QWEN25_7B = model(layers=28, width=3584, feed_forward=18_944, heads_kv=4, vocabulary=152_064)
+QWEN3_06B = model(layers=28, width=1024, feed_forward=3072, heads_kv=8, vocabulary=151_936)
+QWEN3_8B = model(layers=36, width=4096, feed_forward=12_288, heads_kv=8, vocabulary=151_936)
+PHI3_MINI = model(layers=32, width=3072, feed_forward=8192, heads_kv=32, vocabulary=32_064)
+GEMMA3_4B = model(layers=34, width=2560, feed_forward=10_240, heads_kv=4, vocabulary=262_144)
+MIXTRAL = model(layers=32, width=4096, feed_forward=2 * 14_336, heads_kv=8, experts=2)
+QWEN3_30B_A3B = model(
+    layers=48, width=2048, feed_forward=8 * 768, heads_kv=4, vocabulary=151_936, experts=8
+)
+GPT_OSS_20B = model(
+    layers=24, width=2880, feed_forward=4 * 2880, heads_kv=8, vocabulary=201_088, experts=4
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "context_tokens", "slots", "compute_mib", "output_mib"),
+    [  # "compute buffer size" and "output buffer size" of llama.cpp b11549, dry loads on a CPU
+        pytest.param(LLAMA_1B, 4096, 1, 72.02, 0.49, id="Llama 3.2 1B"),
+        pytest.param(LLAMA_8B, 4096, 1, 128.02, 0.49, id="Llama 3.1 8B"),
+        pytest.param(LLAMA_8B, 32_768, 1, 156.02, 0.49, id="Llama 3.1 8B, long"),
+        pytest.param(LLAMA_8B, 8192, 4, 132.02, 1.96, id="Llama 3.1 8B, four slots"),
+        pytest.param(LLAMA_70B, 4096, 1, 252.02, 0.49, id="Llama 3.1 70B"),
+        pytest.param(LLAMA_70B, 32_768, 1, 280.02, 0.49, id="Llama 3.1 70B, long"),
+        pytest.param(LLAMA2_7B, 4096, 1, 108.52, 0.12, id="Llama 2 7B"),
+        pytest.param(QWEN25_05B, 4096, 1, 41.27, 0.58, id="Qwen 2.5 0.5B"),
+        pytest.param(QWEN25_7B, 4096, 1, 150.02, 0.58, id="Qwen 2.5 7B"),
+        pytest.param(QWEN25_7B, 8192, 4, 154.02, 2.32, id="Qwen 2.5 7B, four slots"),
+        pytest.param(QWEN3_06B, 4096, 1, 32.02, 0.58, id="Qwen 3 0.6B"),
+        pytest.param(QWEN3_8B, 4096, 1, 116.02, 0.58, id="Qwen 3 8B"),
+        pytest.param(PHI3_MINI, 1024, 1, 79.02, 0.12, id="Phi 3 mini"),
+        pytest.param(GEMMA3_4B, 1024, 1, 87.03, 1.00, id="Gemma 3 4B"),
+        pytest.param(GEMMA3_4B, 32_768, 1, 118.53, 1.00, id="Gemma 3 4B, long"),
+        pytest.param(MIXTRAL, 4096, 1, 212.02, 0.12, id="Mixtral 8x7B"),
+        pytest.param(QWEN3_30B_A3B, 4096, 1, 92.02, 0.58, id="Qwen 3 30B-A3B"),
+        pytest.param(GPT_OSS_20B, 32_768, 1, 128.40, 0.77, id="gpt-oss 20B"),
+    ],
+)
+def test_the_compute_allowance_is_just_above_what_llama_cpp_reserves(
+    shape, context_tokens, slots, compute_mib, output_mib
+):
+    allowance = compute_bytes(shape, context_tokens=context_tokens, slots=slots) / MIB
+    assert 0.4 < allowance - compute_mib - output_mib < 2.0
+
+
+# --- the whole -------------------------------------------------------------------------------
+
+
+def test_a_footprint_is_the_sum_of_its_parts_and_prints_them():
+    needed = Footprint(weights_bytes=92 * MIB, kv_bytes=90 * MIB, compute_bytes=20 * MIB)
+    assert needed.total_bytes == 202 * MIB
+    assert str(needed) == "202.0 MiB (weights 92.0 MiB, KV cache 90.0 MiB, compute 20.0 MiB)"
+
+
+LOAD = """
+import json, os, sys, xllamacpp
+case = json.loads(sys.argv[1])
+params = xllamacpp.CommonParams()
+params.model.path = case["path"]
+params.n_ctx = case["context_tokens"] * case["slots"]
+params.n_parallel = case["slots"]
+params.cache_type_k = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_k"].upper())
+params.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_v"].upper())
+params.fit_params = params.warmup = False
+# More threads than free cores spin for seconds at the end of a load.
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+params.verbosity = 4
+server = xllamacpp.Server(params)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("context_tokens", "slots", "cache_type_k", "cache_type_v"),
+    [
+        pytest.param(4096, 1, "f16", "f16", id="one slot"),
+        pytest.param(1000, 3, "f16", "f16", id="three slots, padded"),
+        pytest.param(8192, 1, "q8_0", "q4_0", id="quantised"),
+    ],
+)
+def test_a_footprint_is_what_llama_cpp_logs(
+    demo_model, context_tokens, slots, cache_type_k, cache_type_v
+):
+    case = {
+        "context_tokens": context_tokens,
+        "slots": slots,
+        "cache_type_k": cache_type_k,
+        "cache_type_v": cache_type_v,
+    }
+    log = subprocess.run(
+        [sys.executable, "-c", LOAD, json.dumps(case | {"path": str(demo_model)})],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    ).stderr.decode(errors="replace")
+    logged_mib = {
+        name: float(size)
+        for name, size in re.findall(r"(model|output|KV|compute) buffer size = +([\d.]+) MiB", log)
+    }
+
+    needed = gguf_footprint(read_gguf_header(demo_model), **case)
+    assert round(needed.weights_bytes / MIB, 2) == logged_mib["model"]
+    assert round(needed.kv_bytes / MIB, 2) == logged_mib["KV"]
+    excess_mib = needed.compute_bytes / MIB - logged_mib["compute"] - logged_mib["output"]
+    assert 0 < excess_mib < 3

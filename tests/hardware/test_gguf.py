@@ -1,0 +1,406 @@
+"""Reading GGUF headers: real, synthetic, split, cut and mutated."""
+
+import contextlib
+import random
+import struct
+import time
+import tracemalloc
+
+import pytest
+
+from harness.errors import InvalidInput, ModelFileInvalid
+from harness.hardware import GgufHeader, file_type_name, gguf_footprint, read_gguf_header
+
+# --- a tiny writer ---------------------------------------------------------------------------
+
+U8, U16, U32, I32, F32, BOOL, STRING, ARRAY, U64 = 0, 2, 4, 5, 6, 7, 8, 9, 10
+CODES = {U8: "B", U16: "H", U32: "I", I32: "i", F32: "f", BOOL: "?", U64: "Q"}
+
+SMALL = {
+    "general.architecture": (STRING, "llama"),
+    "general.name": (STRING, "Tiny"),
+    "general.file_type": (U32, 15),
+    "llama.block_count": (U32, 2),
+    "llama.context_length": (U32, 2048),
+    "llama.embedding_length": (U32, 64),
+    "llama.feed_forward_length": (U32, 128),
+    "llama.attention.head_count": (U32, 4),
+    "llama.attention.head_count_kv": (U32, 2),
+    "tokenizer.ggml.tokens": (STRING, ["<s>", "</s>", "a"]),
+    "tokenizer.ggml.scores": (F32, [0.0] * 3),
+}
+TENSORS = [
+    ("token_embd.weight", (64, 3), 1),  # F16: 64 * 3 * 2 = 384 bytes
+    ("blk.0.attn_norm.weight", (64,), 0),  # F32: 256 bytes
+    ("blk.0.ffn_up.weight", (256, 2), 12),  # Q4_K: 2 * 144 = 288 bytes
+]
+TENSOR_BYTES = 384 + 256 + 288
+
+
+def string(text):
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def items(kind, values):
+    return b"".join(
+        string(value) if kind == STRING else struct.pack("<" + CODES[kind], value)
+        for value in values
+    )
+
+
+def value(kind, content):
+    if isinstance(content, list):
+        return struct.pack("<IIQ", ARRAY, kind, len(content)) + items(kind, content)
+    return struct.pack("<I", kind) + items(kind, [content])
+
+
+def header(values, tensors=TENSORS, *, version=3):
+    data = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(values))
+    data += b"".join(string(key) + value(*pair) for key, pair in values.items())
+    for name, shape, kind in tensors:
+        data += string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        data += struct.pack("<IQ", kind, 0)
+    return data
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a model and return its path."""
+
+    def write(values=SMALL, tensors=TENSORS, *, room=TENSOR_BYTES, name="m.gguf", version=3):
+        path = tmp_path / name
+        path.write_bytes(header(values, tensors, version=version) + bytes(room))
+        return path
+
+    return write
+
+
+# --- what is read ----------------------------------------------------------------------------
+
+
+def test_the_real_header_is_read(demo_model):
+    start = time.perf_counter()
+    model = read_gguf_header(demo_model)
+    print(f"{demo_model.name}: {1e3 * (time.perf_counter() - start):.1f} ms")
+
+    assert model == GgufHeader(
+        architecture="llama",
+        name="Smollm2 135M 8k Lc100K Mix1 Ep2",
+        file_type=3,
+        tensor_bytes=96_576_768,  # gguf-py 0.19 sums the same; llama.cpp prints 92.10 MiB
+        file_bytes=demo_model.stat().st_size,
+        block_count=30,
+        context_length=8192,
+        embedding_length=576,
+        feed_forward_length=1536,
+        expert_used_count=0,
+        head_count=9,
+        head_count_kv=(3,) * 30,
+        key_length=64,
+        value_length=64,
+        vocabulary_size=49_152,
+        plain_attention=True,
+    )
+    assert file_type_name(model.file_type) == "Q4_1"
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_synthetic_header_is_read(write, version):
+    path = write(version=version)
+    assert read_gguf_header(path) == GgufHeader(
+        architecture="llama",
+        name="Tiny",
+        file_type=15,
+        tensor_bytes=TENSOR_BYTES,
+        file_bytes=path.stat().st_size,
+        block_count=2,
+        context_length=2048,
+        embedding_length=64,
+        feed_forward_length=128,
+        expert_used_count=0,
+        head_count=4,
+        head_count_kv=(2, 2),
+        key_length=16,
+        value_length=16,
+        vocabulary_size=3,
+        plain_attention=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param(
+            {"llama.attention.head_count_kv": (I32, [0, 2])},
+            {"head_count_kv": (0, 2)},
+            id="an array has one value for each layer",
+        ),
+        pytest.param(
+            {"llama.attention.head_count": (U32, [8, 4]), "llama.attention.head_count_kv": None},
+            {"head_count": 8, "head_count_kv": (8, 4), "key_length": 8},
+            id="key-value heads default to the heads",
+        ),
+        pytest.param(
+            {"llama.attention.key_length": (U32, 24), "llama.attention.value_length": (U32, 32)},
+            {"key_length": 24, "value_length": 32},
+            id="widths of heads go before the default",
+        ),
+        pytest.param(
+            {"llama.attention.head_count": None, "llama.attention.head_count_kv": None},
+            {"head_count": 0, "head_count_kv": (0, 0), "key_length": 0, "value_length": 0},
+            id="a model without attention has no heads",
+        ),
+        pytest.param(
+            {"llama.expert_used_count": (U32, 8), "llama.expert_feed_forward_length": (U32, 48)},
+            {"expert_used_count": 8, "feed_forward_length": 384},
+            id="experts of their own width",
+        ),
+        pytest.param(
+            {"llama.expert_used_count": (U32, 2)},
+            {"expert_used_count": 2, "feed_forward_length": 256},
+            id="experts as wide as the dense layer",
+        ),
+        pytest.param(
+            {"llama.feed_forward_length": (I32, [64, 96])},
+            {"feed_forward_length": 96},
+            id="the widest feed-forward layer",
+        ),
+        pytest.param(
+            {"tokenizer.ggml.tokens": None, "llama.vocab_size": (U32, 77)},
+            {"vocabulary_size": 77},
+            id="the vocabulary as a number",
+        ),
+        pytest.param(
+            {"tokenizer.ggml.tokens": None}, {"vocabulary_size": 0}, id="no vocabulary at all"
+        ),
+        pytest.param(
+            {"general.name": None, "general.file_type": None},
+            {"name": "m", "file_type": 1024},
+            id="no name and no file type",
+        ),
+        pytest.param(
+            {"llama.attention.sliding_window": (U32, 1024)},
+            {"plain_attention": False},
+            id="a sliding window",
+        ),
+        pytest.param(
+            {"llama.attention.sliding_window": (U32, 0)},
+            {"plain_attention": True},
+            id="a sliding window of 0 is none",
+        ),
+        pytest.param(
+            {"llama.ssm.state_size": (U32, 16)}, {"plain_attention": False}, id="recurrent layers"
+        ),
+    ],
+)
+def test_keys_mean_what_llama_cpp_takes_them_for(write, changes, expected):
+    values = {key: pair for key, pair in (SMALL | changes).items() if pair is not None}
+    model = read_gguf_header(write(values))
+    assert {field: getattr(model, field) for field in expected} == expected
+
+
+def test_long_values_are_stepped_over(write):
+    path = write(
+        {
+            "tokenizer.huggingface.json": (STRING, "x" * 10**6),
+            "tokenizer.ggml.token_type": (I32, [1] * 10**5),
+            "tokenizer.ggml.merges": (STRING, ["a b"] * 10**5),
+            "a.flag": (BOOL, True),
+        }
+        | SMALL
+    )
+    tracemalloc.start()
+    assert read_gguf_header(path).name == "Tiny"
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 100_000
+
+
+# --- split models ----------------------------------------------------------------------------
+
+
+def split(number, count):
+    return {"split.no": (U16, number), "split.count": (U16, count)}
+
+
+def test_the_parts_of_a_split_model_are_summed(write):
+    first = write(SMALL | split(0, 3), [], room=0, name="big-00001-of-00003.gguf")
+    parts = [
+        write(split(number, 3), name=f"big-0000{number + 1}-of-00003.gguf") for number in (1, 2)
+    ]
+    model = read_gguf_header(first)
+    assert model.tensor_bytes == 2 * TENSOR_BYTES
+    assert model.file_bytes == sum(path.stat().st_size for path in [first, *parts])
+    assert model.block_count == 2
+
+
+def test_a_missing_part_is_named(write):
+    first = write(SMALL | split(0, 2), name="big-00001-of-00002.gguf")
+    with pytest.raises(ModelFileInvalid, match=r"big-00002-of-00002\.gguf.*all parts") as caught:
+        read_gguf_header(first)
+    assert caught.value.path.name == "big-00002-of-00002.gguf"
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "message"),
+    [
+        pytest.param(1, "big-00002-of-00002.gguf", "part 2 of 2; name part 1", id="not the first"),
+        pytest.param(0, "renamed.gguf", r"must end in '-00001-of-00002\.gguf'", id="renamed"),
+    ],
+)
+def test_a_split_model_is_named_by_its_first_part(write, number, name, message):
+    with pytest.raises(ModelFileInvalid, match=message):
+        read_gguf_header(write(SMALL | split(number, 2), name=name))
+
+
+# --- what is refused -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "offset", "message"),
+    [
+        pytest.param(b"", 0, "is empty.*download it again", id="empty"),
+        pytest.param(b"vers", 0, "begins with b'vers', not b'GGUF'.*LFS", id="an LFS pointer"),
+        pytest.param(b"GGUF", 4, "4 bytes should follow, 0 do", id="nothing but the magic"),
+        pytest.param(b"GGUF\1\0\0\0", 8, "version 1 is not 2 or 3", id="version 1"),
+        pytest.param(b"GGUF\0\0\0\3", 8, "not 2 or 3 in little-endian", id="big-endian"),
+        pytest.param(
+            header({"k" * 70_000: (U32, 1)}), 32, "name of 70,000 bytes is too long", id="long key"
+        ),
+        pytest.param(
+            b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + 2 * (string("key") + value(U32, 1)),
+            54,
+            "the key 'key' comes a second time",
+            id="the same key twice",
+        ),
+    ],
+)
+def test_a_file_that_is_no_gguf_is_refused(tmp_path, data, offset, message):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(data)
+    with pytest.raises(ModelFileInvalid, match=message) as caught:
+        read_gguf_header(path)
+    assert caught.value.path == path
+    assert caught.value.offset == offset
+
+
+def test_a_missing_file_is_refused_with_its_path_and_a_remedy(tmp_path):
+    path = tmp_path / "none.gguf"
+    with pytest.raises(
+        ModelFileInvalid, match=r"none\.gguf: cannot be opened.*give the path"
+    ) as caught:
+        read_gguf_header(path)
+    assert caught.value.offset is None
+
+
+def test_a_directory_is_refused(tmp_path):
+    with pytest.raises(ModelFileInvalid, match="cannot be opened"):
+        read_gguf_header(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"llama.block_count": None}, r"'llama\.block_count' is missing; name the file of a lang"),
+        ({"llama.block_count": (U32, 0)}, r"'llama\.block_count' is 0, not 1 to"),
+        (
+            {"llama.block_count": (U32, 2**32 - 1)},
+            r"'llama\.block_count' is 4,294,967,295, not 1 to",
+        ),
+        ({"llama.block_count": (F32, 2.0)}, r"'llama\.block_count' is not a count"),
+        ({"llama.block_count": (BOOL, True)}, r"'llama\.block_count' is not a count"),
+        ({"llama.embedding_length": (I32, -1)}, r"'llama\.embedding_length' is not a count"),
+        ({"llama.attention.head_count_kv": (U32, [1])}, "not one for each layer"),
+        ({"general.architecture": (U32, 1)}, r"'general\.architecture' is not a text"),
+        ({"general.architecture": (STRING, "clip")}, r"'clip\.block_count' is missing"),
+    ],
+)
+def test_a_key_that_is_missing_or_makes_no_sense_is_named(write, changes, message):
+    values = {key: pair for key, pair in (SMALL | changes).items() if pair is not None}
+    with pytest.raises(ModelFileInvalid, match=message):
+        read_gguf_header(write(values))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        pytest.param(("t", (32,), 31), "tensor 't' is of type 31", id="a type of long ago"),
+        pytest.param(("t", (32,), 999), "tensor 't' is of type 999.*update", id="a type to come"),
+        pytest.param(("t", (100,), 12), "100 elements.*Q4_K blocks", id="no whole blocks"),
+        pytest.param(("t", (1,) * 5, 0), "tensor 't' has 5 dimensions", id="five dimensions"),
+        pytest.param(("t", (2**40,), 0), "bytes of tensors should follow", id="beyond the end"),
+        pytest.param(TENSORS[0], "comes a second time", id="the same tensor twice"),
+    ],
+)
+def test_a_tensor_that_cannot_be_is_refused(write, tensor, message):
+    with pytest.raises(ModelFileInvalid, match=message):
+        read_gguf_header(write(SMALL, [*TENSORS, tensor]))
+
+
+@pytest.fixture
+def rewrite(tmp_path):
+    """Replace the content of one file, without the wait of opening it anew each time."""
+    path = tmp_path / "m.gguf"
+    with path.open("wb", buffering=0) as file:
+
+        def rewrite(data):
+            file.seek(0)
+            file.write(data)
+            file.truncate()
+            return path
+
+        yield rewrite
+
+
+def test_every_cut_is_refused_where_it_was_made(rewrite):
+    whole = header(SMALL) + bytes(TENSOR_BYTES)
+    for size in range(1, len(whole)):
+        path = rewrite(whole[:size])
+        with pytest.raises(ModelFileInvalid) as caught:
+            read_gguf_header(path)
+        assert caught.value.offset is not None
+        assert caught.value.offset <= size
+
+
+def test_a_mutated_header_is_read_or_refused_and_nothing_else(rewrite):
+    generator = random.Random(20261120)
+    whole = header(SMALL) + bytes(TENSOR_BYTES)
+    refused = 0
+    tracemalloc.start()
+    for _ in range(3000):
+        data = mutated(whole, generator)
+        try:
+            model = read_gguf_header(rewrite(data))
+        except ModelFileInvalid as error:
+            assert error.offset is not None  # noqa: PT017 - most reads fail, as they should
+            assert error.offset <= len(data)  # noqa: PT017
+            refused += 1
+            continue
+        assert model.tensor_bytes <= model.file_bytes == len(data)
+        with contextlib.suppress(InvalidInput):  # heads of an odd width
+            assert gguf_footprint(model, context_tokens=4096).total_bytes >= model.tensor_bytes
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 2**20
+    assert 1000 < refused < 3000  # both outcomes were seen
+
+
+def mutated(whole, generator):
+    """One to three edits: numbers overwritten, bits flipped, bytes put in or taken out."""
+    data = bytearray(whole)
+    for _ in range(generator.randint(1, 3)):
+        at = generator.randrange(len(data) - 8)
+        match generator.randrange(5):
+            case 0:
+                data[at] ^= 1 << generator.randrange(8)
+            case 1:
+                extremes = [0, 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1]
+                data[at : at + 8] = struct.pack("<Q", generator.choice(extremes))
+            case 2:
+                data[at : at + 4] = struct.pack("<I", generator.randrange(64))
+            case 3:
+                data[at:at] = generator.randbytes(generator.randint(1, 16))
+            case 4:
+                del data[at : at + generator.randint(1, 16)]
+    return bytes(data)
