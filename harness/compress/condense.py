@@ -63,8 +63,8 @@ def condense(
     how much code or how large a table it was.
 
     Not promised: the result is over the budget if the headings and marks alone are. The tail is
-    missing if it does not fit beside them, or begins in a table, quote or list item that does not.
-    And nothing is rephrased, so a pronoun may have lost what it stood for.
+    missing if there is hardly room for it beside them, as when it begins in a long table, quote or
+    list item. And nothing is rephrased, so a pronoun may have lost what it stood for.
     """
     if len(markdown) <= budget_chars:
         return _condensed(markdown, markdown)
@@ -78,7 +78,7 @@ def condense(
     text = _shown(sections, parts, kept)
 
     # 2. Put the tail back, then what is worth most.
-    tail = [(part, _from_line(part, cut)) for part in reversed(every) if part.end > cut]
+    tail = [(part, _tail_of(part, cut)) for part in reversed(every) if part.end > cut]
     best = [(part, part.text) for part in sorted(every, key=lambda part: -part.score)]
     for candidates in (tail, best):
         while chosen := _fitting(candidates, kept, room=budget_chars - len(text)):
@@ -91,10 +91,7 @@ def condense(
 
 def _condensed(before: str, after: str) -> Condensed:
     return Condensed(
-        text=after,
-        before_chars=len(before),
-        after_chars=len(after),
-        compressed=after is not before,
+        text=after, before_chars=len(before), after_chars=len(after), compressed=after != before
     )
 
 
@@ -146,14 +143,16 @@ def _fitting(
     """
     chosen: dict[int, str] = {}
     for part, text in candidates:
-        takes = len(text) + _MARKS_CHARS
-        if takes <= room and kept.get(part.start) != text:
+        mark = _mark(part.block)
+        instead_of = kept.get(part.start, mark if mark != _LEFT_OUT else "")
+        takes = len(text) - len(instead_of) + _MARKS_CHARS
+        if takes <= room and instead_of != text:
             chosen[part.start] = text
             room -= takes
     return chosen
 
 
-def _from_line(part: _Part, cut: int) -> str:
+def _tail_of(part: _Part, cut: int) -> str:
     """The part, or of code only from the line that the cut is in, with its fence opened again."""
     before = lines_of(part.text[: max(cut - part.start, 0)])[:-1]
     if part.block.kind != "code" or not before:
@@ -208,10 +207,12 @@ def _body(parts: Sequence[_Part], kept: Mapping[int, str]) -> str:
             body += last
             continue
         mark = _mark(block_parts[0].block)
-        if last != _LEFT_OUT or mark != _LEFT_OUT:  # one mark for a run of blocks
-            # A paragraph of its own: else a list or a quote would take it in as another line.
-            body += "\n" * (bool(body) and not body.endswith(("\n\n", "\r\n\r\n")))
-            body += mark + "\n\n"
+        if last == mark == _LEFT_OUT:  # one mark for a run of blocks
+            continue
+        # A paragraph of its own: else a list or a quote would take it in as another line.
+        if body and not body.endswith(("\n\n", "\r\n\r\n")):
+            body += "\n"
+        body += f"{mark}\n\n"
         last = mark
     return body
 
@@ -229,11 +230,14 @@ def _elided(texts: Sequence[str]) -> str:
 
 def _mark(block: Block) -> str:
     """What stands in place of a block."""
-    lines = len(lines_of(unpadded(block.text)))
-    if block.kind == "code":
-        language = re.match(r"[\w+#.-]*", block.label)
-        name = f"{language[0]} code" if language and language[0] else "code"
-        return f"[{name} left out, lines: {lines - 2 * bool(block.fence)}]"
+    if block.kind not in {"code", "table"}:
+        return _LEFT_OUT
+    lines = lines_of(unpadded(block.text))
     if block.kind == "table":
-        return f"[table left out, rows: {lines - 2}]"
-    return _LEFT_OUT
+        return f"[table left out, rows: {len(lines) - 2}]"
+    if block.fence:
+        closed = not lines[-1].strip(BLANK + block.fence[0])
+        lines = lines[1:-1] if closed else lines[1:]
+    language = re.match(r"[\w+#.-]*", block.label)
+    name = f"{language[0]} code" if language and language[0] else "code"
+    return f"[{name} left out, lines: {len(lines)}]"

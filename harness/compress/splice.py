@@ -9,9 +9,9 @@ from harness.compress.sections import Section, sections_of
 from harness.errors import InvalidInput
 
 # Tried in this order behind a text that would run on into the next section: the blank line that a
-# paragraph, a table or an HTML tag needs; a comment, which ends an open comment and also a list
-# that an indented heading would belong to; the ends of the other kinds of raw HTML.
-_CLOSERS = ("\n", "\n\n<!-- -->", "\n</pre>", "\n?>", "\n]]>", "\n>")
+# paragraph, a table or an HTML tag needs; a comment, which ends an open comment or declaration,
+# and a list that an indented heading would belong to; the ends of the other kinds of raw HTML.
+_CLOSERS = ("\n", "\n\n<!-- -->", "\n</pre>", "\n?>", "\n]]>")
 
 
 def splice(document: str, replacements: Mapping[int, str]) -> str:

@@ -88,6 +88,7 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
     # llama.cpp divides the context between the slots; an endpoint states it per call.
     params.n_ctx = endpoint.context_tokens * endpoint.slots
     params.n_parallel = endpoint.slots
-    params.cpuparams.n_threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
+    threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.verbosity = -1
     return xllamacpp.Server(params)

@@ -107,6 +107,8 @@ class LiteLLMBackend:
             # Some providers refuse sampling fields; litellm knows which and leaves them out.
             "drop_params": True,
         }
+        if request.frequency_penalty:
+            arguments["frequency_penalty"] = request.frequency_penalty
         if request.seed is not None:
             arguments["seed"] = request.seed
         if request.stop:

@@ -215,6 +215,8 @@ def _payload(request: ChatRequest, model_id: str) -> dict[str, object]:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    if request.frequency_penalty:
+        payload["frequency_penalty"] = request.frequency_penalty
     if request.seed is not None:
         payload["seed"] = request.seed
     if request.stop:

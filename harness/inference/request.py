@@ -24,6 +24,8 @@ class ChatRequest:
     """Where generation is cut; the reply's finish reason is then `length`."""
     temperature: float = 0.0
     """0 is greedy."""
+    frequency_penalty: float = 0.0
+    """From 0 to 2; how much a token's every use so far speaks against using it again."""
     seed: int | None = None
     """Makes sampling repeatable where the server can."""
     stop: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ class Embedder(Protocol):
 
 
 class WordLlamaEmbedder:
-    """Averaged token vectors of wordllama: offline, no torch, ~5,000 passages a second a core.
+    """Averaged token vectors of wordllama: offline, no torch, 5,000 passages a second a core.
 
     The weights are read from the installed package at the first call of `embed`.
     """

@@ -37,6 +37,11 @@ class Check(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
+    @property
+    @abstractmethod
+    def requirement(self) -> str:
+        """What a draft must be like, as an author is told."""
+
     @abstractmethod
     def grade(self, draft: Draft) -> Grade:
         """Scores a draft."""
@@ -57,6 +62,13 @@ class _Range(Check):
         if self.max is None and self.min == 0:
             raise ValueError("give 'min', 'max' or both")
         return self
+
+    @property
+    def _range(self) -> str:
+        """The bounds in words."""
+        if self.max is None:
+            return f"at least {self.min}"
+        return f"{self.min} to {self.max}" if self.min else f"at most {self.max}"
 
     def _share(self, count: int) -> float:
         """1 inside the range, falling off with the distance from it."""
@@ -79,6 +91,11 @@ class Words(_Range):
 
     check: Literal["words"] = "words"
 
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return f"The whole text has {self._range} words."
+
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
         count = len(_words(draft.text))
@@ -91,6 +108,11 @@ class Sections(_Range):
 
     check: Literal["sections"] = "sections"
 
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return f"The text has {self._range} sections."
+
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
         count = sum(section.level > 0 for section in draft.sections)
@@ -102,6 +124,11 @@ class SectionWords(_Range):
     """The number of words under each heading."""
 
     check: Literal["section_words"] = "section_words"
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return f"Each section has {self._range} words."
 
     def grade(self, draft: Draft) -> Grade:
         """The mean over the sections; a title alone at the top is not a section."""
@@ -120,6 +147,11 @@ class Finished(Check):
     """Every section ends with a finished sentence, and every code fence is closed."""
 
     check: Literal["finished"] = "finished"
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return "Every section ends with a whole sentence."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sections that are finished."""
@@ -141,6 +173,11 @@ class Excludes(Check):
     phrases: tuple[str, ...] = Field(min_length=1)
     """Looked for without regard to case."""
 
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return f"These do not occur: {', '.join(self.phrases)}."
+
     def grade(self, draft: Draft) -> Grade:
         """The share of sections without any of the phrases."""
         findings = []
@@ -160,6 +197,11 @@ class NoRepetition(Check):
     similarity: float = Field(default=0.8, gt=0, le=1)
     """Two sentences repeat each other from this share of common words on (Jaccard index)."""
 
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return "Nothing is said twice."
+
     def grade(self, draft: Draft) -> Grade:
         """The share of sentences that say something for the first time."""
         seen: list[frozenset[str]] = []
@@ -178,6 +220,11 @@ class GroundedNumbers(Check):
     """Every number stands in the sources or in the task."""
 
     check: Literal["grounded_numbers"] = "grounded_numbers"
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return "Every number stands in the sources."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of numbers that have a source; 1 when there are none."""
@@ -201,6 +248,11 @@ class GroundedSentences(Check):
     check: Literal["grounded_sentences"] = "grounded_sentences"
     overlap: float = Field(default=0.6, gt=0, le=1)
     """The share of a sentence's longer words that must occur in one source."""
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return "Every sentence rests on the sources and uses their words."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sentences that rest on some source."""

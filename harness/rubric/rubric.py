@@ -65,6 +65,11 @@ class Dimension(BaseModel):
             )
         return self
 
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """What it asks of a draft, as an author is told."""
+        return tuple(check.requirement for check in self.checks) or (str(self.judge).strip(),)
+
 
 class Rubric(BaseModel):
     """What a draft is measured by."""
@@ -110,6 +115,11 @@ class Rubric(BaseModel):
                         f"scale {self.scale.min:g} to {self.scale.max:g}"
                     )
         return self
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """What it asks of a draft, as an author is told."""
+        return tuple(text for d in self.dimensions for text in d.requirements)
 
     @property
     def judged(self) -> tuple[Dimension, ...]:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from harness.compress import Section, condense, sections_of, splice
-from harness.errors import ReplyInvalid
+from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message
 from harness.rubric import Ask, DimensionScore, Draft, Finding
 
@@ -61,7 +61,14 @@ class Reviser:
                 )
                 for index, found in findings.items()
             }
-        return splice(draft.text, {index: task.result() for index, task in tasks.items()})
+        try:
+            return splice(draft.text, {index: task.result() for index, task in tasks.items()})
+        except InvalidInput as error:
+            raise ReplyInvalid(
+                f"the revision cannot be put back into the draft: {error}",
+                endpoint=self._model,
+                text="\n\n".join(task.result() for task in tasks.values()),
+            ) from error
 
     async def _rewrite_section(
         self, draft: Draft, section: Section, findings: Sequence[Finding], round_number: int
