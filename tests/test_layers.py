@@ -1,0 +1,79 @@
+"""Imports point one way: from the command line down to the errors."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import harness
+
+PACKAGE = Path(harness.__file__).parent
+
+# Lowest first. A module may import from its own layer and from those before it.
+LAYERS = [
+    "version",
+    "errors",
+    "shipped",
+    "trace",
+    "inference",
+    "hardware",
+    "residency",
+    "memory",
+    "compress",
+    "rubric",
+    "wiggum",
+    "graph",
+    "session",
+    "cli",
+]
+
+# What a layer must not know although it stands below it (DESIGN: "may not know").
+STRANGERS = {
+    "memory": {"rubric", "graph", "inference", "trace"},
+    "compress": {"inference", "trace", "memory"},
+    "hardware": {"trace", "inference"},
+    "graph": {"inference", "residency", "memory", "rubric", "wiggum"},
+    "wiggum": {"memory", "residency"},
+}
+
+
+def layer_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def imports_of(path: Path) -> list[str]:
+    """The modules of this package that a file imports anywhere, functions included."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.append(node.module)
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return [name for name in found if name.startswith("harness.")]
+
+
+def modules() -> list[Path]:
+    # The root re-exports the public names and is above every layer.
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_module_imports_only_from_its_own_layer_and_those_below(path: Path) -> None:
+    layer = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    allowed = set(LAYERS[: LAYERS.index(layer) + 1]) - STRANGERS.get(layer, set())
+    upward = [name for name in imports_of(path) if layer_of(name) not in allowed]
+    assert not upward, f"{layer} may not import {upward}"
+
+
+def test_every_layer_has_its_place_in_the_order() -> None:
+    found = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in modules()}
+    assert found == set(LAYERS)
+
+
+def test_no_module_imports_the_root_of_its_own_package() -> None:
+    for path in modules():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            assert not (isinstance(node, ast.ImportFrom) and node.module == "harness"), path
