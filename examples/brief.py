@@ -22,25 +22,25 @@ brief = Pipeline("brief")
 
 
 @brief.node
-async def passages(run: Run, document: str = DOCUMENT.read_text(encoding="utf-8")) -> int:
-    """Keeps the document for recall; returns the number of its passages."""
-    return await run.remember(document)
+async def parts(run: Run, document: str = DOCUMENT.read_text(encoding="utf-8")) -> list[str]:
+    """Keeps the document's passages for recall; returns the titles of its parts."""
+    passages = await run.remember(document)
+    return list(dict.fromkeys(p.title.rsplit(" > ", 1)[-1] or p.text[:60] for p in passages))
 
 
 @brief.node
-async def topics(run: Run, passages: int, task: str = TASK) -> list[str]:
-    """The three topics of the document that matter most for the task."""
-    hits = await run.recall(task, limit=12)
-    titles = list(dict.fromkeys(hit.passage.title.rsplit(" > ", 1)[-1] for hit in hits))
-    listed = "\n".join(f"- {title}" for title in titles)
+async def topics(run: Run, parts: list[str], task: str = TASK) -> list[str]:
+    """The three parts that matter most for the task."""
+    listed = "\n".join(f"- {part}" for part in parts)
     chosen = await run.chat(
         "planner",
         f"Task: {task}\n\nA document has these parts:\n{listed}\n\n"
         "Name the three parts that matter most for the task, as JSON.",
-        # The reply can only be titles that there are; a small model may still repeat one.
-        returns=Annotated[list[Literal[tuple(titles)]], Field(min_length=3, max_length=3)],
+        # The reply can only name parts that there are; a small model may still repeat one.
+        returns=Annotated[list[Literal[tuple(parts)]], Field(min_length=3, max_length=3)],  # type: ignore[misc]
+        max_output_tokens=150,
     )
-    return list(dict.fromkeys([*chosen, *titles]))[:3]
+    return list(dict.fromkeys([*chosen, *parts]))[:3]
 
 
 @brief.node(each={"topic": "topics"})
@@ -55,8 +55,10 @@ async def sections(run: Run, topic: str, source: str) -> str:
     """A first draft of one section."""
     text = await run.chat(
         "producer",
-        f"{source}\n\nSummarize this text about {topic} in two or three sentences.",
+        f"{source}\n\nIn two or three sentences, tell an engineer what this text says about "
+        f"{topic}. Use its numbers.",
         max_output_tokens=110,
+        stop=["\n\n"],
     )
     return f"## {topic}\n\n{text}\n"
 

@@ -27,6 +27,7 @@ LAYERS = [
     "graph",
     "session",
     "cli",
+    "__main__",
 ]
 
 # What a layer must not know although it stands below it (DESIGN: "may not know").

@@ -64,13 +64,13 @@ class Run:
         role: str,
         prompt: Prompt,
         *,
-        returns: Any,
+        returns: Any,  # noqa: ANN401
         max_output_tokens: int = ...,
         temperature: float = ...,
         frequency_penalty: float = ...,
         seed: int | None = ...,
         stop: Sequence[str] = ...,
-    ) -> Any: ...
+    ) -> Any: ...  # noqa: ANN401
     async def chat(
         self,
         role: str,

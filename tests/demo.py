@@ -1,0 +1,46 @@
+"""The demo run on the real model, made once for all tests that look at it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """What `harness run examples/brief.py --json` printed and left."""
+
+    result: dict[str, Any]
+    directory: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.directory / self.result["files"]["journal"]
+
+    @property
+    def chrome_trace(self) -> Path:
+        return self.directory / self.result["files"]["chrome_trace"]
+
+
+def run_demo(directory: Path, **environment: str) -> DemoRun:
+    """Runs the example in a directory of its own, as a person would."""
+    shutil.copytree(ROOT / "examples", directory / "examples")
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "run", "examples/brief.py", "--json"],
+        cwd=directory,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return DemoRun(json.loads(done.stdout), directory)

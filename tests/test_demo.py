@@ -1,0 +1,128 @@
+"""The main job, end to end, on the real model: what the demo promises is in what it leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import orjson
+import pytest
+from demo import ROOT, DemoRun
+from perfetto import query_trace
+
+from harness.trace import RunRecord, load_run
+
+
+@pytest.fixture(scope="module")
+def record(demo_run: DemoRun) -> RunRecord:
+    return load_run(demo_run.journal)
+
+
+def test_every_node_ran_and_its_output_is_in_the_journal(record: RunRecord) -> None:
+    counts = Counter(output.node for output in record.outputs)
+    assert counts == {"parts": 1, "topics": 1, "sources": 3, "sections": 3, "text": 1}
+
+
+def test_the_brief_is_the_best_evaluated_draft_and_the_loop_says_why_it_stopped(
+    demo_run: DemoRun,
+) -> None:
+    (loop,) = demo_run.result["loops"]
+    best = loop["rounds"][loop["best_round"] - 1]
+    assert demo_run.result["result"] == best["draft"]
+    assert best["composite"] == max(one["composite"] for one in loop["rounds"])
+    assert loop["stop_reason"] in {"passed", "max_rounds", "cycling"}
+    assert loop["unjudged"] == ["useful"], "a 135M model judges nothing"
+
+
+def test_the_document_is_what_the_brief_is_about(demo_run: DemoRun) -> None:
+    document = (ROOT / "examples/documents/one-machine-two-models.md").read_text()
+    for topic in demo_run.result["outputs"]["topics"]:
+        assert f"## {topic}" in document
+        assert f"## {topic}" in demo_run.result["result"]
+
+
+def test_tokens_speed_and_cache_hits_are_reported(demo_run: DemoRun) -> None:
+    (model,) = demo_run.result["models"]
+    assert model["model"] == "smollm2-135m"
+    assert model["failed"] == 0
+    assert model["input_tokens"] > 0
+    assert model["output_tokens"] > 0
+    assert model["cached_tokens"] > 0, "rounds share the beginning of their prompts"
+    assert model["ttft_median_ns"] > 0
+    assert model["decode_tokens_per_s"] > 0
+
+
+def test_every_call_has_prefill_and_decode_inside_it(record: RunRecord) -> None:
+    spans = {span.id: span for span in record.spans}
+    calls = [span for span in record.spans if span.name == "chat"]
+    assert len(calls) >= 4
+    for call in calls:
+        phases = [
+            s for s in record.spans if s.parent == call.id and s.name in {"prefill", "decode"}
+        ]
+        assert [phase.name for phase in phases] == ["prefill", "decode"]
+        for phase in phases:
+            assert call.start_ns <= phase.start_ns <= phase.end_ns <= call.end_ns
+            assert phase.attributes["source"] in {"measured", "reported", "derived"}
+        assert call.parent in spans
+
+
+def test_the_model_is_loaded_once(record: RunRecord) -> None:
+    assert [span.name for span in record.spans].count("load") == 1
+
+
+def test_perfetto_shows_the_run_as_it_was(demo_run: DemoRun, record: RunRecord) -> None:
+    trace = demo_run.chrome_trace
+    lost = query_trace(
+        trace,
+        "select name, value from stats where severity in ('error', 'data_loss') and value > 0",
+    )
+    assert lost == []
+
+    rows = query_trace(
+        trace,
+        "select category, name, ts, dur, extract_arg(arg_set_id, 'args.span') as span,"
+        " extract_arg(arg_set_id, 'args.parent') as parent from slice"
+        " where category is not null and dur >= 0",
+    )
+    shown = {row["span"]: row for row in rows}
+    assert shown.keys() == {span.id for span in record.spans}
+    for span in record.spans:
+        assert shown[span.id]["category"] == span.name
+        assert shown[span.id]["dur"] == span.duration_ns
+        assert shown[span.id]["parent"] == span.parent
+
+    kinds = Counter(span.name for span in record.spans)
+    rounds = len(demo_run.result["loops"][0]["rounds"])
+    assert kinds["node"] == 9
+    assert kinds["evaluate"] == rounds
+    assert kinds["revise"] == rounds - 1
+    assert kinds["chat"] == kinds["prefill"] == kinds["decode"]
+
+
+def test_perfetto_nests_calls_in_rounds_and_rounds_in_the_loop(demo_run: DemoRun) -> None:
+    nested = query_trace(
+        demo_run.chrome_trace,
+        "select child.category as child, parent.category as parent from slice child"
+        " join slice parent on child.parent_id = parent.id"
+        " where child.category in ('prefill', 'decode', 'evaluate', 'wiggum')",
+    )
+    assert {(row["child"], row["parent"]) for row in nested} == {
+        ("prefill", "chat"),
+        ("decode", "chat"),
+        ("evaluate", "wiggum"),
+        ("wiggum", "node"),
+    }
+
+
+def test_the_tracks_bear_the_names_of_the_nodes(demo_run: DemoRun) -> None:
+    rows = query_trace(demo_run.chrome_trace, "select distinct name from thread")
+    names = {row["name"] for row in rows}
+    assert {"parts", "topics", "sources", "sections", "sections (2)", "text"} <= names
+
+
+def test_the_audit_log_has_the_runs_line(demo_run: DemoRun) -> None:
+    line = orjson.loads((demo_run.directory / "traces/runs.jsonl").read_bytes())
+    assert line["run_id"] == demo_run.result["run_id"]
+    assert line["producer_model"] == "smollm2-135m"
+    assert line["output_tokens"] == demo_run.result["models"][0]["output_tokens"]
+    assert line["final"] == ("PASS" if demo_run.result["passed"] else "FAIL")
