@@ -22,10 +22,13 @@ brief = Pipeline("brief")
 
 
 @brief.node
-async def parts(run: Run, document: str = DOCUMENT.read_text(encoding="utf-8")) -> list[str]:
-    """Keeps the document's passages for recall; returns the titles of its parts."""
-    passages = await run.remember(document)
-    return list(dict.fromkeys(p.title.rsplit(" > ", 1)[-1] or p.text[:60] for p in passages))
+async def parts(
+    run: Run, task: str = TASK, document: str = DOCUMENT.read_text(encoding="utf-8")
+) -> list[str]:
+    """Keeps the document for recall; returns the titles of its parts that bear on the task."""
+    await run.remember(document)
+    hits = [hit.passage for hit in await run.recall(task, limit=12)]
+    return list(dict.fromkeys(p.title.rsplit(" > ", 1)[-1] or p.text[:60] for p in hits))
 
 
 @brief.node
@@ -45,9 +48,9 @@ async def topics(run: Run, parts: list[str], task: str = TASK) -> list[str]:
 
 @brief.node(each={"topic": "topics"})
 async def sources(run: Run, topic: str) -> str:
-    """What the document says on one topic."""
-    hits = await run.recall(topic, limit=2)
-    return "\n\n".join(hit.passage.text for hit in hits)
+    """The passage that says most on one topic."""
+    (hit,) = await run.recall(topic, limit=1)
+    return hit.passage.text
 
 
 @brief.node(each={"topic": "topics", "source": "sources"})
@@ -55,9 +58,8 @@ async def sections(run: Run, topic: str, source: str) -> str:
     """A first draft of one section."""
     text = await run.chat(
         "producer",
-        f"{source}\n\nIn two or three sentences, tell an engineer what this text says about "
-        f"{topic}. Use its numbers.",
-        max_output_tokens=110,
+        f"{source}\n\nCopy the two most important sentences of this text about {topic}.",
+        max_output_tokens=80,
         stop=["\n\n"],
     )
     return f"## {topic}\n\n{text}\n"
@@ -67,6 +69,6 @@ async def sections(run: Run, topic: str, source: str) -> str:
 async def text(run: Run, sections: list[str], sources: list[str], task: str = TASK) -> str:
     """The brief, revised until it meets its rubric."""
     result = await run.wiggum(
-        task, rubric="brief", draft="\n".join(sections), sources=sources, max_output_tokens=110
+        task, rubric="brief", draft="\n".join(sections), sources=sources, max_output_tokens=80
     )
     return result.text

@@ -218,7 +218,9 @@ class NodeFailed(HarnessError):
     """
 
     def __init__(self, node: str, cause: BaseException) -> None:
-        super().__init__(f"node '{node}' failed: {cause}")
+        # Ours speak for themselves; of a KeyError('x') the message alone would be 'x'.
+        said = str(cause) if isinstance(cause, HarnessError) else f"{type(cause).__name__}: {cause}"
+        super().__init__(f"node '{node}' failed: {said}")
         self.node = node
 
 

@@ -1,17 +1,18 @@
 """Running a graph: every node as soon as what it needs is there.
 
 Knows nothing of models. A node's output is in the journal before anything that depends on it
-starts; the first failure cancels what is still running and ends the run.
+starts; the first failure cancels what is still running and ends the run. Plain functions run in
+threads, which cannot be cancelled: what one returns after that is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from harness.errors import NodeFailed, PipelineInvalid
 from harness.graph.graph import Graph
@@ -48,7 +49,8 @@ async def execute(
         await execution.run_all()
     except* NodeFailed as group:
         # Siblings may fail in the same moment; the first is the one to report.
-        raise _first(group) from _first(group).__cause__
+        first = _first(group)
+        raise first from first.__cause__
     return {name: execution.values[name] for name in graph.nodes}
 
 
@@ -69,31 +71,29 @@ class _Execution:
         self._run = run
         self._tracer = tracer
         self._places = asyncio.Semaphore(parallel_calls)
-        self._waiting = {name: set(graph.dependencies(node)) for name, node in graph.nodes.items()}
-        self._dependants: dict[str, list[str]] = {name: [] for name in graph.nodes}
-        for name, sources in self._waiting.items():
-            for source in sources:
-                self._dependants[source].append(name)
+        self._done = {name: asyncio.Event() for name in graph.nodes}
 
     async def run_all(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for name, sources in self._waiting.items():
-                if not sources:
-                    group.create_task(self._run_node(name, group))
+            for node in self._graph.nodes.values():
+                group.create_task(self._run_node(node, group))
 
-    async def _run_node(self, name: str, group: asyncio.TaskGroup) -> None:
-        node = self._graph.nodes[name]
-        self.values[name] = await (self._map(node) if node.is_mapped else self._call(node, None))
-        for dependant in self._dependants[name]:
-            self._waiting[dependant].discard(name)
-            if not self._waiting[dependant]:
-                group.create_task(self._run_node(dependant, group))
+    async def _run_node(self, node: Node, group: asyncio.TaskGroup) -> None:
+        for source in self._graph.dependencies(node):
+            await self._done[source].wait()
+        self.values[node.name] = await (
+            self._map(node, group) if node.is_mapped else self._call(node, None)
+        )
+        self._done[node.name].set()
 
-    async def _map(self, node: Node) -> list[object]:
-        count = self._item_count(node)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._call(node, item)) for item in range(count)]
-        return [task.result() for task in tasks]
+    async def _map(self, node: Node, group: asyncio.TaskGroup) -> list[object]:
+        try:
+            count = _common_length(node, self.values)
+        except PipelineInvalid as error:
+            raise NodeFailed(node.name, error) from error
+        # In the group of all nodes, so that an item's failure stops the others at once.
+        tasks = [group.create_task(self._call(node, item)) for item in range(count)]
+        return [await task for task in tasks]
 
     async def _call(self, node: Node, item: int | None) -> object:
         label = node.name if item is None else f"{node.name}[{item}]"
@@ -101,13 +101,18 @@ class _Execution:
             with self._tracer.span("node", track=node.name, label=label, item=item):
                 try:
                     value = await self._invoke(node, item)
-                    self._tracer.output(node.name, to_jsonable_python(value), item=item)
-                except PydanticSerializationError as error:
+                    self._tracer.output(node.name, _as_json(value), item=item)
+                except asyncio.CancelledError as error:
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling():
+                        raise
+                    # Nobody cancelled this call; what it awaited was. Left alone, its task would
+                    # end without a word and leave its successors waiting.
                     raise NodeFailed(
-                        label, TypeError(f"its output cannot be written to the journal: {error}")
+                        label, asyncio.CancelledError("what it waited for was cancelled")
                     ) from error
                 except Exception as error:  # noqa: BLE001 - whatever a node raises is its failure
-                    cause = _first(error) if isinstance(error, ExceptionGroup) else error
+                    cause = _first(error)
                     raise NodeFailed(label, cause) from cause
         return value
 
@@ -120,33 +125,45 @@ class _Execution:
             return await node.function(**arguments)
         return await asyncio.to_thread(node.function, **arguments)
 
-    def _item_count(self, node: Node) -> int:
-        counts = {}
-        for parameter in node.parameters:
-            if parameter.is_mapped:
-                items = self.values[parameter.source]
-                if not isinstance(items, list | tuple):
-                    raise NodeFailed(
-                        node.name,
-                        PipelineInvalid(
-                            f"each= maps over '{parameter.source}', which is a "
-                            f"{type(items).__name__} and not a list",
-                            path=node.path,
-                            line=node.line,
-                        ),
-                    )
-                counts[parameter.source] = len(items)
-        if len(set(counts.values())) > 1:
-            listed = ", ".join(f"'{source}' has {count}" for source, count in counts.items())
-            raise NodeFailed(
-                node.name,
-                PipelineInvalid(
-                    f"each= walks lists side by side, and they differ in length: {listed}",
+
+def _common_length(node: Node, values: Mapping[str, object]) -> int:
+    """How many items a mapped node has."""
+    counts = {}
+    for parameter in node.parameters:
+        if parameter.is_mapped:
+            items = values[parameter.source]
+            if not isinstance(items, list | tuple):
+                raise PipelineInvalid(
+                    f"each= maps over '{parameter.source}', which is a {type(items).__name__} and "
+                    "not a list",
                     path=node.path,
                     line=node.line,
-                ),
-            )
-        return next(iter(counts.values()))
+                )
+            counts[parameter.source] = len(items)
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"'{source}' has {count}" for source, count in counts.items())
+        raise PipelineInvalid(
+            f"each= walks lists side by side, and they differ in length: {listed}",
+            path=node.path,
+            line=node.line,
+        )
+    return next(iter(counts.values()))
+
+
+def _as_json(value: object) -> object:
+    """What the journal keeps of an output.
+
+    Raises:
+        TypeError: It has no form in JSON, or can be read only once.
+    """
+    if isinstance(value, Iterator):
+        raise TypeError(
+            f"its output is a {type(value).__name__}, which can be read only once; return a list"
+        )
+    try:
+        return to_jsonable_python(value)
+    except ValueError as error:
+        raise TypeError(f"its output cannot be written to the journal: {error}") from error
 
 
 def _first(error: BaseException) -> BaseException:

@@ -96,6 +96,6 @@ class Graph:
         )
         try:
             edges = nx.find_cycle(waits_for, node.name)
-        except (nx.NetworkXNoCycle, nx.NodeNotFound, nx.NetworkXError):
+        except nx.NetworkXNoCycle:
             return []
         return [edges[0][0], *(target for _, target in edges)]

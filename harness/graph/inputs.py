@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.graph import Graph
@@ -63,20 +63,22 @@ def bind_inputs(graph: Graph, given: Mapping[str, object]) -> dict[str, object]:
 
 
 def _default(graph: Graph, item: Input) -> object:
-    if not item.parameter.is_required:
+    # The default of a mapped parameter is one item, not the list that is missing.
+    if not item.parameter.is_required and not item.parameter.is_mapped:
         return item.parameter.default
     node = item.node
     # A misspelt edge looks like an input that nobody gives.
+    others = graph.nodes.keys() - {node.name}
     raise PipelineInvalid(
         f"node '{node.name}' needs '{item.name}', which is neither given nor the name of a node; "
-        + did_you_mean(item.name, set(graph.nodes) - {node.name}),
+        "give it" + (f", or name a node: {did_you_mean(item.name, others)}" if others else ""),
         path=node.path,
         line=node.line,
     )
 
 
 def _checked(item: Input, value: object) -> object:
-    adapter: TypeAdapter[object] = TypeAdapter(item.annotation)
+    adapter = _adapter(item.annotation)
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -86,7 +88,17 @@ def _checked(item: Input, value: object) -> object:
                 return adapter.validate_json(value)
             except ValidationError:
                 pass
+        first = error.errors()[0]
+        where = "".join(f"[{key!r}]" for key in first["loc"])
         raise PipelineInvalid(
-            f"input '{item.name}' does not fit {item.annotation}: {error.errors()[0]['msg']} "
-            f"(given: {str(value)[:80]!r})"
+            f"input '{item.name}{where}' does not fit node '{item.node.name}': {first['msg']} "
+            f"(given: {str(first['input'])[:80]!r})"
         ) from error
+
+
+def _adapter(annotation: Any) -> TypeAdapter[object]:  # noqa: ANN401 - as above
+    try:
+        return TypeAdapter(annotation)
+    except PydanticSchemaGenerationError:
+        # A class that pydantic knows nothing of: what is given must be an instance.
+        return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from harness.errors import PipelineInvalid, did_you_mean
 
@@ -63,12 +64,21 @@ class Node:
         Raises:
             PipelineInvalid: The annotation names something that does not exist.
         """
+        function = inspect.unwrap(self.function)
+        # Of this parameter alone: nobody needs the others' types at run time.
+        one = SimpleNamespace(
+            __annotations__={
+                name: annotation
+                for name, annotation in inspect.get_annotations(function).items()
+                if name == parameter
+            }
+        )
         try:
-            hints = typing.get_type_hints(self.function, include_extras=True)
-        except NameError as error:
+            hints = typing.get_type_hints(one, function.__globals__, include_extras=True)
+        except (NameError, AttributeError) as error:
             raise PipelineInvalid(
-                f"an annotation of node '{self.name}' cannot be resolved ({error}); import the "
-                "name at run time, not only under TYPE_CHECKING",
+                f"the annotation of '{parameter}' in node '{self.name}' cannot be resolved "
+                f"({error}); import the name at run time, not only under TYPE_CHECKING",
                 path=self.path,
                 line=self.line,
             ) from error
@@ -79,14 +89,27 @@ def read_node(function: Callable[..., object], each: Mapping[str, str]) -> Node:
     """What a function's signature says about its place in a pipeline.
 
     Args:
-        function: Plain or async.
+        function: Plain or async, written with `def`.
         each: For each mapped parameter, the node or input whose items it receives.
 
     Raises:
-        PipelineInvalid: The signature cannot be a node's, or `each` names no parameter of it.
+        PipelineInvalid: It is no such function, its signature cannot be a node's, or `each` names
+            no parameter of it.
     """
-    code = inspect.unwrap(function).__code__
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        raise PipelineInvalid(
+            f"{function!r} cannot be a node, since it has no signature to read names from; wrap it "
+            "in a function written with def"
+        )
     name, path, line = function.__name__, Path(code.co_filename), code.co_firstlineno
+    if name == RUN_PARAMETER:
+        raise PipelineInvalid(
+            f"a node cannot be called '{name}', since a parameter of that name receives the run; "
+            "rename the function",
+            path=path,
+            line=line,
+        )
     parameters = inspect.signature(function).parameters
     for parameter in parameters.values():
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
@@ -102,11 +125,12 @@ def read_node(function: Callable[..., object], each: Mapping[str, str]) -> Node:
                 path=path,
                 line=line,
             )
+    takes = [p for p in parameters if p != RUN_PARAMETER]
     for mapped in each:
-        if mapped not in parameters:
+        if mapped not in takes:
             raise PipelineInvalid(
-                f"each= of node '{name}' maps '{mapped}', which is not one of its parameters; "
-                + did_you_mean(mapped, parameters),
+                f"each= of node '{name}' maps '{mapped}', which is not a parameter that takes a "
+                "value; " + did_you_mean(mapped, takes),
                 path=path,
                 line=line,
             )

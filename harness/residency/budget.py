@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from harness.residency.ledger import Grant, Ledger, Load, Resident, admit
-from harness.trace import Tracer
+from harness.residency.ledger import Grant, Ledger, Load, Resident, Wait, admit
+from harness.trace import Span, Tracer
 
 
 class Host(Protocol):
     """Something that can bring a model into memory and take it out again."""
 
     async def load(self) -> None:
-        """Makes the model resident."""
+        """Makes the model resident; when it raises or is cancelled, nothing stays in memory."""
         ...
 
     async def unload(self) -> None:
-        """Gives its memory back."""
+        """Gives its memory back, even when it raises or is cancelled."""
         ...
 
 
@@ -65,14 +65,21 @@ class KeepAliveBudget:
     async def lease(self, model: str) -> AsyncIterator[None]:
         """Keeps a model resident inside the block, loading it first if need be.
 
+        Whoever holds a lease must not ask for another: it could wait for itself.
+
         Raises:
             DoesNotFit: It is larger than the whole budget.
             ModelFileInvalid: It cannot be loaded.
         """
         if self._ledger.find(model) is None:
-            async with self._moving:
+            moving = self._moving.locked()
+            with self._queue("another model is on the move") if moving else nullcontext():
+                await self._moving.acquire()
+            try:
                 await self._make_resident(model)
                 self._count_use(model, leases=+1)
+            finally:
+                self._moving.release()
         else:
             self._count_use(model, leases=+1)
         try:
@@ -82,24 +89,27 @@ class KeepAliveBudget:
             self._lease_ended.set()
 
     async def aclose(self) -> None:
-        """Unloads everything; no lease may be held."""
-        for resident in self._ledger.residents:
-            await self._unload(resident.model, reason="end of run")
+        """Unloads everything, even when an unload fails; no lease may be held."""
+        async with AsyncExitStack() as stack:
+            for resident in self._ledger.residents:
+                stack.push_async_callback(self._unload, resident.model, reason="end of run")
 
     async def _make_resident(self, model: str) -> None:
         need_bytes = self._tenants[model].need_bytes
         while True:
-            decision = admit(self._ledger, model, need_bytes)
-            if isinstance(decision, Grant):
-                return
-            if isinstance(decision, Load):
-                for idle in decision.evict:
+            match admit(self._ledger, model, need_bytes):
+                case Grant():
+                    return
+                case Load(evict=()):
+                    await self._load(model, need_bytes)
+                    return
+                case Load(evict=(idle, *_)):
+                    # One, then decide again: while it goes, a call may take up the next.
                     await self._unload(idle, reason=f"room for {model}")
-                await self._load(model, need_bytes)
-                return
-            with self._tracer.span("queue", source="measured", reason="no room until a call ends"):
-                self._lease_ended.clear()
-                await self._lease_ended.wait()
+                case Wait():
+                    with self._queue("no room until a call ends"):
+                        self._lease_ended.clear()
+                        await self._lease_ended.wait()
 
     async def _load(self, model: str, need_bytes: int) -> None:
         with self._tracer.span("load", model=model, need_bytes=need_bytes, source="measured"):
@@ -122,6 +132,9 @@ class KeepAliveBudget:
         self._ledger = self._ledger.with_resident(
             replace(resident, leases=resident.leases + leases, last_used=next(self._uses))
         )
+
+    def _queue(self, reason: str) -> Span:
+        return self._tracer.span("queue", source="measured", reason=reason)
 
     def _report(self) -> None:
         self._tracer.counter("resident", self._ledger.resident_bytes, unit="bytes")

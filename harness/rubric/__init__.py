@@ -6,6 +6,7 @@ from harness.rubric.finding import Finding
 from harness.rubric.library import load_rubric
 from harness.rubric.load import load_rubric_file
 from harness.rubric.rubric import Dimension, Rubric, Scale
+from harness.rubric.schema import rubric_schema
 from harness.rubric.verdict import DimensionScore, Verdict, half_up, reach_verdict
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "load_rubric",
     "load_rubric_file",
     "reach_verdict",
+    "rubric_schema",
 ]

@@ -6,20 +6,21 @@ Each is a small class whose fields are the parameters a rubric may set. `grade` 
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from harness.rubric.draft import Draft
+from harness.rubric.ending import unfinished
 from harness.rubric.finding import Finding
+from harness.rubric.words import Value, numbers, phrase_pattern, terms, value, values_named, words
 
-_WORD = re.compile(r"[^\W_]+(?:[-'\u2019][^\W_]+)*")
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-_SENTENCE_END = re.compile(r"[.!?\u2026:][\"'\u201d\u2019)\]*_`]*$")
+_NO_TEXT = Finding("there is no text")
+
+_Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,13 @@ class Words(_Range):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        count = len(_words(draft.text))
+        count = len(words(draft.text))
         complaint = self._complaint(count, "words in all")
         return Grade(self._share(count), (Finding(complaint),) if complaint else ())
 
 
 class Sections(_Range):
-    """The number of headings."""
+    """The number of headings, without titles: those that only stand above deeper headings."""
 
     check: Literal["sections"] = "sections"
 
@@ -115,13 +116,13 @@ class Sections(_Range):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        count = sum(section.level > 0 for section in draft.sections)
+        count = sum(section.level > 0 for _, section in draft.parts)
         complaint = self._complaint(count, "sections")
         return Grade(self._share(count), (Finding(complaint),) if complaint else ())
 
 
 class SectionWords(_Range):
-    """The number of words under each heading."""
+    """The number of words under each heading, titles excepted; without headings, in the draft."""
 
     check: Literal["section_words"] = "section_words"
 
@@ -131,20 +132,24 @@ class SectionWords(_Range):
         return f"Each section has {self._range} words."
 
     def grade(self, draft: Draft) -> Grade:
-        """The mean over the sections; a title alone at the top is not a section."""
+        """The mean over the sections; text above the first heading is not one."""
+        sections = [part for part in draft.parts if part[1].level] or draft.parts
+        if not sections:
+            return Grade(self._share(0), (_NO_TEXT,) if self.min else ())
         shares, findings = [], []
-        for section in draft.sections:
-            if section.level == 1 and not section.body.strip():
-                continue
-            count = len(_words(section.body))
+        for index, section in sections:
+            count = len(words(section.body))
             shares.append(self._share(count))
             if complaint := self._complaint(count, "words in this section"):
-                findings.append(Finding(complaint, section.title))
-        return Grade(_mean(shares), tuple(findings))
+                findings.append(Finding(complaint, section.title, index))
+        return Grade(sum(shares) / len(shares), tuple(findings))
 
 
 class Finished(Check):
-    """Every section ends with a finished sentence, and every code fence is closed."""
+    """Every section has a text, which does not break off; every code fence is closed.
+
+    A list may do without full stops, and a colon may lead over to subsections.
+    """
 
     check: Literal["finished"] = "finished"
 
@@ -154,24 +159,23 @@ class Finished(Check):
         return "Every section ends with a whole sentence."
 
     def grade(self, draft: Draft) -> Grade:
-        """The share of sections that are finished."""
-        findings = []
-        sections = [s for s in draft.sections if s.body.strip()]
-        for section in sections:
-            fences = re.findall(r"(?m)^ {0,3}(```|~~~)", section.body)
-            if len(fences) % 2:
-                findings.append(Finding("a code fence is never closed", section.title))
-            elif not (fences or _SENTENCE_END.search(section.body.rstrip())):
-                findings.append(Finding("the last sentence breaks off; finish it", section.title))
-        return Grade(_share_without(findings, len(sections)), tuple(findings))
+        """The share of sections that are finished; 0 for a draft without text."""
+        if not draft.parts:
+            return Grade(0.0, (_NO_TEXT,))
+        findings = tuple(
+            Finding(fault, section.title, index)
+            for index, section in draft.parts
+            if (fault := unfinished(section, leads_over=draft.has_subsections(index)))
+        )
+        return Grade(_share_without(findings, len(draft.parts)), findings)
 
 
 class Excludes(Check):
     """Phrases that must not occur: placeholders, talk about the task, boilerplate."""
 
     check: Literal["excludes"] = "excludes"
-    phrases: tuple[str, ...] = Field(min_length=1)
-    """Looked for without regard to case."""
+    phrases: tuple[_Phrase, ...] = Field(min_length=1)
+    """Looked for as whole words, without regard to case and line breaks, in headings too."""
 
     @property
     def requirement(self) -> str:
@@ -181,17 +185,24 @@ class Excludes(Check):
     def grade(self, draft: Draft) -> Grade:
         """The share of sections without any of the phrases."""
         findings = []
-        for section in draft.sections:
-            body = section.body.lower()
-            found = [phrase for phrase in self.phrases if phrase.lower() in body]
-            if found:
-                listed = ", ".join(f'"{phrase}"' for phrase in found)
-                findings.append(Finding(f"remove {listed}", section.title))
+        for index, section in enumerate(draft.sections):
+            if found := self._found_in(section.body):
+                findings.append(Finding(f"remove {found}", section.title, index))
+            elif found := self._found_in(section.title):
+                # About the whole draft: a section that is written again keeps its heading.
+                findings.append(Finding(f'remove {found} from the heading "{section.title}"'))
         return Grade(_share_without(findings, len(draft.sections)), tuple(findings))
+
+    def _found_in(self, text: str) -> str:
+        found = (phrase for phrase in self.phrases if phrase_pattern(phrase).search(text))
+        return ", ".join(f'"{phrase}"' for phrase in found)
 
 
 class NoRepetition(Check):
-    """No sentence is said twice, whether in one section or in two."""
+    """No sentence is said twice, whether in one section or in two.
+
+    Sentences of one or two words may be, and a sentence with other numbers says something else.
+    """
 
     check: Literal["no_repetition"] = "no_repetition"
     similarity: float = Field(default=0.8, gt=0, le=1)
@@ -204,20 +215,27 @@ class NoRepetition(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sentences that say something for the first time."""
-        seen: list[frozenset[str]] = []
+        seen: list[tuple[frozenset[str], frozenset[Value]]] = []
         findings = []
-        for section, sentence in draft.sentences:
-            words = frozenset(_words(sentence.lower()))
-            if any(_jaccard(words, earlier) >= self.similarity for earlier in seen):
+        for index, section, sentence in draft.sentences:
+            said = frozenset(term for term in terms(sentence) if not term.isdecimal())
+            values = frozenset(value(number) for number in numbers(sentence))
+            if len(said) > 2 and any(
+                values == earlier_values and _jaccard(said, earlier) >= self.similarity
+                for earlier, earlier_values in seen
+            ):
                 findings.append(
-                    Finding(f"this was said before: {_quoted(sentence)}", section.title)
+                    Finding(f"this was said before: {_quoted(sentence)}", section.title, index)
                 )
-            seen.append(words)
+            seen.append((said, values))
         return Grade(_share_without(findings, len(seen)), tuple(findings))
 
 
 class GroundedNumbers(Check):
-    """Every number stands in the sources or in the task."""
+    """Every number stands in the sources or in the task, in digits or, up to twelve, in words.
+
+    1,024 is 1024 and 0.50 is 0.5. The marks of lists (`1.`) and references (`[1]`) do not count.
+    """
 
     check: Literal["grounded_numbers"] = "grounded_numbers"
 
@@ -228,18 +246,18 @@ class GroundedNumbers(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of numbers that have a source; 1 when there are none."""
-        known = {_plain(number) for number in _NUMBER.findall(draft.evidence)}
-        found = 0
+        known = values_named(draft.evidence)
+        total = 0
         findings = []
-        for section in draft.sections:
-            numbers = _NUMBER.findall(_without_list_marks(section.body))
-            found += len(numbers)
+        for index, section in enumerate(draft.sections):
+            found = numbers(section.body)
+            total += len(found)
             findings += [
-                Finding(f"the number {number} is not in the sources", section.title)
-                for number in numbers
-                if _plain(number) not in known
+                Finding(f"the number {number} is not in the sources", section.title, index)
+                for number in found
+                if value(number) not in known
             ]
-        return Grade(_share_without(findings, found), tuple(findings))
+        return Grade(_share_without(findings, total), tuple(findings))
 
 
 class GroundedSentences(Check):
@@ -256,16 +274,18 @@ class GroundedSentences(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sentences that rest on some source."""
-        sources = [frozenset(_words(source.lower())) for source in draft.sources]
+        sources = [frozenset(terms(source)) for source in draft.sources]
         findings = []
-        for section, sentence in draft.sentences:
+        for index, section, sentence in draft.sentences:
             # Words of four letters and more carry the matter; the rest are in every text.
-            words = [word for word in _words(sentence.lower()) if len(word) >= 4]
-            if not words:
+            said = [term for term in terms(sentence) if len(term) >= 4]
+            if not said:
                 continue
-            best = max((_share_in(words, source) for source in sources), default=0.0)
+            best = max((_share_in(said, source) for source in sources), default=0.0)
             if best < self.overlap:
-                findings.append(Finding(f"no source says this: {_quoted(sentence)}", section.title))
+                findings.append(
+                    Finding(f"no source says this: {_quoted(sentence)}", section.title, index)
+                )
         return Grade(_share_without(findings, len(draft.sentences)), tuple(findings))
 
 
@@ -280,7 +300,6 @@ AnyCheck = Annotated[
     | GroundedSentences,
     Field(discriminator="check"),
 ]
-
 """What stands in a rubric's `checks`: the field `check` says which class it is."""
 
 CHECKS: dict[str, type[Check]] = {
@@ -299,35 +318,17 @@ CHECKS: dict[str, type[Check]] = {
 """Every check by the name rubrics use."""
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text)
-
-
-def _plain(number: str) -> str:
-    """1,024 and 1024 are the same number; so are 0.50 and 0.5."""
-    digits = number.replace(",", "")
-    return digits.rstrip("0").rstrip(".") if "." in digits else digits
-
-
-def _without_list_marks(text: str) -> str:
-    """Ordered lists number their items; those numbers claim nothing."""
-    return re.sub(r"(?m)^\s*\d+[.)]\s", "", text)
-
-
 def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
     return len(a & b) / len(a | b) if a or b else 0.0
 
 
-def _share_in(words: list[str], source: frozenset[str]) -> float:
-    return sum(word in source for word in words) / len(words)
+def _share_in(said: list[str], source: frozenset[str]) -> float:
+    return sum(term in source for term in said) / len(said)
 
 
-def _share_without(findings: Iterable[Finding], total: int) -> float:
-    return 1 - min(1.0, len(list(findings)) / total) if total else 1.0
-
-
-def _mean(shares: list[float]) -> float:
-    return sum(shares) / len(shares) if shares else 0.0
+def _share_without(findings: Sequence[Finding], total: int) -> float:
+    """The share of `total` that has no finding, of which each has at most one."""
+    return 1 - len(findings) / total if total else 1.0
 
 
 def _quoted(sentence: str, limit: int = 90) -> str:

@@ -7,6 +7,8 @@ from functools import cached_property
 
 from harness.compress import Section, sections_of, sentences_of
 
+_PROSE = {"paragraph", "item", "quote"}
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -21,19 +23,41 @@ class Draft:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """The parts under each heading; a blank preamble is left out."""
-        return tuple(s for s in sections_of(self.text) if s.level > 0 or s.text.strip())
+        """As `sections_of` cuts it; none for a blank text."""
+        return sections_of(self.text) if self.text.strip() else ()
 
     @cached_property
-    def sentences(self) -> tuple[tuple[Section, str], ...]:
-        """Every sentence, with the section it stands in; headings are not sentences."""
+    def parts(self) -> tuple[tuple[int, Section], ...]:
+        """The sections that ought to have a text of their own, each with its index in `sections`.
+
+        A heading that is followed at once by a deeper one is a title, and needs none.
+        """
         return tuple(
-            (section, sentence)
-            for section in self.sections
-            for sentence in sentences_of(section.body)
+            (index, section)
+            for index, section in enumerate(self.sections)
+            if section.body.strip() or not self.has_subsections(index)
+        )
+
+    @cached_property
+    def sentences(self) -> tuple[tuple[int, Section, str], ...]:
+        """Every sentence, with the section it stands in and that one's index in `sections`.
+
+        Headings, code and tables are not sentences.
+        """
+        return tuple(
+            (index, section, sentence)
+            for index, section in enumerate(self.sections)
+            for block in section.blocks
+            if block.kind in _PROSE
+            for sentence in sentences_of(block.text)
         )
 
     @cached_property
     def evidence(self) -> str:
-        """Task and sources as one text, in lower case: what a word or number may come from."""
-        return "\n".join((self.task, *self.sources)).lower()
+        """Task and sources as one text: what a number may come from."""
+        return "\n".join((self.task, *self.sources))
+
+    def has_subsections(self, index: int) -> bool:
+        """Whether the section is followed by one with a deeper heading."""
+        following = self.sections[index + 1 : index + 2]
+        return any(section.level > self.sections[index].level for section in following)

@@ -16,7 +16,9 @@ Ask = Callable[[ChatRequest], Awaitable[Completion]]
 """How a model is asked; the session's shim."""
 
 _ATTEMPTS = 2
-_MAX_OUTPUT_TOKENS = 1024
+_ROOM_TOKENS = 1024
+_ROOM_TOKENS_PER_DIMENSION = 256
+"""A reason of the greatest length, its score, and the JSON around them."""
 
 
 class Evaluator:
@@ -74,7 +76,7 @@ class Evaluator:
                     model=self._model,
                     role="evaluator",
                     messages=messages,
-                    max_output_tokens=_MAX_OUTPUT_TOKENS,
+                    max_output_tokens=_ROOM_TOKENS + _ROOM_TOKENS_PER_DIMENSION * len(judged),
                     # The first try is greedy; a second greedy one would only fail again.
                     temperature=0.0 if attempt == 1 else 0.3,
                     seed=attempt,
@@ -97,7 +99,7 @@ def check_dimension(dimension: Dimension, draft: Draft, rubric: Rubric) -> Dimen
     scale = rubric.scale
     return DimensionScore(
         name=dimension.name,
-        score=half_up(scale.min + share * (scale.max - scale.min), scale.step),
+        score=half_up(scale.min + share * (scale.max - scale.min), scale.step, start=scale.min),
         source="checked",
         reason="; ".join(f"{f.section}: {f.message}" if f.section else f.message for f in findings),
         findings=findings,

@@ -12,4 +12,6 @@ class Finding:
     message: str
     """What is wrong, and what would be right."""
     section: str | None = None
-    """Title of the section it concerns; None for the whole draft."""
+    """Title of the section it concerns, for people; None for the whole draft."""
+    section_index: int | None = None
+    """Which of `sections_of(draft)` that is: titles may repeat. None for the whole draft."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError, field_validator
 
 from harness.compress import condense
 from harness.errors import EvaluationFailed
@@ -37,8 +38,16 @@ class Judgement(BaseModel):
     reason: str
     score: float
 
+    @field_validator("score", mode="before")
+    @classmethod
+    def _number(cls, value: object) -> object:
+        # pydantic would take true for 1.
+        if isinstance(value, bool):
+            raise ValueError("a score is a number")
+        return value
 
-_REPLY: TypeAdapter[dict[str, Judgement]] = TypeAdapter(dict[str, Judgement])
+
+_REPLY: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 def judge_messages(
@@ -47,7 +56,7 @@ def judge_messages(
     """The conversation that asks for a verdict, and whether the draft in it is shortened."""
     shown = condense(draft.text, budget_chars=DRAFT_LIMIT_CHARS, focus=draft.task)
     # A hash of the draft cannot stand in the draft: that fence cannot be closed from inside.
-    mark = f"draft-{hashlib.sha256(draft.text.encode()).hexdigest()[:12]}"
+    mark = f"draft-{hashlib.sha256(draft.text.encode('utf-8', 'replace')).hexdigest()[:12]}"
     scale = rubric.scale
     parts = [
         f"# Rubric: {rubric.title}",
@@ -96,14 +105,18 @@ def read_judgement(
             never a score of zero.
     """
     try:
-        judgements = _REPLY.validate_json(_json_part(text))
+        reply = _REPLY.validate_json(_json_part(text))
+        judgements = {
+            dimension.name: Judgement.model_validate(reply[dimension.name])
+            for dimension in dimensions
+        }
     except ValidationError as error:
         raise EvaluationFailed(f"the evaluator's reply is not a verdict: {text[:200]!r}") from error
+    except KeyError as error:
+        raise EvaluationFailed(f"the evaluator left out dimension {error}") from error
     scores = []
     for dimension in dimensions:
-        judgement = judgements.get(dimension.name)
-        if judgement is None:
-            raise EvaluationFailed(f"the evaluator left out dimension '{dimension.name}'")
+        judgement = judgements[dimension.name]
         if not rubric.scale.min <= judgement.score <= rubric.scale.max:
             raise EvaluationFailed(
                 f"the evaluator scored '{dimension.name}' {judgement.score:g}, outside the scale "
@@ -112,7 +125,7 @@ def read_judgement(
         scores.append(
             DimensionScore(
                 name=dimension.name,
-                score=half_up(judgement.score, rubric.scale.step),
+                score=half_up(judgement.score, rubric.scale.step, start=rubric.scale.min),
                 source="judged",
                 reason=judgement.reason.strip(),
             )

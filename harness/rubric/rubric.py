@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from harness.rubric.checks import AnyCheck
 
-_MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+_MODEL = ConfigDict(
+    frozen=True,
+    extra="forbid",
+    use_attribute_docstrings=True,
+    str_strip_whitespace=True,
+    allow_inf_nan=False,
+)
+
+FILLED_IN = frozenset({"id", "sha256"})
+"""Fields of a rubric that loading fills in, and nobody writes."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
@@ -29,6 +40,12 @@ class Scale(BaseModel):
     def _check(self) -> Self:
         if self.min >= self.max:
             raise ValueError(f"min {self.min:g} must be below max {self.max:g}")
+        # As fractions of what was written: in floats, 0.3 is not three steps of 0.1.
+        low, high, step = (Fraction(str(n)) for n in (self.min, self.max, self.step))
+        if (high - low) % step:
+            raise ValueError(
+                f"no whole number of steps of {self.step:g} leads from {self.min:g} to {self.max:g}"
+            )
         return self
 
 
@@ -45,7 +62,7 @@ class Dimension(BaseModel):
     """Below this score the draft fails, whatever its composite."""
     checks: tuple[AnyCheck, ...] = ()
     """Functions whose mean is the score."""
-    judge: str | None = None
+    judge: str | None = Field(default=None, min_length=1)
     """The question put to the evaluator model."""
     anchors: dict[float, str] = {}
     """What a given score looks like, for the evaluator model."""
@@ -55,13 +72,14 @@ class Dimension(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if bool(self.checks) == (self.judge is not None):
-            raise ValueError(
+            raise _mistake(
                 f"dimension '{self.name}' needs either 'checks' or 'judge', and not both"
             )
         if self.optional and self.judge is None:
-            raise ValueError(
+            raise _mistake(
                 f"dimension '{self.name}' is checked by code, which is always there: "
-                "'optional' is for judged dimensions"
+                "'optional' is for judged dimensions",
+                "optional",
             )
         return self
 
@@ -95,26 +113,44 @@ class Rubric(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        names = [d.name for d in self.dimensions]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"dimension '{name}' stands more than once")
-        if all(d.optional for d in self.dimensions):
-            raise ValueError("every dimension is optional: without an evaluator nothing is scored")
-        for label, value in (("pass_at", self.pass_at), ("focus_below", self.focus_below)):
-            if not self.scale.min <= value <= self.scale.max:
-                raise ValueError(
-                    f"{label} {value:g} is outside the scale "
-                    f"{self.scale.min:g} to {self.scale.max:g}"
+        names: set[str] = set()
+        for index, dimension in enumerate(self.dimensions):
+            if dimension.name in names:
+                raise _mistake(
+                    f"dimension '{dimension.name}' stands more than once",
+                    "dimensions",
+                    index,
+                    "name",
                 )
-        for dimension in self.dimensions:
-            for score in (dimension.floor, *dimension.anchors):
-                if score is not None and not self.scale.min <= score <= self.scale.max:
-                    raise ValueError(
-                        f"dimension '{dimension.name}' names the score {score:g}, outside the "
-                        f"scale {self.scale.min:g} to {self.scale.max:g}"
-                    )
+            names.add(dimension.name)
+        if all(d.optional for d in self.dimensions):
+            raise _mistake(
+                "every dimension is optional: without an evaluator nothing is scored", "dimensions"
+            )
+        for label, value in (("pass_at", self.pass_at), ("focus_below", self.focus_below)):
+            # One that nobody wrote fails because of the scale that somebody did.
+            written = label in self.model_fields_set
+            self._check_score(
+                label if written else f"{label}, unless given,",
+                value,
+                label if written else "scale",
+            )
+        for index, dimension in enumerate(self.dimensions):
+            place = ("dimensions", index)
+            if dimension.floor is not None:
+                label = f"the floor of dimension '{dimension.name}'"
+                self._check_score(label, dimension.floor, *place, "floor")
+            for score in dimension.anchors:
+                label = f"an anchor of dimension '{dimension.name}'"
+                self._check_score(label, score, *place, "anchors", f"{score:g}")
         return self
+
+    def _check_score(self, label: str, score: float, *place: str | int) -> None:
+        if not self.scale.min <= score <= self.scale.max:
+            raise _mistake(
+                f"{label} is {score:g}, outside the scale {self.scale.min:g} to {self.scale.max:g}",
+                *place,
+            )
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -125,3 +161,8 @@ class Rubric(BaseModel):
     def judged(self) -> tuple[Dimension, ...]:
         """The dimensions that need an evaluator model."""
         return tuple(d for d in self.dimensions if d.judge is not None)
+
+
+def _mistake(message: str, *place: str | int) -> PydanticCustomError:
+    """A rule broken between fields; the place says which of them, for the line in the file."""
+    return PydanticCustomError("mistake", "{message}", {"message": message, "place": place})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_FLOOR, Decimal
 from typing import Literal
 
 from harness.rubric.finding import Finding
@@ -39,6 +39,8 @@ class Verdict:
     """Weighted mean, rounded half up to 0.1."""
     passed: bool
     """Composite and every floor reached: decided by code, never by the evaluator."""
+    below_floor: tuple[str, ...] = ()
+    """Dimensions under their floor: with any, the draft fails whatever its composite."""
     unjudged: tuple[str, ...] = ()
     """Optional dimensions that no evaluator was there to judge; they do not count."""
     evaluator: str | None = None
@@ -73,21 +75,29 @@ def reach_verdict(
     counted = [d for d in rubric.dimensions if d.name in by_name]
     weight = sum(d.weight for d in counted)
     composite = half_up(sum(by_name[d.name].score * d.weight for d in counted) / weight, 0.1)
-    floors_hold = all(by_name[d.name].score >= d.floor for d in counted if d.floor is not None)
+    below_floor = tuple(
+        d.name for d in counted if d.floor is not None and by_name[d.name].score < d.floor
+    )
     return Verdict(
         rubric=rubric.id,
         scores=tuple(by_name[d.name] for d in counted),
         composite=composite,
-        passed=composite >= rubric.pass_at and floors_hold,
+        passed=composite >= rubric.pass_at and not below_floor,
+        below_floor=below_floor,
         unjudged=unjudged,
         evaluator=evaluator,
         compressed=compressed,
     )
 
 
-def half_up(value: float, step: float) -> float:
-    """The nearest multiple of `step`, halves going up: 8.25 at 0.1 is 8.3; `round` says 8.2."""
-    exact_step = Decimal(str(step))
+def half_up(value: float, step: float, *, start: float = 0.0) -> float:
+    """The nearest number in whole steps from `start`, halves going up.
+
+    8.25 in steps of 0.1 is 8.3; Python's `round` says 8.2.
+    """
+    exact_step, exact_start = Decimal(str(step)), Decimal(str(start))
     # Twelve digits shed the noise of float arithmetic, so that a true half is seen as one.
-    exact = Decimal(f"{value:.12g}")
-    return float((exact / exact_step).quantize(Decimal(1), ROUND_HALF_UP) * exact_step)
+    steps = (Decimal(f"{value:.12g}") - exact_start) / exact_step
+    # ROUND_HALF_UP would take the halves below zero down.
+    whole = (steps + Decimal("0.5")).to_integral_value(ROUND_FLOOR)
+    return float(exact_start + whole * exact_step)

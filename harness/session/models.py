@@ -73,28 +73,35 @@ async def open_models(
         for tag, backend in bare.items()
         if isinstance(backend, EmbeddedLlamaCpp)
     }
-    async with AsyncExitStack() as stack:
-        leased: dict[str, Backend] = dict(bare)
-        if tenants:
-            budget = KeepAliveBudget(
-                capacity_bytes=settings.budget.capacity_bytes or _default_capacity_bytes(),
-                tenants=tenants,
-                tracer=tracer,
-            )
-            stack.push_async_callback(budget.aclose)
-            for tag in tenants:
-                leased[tag] = Leased(bare[tag], budget=budget, model=tag)
-        shim = InferenceShim(
-            {
-                tag: Retrying(
-                    Traced(backend, tracer=tracer),
-                    policy=RetryPolicy(),
-                    randomness=random.Random(),  # noqa: S311 - jitter is no secret
-                )
-                for tag, backend in leased.items()
-            }
+    budget = (
+        KeepAliveBudget(
+            capacity_bytes=settings.budget.capacity_bytes or _default_capacity_bytes(),
+            tenants=tenants,
+            tracer=tracer,
         )
+        if tenants
+        else None
+    )
+    shim = InferenceShim(
+        {
+            tag: Retrying(
+                Traced(
+                    Leased(backend, budget=budget, model=tag)
+                    if budget and tag in tenants
+                    else backend,
+                    tracer=tracer,
+                ),
+                policy=RetryPolicy(),
+                randomness=random.Random(),  # noqa: S311 - jitter is no secret
+            )
+            for tag, backend in bare.items()
+        }
+    )
+    async with AsyncExitStack() as stack:
+        # In reverse: the budget unloads what it loaded, then the backends close.
         stack.push_async_callback(shim.aclose)
+        if budget:
+            stack.push_async_callback(budget.aclose)
         yield shim
 
 

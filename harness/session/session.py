@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from harness.errors import ConfigurationInvalid
 from harness.inference import Backend, InferenceShim
 from harness.session.audit import AUDIT_LOG, audit_entry
@@ -14,8 +16,10 @@ from harness.session.library import PassageLibrary
 from harness.session.models import known_endpoints, open_models
 from harness.session.roles import Roles
 from harness.session.settings import Settings
-from harness.trace import RunTrace, Sink, append_entry
+from harness.trace import AuditEntry, RunTrace, Sink, append_entry
 from harness.wiggum import WiggumResult
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +100,15 @@ async def open_session(
         # 3. The line about it, now that the record is closed and can be read.
         if trace.record is not None:
             entry = audit_entry(trace.record, task=task, roles=roles, loops=loops)
-            append_entry(settings.traces / AUDIT_LOG, entry)
+            _append(settings.traces / AUDIT_LOG, entry)
+
+
+def _append(path: Path, entry: AuditEntry) -> None:
+    """A run's result, or its error, must not be lost because its line cannot be written."""
+    try:
+        append_entry(path, entry)
+    except OSError as error:
+        _log.warning("the run is not in the audit log", path=str(path), error=str(error))
 
 
 def _start_record(directory: Path, name: str, observers: Sequence[Sink]) -> RunTrace:

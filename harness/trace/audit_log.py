@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-import orjson
+from harness.trace.lenient_json import dump_json
 
 SCHEMA_VERSION = 1
 
@@ -71,7 +71,7 @@ class AuditEntry:
             "wiggum_scores": last.scores if last else (),
             "wiggum_dims": last.dimensions if last else (),
         }
-        return orjson.dumps({**series, **asdict(self)}, option=orjson.OPT_APPEND_NEWLINE)
+        return dump_json({**series, **asdict(self)}) + b"\n"
 
 
 def append_entry(path: Path, entry: AuditEntry) -> None:

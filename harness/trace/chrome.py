@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-
-import orjson
+from typing import BinaryIO
 
 from harness.trace.lanes import Lane, assign_lanes
+from harness.trace.lenient_json import dump_json
 from harness.trace.run_record import RunRecord, SpanRecord
 
 _PROCESS = 1
@@ -29,23 +29,12 @@ def write_chrome_trace(run: RunRecord, path: Path) -> None:
     """
     # The file appears whole or not at all: half a JSON object does not load.
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(b'{"displayTimeUnit":"ms","otherData":')
-        file.write(
-            orjson.dumps(
-                {
-                    "run_id": run.started.run_id,
-                    "pipeline": run.started.name,
-                    "started_wall_ns": str(run.started.wall_ns),
-                }
-            )
-        )
-        file.write(b',"traceEvents":[\n')
-        for number, event in enumerate(chrome_events(run)):
-            file.write(b",\n" if number else b"")
-            file.write(orjson.dumps(event))
-        file.write(b"\n]}\n")
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            _write(run, file)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def chrome_events(run: RunRecord) -> Iterator[Event]:
@@ -72,8 +61,9 @@ def chrome_events(run: RunRecord) -> Iterator[Event]:
             "tid": threads[lanes[span.id]],
             "ts": _microseconds(span.start_ns - origin_ns),
             "dur": _microseconds(span.duration_ns),
-            "name": span.name,
-            "cat": span.status,
+            "name": str(span.attributes.get("label") or span.name),
+            # What kind of span it is, whatever its title: to colour, filter and sum by.
+            "cat": span.name,
             "args": _arguments(span),
         }
     for instant in run.instants:
@@ -96,6 +86,20 @@ def chrome_events(run: RunRecord) -> Iterator[Event]:
             # Perfetto names the counter "name key".
             "args": {counter.unit: counter.value},
         }
+
+
+def _write(run: RunRecord, file: BinaryIO) -> None:
+    about = {
+        "run_id": run.started.run_id,
+        "pipeline": run.started.name,
+        "started_wall_ns": str(run.started.wall_ns),
+    }
+    file.write(b'{"displayTimeUnit":"ms","otherData":' + dump_json(about))
+    file.write(b',"traceEvents":[\n')
+    for number, event in enumerate(chrome_events(run)):
+        file.write(b",\n" if number else b"")
+        file.write(dump_json(event))
+    file.write(b"\n]}\n")
 
 
 def _in_order(lanes: dict[int, Lane]) -> list[Lane]:

@@ -7,7 +7,7 @@ its parent only where it truly lies inside it and no sibling is in its way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.trace.run_record import SpanRecord
@@ -23,22 +23,28 @@ class Lane:
     """0 for a track's first lane, counted up for spans that overlap."""
 
 
-def assign_lanes(spans: Iterable[SpanRecord], *, root_track: str) -> dict[int, Lane]:
+def assign_lanes(spans: Sequence[SpanRecord], *, root_track: str) -> dict[int, Lane]:
     """The lane of every span, by span id.
 
     A span is on the track of its `track` attribute, else on its parent's, else on `root_track`.
     On every lane any two spans are disjoint or nested, and a span is nested only in its ancestors.
+
+    Args:
+        spans: As a run has them, parents before their children.
+        root_track: What the track of spans without one is called.
     """
+    # 1. Tracks, in the order of the records: there a parent always stands before its children.
+    tracks: dict[int | None, str] = {None: root_track}
+    for span in spans:
+        tracks[span.id] = str(span.attributes.get("track", tracks.get(span.parent, root_track)))
+
+    # 2. Lanes, in the order of time; longest first where two begin together, as viewers nest them.
     lanes: dict[int, Lane] = {}
-    tracks: dict[int, str] = {}
     # Per lane, the spans that are open at the moment under consideration, outermost first.
     open_spans: dict[Lane, list[SpanRecord]] = {}
-    # Longest first where two begin together, so that a parent is placed before its child.
     for span in sorted(spans, key=lambda s: (s.start_ns, -s.end_ns, s.id)):
-        inherited = root_track if span.parent is None else tracks.get(span.parent, root_track)
-        track = tracks[span.id] = str(span.attributes.get("track", inherited))
         parent_lane = lanes.get(span.parent) if span.parent is not None else None
-        lane = _free_lane(span, track, parent_lane, open_spans)
+        lane = _free_lane(span, tracks[span.id], parent_lane, open_spans)
         lanes[span.id] = lane
         open_spans.setdefault(lane, []).append(span)
     return lanes
@@ -62,6 +68,7 @@ def _free_lane(
 
 def _innermost(stack: list[SpanRecord], now_ns: int) -> SpanRecord | None:
     """The innermost span that is still open; those that have ended are taken off the stack."""
-    while stack and stack[-1].end_ns <= now_ns:
+    # A span without length still covers the moment it happened at: viewers nest there too.
+    while stack and max(stack[-1].end_ns, stack[-1].start_ns + 1) <= now_ns:
         stack.pop()
     return stack[-1] if stack else None

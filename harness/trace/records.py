@@ -12,6 +12,8 @@ from typing import ClassVar, Literal
 
 import orjson
 
+from harness.trace.lenient_json import dump_json
+
 SCHEMA_VERSION = 1
 """Raised when a reader of the last version could misread a new journal."""
 
@@ -162,51 +164,25 @@ _FIELDS = {kind: tuple(f.name for f in fields(record)) for kind, record in _CLAS
 
 
 def encode(record: Record) -> bytes:
-    """One line of a journal, with its newline.
-
-    Values that JSON has no form for are written as their `repr`, NaN and infinities as null, lone
-    surrogates as `?`: whatever is traced, a record can be written.
-    """
+    """One line of a journal, with its newline; `dump_json` says what becomes of odd values."""
     values = {"kind": record.kind}
     for name in _FIELDS[record.kind]:
         values[name] = getattr(record, name)
-    try:
-        return orjson.dumps(values, default=repr, option=_OPTIONS)
-    except orjson.JSONEncodeError:
-        return orjson.dumps(_cleaned(values), option=_OPTIONS)
+    return dump_json(values) + b"\n"
 
 
 def decode(line: bytes) -> Record:
-    """The record on one line.
+    """The record on one line. Fields that a later version added are left out.
 
     Raises:
         ValueError: The line is not a record.
     """
     values = orjson.loads(line)
-    if not isinstance(values, dict) or values.get("kind") not in _CLASSES:
+    kind = values.get("kind") if isinstance(values, dict) else None
+    if not isinstance(kind, str) or kind not in _CLASSES:
         raise ValueError("not a journal record")
-    record_class = _CLASSES[values.pop("kind")]
+    known = {name: values[name] for name in _FIELDS[kind] if name in values}
     try:
-        return record_class(**values)
+        return _CLASSES[kind](**known)
     except TypeError as error:
         raise ValueError(str(error)) from error
-
-
-_OPTIONS = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
-
-
-def _cleaned(value: object) -> object:
-    """A copy that orjson accepts: what it refuses outright is replaced."""
-    match value:
-        case str():
-            return value.encode("utf-8", "replace").decode("utf-8")
-        case bool() | float() | None:
-            return value
-        case int():
-            return value if -(2**63) <= value < 2**64 else str(value)
-        case Mapping():
-            return {str(_cleaned(str(k))): _cleaned(v) for k, v in value.items()}
-        case list() | tuple():
-            return [_cleaned(item) for item in value]
-        case _:
-            return _cleaned(repr(value))

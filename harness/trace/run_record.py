@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -39,7 +39,7 @@ class SpanRecord:
     end_ns: int
     """When it ended; the run's last moment for a span that never did."""
     status: SpanStatus | Literal["unfinished"]
-    """`unfinished`: open when the process was killed."""
+    """`unfinished`: the process was killed first, or a thread outlived the run."""
     error: str | None
     """What left it, if an exception did."""
     attributes: Attributes
@@ -60,7 +60,7 @@ class RunRecord:
     ended: RunEnded | None
     """None when the run was killed."""
     spans: tuple[SpanRecord, ...]
-    """In the order they were begun: a parent stands before its children."""
+    """In the order of their records: a parent stands before its children."""
     instants: tuple[Instant, ...]
     """In order."""
     counters: tuple[CounterSet, ...]
@@ -73,8 +73,17 @@ class RunRecord:
     @property
     def duration_ns(self) -> int:
         """From the first record to the last."""
-        last = max((span.end_ns for span in self.spans), default=self.started.time_ns)
-        return (self.ended.time_ns if self.ended else last) - self.started.time_ns
+        if self.ended is not None:
+            return self.ended.time_ns - self.started.time_ns
+        last_ns = max(
+            [
+                self.started.time_ns,
+                *(span.end_ns for span in self.spans),
+                *(instant.time_ns for instant in self.instants),
+                *(counter.time_ns for counter in self.counters),
+            ]
+        )
+        return last_ns - self.started.time_ns
 
 
 def load_run(path: Path) -> RunRecord:
@@ -84,26 +93,36 @@ def load_run(path: Path) -> RunRecord:
         JournalInvalid: The file is not a journal.
         OSError: The file cannot be read.
     """
+    line = 1
+
+    def numbered() -> Iterator[Record]:
+        nonlocal line
+        for line, record in enumerate(read_journal(path), start=1):  # noqa: B007 - read below
+            yield record
+
     try:
-        return assemble(read_journal(path))
+        return assemble(numbered())
     except ValueError as error:
-        raise JournalInvalid(str(error), path=path, line=1) from error
+        raise JournalInvalid(str(error), path=path, line=line) from error
 
 
 def assemble(records: Iterable[Record]) -> RunRecord:
     """Puts a run's records together; what was open at the end is `unfinished`.
 
     Raises:
-        ValueError: There is no `RunStarted` among them.
+        ValueError: The first is not a `RunStarted`, or a span ends that never began.
     """
-    started: RunStarted | None = None
+    records = iter(records)
+    started = next(records, None)
+    if not isinstance(started, RunStarted):
+        raise ValueError("not a journal: it does not begin with a run")
     ended: RunEnded | None = None
     spans: dict[int, SpanRecord] = {}
     instants: list[Instant] = []
     counters: list[CounterSet] = []
     outputs: list[NodeOutput] = []
     contents: dict[str, str] = {}
-    last_ns = 0
+    last_ns = started.time_ns
     for record in records:
         last_ns = max(last_ns, getattr(record, "time_ns", 0))
         match record:
@@ -119,12 +138,15 @@ def assemble(records: Iterable[Record]) -> RunRecord:
                     attributes=record.attributes,
                 )
             case SpanEnded():
+                begun = spans.get(record.id)
+                if begun is None:
+                    raise ValueError(f"span {record.id} ends and has not begun")
                 spans[record.id] = replace(
-                    spans[record.id],
+                    begun,
                     end_ns=record.time_ns,
                     status=record.status,
                     error=record.error,
-                    attributes={**spans[record.id].attributes, **record.attributes},
+                    attributes={**begun.attributes, **record.attributes},
                 )
             case Instant():
                 instants.append(record)
@@ -134,12 +156,8 @@ def assemble(records: Iterable[Record]) -> RunRecord:
                 outputs.append(record)
             case Content():
                 contents[record.sha256] = record.text
-            case RunStarted():
-                started = record
             case RunEnded():
                 ended = record
-    if started is None:
-        raise ValueError("not a journal: it does not begin with a run")
     return RunRecord(
         started=started,
         ended=ended,

@@ -1,7 +1,8 @@
 """RunTrace: the tracer of one run, and the files it leaves.
 
 Inside the `with` block the journal grows; on leaving it, however it is left, the journal is closed
-and the Chrome trace is written beside it.
+and the Chrome trace is written beside it. A record that cannot be written, or an observer that
+fails, is a warning in the log: the run goes on.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import structlog
+
+from harness.errors import JournalInvalid
 from harness.trace.chrome import write_chrome_trace
 from harness.trace.clock import Clock, monotonic
 from harness.trace.journal import JournalWriter
 from harness.trace.records import SCHEMA_VERSION, Record, RunEnded, RunStarted
 from harness.trace.run_record import RunRecord, load_run
 from harness.trace.tracer import Sink, Tracer, describe, status_of
+
+_log = structlog.get_logger(__name__)
 
 
 class RunTrace(Tracer):
@@ -31,7 +37,8 @@ class RunTrace(Tracer):
         name: What is run.
         clock: The run's time.
         wall_ns: Unix time in nanoseconds.
-        observers: Called with each record after it is in the journal; live progress, say.
+        observers: Called with each record after it is in the journal; live progress, say. Plain
+            nodes call them from threads.
 
     Raises:
         OSError: The directory or the journal cannot be made.
@@ -78,14 +85,22 @@ class RunTrace(Tracer):
     ) -> None:
         self._record(RunEnded(time_ns=self.now_ns(), status=status_of(exc), error=describe(exc)))
         self._journal.close()
-        if self._journal.failure is None:
+        if self._journal.failure is not None:
+            return
+        try:
             self.record = load_run(self.journal_path)
             write_chrome_trace(self.record, self.chrome_path)
+        except (OSError, JournalInvalid) as error:
+            _log.warning("the trace is incomplete", path=str(self.chrome_path), error=str(error))
 
     def _record(self, record: Record) -> None:
         self._journal.append(record)
         for observe in self._observers:
-            observe(record)
+            try:
+                observe(record)
+            except Exception as error:  # noqa: BLE001 - whatever an observer raises is not the run's
+                self._observers = tuple(o for o in self._observers if o is not observe)
+                _log.warning("an observer failed and is called no more", error=describe(error))
 
 
 def new_run_id(wall_ns: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
@@ -30,7 +31,10 @@ from harness.trace.records import (
 Sink = Callable[[Record], None]
 """Takes each record as it happens; must not raise."""
 
-_current_span: ContextVar[int | None] = ContextVar("harness_current_span", default=None)
+_Place = tuple["Tracer", int] | None
+"""A span and the tracer that made it: a run inside another run's node has spans of its own."""
+
+_current_span: ContextVar[_Place] = ContextVar("harness_current_span", default=None)
 
 
 def discard(_record: Record) -> None:
@@ -69,7 +73,7 @@ class Tracer:
         self._sink(
             SpanStarted(
                 id=span_id,
-                parent=_current_span.get(),
+                parent=self._current_id(),
                 name=name,
                 time_ns=start_ns,
                 attributes=attributes,
@@ -81,11 +85,13 @@ class Tracer:
         """Something that happened now, or at `at_ns`, inside the current span."""
         time_ns = self.now_ns() if at_ns is None else at_ns
         self._sink(
-            Instant(span=_current_span.get(), name=name, time_ns=time_ns, attributes=attributes)
+            Instant(span=self._current_id(), name=name, time_ns=time_ns, attributes=attributes)
         )
 
     def counter(self, name: str, value: float, *, unit: str) -> None:
-        """A quantity's new value."""
+        """A quantity's new value. NaN and infinities are none, so they are left out."""
+        if not math.isfinite(value):
+            return
         self._sink(CounterSet(name=name, unit=unit, time_ns=self.now_ns(), value=value))
 
     def content(self, text: str) -> str:
@@ -100,22 +106,30 @@ class Tracer:
         """Records what a node returned: a JSON value."""
         self._sink(NodeOutput(node=node, item=item, value=value))
 
-    def _begin(self, name: str, attributes: Attributes) -> tuple[int, int | None]:
-        span_id, parent = next(self._ids), _current_span.get()
+    def _current_id(self) -> int | None:
+        current = _current_span.get()
+        return current[1] if current is not None and current[0] is self else None
+
+    def _begin(self, name: str, attributes: Attributes) -> tuple[int, _Place]:
+        span_id, outer = next(self._ids), _current_span.get()
         self._sink(
             SpanStarted(
-                id=span_id, parent=parent, name=name, time_ns=self.now_ns(), attributes=attributes
+                id=span_id,
+                parent=self._current_id(),
+                name=name,
+                time_ns=self.now_ns(),
+                attributes=attributes,
             )
         )
-        _current_span.set(span_id)
-        return span_id, parent
+        _current_span.set((self, span_id))
+        return span_id, outer
 
     def _end(
-        self, span_id: int, parent: int | None, error: BaseException | None, attributes: Attributes
+        self, span_id: int, outer: _Place, error: BaseException | None, attributes: Attributes
     ) -> None:
         # Set rather than reset: a token is only valid in the context it was made in, and an async
         # generator may be closed from another.
-        _current_span.set(parent)
+        _current_span.set(outer)
         self._sink(
             SpanEnded(
                 id=span_id,
@@ -130,7 +144,7 @@ class Tracer:
 class Span:
     """One `with` block's worth of time; made by `Tracer.span`."""
 
-    __slots__ = ("_attributes", "_id", "_late", "_name", "_parent", "_tracer")
+    __slots__ = ("_attributes", "_id", "_late", "_name", "_outer", "_tracer")
 
     def __init__(self, tracer: Tracer, name: str, attributes: Attributes) -> None:
         self._tracer = tracer
@@ -138,14 +152,14 @@ class Span:
         self._attributes = attributes
         self._late: dict[str, object] = {}
         self._id = 0
-        self._parent: int | None = None
+        self._outer: _Place = None
 
     def set(self, **attributes: object) -> None:
         """Adds attributes that became known on the way; they are written when the span ends."""
         self._late.update(attributes)
 
     def __enter__(self) -> Self:
-        self._id, self._parent = self._tracer._begin(self._name, self._attributes)  # noqa: SLF001
+        self._id, self._outer = self._tracer._begin(self._name, self._attributes)  # noqa: SLF001
         return self
 
     def __exit__(
@@ -154,7 +168,7 @@ class Span:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._tracer._end(self._id, self._parent, exc, self._late)  # noqa: SLF001
+        self._tracer._end(self._id, self._outer, exc, self._late)  # noqa: SLF001
 
 
 def status_of(error: BaseException | None) -> SpanStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.errors import InvalidInput
 from harness.rubric import DimensionScore
 from harness.wiggum.round import Round, StopReason, best_round
 
@@ -14,14 +15,14 @@ class LoopLimits:
     """When to give up."""
 
     max_rounds: int = 3
-    """Evaluations in all, so one revision fewer. A revision is only begun if a round is left to
-    evaluate it in."""
+    """Evaluations in all, so one revision fewer; `InvalidInput` below 1. A revision is only begun
+    if a round is left to evaluate it in."""
     focus_below: float = 7.0
     """Dimensions under this score are revised."""
 
     def __post_init__(self) -> None:
         if self.max_rounds < 1:
-            raise ValueError(f"max_rounds is {self.max_rounds}; at least one round is needed")
+            raise InvalidInput(f"max_rounds is {self.max_rounds}; at least one round is needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +61,13 @@ def decide(rounds: Sequence[Round], limits: LoopLimits) -> Stop | Revise:
 
 
 def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
-    """The dimensions to revise for: those under the line, else the two lowest.
+    """The dimensions to revise for: those under the line or their floor, else the two lowest.
 
-    A draft can fail with every dimension above the line, because the threshold is higher.
+    A draft can fail with every dimension above the line, because the threshold is higher. Of the
+    two lowest, one that nothing is said against is left out.
     """
-    worst_first = sorted(base.verdict.scores, key=lambda s: s.score)
-    return tuple(s for s in worst_first if s.score < below) or tuple(worst_first[:2])
+    verdict = base.verdict
+    worst_first = sorted(verdict.scores, key=lambda s: s.score)
+    failed = tuple(s for s in worst_first if s.score < below or s.name in verdict.below_floor)
+    lowest = tuple(worst_first[:2])
+    return failed or tuple(s for s in lowest if s.reason) or lowest

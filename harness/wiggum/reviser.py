@@ -1,26 +1,39 @@
 """The producer's side of the loop: making the next draft from what failed in the last.
 
 Where the findings name sections, only those are rewritten, each in a call of its own, and spliced
-back: what was not criticised stays as it was, byte for byte. Otherwise the whole draft is.
+back: what was not criticised stays as it was, byte for byte. Otherwise, and without headings, the
+whole draft is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from harness.compress import Section, condense, sections_of, splice
+from harness.compress import Section, sections_of, sentences_of, splice
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message
 from harness.rubric import Ask, DimensionScore, Draft, Finding
+from harness.wiggum.nearest import nearest_sources
 
-_SOURCES_LIMIT_CHARS = 3_000
-"""Of the sources, a section's rewriting sees the sentences nearest to it, up to this length."""
+_SECTION_SOURCES_CHARS = 1_500
+"""How much of the sources the rewriting of one section sees, those nearest to it: a section is a
+paragraph or two."""
+
+_DRAFT_SOURCES_CHARS = 6_000
+"""The same for the rewriting of a whole draft."""
+
+_CHARS_PER_TOKEN = 2
+"""Low, so that a draft written again is not cut off; in English there are about four."""
 
 _TEMPERATURE = 0.3
 """Some freedom: a greedy model that failed would say the same again."""
 
-_SYSTEM = "You are a careful editor. You reply with the corrected text alone, without comments."
+_FREQUENCY_PENALTY = 0.2
+"""Small models that write something again fall into saying one thing for ever."""
+
+_FINDINGS_SHOWN = 4
+"""More would bury the first under the rest."""
 
 
 class Reviser:
@@ -29,7 +42,8 @@ class Reviser:
     Args:
         ask: Reaches the model.
         model: Tag of the producer's endpoint.
-        max_output_tokens: Room for one section, or for the whole text where there are none.
+        max_output_tokens: Room for one section. Rewritten whole, a draft has room for its own
+            length at least.
     """
 
     def __init__(self, *, ask: Ask, model: str, max_output_tokens: int) -> None:
@@ -48,12 +62,13 @@ class Reviser:
             round_number: Which round it is for; seeds the sampling, so that runs repeat.
 
         Raises:
-            InferenceError: The model gave no revision.
+            InferenceError: The model gave no revision; in an exception group when it came from
+                the call for one of several sections.
         """
-        findings = findings_by_section(draft, focus)
-        if not findings:
-            return await self._rewrite_whole(draft, focus, round_number)
+        findings = findings_by_section(focus)
         sections = sections_of(draft.text)
+        if not findings or not any(section.level for section in sections):
+            return await self._rewrite_whole(draft, focus, round_number)
         async with asyncio.TaskGroup() as group:
             tasks = {
                 index: group.create_task(
@@ -73,68 +88,86 @@ class Reviser:
     async def _rewrite_section(
         self, draft: Draft, section: Section, findings: Sequence[Finding], round_number: int
     ) -> str:
-        faults = "\n".join(f"- {finding.message}" for finding in findings)
+        # Sources first: they are the same in the next round, so a prefix cache serves them.
         prompt = (
-            f"{_sources_text(draft, section)}"
-            f"# Section to correct: {section.title}\n{section.body.strip()}\n\n"
-            f"# What is wrong with it\n{faults}\n\n"
-            "Write the section again so that nothing of this is wrong any more. Use only facts "
-            "from the sources. Reply with the section's text, without its heading."
+            f"Part of an answer to: {draft.task}\n\n"
+            f"{_sources(draft, (section.title, section.body), _SECTION_SOURCES_CHARS)}"
+            f"An earlier version of a text about {section.title}:\n{section.body.strip()}\n\n"
+            f"Write about {section.title} again, and nothing else, in whole sentences"
+            f"{' that stay close to the words of the sources' if draft.sources else ''}. "
+            "Avoid what was wrong with the earlier version:\n"
+            f"{_listed(finding.message for finding in findings)}"
         )
-        return await self._text(prompt, round_number)
+        return await self._text(prompt, round_number, max_output_tokens=self._max_output_tokens)
 
     async def _rewrite_whole(
         self, draft: Draft, focus: Sequence[DimensionScore], round_number: int
     ) -> str:
-        faults = "\n".join(f"- {score.name}: {score.reason}" for score in focus)
         prompt = (
-            f"{_sources_text(draft, None)}"
-            f"# Task\n{draft.task}\n\n# Draft\n{draft.text.strip()}\n\n"
-            f"# What is wrong with it\n{faults}\n\n"
-            "Write the draft again so that nothing of this is wrong any more; keep what is good, "
-            "and keep to the task."
+            f"{_sources(draft, (draft.task,), _DRAFT_SOURCES_CHARS)}"
+            f"Task: {draft.task}\n\nAn earlier version:\n{draft.text.strip()}\n\n"
+            "Write it again; keep to the task, and keep what is good. Reply with the new text "
+            "alone. Avoid what was wrong with the earlier version:\n"
+            f"{_listed(f'{score.name}: {score.reason}' for score in focus)}"
         )
-        return await self._text(prompt, round_number)
+        room = max(self._max_output_tokens, len(draft.text) // _CHARS_PER_TOKEN)
+        return await self._text(prompt, round_number, max_output_tokens=room)
 
-    async def _text(self, prompt: str, round_number: int) -> str:
+    async def _text(self, prompt: str, round_number: int, *, max_output_tokens: int) -> str:
         completion: Completion = await self._ask(
             ChatRequest(
                 model=self._model,
                 role="producer",
-                messages=(Message("system", _SYSTEM), Message("user", prompt)),
-                max_output_tokens=self._max_output_tokens,
+                messages=(Message("user", prompt),),
+                max_output_tokens=max_output_tokens,
                 temperature=_TEMPERATURE,
+                frequency_penalty=_FREQUENCY_PENALTY,
                 seed=round_number,
             )
         )
-        if not completion.text.strip():
+        text = completion.text.strip()
+        if completion.finish_reason == "length":
+            text = without_broken_end(text)
+        if not text:
             raise ReplyInvalid("the revision is empty", endpoint=self._model, text=completion.text)
-        return completion.text.strip()
+        return text
 
 
-def findings_by_section(
-    draft: Draft, focus: Sequence[DimensionScore]
-) -> dict[int, tuple[Finding, ...]]:
+def without_broken_end(text: str) -> str:
+    """A reply that the token limit cut, without the sentence it was cut in.
+
+    Left as it is when that would leave nothing, or when the cut is inside a code fence: the rubric
+    says then that it breaks off.
+    """
+    sentences = sentences_of(text)
+    if len(sentences) < 2 or text.count("```") % 2:
+        return text
+    return text[: text.rindex(sentences[-1])].rstrip()
+
+
+def findings_by_section(focus: Sequence[DimensionScore]) -> dict[int, tuple[Finding, ...]]:
     """The findings of the failed dimensions, by the index of the section they are about.
 
-    Empty when a finding concerns the whole draft, or names a section that is not there: then
-    sections alone cannot mend it.
+    Empty when a dimension failed without findings, or one concerns the whole draft: then sections
+    alone cannot mend it.
     """
-    indexes = {section.title: index for index, section in enumerate(sections_of(draft.text))}
     found: dict[int, list[Finding]] = {}
     for score in focus:
         if not score.findings:
             return {}
         for finding in score.findings:
-            if finding.section is None or finding.section not in indexes:
+            if finding.section_index is None:
                 return {}
-            found.setdefault(indexes[finding.section], []).append(finding)
+            found.setdefault(finding.section_index, []).append(finding)
     return {index: tuple(findings) for index, findings in sorted(found.items())}
 
 
-def _sources_text(draft: Draft, section: Section | None) -> str:
+def _sources(draft: Draft, about: Sequence[str], limit_chars: int) -> str:
     if not draft.sources:
         return ""
-    focus = draft.task if section is None else f"{section.title} {section.body}"
-    nearest = condense("\n\n".join(draft.sources), budget_chars=_SOURCES_LIMIT_CHARS, focus=focus)
-    return f"# Sources\n{nearest.text}\n\n"
+    return f"{nearest_sources(draft.sources, to=about, limit_chars=limit_chars)}\n\n"
+
+
+def _listed(faults: Iterable[str]) -> str:
+    """The first few, each once."""
+    return "\n".join(f"- {fault}" for fault in list(dict.fromkeys(faults))[:_FINDINGS_SHOWN])

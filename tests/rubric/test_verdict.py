@@ -1,0 +1,125 @@
+import math
+from decimal import ROUND_HALF_UP, Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.rubric import Dimension, DimensionScore, Rubric, Scale, half_up, reach_verdict
+
+steady = settings(derandomize=True, deadline=None)
+
+
+def rubric(*dimensions: Dimension, **fields) -> Rubric:
+    return Rubric(id="essay", title="Essay", dimensions=dimensions, **fields)
+
+
+def dimension(name: str, **fields) -> Dimension:
+    return Dimension(name=name, judge="Good?", **fields)
+
+
+def score(name: str, points: float) -> DimensionScore:
+    return DimensionScore(name=name, score=points, source="judged", reason="because")
+
+
+@pytest.mark.parametrize(
+    ("value", "step", "start", "rounded"),
+    [
+        pytest.param(8.25, 0.1, 0, 8.3, id="the half that Python rounds down"),
+        pytest.param(77 / 12, 0.1, 0, 6.4, id="6.417"),
+        pytest.param(6.35, 0.1, 0, 6.4, id="a half that no float is"),
+        pytest.param(0.1 + 0.2, 0.3, 0, 0.3, id="noise of float arithmetic"),
+        pytest.param(7.25, 0.5, 0, 7.5, id="half points"),
+        pytest.param(7.24, 0.5, 0, 7, id="just under"),
+        pytest.param(-8.25, 0.1, 0, -8.2, id="up is up below zero too"),
+        pytest.param(-0.04, 0.1, 0, 0, id="nothing"),
+        pytest.param(4.1, 2, 1, 5, id="steps that start at 1"),
+        pytest.param(3.9, 2, 1, 3, id="steps that start at 1, below the half"),
+        pytest.param(1e30, 0.5, 0, 1e30, id="more digits than decimals keep"),
+    ],
+)
+def test_half_up_gives_the_nearest_step(value, step, start, rounded):
+    assert half_up(value, step, start=start) == rounded
+    # Neither -0.0 nor a number that only prints as the step.
+    assert str(half_up(value, step, start=start)) == str(float(rounded))
+
+
+@steady
+@given(hundredths=st.integers(0, 1000), step=st.sampled_from(["0.1", "0.25", "0.5", "1", "2"]))
+def test_half_up_is_what_decimals_round_to(hundredths, step):
+    exact = Decimal(hundredths) / 100
+    steps = (exact / Decimal(step)).quantize(Decimal(1), ROUND_HALF_UP)
+
+    assert half_up(hundredths / 100, float(step)) == float(steps * Decimal(step))
+
+
+@steady
+@given(
+    scored=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 12)), min_size=1, max_size=6),
+)
+def test_the_composite_is_the_weighted_mean_rounded_half_up(scored):
+    names = [f"d{number}" for number in range(len(scored))]
+    dimensions = [
+        dimension(name, weight=quarters / 4)
+        for name, (_, quarters) in zip(names, scored, strict=True)
+    ]
+    scores = [score(name, halves / 2) for name, (halves, _) in zip(names, scored, strict=True)]
+
+    verdict = reach_verdict(rubric(*dimensions), scores)
+
+    mean = Fraction(sum(h * q for h, q in scored), 2 * sum(q for _, q in scored))
+    assert verdict.composite == math.floor(mean * 10 + Fraction(1, 2)) / 10
+    assert verdict.passed == (verdict.composite >= 8)
+
+
+@pytest.mark.parametrize(
+    ("points", "composite", "passed", "below_floor"),
+    [
+        pytest.param((8, 8), 8.0, True, (), id="at the threshold"),
+        pytest.param((8, 7.5), 7.9, False, (), id="just under it"),
+        pytest.param((10, 4), 8.5, True, (), id="at the floor"),
+        pytest.param((10, 3.5), 8.4, False, ("b",), id="under the floor"),
+        pytest.param((0, 3.5), 0.9, False, ("b",), id="under both"),
+    ],
+)
+def test_a_draft_passes_at_its_threshold_and_with_every_floor_reached(
+    points, composite, passed, below_floor
+):
+    measured_by = rubric(dimension("a", weight=3), dimension("b", floor=4))
+
+    verdict = reach_verdict(measured_by, [score("a", points[0]), score("b", points[1])])
+
+    assert (verdict.composite, verdict.passed) == (composite, passed)
+    assert verdict.below_floor == below_floor
+
+
+def test_what_was_not_judged_neither_counts_nor_fails():
+    measured_by = rubric(
+        dimension("a"), dimension("b", weight=9, floor=9, optional=True), dimension("c")
+    )
+
+    verdict = reach_verdict(measured_by, [score("c", 8), score("a", 9)], unjudged=("b",))
+
+    assert verdict.composite == 8.5
+    assert verdict.passed
+    assert verdict.unjudged == ("b",)
+    assert verdict.vector == {"a": 9, "c": 8}
+
+
+def test_scores_are_reported_in_the_rubrics_order():
+    measured_by = rubric(dimension("a"), dimension("b"))
+
+    verdict = reach_verdict(measured_by, [score("b", 1), score("a", 2)], evaluator="judge")
+
+    assert [s.name for s in verdict.scores] == ["a", "b"]
+    assert (verdict.rubric, verdict.evaluator, verdict.compressed) == ("essay", "judge", False)
+
+
+def test_the_threshold_is_on_the_rubrics_own_scale():
+    measured_by = rubric(
+        dimension("a"), scale=Scale(min=-2, max=2, step=1), pass_at=-0.2, focus_below=0
+    )
+
+    assert reach_verdict(measured_by, [score("a", 0)]).passed
+    assert not reach_verdict(measured_by, [score("a", -1)]).passed

@@ -1,0 +1,263 @@
+import asyncio
+import hashlib
+
+import pytest
+
+from harness.trace import (
+    Content,
+    CounterSet,
+    Instant,
+    ManualClock,
+    NodeOutput,
+    SpanEnded,
+    SpanStarted,
+    Tracer,
+)
+
+
+class Recorder(list):
+    """The records of a tracer, and a way to look spans up in them."""
+
+    def begun(self, name):
+        (found,) = [r for r in self if isinstance(r, SpanStarted) and r.name == name]
+        return found
+
+    def ended(self, name):
+        began = self.begun(name)
+        (found,) = [r for r in self if isinstance(r, SpanEnded) and r.id == began.id]
+        return found
+
+    def parent_name(self, name):
+        parent = self.begun(name).parent
+        names = {r.id: r.name for r in self if isinstance(r, SpanStarted)}
+        return None if parent is None else names[parent]
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def records():
+    return Recorder()
+
+
+@pytest.fixture
+def tracer(records, clock):
+    return Tracer(records.append, clock=clock)
+
+
+def test_a_span_lies_in_the_span_around_it(tracer, records):
+    with tracer.span("run"):
+        with tracer.span("draft"), tracer.span("chat"):
+            pass
+        with tracer.span("evaluate"):
+            pass
+    with tracer.span("next run"):
+        pass
+
+    parents = {name: records.parent_name(name) for name in ("run", "draft", "chat", "evaluate")}
+    assert parents == {"run": None, "draft": "run", "chat": "draft", "evaluate": "run"}
+    assert records.parent_name("next run") is None
+    assert [r.id for r in records if isinstance(r, SpanStarted)] == [1, 2, 3, 4, 5]
+
+
+def test_a_span_is_recorded_when_it_begins_and_when_it_ends(tracer, records, clock):
+    clock.advance(ns=5)
+    with tracer.span("chat", model="small") as span:
+        assert records == [
+            SpanStarted(id=1, parent=None, name="chat", time_ns=5, attributes={"model": "small"})
+        ]
+        clock.advance(ns=10)
+        span.set(output_tokens=3)
+        span.set(finish_reason="stop")
+
+    assert records[1:] == [
+        SpanEnded(id=1, time_ns=15, attributes={"output_tokens": 3, "finish_reason": "stop"})
+    ]
+
+
+def test_a_task_started_inside_a_span_is_inside_it(tracer, records):
+    async def work(name, barrier):
+        with tracer.span(name):
+            await barrier.wait()  # both are open now
+            with tracer.span(f"{name}'s call"):
+                await barrier.wait()
+
+    async def main():
+        barrier = asyncio.Barrier(2)
+        with tracer.span("run"):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(work("first", barrier))
+                group.create_task(work("second", barrier))
+            tracer.instant("joined")
+
+    asyncio.run(main())
+
+    assert records.parent_name("first") == records.parent_name("second") == "run"
+    assert records.parent_name("first's call") == "first"
+    assert records.parent_name("second's call") == "second"
+    (joined,) = [r for r in records if isinstance(r, Instant)]
+    assert joined.span == records.begun("run").id
+
+
+def test_a_thread_started_for_a_span_is_inside_it(tracer, records):
+    def work():
+        with tracer.span("checks"):
+            pass
+
+    async def main():
+        with tracer.span("node"):
+            await asyncio.to_thread(work)
+
+    asyncio.run(main())
+
+    assert records.parent_name("checks") == "node"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "described"),
+    [
+        pytest.param(ValueError("boom"), "error", "ValueError: boom", id="error"),
+        pytest.param(KeyError(), "error", "KeyError", id="error without a message"),
+        pytest.param(SystemExit(2), "error", "SystemExit: 2", id="exit"),
+        pytest.param(asyncio.CancelledError(), "cancelled", "CancelledError", id="cancelled"),
+        pytest.param(KeyboardInterrupt(), "cancelled", "KeyboardInterrupt", id="Ctrl-C"),
+        pytest.param(GeneratorExit(), "cancelled", "GeneratorExit", id="generator closed"),
+    ],
+)
+def test_what_leaves_a_span_is_recorded_and_goes_on(tracer, records, error, status, described):
+    def fail():
+        with tracer.span("chat") as span:
+            span.set(attempt=1)
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        fail()
+
+    assert caught.value is error
+    ended = records.ended("chat")
+    assert (ended.status, ended.error, ended.attributes) == (status, described, {"attempt": 1})
+    with tracer.span("after it"):
+        assert records.parent_name("after it") is None
+
+
+def test_cancelling_a_task_ends_its_spans_as_cancelled(tracer, records):
+    async def wait_for_ever(entered):
+        with tracer.span("node"), tracer.span("chat"):
+            entered.set()
+            await asyncio.Event().wait()
+
+    async def main():
+        entered = asyncio.Event()
+        task = asyncio.create_task(wait_for_ever(entered))
+        await entered.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(main())
+
+    assert records.ended("chat").status == records.ended("node").status == "cancelled"
+
+
+def test_a_generator_may_be_closed_from_another_task(tracer, records):
+    async def numbers():
+        with tracer.span("stream"):
+            yield 1
+            yield 2
+
+    async def main():
+        generator = numbers()
+        await anext(generator)
+        await asyncio.create_task(generator.aclose())
+
+    asyncio.run(main())
+
+    assert records.ended("stream").status == "cancelled"
+
+
+def test_two_tracers_keep_their_spans_apart(clock):
+    outer_records, inner_records = Recorder(), Recorder()
+    outer = Tracer(outer_records.append, clock=clock)
+    inner = Tracer(inner_records.append, clock=clock)
+
+    with outer.span("node"):
+        inner.instant("begun")
+        with inner.span("run"), inner.span("chat"):
+            pass
+        with outer.span("chat"):
+            pass
+
+    assert inner_records[0].span is None
+    assert inner_records.parent_name("run") is None
+    assert inner_records.parent_name("chat") == "run"
+    assert outer_records.parent_name("chat") == "node"
+
+
+@pytest.mark.parametrize(
+    ("start_ns", "end_ns", "ends_at_ns"),
+    [
+        pytest.param(3, 8, 8, id="in the past"),
+        pytest.param(3, 3, 3, id="no length"),
+        pytest.param(8, 3, 8, id="ends before it starts"),
+    ],
+)
+def test_a_completed_span_has_the_times_it_is_given(tracer, records, start_ns, end_ns, ends_at_ns):
+    with tracer.span("chat"):
+        tracer.completed_span("prefill", start_ns=start_ns, end_ns=end_ns, source="reported")
+        tracer.instant("after it")
+
+    begun, ended = records.begun("prefill"), records.ended("prefill")
+    assert (begun.time_ns, ended.time_ns) == (start_ns, ends_at_ns)
+    assert begun.attributes == {"source": "reported"}
+    assert records.parent_name("prefill") == "chat"
+    # It is over already, so nothing comes to lie in it.
+    (after,) = [r for r in records if isinstance(r, Instant)]
+    assert after.span == records.begun("chat").id
+
+
+def test_instants_and_counters_carry_the_time(tracer, records, clock):
+    clock.advance(ns=7)
+    tracer.instant("stop", reason="passed")
+    tracer.instant("first token", at_ns=2)
+    tracer.counter("composite", 7.5, unit="points")
+
+    assert records == [
+        Instant(span=None, name="stop", time_ns=7, attributes={"reason": "passed"}),
+        Instant(span=None, name="first token", time_ns=2),
+        CounterSet(name="composite", unit="points", time_ns=7, value=7.5),
+    ]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_counter_takes_finite_values_only(tracer, records, value):
+    tracer.counter("composite", value, unit="points")
+
+    assert records == []
+
+
+def test_a_text_is_recorded_once_under_its_digest(tracer, records):
+    first = tracer.content("Entwürfe")
+    again = tracer.content("Entwürfe")
+
+    assert first == again == hashlib.sha256("Entwürfe".encode()).hexdigest()
+    assert records == [Content(sha256=first, text="Entwürfe")]
+
+
+def test_the_output_of_a_node_is_recorded_with_its_item(tracer, records):
+    tracer.output("plan", {"topics": ["a"]})
+    tracer.output("sections", "text", item=2)
+
+    assert records == [
+        NodeOutput(node="plan", item=None, value={"topics": ["a"]}),
+        NodeOutput(node="sections", item=2, value="text"),
+    ]
+
+
+def test_a_tracer_without_a_sink_records_nothing():
+    tracer = Tracer()
+    with tracer.span("chat") as span:
+        span.set(model="small")
+        tracer.instant("first token")
+        assert len(tracer.content("text")) == 64
