@@ -118,7 +118,12 @@ async def revise_until_met(
 
 
 async def _evaluate(draft: Draft, number: int, evaluator: Evaluator, tracer: Tracer) -> Round:
-    with tracer.span("evaluate", round=number, draft_sha256=tracer.content(draft.text)) as span:
+    with tracer.span(
+        "evaluate",
+        label=f"evaluate round {number}",
+        round=number,
+        draft_sha256=tracer.content(draft.text),
+    ) as span:
         verdict = await evaluator.evaluate(draft)
         span.set(**_attributes(verdict))
         tracer.counter("composite", verdict.composite, unit="points")
@@ -131,7 +136,13 @@ async def _revise(
     first_draft: Draft, step: Revise, number: int, reviser: Reviser, tracer: Tracer
 ) -> Draft:
     focus = [score.name for score in step.focus]
-    with tracer.span("revise", round=number, base_round=step.base.number, focus=focus) as span:
+    with tracer.span(
+        "revise",
+        label=f"revise for round {number}",
+        round=number,
+        base_round=step.base.number,
+        focus=focus,
+    ) as span:
         base = replace(first_draft, text=step.base.draft)
         text = await reviser.revise(base, step.focus, round_number=number)
         span.set(draft_sha256=tracer.content(text))

@@ -470,7 +470,7 @@ def test_a_node_that_waits_for_something_cancelled_has_failed(graph, numbers):
     inputs = {"numbers": numbers} if numbers else {"number": 1}
     failure = failure_of(graph, **inputs)
 
-    assert str(failure).endswith("failed: what it waited for was cancelled")
+    assert str(failure).endswith("failed: CancelledError: what it waited for was cancelled")
     assert isinstance(failure.__cause__, asyncio.CancelledError)
 
 
