@@ -121,11 +121,14 @@ def _asked_of(score: DimensionScore) -> str:
 
 
 def _model_table(models: Sequence[ModelSummary]) -> Table:
-    table = Table(title="Models", title_justify="left")
-    for column in ("model", "calls", "tokens in", "from prefix cache", "tokens out"):
-        table.add_column(column, justify="left" if column == "model" else "right")
-    table.add_column("first token, median", justify="right")
-    table.add_column("tokens/s", justify="right")
+    table = Table(
+        title="Models: calls, tokens in, of those from the prefix cache, tokens out, median time to "
+        "first token, decoding speed",
+        title_justify="left",
+    )
+    table.add_column("model", no_wrap=True)
+    for column in ("calls", "in", "prefix cache", "out", "first token", "tokens/s"):
+        table.add_column(column, justify="right")
     for model in models:
         table.add_row(
             model.model,

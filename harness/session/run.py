@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Prompt, ReplyType, as_messages
 from harness.memory import Hit, Passage
-from harness.rubric import Draft, Evaluator, load_rubric
+from harness.rubric import Draft, Evaluator, Rubric, load_rubric
 from harness.session.roles import PRODUCER
 from harness.session.session import Session
 from harness.wiggum import LoopLimits, Reviser, WiggumResult, revise_until_met
@@ -177,18 +177,23 @@ class Run:
         evaluator = Evaluator(chosen, ask=session.shim.chat, model=session.roles.evaluator)
         producer = session.roles.model(PRODUCER)
 
-        text = (
-            draft
-            if draft is not None
-            else await self._first_draft(task, sources, max_output_tokens)
-        )
-        if not text.strip():
-            raise ReplyInvalid("the first draft is empty", endpoint=producer, text=text)
+        if draft is None:
+            with session.trace.span("draft"):
+                draft = await self.chat(
+                    PRODUCER,
+                    _draft_prompt(task, sources, chosen),
+                    max_output_tokens=max_output_tokens,
+                )
+        if not draft.strip():
+            raise ReplyInvalid("the first draft is empty", endpoint=producer, text=draft)
         result = await revise_until_met(
-            Draft(text=text, task=task, sources=tuple(sources)),
+            Draft(text=draft, task=task, sources=tuple(sources)),
             evaluator=evaluator,
             reviser=Reviser(
-                ask=session.shim.chat, model=producer, max_output_tokens=max_output_tokens
+                ask=session.shim.chat,
+                model=producer,
+                requirements=chosen.requirements,
+                max_output_tokens=max_output_tokens,
             ),
             limits=limits,
             tracer=session.trace,
@@ -196,8 +201,12 @@ class Run:
         session.loops.append(result)
         return result
 
-    async def _first_draft(self, task: str, sources: Sequence[str], max_output_tokens: int) -> str:
-        material = "\n\n".join(f"# Source {n}\n{text}" for n, text in enumerate(sources, start=1))
-        prompt = f"{material}\n\n# Task\n{task}" if material else task
-        with self._session.trace.span("draft"):
-            return await self.chat(PRODUCER, prompt, max_output_tokens=max_output_tokens)
+
+def _draft_prompt(task: str, sources: Sequence[str], rubric: Rubric) -> str:
+    """What the producer is asked for: it is told what its draft will be measured by."""
+    parts = [
+        *sources,
+        task,
+        "\n".join(f"- {requirement}" for requirement in rubric.requirements),
+    ]
+    return "\n\n".join(parts)

@@ -14,8 +14,8 @@ _WORD = re.compile(r"\w{4,}")
 def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: int) -> str:
     """The sources that share the most words with some texts, nearest first, as one text.
 
-    Sources are whole, and each once, as long as they fit: fragments of many mislead a small model more than the
-    whole of one. Only a nearest source that is itself too long is condensed.
+    Sources are whole, and each once, as long as they fit: fragments of many mislead a small model
+    more than the whole of one. Only a nearest source that is itself too long is condensed.
 
     Args:
         sources: All there are.

@@ -42,13 +42,18 @@ class Reviser:
     Args:
         ask: Reaches the model.
         model: Tag of the producer's endpoint.
+        requirements: What the rubric asks of a draft. A draft written again whole is reminded of
+            all of them, lest it lose on one dimension what it gains on another.
         max_output_tokens: Room for one section. Rewritten whole, a draft has room for its own
             length at least.
     """
 
-    def __init__(self, *, ask: Ask, model: str, max_output_tokens: int) -> None:
+    def __init__(
+        self, *, ask: Ask, model: str, requirements: Sequence[str], max_output_tokens: int
+    ) -> None:
         self._ask = ask
         self._model = model
+        self._requirements = tuple(requirements)
         self._max_output_tokens = max_output_tokens
 
     async def revise(
@@ -106,8 +111,9 @@ class Reviser:
         prompt = (
             f"{_sources(draft, (draft.task,), _DRAFT_SOURCES_CHARS)}"
             f"Task: {draft.task}\n\nAn earlier version:\n{draft.text.strip()}\n\n"
-            "Write it again; keep to the task, and keep what is good. Reply with the new text "
-            "alone. Avoid what was wrong with the earlier version:\n"
+            f"{_listed(self._requirements, most=None)}\n\n"
+            "Write it again, and nothing else; keep to the task, and keep what is good. "
+            "Avoid what was wrong with the earlier version:\n"
             f"{_listed(f'{score.name}: {score.reason}' for score in focus)}"
         )
         room = max(self._max_output_tokens, len(draft.text) // _CHARS_PER_TOKEN)
@@ -168,6 +174,6 @@ def _sources(draft: Draft, about: Sequence[str], limit_chars: int) -> str:
     return f"{nearest_sources(draft.sources, to=about, limit_chars=limit_chars)}\n\n"
 
 
-def _listed(faults: Iterable[str]) -> str:
-    """The first few, each once."""
-    return "\n".join(f"- {fault}" for fault in list(dict.fromkeys(faults))[:_FINDINGS_SHOWN])
+def _listed(lines: Iterable[str], *, most: int | None = _FINDINGS_SHOWN) -> str:
+    """The first `most`, each once; all when None."""
+    return "\n".join(f"- {line}" for line in list(dict.fromkeys(lines))[:most])

@@ -103,7 +103,15 @@ def test_prompts_and_replies_can_be_found_in_the_journal_by_their_hash(tmp_path:
     record = load_run(result.files.journal)
     call = next(span for span in record.spans if span.name == "chat")
     assert record.contents[str(call.attributes["reply_sha256"])] == GOOD
-    assert "# Task\nt" in record.contents[str(call.attributes["prompt_sha256"])]
+    assert SOURCE in record.contents[str(call.attributes["prompt_sha256"])]
+
+
+def test_the_producer_is_told_what_its_draft_will_be_measured_by(tmp_path: Path) -> None:
+    producer = ScriptedBackend([GOOD])
+    run(answering(), tmp_path, {"task": "cold starts?"}, producer=producer)
+    prompt = producer.requests[0].messages[-1].content
+    assert "The whole text has 20 to 90 words." in prompt
+    assert prompt.index(SOURCE) < prompt.index("cold starts?")
 
 
 def test_a_draft_that_fails_is_revised_and_the_best_round_comes_back(tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def revise(judge, writer, *, rubric=RUBRIC, first=FIRST, max_rounds=3, sink=None
         revise_until_met(
             first,
             evaluator=Evaluator(rubric, ask=judge.chat, model="judge"),
-            reviser=Reviser(ask=writer.chat, model="writer", max_output_tokens=100),
+            reviser=Reviser(
+                ask=writer.chat, model="writer", requirements=(), max_output_tokens=100
+            ),
             limits=LoopLimits(max_rounds=max_rounds, focus_below=rubric.focus_below),
             tracer=Tracer(sink) if sink else Tracer(),
         )
@@ -251,7 +253,9 @@ def test_cancelling_passes_through(role):
             revise_until_met(
                 FIRST,
                 evaluator=Evaluator(RUBRIC, ask=judge.chat, model="judge"),
-                reviser=Reviser(ask=never.chat, model="writer", max_output_tokens=100),
+                reviser=Reviser(
+                    ask=never.chat, model="writer", requirements=(), max_output_tokens=100
+                ),
                 limits=LoopLimits(),
                 tracer=Tracer(records.append),
             )

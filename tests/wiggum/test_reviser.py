@@ -46,7 +46,9 @@ def at(index: int, message: str = "too short") -> Finding:
 
 
 def revise(backend, given_draft: Draft, *focus: DimensionScore, max_output_tokens: int = 100):
-    reviser = Reviser(ask=backend.chat, model="writer", max_output_tokens=max_output_tokens)
+    reviser = Reviser(
+        ask=backend.chat, model="writer", requirements=(), max_output_tokens=max_output_tokens
+    )
     return asyncio.run(reviser.revise(given_draft, focus, round_number=2))
 
 
@@ -213,7 +215,7 @@ def test_sections_are_asked_for_at_the_same_time():
             return await self.backend.chat(request)
 
     async def together():
-        reviser = Reviser(ask=Meeting().chat, model="writer", max_output_tokens=9)
+        reviser = Reviser(ask=Meeting().chat, model="writer", requirements=(), max_output_tokens=9)
         return await reviser.revise(draft(), [failed(at(0), at(1), at(2))], round_number=2)
 
     assert asyncio.run(together()).count("New.") == 3
@@ -338,7 +340,19 @@ def test_a_reply_that_the_token_limit_cut_loses_its_broken_sentence(reply, kept)
     async def cut(request):
         return replace(await backend.chat(request), finish_reason="length")
 
-    reviser = Reviser(ask=cut, model="writer", max_output_tokens=9)
+    reviser = Reviser(ask=cut, model="writer", requirements=(), max_output_tokens=9)
     revised = asyncio.run(reviser.revise(draft(), [failed(reason="x")], round_number=2))
 
     assert revised == kept
+
+
+def test_a_whole_rewrite_is_reminded_of_everything_the_rubric_asks():
+    writer = ScriptedBackend(["Better."])
+    reviser = Reviser(
+        ask=writer.chat, model="writer", requirements=["Be short."], max_output_tokens=9
+    )
+    fault = DimensionScore(name="clear", score=2, source="judged", reason="It is not clear.")
+
+    asyncio.run(reviser.revise(Draft(text="Text.", task="t"), [fault], round_number=2))
+
+    assert "Be short." in writer.requests[0].messages[-1].content
