@@ -74,7 +74,7 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
     for name in names:
         table.add_column(name, justify="right")
     table.add_column("composite", justify="right")
-    table.add_column("asked to change", ratio=1)
+    table.add_column("asked to change", ratio=1, min_width=28)
     for index, one in enumerate(loop.rounds):
         asked = loop.revisions[index] if index < len(loop.revisions) else None
         table.add_row(
@@ -122,8 +122,8 @@ def _asked_of(score: DimensionScore) -> str:
 
 def _model_table(models: Sequence[ModelSummary]) -> Table:
     table = Table(
-        title="Models: calls, tokens in, of those from the prefix cache, tokens out, median time to "
-        "first token, decoding speed",
+        title="Models: calls; tokens in, how many of them the prefix cache had, and out; "
+        "median time to the first token; decoding speed",
         title_justify="left",
     )
     table.add_column("model", no_wrap=True)
