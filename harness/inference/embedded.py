@@ -2,12 +2,19 @@
 
 Loading a model starts llama.cpp's own server on a loopback port of the system's choosing; calls
 then take the same wire as to any other server.
+
+The wheel keeps the interpreter's lock from the beginning of a load to its end, and so nothing else
+in the process moves meanwhile, in whatever thread: seconds for a model of gigabytes. A server of
+its own (`llama-server`, backend `llamacpp`) has no such pause.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 from harness.errors import ModelFileInvalid, ServerError
@@ -16,6 +23,12 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.openai_wire import OpenAIWire
 from harness.inference.request import ChatRequest
 from harness.trace import Clock, monotonic
+
+_UNDER_WAY = re.compile(r"^llamacpp:requests_(processing|deferred) [1-9]", re.MULTILINE)
+
+_POLL_S = 1.1
+"""The engine looks whether a client has gone once it has had nothing to tell anyone for a second.
+To ask more often than that is to be told something, and it would never look."""
 
 
 class EmbeddedLlamaCpp:
@@ -46,9 +59,16 @@ class EmbeddedLlamaCpp:
                 path=path,
             )
         try:
-            self._server = await asyncio.to_thread(_start_server, self._endpoint)
+            await _to_its_end(self._start)
         except (RuntimeError, ValueError) as error:
-            raise ModelFileInvalid(f"llama.cpp cannot load it ({error})", path=path) from error
+            raise ModelFileInvalid(
+                "llama.cpp cannot load it; is it a whole GGUF, and is there memory for "
+                f"{self._endpoint.slots} slots of {self._endpoint.context_tokens} tokens?",
+                path=path,
+            ) from error
+        except asyncio.CancelledError:
+            await self.unload()
+            raise
         served = self._endpoint.model_copy(
             update={
                 "backend": "llamacpp",
@@ -59,24 +79,34 @@ class EmbeddedLlamaCpp:
         self._wire = OpenAIWire(served, clock=self._clock)
 
     async def unload(self) -> None:
-        """Gives the memory back; no call may be under way."""
-        if self._wire is not None:
-            await self._wire.aclose()
-            self._wire = None
-        # The list holds the only reference, so the engine is torn down in the thread that clears
-        # it, and the event loop does not wait.
-        last_reference, self._server = [self._server], None
-        await asyncio.to_thread(last_reference.clear)
+        """Gives the memory back; a call that is under way is cut off."""
+        wire, self._wire = self._wire, None
+        try:
+            if wire is not None:
+                await wire.aclose()
+        finally:
+            await _to_its_end(self._stop)
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
         if self._wire is None:
-            raise ServerError("the model is not loaded", endpoint=self._endpoint.tag)
+            raise ServerError("the model is not loaded; load it first", endpoint=self._endpoint.tag)
         return await self._wire.chat(request)
 
     async def aclose(self) -> None:
         """Unloads the model."""
         await self.unload()
+
+    def _start(self) -> None:
+        self._server = _start_server(self._endpoint)
+
+    def _stop(self) -> None:
+        server, self._server = self._server, None
+        # Tearing the engine down waits for what it is computing, with the interpreter's lock held.
+        # Its calls are over, but it may be some way into a long prompt: wait here, without it.
+        while server is not None and _UNDER_WAY.search(server.handle_metrics()):
+            time.sleep(_POLL_S)
+        # `server` was the last reference: the engine ends with this function.
 
 
 def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not typed
@@ -85,10 +115,35 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
 
     params = xllamacpp.CommonParams()
     params.model.path = str(endpoint.path)
+    # Else replies would name the model by its path on this machine.
+    params.model_alias = [endpoint.model_id]
     # llama.cpp divides the context between the slots; an endpoint states it per call.
     params.n_ctx = endpoint.context_tokens * endpoint.slots
     params.n_parallel = endpoint.slots
     threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    # Computed between two looks at the queue. The default, 2048, is ten seconds on a small machine,
+    # during which other slots wait and nothing can be cancelled; it computes 512 at a time anyway.
+    params.n_batch = 512
+    params.endpoint_metrics = True
     params.verbosity = -1
-    return xllamacpp.Server(params)
+    server = xllamacpp.Server(params)
+    # The engine's loop starts in a thread of its own, after the constructor has returned. Told to
+    # stop before that, it forgets it and runs on, and the destructor waits for ever. The loop
+    # itself answers this, so afterwards it runs.
+    server.handle_metrics()
+    return server
+
+
+async def _to_its_end(function: Callable[[], None]) -> None:
+    """Runs it in a thread. A cancellation waits for its end: half a load cannot be taken back."""
+    running = asyncio.get_running_loop().run_in_executor(None, function)
+    cancelled = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    running.result()
+    if cancelled is not None:
+        raise cancelled

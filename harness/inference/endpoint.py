@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import urlsplit
 
+import httpx
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BackendName = Literal["openai", "vllm", "llamacpp", "ollama", "embedded", "litellm", "scripted"]
@@ -54,7 +54,7 @@ class Endpoint(BaseModel):
         if not isinstance(values, dict):
             return values
         filled = dict(values)
-        filled.setdefault("backend", "embedded" if "path" in filled else "openai")
+        filled.setdefault("backend", "openai" if filled.get("path") is None else "embedded")
         filled.setdefault("model_id", filled.get("tag", ""))
         return filled
 
@@ -63,12 +63,25 @@ class Endpoint(BaseModel):
         if self.backend == "embedded":
             if self.path is None:
                 raise ValueError("an embedded endpoint needs 'path', the GGUF file to load")
+            if self.url is not None:
+                raise ValueError("'url' is for a server; an embedded endpoint has 'path' alone")
         elif self.path is not None:
             raise ValueError("'path' is for backend 'embedded'; a server needs 'url'")
-        elif self.url is not None and urlsplit(self.url).scheme not in {"http", "https"}:
-            raise ValueError(f"url '{self.url}' must start with http:// or https://")
-        elif self.url is None and self.backend not in {"litellm", "scripted"}:
+        elif self.url is not None:
+            _check_address(self.url)
+        elif self.backend not in {"litellm", "scripted"}:
             raise ValueError(
                 f"backend '{self.backend}' needs 'url', such as http://127.0.0.1:8000/v1"
             )
         return self
+
+
+def _check_address(url: str) -> None:
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"url '{url}' is not an address: {error}") from error
+    if address.scheme not in {"http", "https"} or not address.host:
+        raise ValueError(f"url '{url}' must start with http:// or https:// and a host")
+    if address.port is not None and address.port > 65535:
+        raise ValueError(f"url '{url}': ports end at 65535")

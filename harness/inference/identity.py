@@ -26,7 +26,8 @@ def model_identity(endpoint: Endpoint) -> str:
     """
     if endpoint.path is not None:
         return f"file {_fingerprint(endpoint.path)}"
-    return "served " + endpoint.model_id.lower().rsplit("/", 1)[-1].removesuffix(":latest")
+    name = endpoint.model_id.lower().rstrip("/").rsplit("/", 1)[-1]
+    return f"served {name.removesuffix(':latest')}"
 
 
 def _fingerprint(path: Path) -> str:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import httpx
+
 from harness.errors import (
-    AuthenticationFailed,
     CallTimeout,
     ContextOverflow,
     EndpointUnreachable,
     InferenceError,
-    ModelNotFound,
-    Overloaded,
-    RateLimited,
-    ServerError,
     StreamCut,
 )
 from harness.inference.completion import Completion, Usage
 from harness.inference.endpoint import Endpoint
 from harness.inference.phases import call_phases
 from harness.inference.request import ChatRequest
+from harness.inference.wire_errors import error_from_reply
+from harness.inference.wire_reply import finish_reason
 from harness.trace import Clock, monotonic
 
 
@@ -54,33 +56,43 @@ class LiteLLMBackend:
                 f"no whole reply within timeout_s = {self._endpoint.timeout_s:g} s",
                 endpoint=self._endpoint.tag,
             ) from error
-        except self._litellm.exceptions.APIError as error:
-            raise self._translated(error) from error
         except self._litellm.openai.OpenAIError as error:
             raise self._translated(error) from error
 
     async def aclose(self) -> None:
-        """Nothing to release: litellm keeps its own connections."""
+        """Closes the connections that litellm keeps for this event loop."""
+        if self._litellm is None:
+            return
+        # litellm itself closes them at the exit of the process, when their loop is long gone. It
+        # ends the keys of a loop's clients with the loop's id.
+        clients = self._litellm.in_memory_llm_clients_cache.cache_dict
+        ours = f"-{id(asyncio.get_running_loop())}"
+        for key in [key for key in clients if key.endswith(ours)]:
+            closing = clients.pop(key).close()
+            if inspect.isawaitable(closing):
+                await closing
 
     async def _chat(self, request: ChatRequest) -> Completion:
         sent_ns = self._clock()
         stream = await self._litellm.acompletion(**self._arguments(request))
         chunks = []
-        first_token_ns = None
+        first_token_ns = last_token_ns = None
         async for chunk in stream:
-            if first_token_ns is None and any(choice.delta.content for choice in chunk.choices):
-                first_token_ns = self._clock()
+            if any(_has_token(choice.delta) for choice in chunk.choices):
+                last_token_ns = self._clock()
+                first_token_ns = last_token_ns if first_token_ns is None else first_token_ns
             chunks.append(chunk)
-        done_ns = self._clock()
+        # Not the last chunk's: litellm writes "stop" there whether or not the provider said so.
+        why_ended = stream.received_finish_reason
         whole = self._litellm.stream_chunk_builder(chunks)
-        if whole is None or whole.choices[0].finish_reason is None:
+        if whole is None or why_ended is None:
             raise StreamCut("the reply ended without a finish reason", endpoint=self._endpoint.tag)
-        choice = whole.choices[0]
+        message = whole.choices[0].message
         details = whole.usage.prompt_tokens_details
         return Completion(
-            text=choice.message.content or "",
-            reasoning=getattr(choice.message, "reasoning_content", None) or "",
-            finish_reason="length" if choice.finish_reason == "length" else "stop",
+            text=message.content or "",
+            reasoning=getattr(message, "reasoning_content", None) or "",
+            finish_reason=finish_reason(why_ended),
             usage=Usage(
                 input_tokens=whole.usage.prompt_tokens,
                 output_tokens=whole.usage.completion_tokens,
@@ -88,7 +100,11 @@ class LiteLLMBackend:
             ),
             sent_ns=sent_ns,
             first_token_ns=first_token_ns,
-            phases=call_phases(sent_ns=sent_ns, first_token_ns=first_token_ns, done_ns=done_ns),
+            phases=call_phases(
+                sent_ns=sent_ns,
+                first_token_ns=first_token_ns,
+                done_ns=self._clock() if last_token_ns is None else last_token_ns,
+            ),
             model_id=whole.model or self._endpoint.model_id,
         )
 
@@ -121,32 +137,69 @@ class LiteLLMBackend:
         return arguments
 
     def _translated(self, error: Exception) -> InferenceError:
-        known = self._litellm.exceptions
-        # The most specific class first: most of these derive from one another.
-        for theirs, ours in (
-            (known.ContextWindowExceededError, ContextOverflow),
-            (known.AuthenticationError, AuthenticationFailed),
-            (known.PermissionDeniedError, AuthenticationFailed),
-            (known.NotFoundError, ModelNotFound),
-            (known.RateLimitError, RateLimited),
-            (known.ServiceUnavailableError, Overloaded),
-            (known.Timeout, CallTimeout),
-            (known.APIConnectionError, EndpointUnreachable),
-        ):
-            if isinstance(error, theirs):
-                return ours(str(error), endpoint=self._endpoint.tag)
-        return ServerError(
-            str(error),
+        known, tag = self._litellm.exceptions, self._endpoint.tag
+        if isinstance(error, known.MidStreamFallbackError):
+            return StreamCut(f"the reply was cut off: {error}", endpoint=tag)
+        if isinstance(error, known.Timeout):
+            return CallTimeout(str(error), endpoint=tag)
+        # litellm guesses a class from words in the message; what the server sent is surer.
+        for cause in _causes(error):
+            if isinstance(cause, httpx.HTTPStatusError):
+                return self._refusal(
+                    cause.response.status_code,
+                    cause.response.content if cause.response.is_closed else str(error).encode(),
+                    cause.response.headers,
+                )
+            if isinstance(cause, httpx.TransportError | known.APIConnectionError):
+                return EndpointUnreachable(
+                    f"nothing answers at {self._endpoint.url or 'the provider'} "
+                    f"({type(cause).__name__}); is it running, and is the endpoint's url right?",
+                    endpoint=tag,
+                )
+        if isinstance(error, known.ContextWindowExceededError):
+            return ContextOverflow(str(error), endpoint=tag)
+        # Before it has sent anything, it reports that it has no key as a failure of the server.
+        status = 401 if "Missing credentials" in str(error) else getattr(error, "status_code", 500)
+        return self._refusal(status, str(error).encode(), {})
+
+    def _refusal(self, status: int, body: bytes, headers: Mapping[str, str]) -> InferenceError:
+        return error_from_reply(
+            status,
+            body,
+            headers=headers,
             endpoint=self._endpoint.tag,
-            status=getattr(error, "status_code", None),
+            model_id=self._endpoint.model_id,
         )
 
 
+def _has_token(delta: Any) -> bool:  # noqa: ANN401 - litellm's own types are incomplete
+    return bool(delta.content or getattr(delta, "reasoning_content", None))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it was raised from, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def _import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplete
-    # Importing takes 1.4 s, and without this variable fetches a price list from the network.
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    # Importing takes 1.4 s. Unless told otherwise it fetches a price list from the network, and
+    # puts what a .env file in any directory above it says into this process's environment.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
     import litellm  # noqa: PLC0415
 
     litellm.telemetry = False
     litellm.suppress_debug_info = True
+    # What it does on every call, and nobody here can change.
+    warnings.filterwarnings(
+        "ignore",
+        message=r"Accessing the 'model_(computed_)?fields' attribute on the instance",
+        category=DeprecationWarning,
+        module=r"litellm\.",
+    )
+    warnings.filterwarnings(
+        "ignore", message=r"Item '\w+' on TypedDict class 'ChatCompletion", category=UserWarning
+    )
     return litellm

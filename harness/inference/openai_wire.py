@@ -9,31 +9,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import httpx
 import orjson
 from pydantic import ValidationError
 
-from harness.errors import CallTimeout, EndpointUnreachable, InferenceError, StreamCut
-from harness.inference.completion import Completion, FinishReason, Usage
+from harness.errors import (
+    CallTimeout,
+    ConfigurationInvalid,
+    EndpointUnreachable,
+    InferenceError,
+    StreamCut,
+)
+from harness.inference.completion import Completion, Usage
 from harness.inference.endpoint import Endpoint
 from harness.inference.phases import call_phases
 from harness.inference.request import ChatRequest
 from harness.inference.sse import event_data
 from harness.inference.wire_errors import error_from_reply
-from harness.inference.wire_reply import Chunk, LlamaTimings, VllmMetrics, WireUsage
+from harness.inference.wire_reply import (
+    Chunk,
+    LlamaTimings,
+    VllmMetrics,
+    WireUsage,
+    finish_reason,
+)
 from harness.trace import Clock, monotonic
 
 _CONNECT_TIMEOUT_S = 5.0
+_KEEPALIVE_S = 3.0
+_END_TIMEOUT_S = 1.0
 _DONE = b"[DONE]"
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_FINISH_REASONS: dict[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "content_filter": "content_filter",
-}
 
 
 class OpenAIWire:
@@ -43,6 +52,9 @@ class OpenAIWire:
         endpoint: Where it is and what its model is called there; `url` must be set.
         api_key: Sent as a bearer token.
         clock: The caller's clock.
+
+    Raises:
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
     def __init__(
@@ -54,9 +66,10 @@ class OpenAIWire:
         self._clock = clock
         self._url = f"{endpoint.url.rstrip('/')}/chat/completions"
         self._client = httpx.AsyncClient(
-            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+            headers=_authorization(api_key, endpoint=endpoint.tag),
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
-            limits=httpx.Limits(max_connections=None),
+            # llama-server and vLLM drop a connection after 5 s idle: let it go before they do.
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_S),
             # Loading certificates takes 20 ms that plain HTTP does not need; a proxy from the
             # environment must not stand between us and this machine.
             verify=base.scheme == "https",
@@ -83,16 +96,22 @@ class OpenAIWire:
         reply = _StreamedReply(endpoint=self._endpoint, clock=self._clock)
         sent_ns = self._clock()
         async with self._open(body) as response:
-            if response.status_code != 200:
-                raise self._refusal(response.status_code, await response.aread(), response.headers)
             try:
-                async for data in event_data(response.aiter_bytes()):
+                if response.status_code != 200 or _is_json(response):
+                    refusal = await response.aread()
+                    raise self._refusal(response.status_code, refusal, response.headers)
+                events = event_data(response.aiter_bytes())
+                async for data in events:
                     if data == _DONE:
-                        return reply.whole(sent_ns)
+                        break
                     reply.add(data)
-            except httpx.TransportError as error:
+                else:
+                    raise self._cut("the stream ended without [DONE]")
+            except httpx.RequestError as error:
                 raise self._cut(f"the connection broke: {error or type(error).__name__}") from error
-        raise self._cut("the stream ended without [DONE]")
+            completion = reply.whole(sent_ns)
+            await _read_to_end(events)
+        return completion
 
     @asynccontextmanager
     async def _open(self, body: bytes) -> AsyncIterator[httpx.Response]:
@@ -107,7 +126,7 @@ class OpenAIWire:
                 # The server had closed the pooled connection that we chose. Not a byte of a reply
                 # has come, so sending again cannot repeat anything.
                 response = await self._client.send(request, stream=True)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise EndpointUnreachable(
                 f"nothing answers at {self._url} ({error or type(error).__name__}); is the server "
                 "running, and is the endpoint's url right?",
@@ -187,7 +206,7 @@ class _StreamedReply:
         return Completion(
             text="".join(self.text),
             reasoning="".join(self.reasoning),
-            finish_reason=_FINISH_REASONS.get(self.finish_reason, "stop"),
+            finish_reason=finish_reason(self.finish_reason),
             usage=Usage(
                 input_tokens=self.usage.prompt_tokens,
                 output_tokens=self.usage.completion_tokens,
@@ -198,12 +217,40 @@ class _StreamedReply:
             phases=call_phases(
                 sent_ns=sent_ns,
                 first_token_ns=self.first_token_ns,
-                done_ns=self.last_token_ns or self.clock(),
+                done_ns=self.clock() if self.last_token_ns is None else self.last_token_ns,
                 timings=self.timings,
                 metrics=self.metrics,
             ),
             model_id=self.model_id or self.endpoint.model_id,
         )
+
+
+def _is_json(response: httpx.Response) -> bool:
+    # Some servers find the fault of a streamed call too late for a status: 200, and an error.
+    content_type: str = response.headers.get("content-type", "")
+    return content_type.startswith("application/json")
+
+
+async def _read_to_end(events: AsyncIterator[bytes]) -> None:
+    """Reads what follows a reply: nothing, but only then can the connection be used again."""
+    with suppress(TimeoutError, httpx.RequestError):
+        async with asyncio.timeout(_END_TIMEOUT_S):
+            async for _ in events:
+                pass
+
+
+def _authorization(api_key: str | None, *, endpoint: str) -> dict[str, str]:
+    # A key that was read from a file often still has its newline.
+    key = (api_key or "").strip()
+    if not key:
+        return {}
+    if not (key.isascii() and key.isprintable()):
+        # Without the key: messages end up in logs and traces.
+        raise ConfigurationInvalid(
+            f"the API key of endpoint '{endpoint}' holds characters that an HTTP header cannot; "
+            "only printable ASCII can"
+        )
+    return {"authorization": f"Bearer {key}"}
 
 
 def _payload(request: ChatRequest, model_id: str) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 
 from harness.errors import ConfigurationInvalid, did_you_mean
 from harness.inference.backend import Backend
@@ -36,6 +37,7 @@ class InferenceShim:
         return await backend.chat(request)
 
     async def aclose(self) -> None:
-        """Closes every backend."""
-        for backend in self._backends.values():
-            await backend.aclose()
+        """Closes every backend, even when one of them fails to."""
+        async with AsyncExitStack() as stack:
+            for backend in self._backends.values():
+                stack.push_async_callback(backend.aclose)

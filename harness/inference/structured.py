@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 
 from harness.errors import ReplyInvalid
 from harness.inference.completion import Completion
@@ -24,10 +24,11 @@ class ReplyType(Generic[T]):
     """
 
     def __init__(self, python_type: type[T]) -> None:
-        self._adapter: TypeAdapter[T] = TypeAdapter(python_type)
-        schema = self._adapter.json_schema()
-        self._wrapped = schema.get("type") != "object"
-        self.schema: JsonSchema = _wrap(schema) if self._wrapped else schema
+        self._adapter: TypeAdapter[Any] = TypeAdapter(python_type)
+        self._wrapped = self._adapter.json_schema().get("type") != "object"
+        if self._wrapped:
+            self._adapter = TypeAdapter(_envelope(python_type))
+        self.schema: JsonSchema = self._adapter.json_schema()
 
     def parse(self, completion: Completion, *, endpoint: str) -> T:
         """The reply as a value.
@@ -37,10 +38,7 @@ class ReplyType(Generic[T]):
         """
         text = completion.text
         try:
-            if self._wrapped:
-                envelope = _ENVELOPE.validate_json(text)
-                return self._adapter.validate_python(envelope.get("answer"))
-            return self._adapter.validate_json(text)
+            parsed = self._adapter.validate_json(text)
         except ValidationError as error:
             why = (
                 "max_output_tokens cut it short; raise it"
@@ -52,20 +50,12 @@ class ReplyType(Generic[T]):
                 endpoint=endpoint,
                 text=text,
             ) from error
+        value: T = parsed.answer if self._wrapped else parsed
+        return value
 
 
-_ENVELOPE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
-
-
-def _wrap(schema: dict[str, Any]) -> JsonSchema:
-    definitions = schema.pop("$defs", None)
-    wrapped: dict[str, Any] = {
-        "type": "object",
-        "properties": {"answer": schema},
-        "required": ["answer"],
-        "additionalProperties": False,
-    }
-    return wrapped if definitions is None else {**wrapped, "$defs": definitions}
+def _envelope(python_type: type[Any]) -> Any:  # noqa: ANN401 - a class made here has no static type
+    return create_model("Reply", __config__=ConfigDict(extra="forbid"), answer=(python_type, ...))
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -26,6 +26,7 @@ class Traced:
         prompt = "\n\n".join(f"[{m.role}]\n{m.content}" for m in request.messages)
         with tracer.span(
             "chat",
+            label=f"chat {request.role}" if request.role else "chat",
             model=request.model,
             role=request.role,
             temperature=request.temperature,

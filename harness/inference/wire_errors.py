@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from harness.errors import (
 
 _OVERFLOW = re.compile(
     r"exceed_context_size_error|context_length_exceeded|maximum context length"
-    r"|exceeds the available context size|inputs tokens \+ max_new_tokens",
+    r"|exceeds the available context size|`inputs` tokens \+ `max_new_tokens`",
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"model\b.*\b(not found|does not exist|not served)", re.IGNORECASE)
@@ -32,6 +33,7 @@ class _Complaint:
 
     message: str
     kind: str = ""
+    status: int | None = None
     prompt_tokens: int | None = None
     context_tokens: int | None = None
 
@@ -42,15 +44,19 @@ def error_from_reply(
     """The error that a reply with this status and body means.
 
     Args:
-        status: HTTP status; 200 for an error inside a stream that had begun.
+        status: HTTP status; 200 for an error inside a stream that had begun, which then may name
+            a status of its own.
         body: JSON in any of the four shapes, or anything else.
         headers: Of the reply, with lower-case names.
         endpoint: Tag of the endpoint.
         model_id: The model that was asked for.
     """
     complaint = _read(body)
+    if status == 200 and complaint.status is not None:
+        status = complaint.status
     said = complaint.message or f"HTTP {status} without a message"
-    if _OVERFLOW.search(f"{complaint.kind} {said}"):
+    everything = f"{complaint.kind} {said}"
+    if _OVERFLOW.search(everything):
         return ContextOverflow(
             f"{said}. Shorten the prompt, lower max_output_tokens, or serve a longer context",
             endpoint=endpoint,
@@ -63,16 +69,32 @@ def error_from_reply(
             "name of the variable that holds the key",
             endpoint=endpoint,
         )
-    if status == 404 or _NO_MODEL.search(said):
+    if _NO_MODEL.search(said) or (status == 404 and "model" in everything.lower()):
         return ModelNotFound(
             f"the server does not serve '{model_id}' ({said}); set the endpoint's model_id to a "
             "name that its /v1/models lists",
             endpoint=endpoint,
         )
     if status == 429:
-        return RateLimited(said, endpoint=endpoint, retry_after_s=_retry_after_s(headers))
+        return RateLimited(
+            f"the account is at its limit ({said}); wait, or make fewer calls side by side",
+            endpoint=endpoint,
+            retry_after_s=_retry_after_s(headers),
+        )
     if status == 503:
-        return Overloaded(said, endpoint=endpoint, retry_after_s=_retry_after_s(headers))
+        return Overloaded(
+            f"the server is loading or full ({said}); try again later",
+            endpoint=endpoint,
+            retry_after_s=_retry_after_s(headers),
+        )
+    return _server_error(status, said, endpoint=endpoint)
+
+
+def _server_error(status: int, said: str, *, endpoint: str) -> ServerError:
+    if status == 200:
+        return ServerError(f"the server sent an error for a reply: {said}", endpoint=endpoint)
+    if status == 404:
+        said += "; is the endpoint's url right? It usually ends in /v1"
     return ServerError(f"HTTP {status}: {said}", endpoint=endpoint, status=status)
 
 
@@ -85,12 +107,13 @@ def _read(body: bytes) -> _Complaint:
         return _Complaint(message=body.decode("utf-8", "replace").strip()[:500])
     if not isinstance(value, dict):
         return _Complaint(message=str(value)[:500])
-    inner = value.get("error", value)
+    inner = value.get("error") or value
     if not isinstance(inner, dict):
-        return _Complaint(message=str(inner))
+        return _Complaint(message=str(inner)[:500])
     return _Complaint(
         message=str(inner.get("message") or inner.get("detail") or "")[:500],
         kind=f"{inner.get('type', '')} {inner.get('code', '')}",
+        status=_whole(inner.get("code")),
         prompt_tokens=_whole(inner.get("n_prompt_tokens")),
         context_tokens=_whole(inner.get("n_ctx")),
     )
@@ -102,6 +125,7 @@ def _whole(value: object) -> int | None:
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     try:
-        return float(headers["retry-after"])
+        seconds = float(headers["retry-after"])
     except (KeyError, ValueError):
         return None  # absent, or an HTTP date, which model servers do not send
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None

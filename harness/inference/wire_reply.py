@@ -7,6 +7,13 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from harness.inference.completion import FinishReason
+
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "length": "length",
+    "content_filter": "content_filter",
+}
+
 
 class PromptTokensDetails(BaseModel):
     """Part of `usage`."""
@@ -25,9 +32,7 @@ class WireUsage(BaseModel):
 class LlamaTimings(BaseModel):
     """llama-server's `timings`, in milliseconds."""
 
-    cache_n: int | None = None
     prompt_ms: float
-    predicted_ms: float
 
 
 class VllmMetrics(BaseModel):
@@ -60,3 +65,8 @@ class Chunk(BaseModel):
     timings: LlamaTimings | None = None
     metrics: VllmMetrics | None = None
     error: object = None
+
+
+def finish_reason(said: str) -> FinishReason:
+    """What a server's word for it means; servers have more words, all for a proper end."""
+    return _FINISH_REASONS.get(said, "stop")

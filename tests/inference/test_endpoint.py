@@ -1,0 +1,71 @@
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from harness.inference import Endpoint
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"url": None}, "needs 'url', such as http"),
+        ({"backend": "vllm"}, "backend 'vllm' needs 'url'"),
+        ({"backend": "embedded"}, "needs 'path', the GGUF file"),
+        ({"path": None, "url": "http://h/v1", "backend": "embedded"}, "needs 'path'"),
+        ({"path": "m.gguf", "url": "http://h/v1"}, "an embedded endpoint has 'path' alone"),
+        ({"path": "m.gguf", "backend": "vllm"}, "'path' is for backend 'embedded'"),
+        ({"url": "127.0.0.1:8000/v1"}, "must start with http"),
+        ({"url": "ftp://h/v1"}, "must start with http"),
+        ({"url": "http://"}, "and a host"),
+        ({"url": "http:///v1"}, "and a host"),
+        ({"url": "http://h:port/v1"}, "is not an address: Invalid port"),
+        ({"url": "http://h:65536/v1"}, "ports end at 65535"),
+        ({"url": "http://h/v1\n"}, "is not an address"),
+        ({"url": "http://h/v1", "backend": "ollma"}, "'vllm', 'llamacpp', 'ollama'"),
+        ({"url": "http://h/v1", "modelid": "x"}, "Extra inputs are not permitted"),
+        ({"url": "http://h/v1", "timeout_s": 0}, "greater than 0"),
+        ({"url": "http://h/v1", "tag": ""}, "at least 1 character"),
+        ({"path": "m.gguf", "context_tokens": 255}, "greater than or equal to 256"),
+        ({"path": "m.gguf", "slots": 0}, "greater than or equal to 1"),
+        ({"path": "m.gguf", "slots": 65}, "less than or equal to 64"),
+        ({"path": "m.gguf", "threads": 0}, "greater than or equal to 1"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_told(fields, says):
+    with pytest.raises(ValidationError, match=says):
+        Endpoint.model_validate({"tag": "small", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "backend"),
+    [
+        ({"url": "http://h/v1"}, "openai"),
+        ({"url": "HTTPS://h:65535/v1"}, "openai"),
+        ({"url": "http://[::1]:8080"}, "openai"),
+        ({"url": "http://h/v1", "path": None}, "openai"),
+        ({"path": "m.gguf"}, "embedded"),
+        ({"backend": "litellm"}, "litellm"),
+        ({"backend": "litellm", "url": "http://h/v1"}, "litellm"),
+        ({"backend": "scripted"}, "scripted"),
+    ],
+    ids=str,
+)
+def test_what_is_left_out_follows_from_the_rest(fields, backend):
+    endpoint = Endpoint.model_validate({"tag": "small", **fields})
+
+    assert endpoint.backend == backend
+    assert endpoint.model_id == "small"
+
+
+def test_a_served_name_may_differ_from_the_tag():
+    assert Endpoint(tag="small", url="http://h/v1", model_id="org/Model").model_id == "org/Model"
+
+
+def test_an_endpoint_survives_being_written_down():
+    for endpoint in (
+        Endpoint(tag="a", path=Path("m.gguf"), threads=2),
+        Endpoint(tag="b", url="http://h/v1", backend="vllm", api_key_env="KEY"),
+    ):
+        assert Endpoint.model_validate_json(endpoint.model_dump_json()) == endpoint

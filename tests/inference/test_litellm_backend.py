@@ -1,0 +1,376 @@
+import asyncio
+import socket
+import subprocess
+import sys
+import warnings
+
+import pytest
+from loopback import (
+    DONE,
+    GONE_BEFORE_A_BYTE,
+    Loopback,
+    Reply,
+    delta,
+    error_reply,
+    event,
+    llama_server_stream,
+    vllm_stream,
+)
+
+from harness.errors import (
+    AuthenticationFailed,
+    CallTimeout,
+    ContextOverflow,
+    EndpointUnreachable,
+    ModelNotFound,
+    Overloaded,
+    RateLimited,
+    ServerError,
+    StreamCut,
+)
+from harness.inference import ChatRequest, Endpoint, Message, as_messages
+from harness.inference.litellm_backend import LiteLLMBackend
+
+REQUEST = ChatRequest(model="managed", messages=as_messages("Grüße, 日本"))
+TOKENS = llama_server_stream("Hel", "lo")[:3]
+PATIENCE_S = 10.0
+
+
+def backend_at(url, **fields):
+    endpoint = Endpoint.model_validate(
+        {
+            "tag": "managed",
+            "backend": "litellm",
+            "model_id": "openai/served-name",
+            "url": url,
+            **fields,
+        }
+    )
+    return LiteLLMBackend(endpoint, api_key="sk-secret")
+
+
+def ask(*replies, request=REQUEST, **fields):
+    """One call through litellm: the completion, and what the server received."""
+
+    async def main():
+        async with Loopback(replies) as server:
+            backend = backend_at(server.url, **fields)
+            try:
+                return await backend.chat(request), server.requests
+            finally:
+                await backend.aclose()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("stream", "cached_tokens"),
+    [
+        pytest.param(llama_server_stream("Grü", "ße"), 0, id="llama-server, nothing cached"),
+        pytest.param(llama_server_stream("Grü", "ße", cached_tokens=24), 24, id="24 cached"),
+        pytest.param(vllm_stream("Grü", "ße"), None, id="vLLM, which does not say"),
+    ],
+)
+def test_a_reply_carries_text_usage_and_the_cached_tokens_the_provider_told_of(
+    stream, cached_tokens
+):
+    completion, [received] = ask(Reply(steps=stream))
+
+    assert completion.text == "Grüße"
+    assert completion.finish_reason == "stop"
+    assert completion.usage.input_tokens == 31
+    assert completion.usage.output_tokens == 3
+    assert completion.usage.cached_tokens == cached_tokens
+    assert completion.model_id == "served-name"
+    assert received.headers["authorization"] == "Bearer sk-secret"
+
+
+def test_everything_that_was_asked_for_is_sent():
+    schema = {"type": "object", "properties": {"score": {"type": "integer"}}}
+    request = ChatRequest(
+        model="managed",
+        messages=(Message("system", "Be strict."), Message("user", "Judge.")),
+        max_output_tokens=64,
+        temperature=0.7,
+        frequency_penalty=0.5,
+        seed=0,
+        stop=("END",),
+        reply_schema=schema,
+    )
+
+    _, [received] = ask(Reply(steps=llama_server_stream("Hello")), request=request)
+
+    assert received.path == "/v1/chat/completions"
+    assert received.body == {
+        "model": "served-name",
+        "messages": [
+            {"role": "system", "content": "Be strict."},
+            {"role": "user", "content": "Judge."},
+        ],
+        "max_tokens": 64,
+        "temperature": 0.7,
+        "frequency_penalty": 0.5,
+        "seed": 0,
+        "stop": ["END"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "reply", "schema": schema, "strict": True},
+        },
+    }
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "content_filter"])
+def test_the_finish_reason_is_the_providers(reason):
+    completion, _ = ask(Reply(steps=llama_server_stream("Hello", finish_reason=reason)))
+
+    assert completion.finish_reason == reason
+
+
+def test_reasoning_is_kept_apart_and_its_first_token_counts():
+    thought = asyncio.Event()
+
+    async def main():
+        steps = (
+            delta(role="assistant", content=None),
+            delta(reasoning_content="Is it 4?"),
+            thought.wait,
+            *llama_server_stream("4")[1:],
+        )
+        async with Loopback([Reply(steps=steps)]) as server:
+            # The server says nothing more until the clock has been read for the thought.
+            reads = []
+
+            def clock():
+                reads.append(len(reads))
+                if len(reads) == 2:
+                    thought.set()
+                return reads[-1]
+
+            endpoint = Endpoint(
+                tag="managed", backend="litellm", model_id="openai/x", url=server.url
+            )
+            backend = LiteLLMBackend(endpoint, api_key="sk-secret", clock=clock)
+            async with asyncio.timeout(PATIENCE_S):
+                completion = await backend.chat(REQUEST)
+            await backend.aclose()
+            return completion
+
+    completion = asyncio.run(main())
+    assert (completion.text, completion.reasoning) == ("4", "Is it 4?")
+    assert (completion.sent_ns, completion.first_token_ns) == (0, 1)
+    assert [p.name for p in completion.phases] == ["prefill", "decode"]
+    assert completion.phases[-1].end_ns == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "match"),
+    [
+        pytest.param(
+            error_reply(401, {"error": {"message": "bad key", "code": "invalid_api_key"}}),
+            AuthenticationFailed,
+            r"credentials \(bad key\); set the endpoint's api_key_env",
+            id="401",
+        ),
+        pytest.param(
+            error_reply(403, {"error": {"message": "not yours"}}),
+            AuthenticationFailed,
+            "not yours",
+            id="403",
+        ),
+        pytest.param(
+            error_reply(404, {"error": {"message": "The model `x` does not exist."}}),
+            ModelNotFound,
+            "does not serve 'openai/served-name' .*model_id",
+            id="404",
+        ),
+        pytest.param(
+            error_reply(429, {"error": {"message": "slow down"}}, ("retry-after", "7")),
+            RateLimited,
+            "slow down",
+            id="429",
+        ),
+        pytest.param(
+            error_reply(500, {"error": {"message": "boom"}}), ServerError, "500: boom", id="500"
+        ),
+        pytest.param(
+            error_reply(503, {"error": {"message": "Loading model"}}, ("retry-after", "7")),
+            Overloaded,
+            "Loading model",
+            id="503",
+        ),
+        pytest.param(
+            error_reply(
+                400,
+                {
+                    "error": {
+                        "message": "request exceeds the available context size",
+                        "type": "exceed_context_size_error",
+                        "n_prompt_tokens": 4001,
+                        "n_ctx": 512,
+                    }
+                },
+            ),
+            ContextOverflow,
+            "Shorten the prompt",
+            id="context",
+        ),
+        pytest.param(
+            GONE_BEFORE_A_BYTE,
+            EndpointUnreachable,
+            "nothing answers at http://127",
+            id="hung up",
+        ),
+        pytest.param(Reply(steps=TOKENS), StreamCut, "without a finish reason", id="no reason"),
+        pytest.param(
+            Reply(steps=(*TOKENS, DONE)), StreamCut, "without a finish reason", id="no reason, DONE"
+        ),
+        pytest.param(
+            Reply(steps=TOKENS, ending="reset"), StreamCut, "was cut off", id="reset in the middle"
+        ),
+        pytest.param(
+            Reply(steps=(*TOKENS, event({"error": {"message": "boom", "code": 500}}))),
+            StreamCut,
+            "was cut off.*boom",
+            id="error in the stream",
+        ),
+    ],
+)
+def test_an_error_becomes_the_one_it_means_after_one_attempt(reply, error, match):
+    async def main():
+        async with Loopback([reply]) as server:
+            backend = backend_at(server.url)
+            with pytest.raises(error, match=f"^managed: .*{match}") as caught:
+                await backend.chat(REQUEST)
+            await backend.aclose()
+            assert len(server.requests) == 1
+            return caught.value
+
+    caught = asyncio.run(main())
+    assert type(caught) is error
+    if isinstance(caught, Overloaded):
+        assert caught.retry_after_s == 7.0
+    if isinstance(caught, ContextOverflow):
+        assert (caught.prompt_tokens, caught.context_tokens) == (4001, 512)
+
+
+def test_a_port_where_nothing_listens_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with pytest.raises(EndpointUnreachable, match=f"nothing answers at {url}"):
+            asyncio.run(backend_at(url).chat(REQUEST))
+
+
+def test_a_missing_key_is_not_taken_for_a_failing_server(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    backend = LiteLLMBackend(Endpoint(tag="managed", backend="litellm", model_id="openai/x"))
+
+    with pytest.raises(AuthenticationFailed, match="api_key_env"):
+        asyncio.run(backend.chat(REQUEST))
+
+
+def test_a_model_without_a_provider_is_told_what_to_write():
+    backend = LiteLLMBackend(Endpoint(tag="managed", backend="litellm", model_id="no-prefix"))
+
+    with pytest.raises(ServerError, match=r"(?s)LLM Provider NOT provided.*model=no-prefix"):
+        asyncio.run(backend.chat(REQUEST))
+
+
+def test_a_call_ends_when_its_time_is_over_and_hangs_up():
+    async def main():
+        async with Loopback([Reply(steps=TOKENS, ending="hold")]) as server:
+            backend = backend_at(server.url, timeout_s=0.2)
+            with pytest.raises(CallTimeout, match=r"timeout_s = 0\.2 s"):
+                await backend.chat(REQUEST)
+            async with asyncio.timeout(PATIENCE_S):
+                await server.hung_up.wait()
+            await backend.aclose()
+
+    asyncio.run(main())
+
+
+def test_cancelling_a_call_hangs_up():
+    async def main():
+        async with Loopback([Reply(steps=TOKENS, ending="hold")]) as server:
+            backend = backend_at(server.url)
+            async with asyncio.TaskGroup() as group:
+                call = group.create_task(backend.chat(REQUEST))
+                await server.holding.wait()
+                call.cancel()
+            assert call.cancelled()
+            async with asyncio.timeout(PATIENCE_S):
+                await server.hung_up.wait()
+            await backend.aclose()
+
+    asyncio.run(main())
+
+
+def test_closing_closes_the_connections_that_litellm_would_keep():
+    async def main():
+        # Another request would be answered: the connection is in good order, and kept.
+        async with Loopback([Reply(steps=vllm_stream("Hello"))] * 3) as server:
+            first, second = backend_at(server.url), backend_at(server.url)
+            await first.chat(REQUEST)
+            await second.chat(REQUEST)
+            assert server.open_connections == 1
+            await first.aclose()
+            async with asyncio.timeout(PATIENCE_S):
+                await server.deserted.wait()
+            # litellm shares its connections between backends: the other makes itself a new one.
+            await second.chat(REQUEST)
+            await second.aclose()
+
+    asyncio.run(main())
+
+
+def test_users_see_none_of_its_warnings():
+    # As a program would have them: all shown, and those of our own calls among them.
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        ask(Reply(steps=llama_server_stream("Hello", cached_tokens=24)))
+    assert shown == []
+
+
+OFFLINE = """
+import asyncio, logging, sys
+
+contacts = {"socket.connect", "socket.getaddrinfo", "socket.sendto"}
+calls = []
+sys.addaudithook(lambda name, args: calls.append((name, args)) if name in contacts else None)
+
+import harness.inference
+slow = {"litellm", "openai", "xllamacpp"} & set(sys.modules)
+assert not slow, slow
+
+from harness.errors import ServerError
+from harness.inference import ChatRequest, Endpoint, as_messages
+from harness.inference.litellm_backend import LiteLLMBackend
+
+backend = LiteLLMBackend(Endpoint(tag="managed", backend="litellm", model_id="no-prefix"))
+assert "litellm" not in sys.modules
+try:
+    # litellm finds out by itself that there is no such provider.
+    asyncio.run(backend.chat(ChatRequest(model="managed", messages=as_messages("Write."))))
+except ServerError:
+    assert "litellm" in sys.modules
+else:
+    raise AssertionError("a model without a provider was accepted")
+assert not calls, calls
+assert logging.getLogger().handlers == []
+"""
+
+
+def test_litellm_is_imported_at_the_first_call_without_network_or_noise():
+    # A process of its own: here its modules are loaded.
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", OFFLINE],
+        env={},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,645 @@
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+import pytest
+from loopback import (
+    DONE,
+    GONE_BEFORE_A_BYTE,
+    TIMINGS,
+    Loopback,
+    Reply,
+    chunk,
+    delta,
+    error_reply,
+    event,
+    llama_server_stream,
+    usage,
+    vllm_stream,
+)
+
+from harness.errors import (
+    AuthenticationFailed,
+    CallTimeout,
+    ConfigurationInvalid,
+    ContextOverflow,
+    EndpointUnreachable,
+    ModelNotFound,
+    Overloaded,
+    RateLimited,
+    ServerError,
+    StreamCut,
+)
+from harness.inference import ChatRequest, Endpoint, Message, OpenAIWire, Phase
+from harness.trace import ManualClock, monotonic
+
+REQUEST = ChatRequest(model="judge", messages=(Message("user", "Grüße, 日本"),))
+WHOLE = Reply(steps=llama_server_stream("Hel", "lo"))
+PATIENCE_S = 10.0
+"""For what happens at once or never."""
+
+
+@asynccontextmanager
+async def wire_to(*replies, api_key=None, clock=monotonic, **fields):
+    """A wire, and the server it leads to."""
+    async with Loopback(replies) as server:
+        endpoint = Endpoint.model_validate(
+            {"tag": "judge", "url": server.url, "model_id": "served-name", **fields}
+        )
+        wire = OpenAIWire(endpoint, api_key=api_key, clock=clock)
+        try:
+            yield wire, server
+        finally:
+            await wire.aclose()
+
+
+def ask(*replies, request=REQUEST, **how):
+    """One call: the completion, and the server with what it received."""
+
+    async def main():
+        async with wire_to(*replies, **how) as (wire, server):
+            return await wire.chat(request), server
+
+    return asyncio.run(main())
+
+
+def ask_in_vain(*replies, error, match, **how):
+    """One call that fails: the error, and the server."""
+
+    async def main():
+        async with wire_to(*replies, **how) as (wire, server):
+            with pytest.raises(error, match=match) as caught:
+                await wire.chat(REQUEST)
+            assert type(caught.value) is error
+            assert caught.value.endpoint == "judge"
+            return caught.value, server
+
+    return asyncio.run(main())
+
+
+# --- what is sent ----------------------------------------------------------------------------
+
+
+def test_a_plain_request_is_sent_as_it_is_and_nothing_more():
+    _, server = ask(WHOLE)
+
+    [received] = server.requests
+    assert received.path == "/v1/chat/completions"
+    assert received.headers["content-type"] == "application/json"
+    assert received.body == {
+        "model": "served-name",
+        "messages": [{"role": "user", "content": "Grüße, 日本"}],
+        "max_tokens": 512,
+        "temperature": 0.0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_everything_that_was_asked_for_is_sent():
+    schema = {"type": "object", "properties": {"score": {"type": "integer"}}}
+    request = ChatRequest(
+        model="judge",
+        messages=(
+            Message("system", "Be strict."),
+            Message("user", "Judge."),
+            Message("assistant", "Well…"),
+        ),
+        role="evaluator",
+        max_output_tokens=64,
+        temperature=0.7,
+        frequency_penalty=0.5,
+        seed=0,
+        stop=("\n\n", "END"),
+        reply_schema=schema,
+    )
+
+    _, server = ask(WHOLE, request=request)
+
+    assert server.requests[0].body == {
+        "model": "served-name",
+        "messages": [
+            {"role": "system", "content": "Be strict."},
+            {"role": "user", "content": "Judge."},
+            {"role": "assistant", "content": "Well…"},
+        ],
+        "max_tokens": 64,
+        "temperature": 0.7,
+        "frequency_penalty": 0.5,
+        "seed": 0,
+        "stop": ["\n\n", "END"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "reply", "schema": schema, "strict": True},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("api_key", "sent"),
+    [
+        pytest.param("sk-1", "Bearer sk-1", id="a key"),
+        pytest.param("sk-1\n", "Bearer sk-1", id="a key with the newline of its file"),
+        pytest.param(None, None, id="no key"),
+        pytest.param("", None, id="an empty key"),
+    ],
+)
+def test_a_key_is_sent_when_there_is_one(api_key, sent):
+    _, server = ask(WHOLE, api_key=api_key)
+
+    assert server.requests[0].headers.get("authorization") == sent
+
+
+@pytest.mark.parametrize("api_key", ["clé-1", "sk-1\nsk-2"])
+def test_a_key_that_no_header_can_carry_is_refused_at_once_and_not_shown(api_key):
+    endpoint = Endpoint(tag="judge", url="http://127.0.0.1:9/v1")
+
+    with pytest.raises(ConfigurationInvalid, match="API key of endpoint 'judge'") as caught:
+        OpenAIWire(endpoint, api_key=api_key)
+    assert "-1" not in str(caught.value)
+
+
+def test_a_url_may_end_in_a_slash():
+    async def main():
+        async with Loopback([WHOLE]) as server:
+            wire = OpenAIWire(Endpoint(tag="judge", url=server.url + "/"))
+            await wire.chat(REQUEST)
+            await wire.aclose()
+            assert server.requests[0].path == "/v1/chat/completions"
+
+    asyncio.run(main())
+
+
+def test_no_proxy_stands_between_us_and_this_machine(monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    completion, _ = ask(WHOLE)
+
+    assert completion.text == "Hello"
+
+
+# --- what comes back -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stream", "cached_tokens"),
+    [
+        pytest.param(llama_server_stream("Hel", "lo"), 0, id="llama-server, nothing cached"),
+        pytest.param(llama_server_stream("Hel", "lo", cached_tokens=24), 24, id="24 cached"),
+        pytest.param(vllm_stream("Hel", "lo"), None, id="vLLM, which does not say"),
+        pytest.param(vllm_stream("Hel", "lo", cached_tokens=16), 16, id="vLLM with its flag"),
+        pytest.param(
+            vllm_stream("Hel", "lo", metrics={"queue_time_ms": 1.5}), None, id="vLLM with metrics"
+        ),
+    ],
+)
+def test_a_reply_carries_text_usage_and_the_servers_name_for_the_model(stream, cached_tokens):
+    completion, _ = ask(Reply(steps=stream))
+
+    assert completion.text == "Hello"
+    assert completion.reasoning == ""
+    assert completion.finish_reason == "stop"
+    assert completion.usage.input_tokens == 31
+    assert completion.usage.output_tokens == 3
+    assert completion.usage.cached_tokens == cached_tokens
+    assert completion.model_id == "served-name"
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        ("tool_calls", "stop"),
+        ("eos", "stop"),
+    ],
+)
+def test_a_finish_reason_is_one_of_three(said, meant):
+    completion, _ = ask(Reply(steps=llama_server_stream("Hello", finish_reason=said)))
+
+    assert completion.finish_reason == meant
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_reasoning_is_kept_apart_from_the_answer(field):
+    stream = (
+        delta(role="assistant", content=None),
+        delta(**{field: "Is it 4? "}),
+        delta(**{field: "Yes."}),
+        *vllm_stream("4")[1:],
+    )
+
+    completion, _ = ask(Reply(steps=stream))
+
+    assert completion.text == "4"
+    assert completion.reasoning == "Is it 4? Yes."
+
+
+def test_a_reply_may_be_empty():
+    completion, _ = ask(Reply(steps=llama_server_stream()))
+
+    assert completion.text == ""
+    assert completion.first_token_ns is None
+
+
+@pytest.mark.parametrize("size", [1, 3, 64, 100_000], ids="chunks of {} bytes".format)
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+def test_a_reply_does_not_depend_on_how_its_bytes_were_cut(size, line_end):
+    text = "Grüße ☃\u2028日本\u0085 “x” 🦫"
+    ping = b": ping\n\n"
+    stream = ping + ping.join(llama_server_stream(*text.split(" "), " ", *text))
+    stream = stream.replace(b"\n", line_end)
+    steps = tuple(stream[at : at + size] for at in range(0, len(stream), size))
+
+    completion, _ = ask(Reply(steps=steps))
+
+    assert completion.text == text.replace(" ", "") + " " + text
+
+
+def test_details_beside_the_choices_do_not_disturb():
+    stream = (
+        chunk(choices=[], prompt_filter_results=[{"index": 0}]),
+        delta(content="Hello", tool_calls=None, refusal=None),
+        delta(finish_reason="stop", logprobs=None),
+        chunk(choices=[], usage=usage(completion_tokens_details={"reasoning_tokens": 0})),
+        DONE,
+    )
+
+    completion, _ = ask(Reply(steps=stream))
+
+    assert completion.text == "Hello"
+    assert completion.usage.cached_tokens is None
+
+
+# --- when ------------------------------------------------------------------------------------
+
+
+class WatchedClock(ManualClock):
+    """Lets a server wait until the client has looked at the time."""
+
+    def __init__(self):
+        super().__init__(start_ns=1_000_000_000)
+        self.looks = asyncio.Semaphore(0)
+
+    def __call__(self):
+        self.looks.release()
+        return super().__call__()
+
+
+def timed(*last_chunks):
+    """A call whose first token comes after 100 ms and whose last after 400 ms."""
+    clock = WatchedClock()
+    steps = (
+        clock.looks.acquire,  # the request was sent
+        lambda: clock.advance(ms=60),
+        delta(role="assistant", content=""),  # not a token
+        lambda: clock.advance(ms=40),
+        delta(content="Hel"),
+        clock.looks.acquire,
+        lambda: clock.advance(ms=300),
+        delta(content="lo"),
+        clock.looks.acquire,
+        lambda: clock.advance(ms=50),
+        delta(finish_reason="stop"),
+        *last_chunks,
+        DONE,
+    )
+    completion, _ = ask(Reply(steps=steps), clock=clock)
+    return completion
+
+
+def phase(name, start_ms, end_ms, source):
+    return Phase(name=name, start_ns=start_ms * 1_000_000, end_ns=end_ms * 1_000_000, source=source)
+
+
+@pytest.mark.parametrize(
+    ("told", "before_the_first_token"),
+    [
+        pytest.param({}, [phase("prefill", 1000, 1100, "derived")], id="nothing"),
+        pytest.param(
+            {"timings": TIMINGS},
+            [phase("queue", 1000, 1070, "derived"), phase("prefill", 1070, 1100, "reported")],
+            id="llama-server's timings",
+        ),
+        pytest.param(
+            {"metrics": {"queue_time_ms": 20.0, "time_to_first_token_ms": 90.0}},
+            [phase("queue", 1000, 1020, "reported"), phase("prefill", 1020, 1100, "derived")],
+            id="vLLM's metrics",
+        ),
+        pytest.param(
+            {"metrics": None}, [phase("prefill", 1000, 1100, "derived")], id="vLLM without its flag"
+        ),
+    ],
+)
+def test_phases_run_from_the_request_to_the_last_token(told, before_the_first_token):
+    completion = timed(chunk(choices=[], usage=usage(), **told))
+
+    assert completion.sent_ns == 1_000_000_000
+    assert completion.first_token_ns == 1_100_000_000
+    assert completion.phases == (*before_the_first_token, phase("decode", 1100, 1400, "measured"))
+
+
+def test_a_thought_is_a_token_too():
+    clock = WatchedClock()
+    steps = (
+        clock.looks.acquire,
+        lambda: clock.advance(ms=10),
+        delta(reasoning_content="Hm."),
+        clock.looks.acquire,
+        lambda: clock.advance(ms=10),
+        *llama_server_stream("4"),
+    )
+
+    completion, _ = ask(Reply(steps=steps), clock=clock)
+
+    assert completion.first_token_ns == 1_010_000_000
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "match"),
+    [
+        pytest.param(
+            error_reply(401, {"error": "Unauthorized"}),
+            AuthenticationFailed,
+            "^judge: the server refused the credentials .*api_key_env",
+            id="credentials",
+        ),
+        pytest.param(
+            error_reply(404, {"error": {"message": "The model `x` does not exist."}}),
+            ModelNotFound,
+            "^judge: the server does not serve 'served-name' .*model_id",
+            id="model",
+        ),
+        pytest.param(
+            error_reply(400, {"error": {"message": "maximum context length is 2048 tokens"}}),
+            ContextOverflow,
+            "^judge: .*2048 tokens. Shorten the prompt",
+            id="context",
+        ),
+        pytest.param(
+            error_reply(429, {"error": {"message": "slow down"}}, ("Retry-After", "7")),
+            RateLimited,
+            r"^judge: the account is at its limit \(slow down\); wait",
+            id="rate",
+        ),
+        pytest.param(
+            error_reply(503, {"error": {"message": "Loading model"}}, ("Retry-After", "7")),
+            Overloaded,
+            r"^judge: the server is loading or full \(Loading model\)",
+            id="load",
+        ),
+        pytest.param(
+            error_reply(500, {"error": {"message": "boom"}}),
+            ServerError,
+            "^judge: HTTP 500: boom",
+            id="server",
+        ),
+        pytest.param(
+            error_reply(502, None, raw=b"<h1>Bad Gateway</h1>"),
+            ServerError,
+            "^judge: HTTP 502: .*Bad Gateway",
+            id="gateway",
+        ),
+        pytest.param(
+            error_reply(
+                200,
+                {"object": "error", "message": "longer than the maximum context length"},
+            ),
+            ContextOverflow,
+            "^judge: longer than",
+            id="an error with status 200, as SGLang answers streamed calls",
+        ),
+    ],
+)
+def test_a_refusal_becomes_the_error_it_means_and_names_the_endpoint(reply, error, match):
+    caught, server = ask_in_vain(reply, error=error, match=match)
+
+    assert len(server.requests) == 1
+    if isinstance(caught, Overloaded):
+        assert caught.retry_after_s == 7.0
+
+
+TOKENS = llama_server_stream("Hel", "lo")[:3]
+FINISHED = delta(finish_reason="stop")
+USAGE = chunk(choices=[], usage=usage())
+BOOM = event({"error": {"code": 500, "message": "boom", "type": "server_error"}})
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "match"),
+    [
+        pytest.param(
+            Reply(steps=(*TOKENS, BOOM)), ServerError, "HTTP 500: boom", id="error, then close"
+        ),
+        pytest.param(
+            Reply(steps=(*TOKENS, BOOM, DONE)),
+            ServerError,
+            "HTTP 500: boom",
+            id="error, then [DONE]",
+        ),
+        pytest.param(
+            Reply(steps=(*TOKENS, event({"error": "boom"}), DONE)),
+            ServerError,
+            "sent an error for a reply: boom",
+            id="error as a string",
+        ),
+        pytest.param(
+            Reply(steps=(*TOKENS, FINISHED, USAGE)),
+            StreamCut,
+            r"without \[DONE\]",
+            id="closed without [DONE]",
+        ),
+        pytest.param(Reply(steps=TOKENS), StreamCut, r"without \[DONE\]", id="tokens alone"),
+        pytest.param(Reply(), StreamCut, r"without \[DONE\]", id="nothing at all"),
+        pytest.param(
+            Reply(steps=(*TOKENS, USAGE, DONE)),
+            StreamCut,
+            "without its finish reason",
+            id="[DONE] without a finish reason",
+        ),
+        pytest.param(
+            Reply(steps=(*TOKENS, FINISHED, DONE)),
+            StreamCut,
+            "without its usage",
+            id="[DONE] without usage",
+        ),
+        pytest.param(
+            Reply(steps=(*TOKENS, b"data: {not JSON}\n\n")),
+            StreamCut,
+            "holds what is not a chunk: b'{not JSON}'",
+            id="not JSON",
+        ),
+        pytest.param(
+            Reply(steps=(*TOKENS, FINISHED, USAGE[:40])),
+            StreamCut,
+            "holds what is not a chunk",
+            id="ended within a line",
+        ),
+        pytest.param(
+            Reply(steps=TOKENS, ending="close"),
+            StreamCut,
+            "the reply was cut off: the connection broke",
+            id="connection closed in the middle",
+        ),
+        pytest.param(
+            Reply(steps=TOKENS, ending="reset"),
+            StreamCut,
+            "the reply was cut off: the connection broke",
+            id="connection reset in the middle",
+        ),
+        pytest.param(
+            Reply(ending="reset"), StreamCut, "the connection broke", id="reset after the headers"
+        ),
+        pytest.param(
+            Reply(status=500, steps=(b'{"error": ',), ending="reset"),
+            StreamCut,
+            "the connection broke",
+            id="reset within a refusal",
+        ),
+        pytest.param(
+            Reply(
+                headers=(("content-type", "text/event-stream"), ("content-encoding", "gzip")),
+                steps=TOKENS,
+            ),
+            StreamCut,
+            "the connection broke",
+            id="not the encoding it claims to be",
+        ),
+    ],
+)
+def test_a_part_of_a_reply_is_never_a_reply(reply, error, match):
+    _, server = ask_in_vain(reply, error=error, match=f"^judge: .*{match}")
+
+    assert len(server.requests) == 1
+
+
+def test_an_error_in_a_stream_has_the_status_it_names():
+    caught, _ = ask_in_vain(Reply(steps=(*TOKENS, BOOM)), error=ServerError, match="boom")
+
+    assert caught.status == 500
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(Reply(ending="hold"), id="headers alone"),
+        pytest.param(Reply(head=False, ending="hold"), id="nothing"),
+        pytest.param(Reply(steps=TOKENS, ending="hold"), id="part of a reply"),
+        pytest.param(Reply(status=500, ending="hold"), id="part of a refusal"),
+    ],
+)
+def test_a_call_ends_when_its_time_is_over_and_hangs_up(reply):
+    async def main():
+        async with wire_to(reply, timeout_s=0.1) as (wire, server):
+            with pytest.raises(CallTimeout, match=r"^judge: .* within timeout_s = 0\.1 s"):
+                await wire.chat(REQUEST)
+            async with asyncio.timeout(PATIENCE_S):
+                await server.hung_up.wait()
+
+    asyncio.run(main())
+
+
+def test_cancelling_a_call_hangs_up():
+    async def main():
+        async with wire_to(Reply(steps=TOKENS, ending="hold")) as (wire, server):
+            async with asyncio.TaskGroup() as group:
+                call = group.create_task(wire.chat(REQUEST))
+                await server.holding.wait()
+                call.cancel()
+            assert call.cancelled()
+            async with asyncio.timeout(PATIENCE_S):
+                await server.hung_up.wait()
+
+    asyncio.run(main())
+
+
+def test_a_port_where_nothing_listens_is_named_with_what_to_check():
+    with socket.socket() as taken:
+        # Bound, so that nobody else takes it, but not listening.
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with pytest.raises(EndpointUnreachable, match=f"{url}/chat/completions .*is the server"):
+            asyncio.run(OpenAIWire(Endpoint(tag="judge", url=url)).chat(REQUEST))
+
+
+def test_a_host_that_does_not_exist_is_named():
+    url = "http://nowhere.invalid/v1"
+    with pytest.raises(EndpointUnreachable, match=r"^judge: nothing answers at http://nowhere"):
+        asyncio.run(OpenAIWire(Endpoint(tag="judge", url=url)).chat(REQUEST))
+
+
+# --- connections -----------------------------------------------------------------------------
+
+
+def test_calls_one_after_another_share_a_connection():
+    async def main():
+        async with wire_to(WHOLE, error_reply(500, {"error": "boom"}), WHOLE) as (wire, server):
+            await wire.chat(REQUEST)
+            with pytest.raises(ServerError):
+                await wire.chat(REQUEST)
+            await wire.chat(REQUEST)
+            assert server.connections == 1
+
+    asyncio.run(main())
+
+
+def test_calls_side_by_side_have_a_connection_each():
+    async def main():
+        both = asyncio.Barrier(2)
+        reply = Reply(steps=(both.wait, *llama_server_stream("Hello")))
+        async with wire_to(reply, reply) as (wire, server):
+            completions = await asyncio.gather(wire.chat(REQUEST), wire.chat(REQUEST))
+            assert [c.text for c in completions] == ["Hello", "Hello"]
+            assert server.connections == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ending", ["close", "reset"])
+def test_a_connection_that_had_gone_stale_is_replaced_once(ending):
+    async def main():
+        gone = Reply(head=False, ending=ending)
+        async with wire_to(WHOLE, gone, WHOLE) as (wire, server):
+            await wire.chat(REQUEST)
+            completion = await wire.chat(REQUEST)
+            assert completion.text == "Hello"
+            assert [r.connection for r in server.requests] == [1, 1, 2]
+            assert server.requests[1].body == server.requests[2].body
+
+    asyncio.run(main())
+
+
+def test_a_server_that_hangs_up_twice_is_not_asked_again():
+    _, server = ask_in_vain(
+        GONE_BEFORE_A_BYTE,
+        GONE_BEFORE_A_BYTE,
+        WHOLE,
+        error=EndpointUnreachable,
+        match="nothing answers at",
+    )
+
+    assert len(server.requests) == 2
+
+
+def test_a_server_that_never_ends_its_stream_after_done_has_replied_all_the_same():
+    async def main():
+        endless = Reply(steps=llama_server_stream("Hello"), ending="hold")
+        async with wire_to(endless, timeout_s=PATIENCE_S) as (wire, server):
+            assert (await wire.chat(REQUEST)).text == "Hello"
+            async with asyncio.timeout(PATIENCE_S):
+                await server.hung_up.wait()
+
+    asyncio.run(main())
+
+
+def test_what_comes_after_done_is_not_part_of_the_reply():
+    completion, _ = ask(Reply(steps=(*llama_server_stream("Hello"), delta(content="!"), BOOM)))
+
+    assert completion.text == "Hello"

@@ -1,0 +1,140 @@
+import asyncio
+import random
+
+import pytest
+
+from harness.errors import (
+    AuthenticationFailed,
+    CallTimeout,
+    ContextOverflow,
+    EndpointUnreachable,
+    ModelNotFound,
+    Overloaded,
+    RateLimited,
+    ReplyInvalid,
+    ServerError,
+    StreamCut,
+)
+from harness.inference import (
+    ChatRequest,
+    Retrying,
+    RetryPolicy,
+    ScriptedBackend,
+    as_messages,
+    retry_delay_s,
+)
+
+REQUEST = ChatRequest(model="m", messages=as_messages("Write."))
+POLICY = RetryPolicy(max_attempts=4, base_s=0.5, cap_s=1.5)
+AT_ONCE = RetryPolicy(max_attempts=4, base_s=0.0)
+BUSY = Overloaded("loading", endpoint="m")
+CUT = StreamCut("it broke off", endpoint="m")
+
+
+def delay_s(error, *, attempt=1, jitter=1.0):
+    return retry_delay_s(error, attempt=attempt, policy=POLICY, jitter=jitter)
+
+
+@pytest.mark.parametrize(
+    ("error", "may_pass"),
+    [
+        (BUSY, True),
+        (RateLimited("slow down", endpoint="m"), True),
+        (CUT, True),
+        (ServerError("boom", endpoint="m", status=500), True),
+        (ServerError("boom", endpoint="m", status=502), True),
+        (ServerError("no such field", endpoint="m", status=400), False),
+        (ServerError("not loaded", endpoint="m"), False),
+        (EndpointUnreachable("refused", endpoint="m"), False),
+        (AuthenticationFailed("no", endpoint="m"), False),
+        (ModelNotFound("no", endpoint="m"), False),
+        (ContextOverflow("too long", endpoint="m"), False),
+        (CallTimeout("300 s", endpoint="m"), False),
+        (ReplyInvalid("not JSON", endpoint="m", text=""), False),
+    ],
+    ids=lambda value: f"{type(value).__name__}: {value}" if isinstance(value, Exception) else "",
+)
+def test_only_what_may_pass_is_tried_again(error, may_pass):
+    assert (delay_s(error) is not None) == may_pass
+
+
+@pytest.mark.parametrize(
+    ("attempt", "jitter", "expected"),
+    [
+        pytest.param(1, 0.0, 0.0, id="no wait at the lower end"),
+        pytest.param(1, 0.5, 0.25, id="half the first bound"),
+        pytest.param(1, 1.0, 0.5, id="the first bound"),
+        pytest.param(2, 1.0, 1.0, id="twice that"),
+        pytest.param(3, 1.0, 1.5, id="the cap"),
+        pytest.param(4, 1.0, None, id="no attempt is left"),
+    ],
+)
+def test_waits_grow_to_the_cap_until_attempts_run_out(attempt, jitter, expected):
+    assert delay_s(BUSY, attempt=attempt, jitter=jitter) == expected
+
+
+@pytest.mark.parametrize("asked_s", [0.0, 0.2, 30.0])
+@pytest.mark.parametrize("error_class", [Overloaded, RateLimited])
+def test_a_server_that_says_how_long_to_wait_is_obeyed(error_class, asked_s):
+    error = error_class("busy", endpoint="m", retry_after_s=asked_s)
+
+    assert delay_s(error, jitter=0.5) == asked_s
+    assert delay_s(error, attempt=4) is None
+
+
+def chat(replies, policy=AT_ONCE):
+    """What comes of a call behind the policy, and how many attempts it took."""
+
+    async def main():
+        backend = ScriptedBackend(replies)
+        retrying = Retrying(backend, policy=policy, randomness=random.Random(7))
+        try:
+            outcome = (await retrying.chat(REQUEST)).text
+        except Exception as error:  # noqa: BLE001 - whatever leaves a call is the outcome
+            outcome = error
+        assert all(request is REQUEST for request in backend.requests)
+        return outcome, len(backend.requests)
+
+    return asyncio.run(main())
+
+
+def test_a_call_is_repeated_until_it_succeeds():
+    assert chat([BUSY, CUT, "A draft."]) == ("A draft.", 3)
+
+
+def test_the_last_error_is_raised_when_attempts_run_out():
+    assert chat([CUT, CUT, CUT, BUSY, "too late"]) == (BUSY, 4)
+
+
+def test_an_error_that_will_not_pass_is_raised_at_once():
+    refused = AuthenticationFailed("no", endpoint="m")
+    assert chat([refused, "never asked for"]) == (refused, 1)
+
+
+def test_a_fault_of_the_program_is_not_retried():
+    outcome, attempts = chat([])
+    assert isinstance(outcome, LookupError)
+    assert attempts == 1
+
+
+def test_the_servers_word_goes_before_the_policys_wait():
+    # With the policy's own wait this would take most of an hour.
+    patient = RetryPolicy(max_attempts=2, base_s=3600.0, cap_s=3600.0)
+    busy = RateLimited("slow down", endpoint="m", retry_after_s=0.0)
+    assert chat([busy, "A draft."], policy=patient) == ("A draft.", 2)
+
+
+def test_waits_are_drawn_from_the_given_generator():
+    drawn = []
+
+    class Watched(random.Random):
+        def random(self):
+            drawn.append(super().random())
+            return drawn[-1]
+
+    async def main():
+        backend = ScriptedBackend([CUT, "A draft."])
+        await Retrying(backend, policy=AT_ONCE, randomness=Watched(7)).chat(REQUEST)
+
+    asyncio.run(main())
+    assert drawn == [random.Random(7).random()]

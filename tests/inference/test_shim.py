@@ -1,0 +1,56 @@
+import asyncio
+
+import pytest
+
+from harness.errors import ConfigurationInvalid
+from harness.inference import ChatRequest, InferenceShim, ScriptedBackend, as_messages
+
+
+def request(model):
+    return ChatRequest(model=model, messages=as_messages("Write."))
+
+
+def test_each_request_goes_to_the_backend_of_its_model():
+    async def main():
+        shim = InferenceShim({"small": ScriptedBackend(["s"]), "large": ScriptedBackend(["l"])})
+        assert (await shim.chat(request("large"))).text == "l"
+        assert (await shim.chat(request("small"))).text == "s"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("tags", "says"),
+    [
+        (["qwen2.5-7b", "llama"], "no endpoint is called 'qwen-7b'; did you mean 'qwen2.5-7b'?"),
+        (["zeta", "alpha"], "known: alpha, zeta"),
+        ([], "there are none"),
+    ],
+    ids=["a near one", "none near", "none at all"],
+)
+def test_an_unknown_tag_is_told_what_there_is(tags, says):
+    shim = InferenceShim({tag: ScriptedBackend([]) for tag in tags})
+
+    with pytest.raises(ConfigurationInvalid, match=says.replace("?", r"\?")):
+        asyncio.run(shim.chat(request("qwen-7b")))
+
+
+def test_every_backend_is_closed_even_when_one_fails_to():
+    closed = []
+
+    class Closing(ScriptedBackend):
+        def __init__(self, tag, error=None):
+            super().__init__([])
+            self.tag, self.error = tag, error
+
+        async def aclose(self):
+            closed.append(self.tag)
+            if self.error:
+                raise self.error
+
+    backends = [Closing("a"), Closing("b", OSError("stuck")), Closing("c")]
+    shim = InferenceShim({backend.tag: backend for backend in backends})
+
+    with pytest.raises(OSError, match="stuck"):
+        asyncio.run(shim.aclose())
+    assert sorted(closed) == ["a", "b", "c"]

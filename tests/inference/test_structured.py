@@ -1,0 +1,160 @@
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, Field, Strict
+
+from harness.errors import ReplyInvalid
+from harness.inference import Completion, ReplyType, Usage
+
+
+class Finding(BaseModel):
+    line: int
+    text: str
+
+
+class Report(BaseModel):
+    findings: list[Finding]
+
+
+class Tree(BaseModel):
+    name: str
+    branches: list["Tree"] = []
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+def reply(text, *, finish_reason="stop"):
+    return Completion(
+        text=text,
+        reasoning="",
+        finish_reason=finish_reason,
+        usage=Usage(input_tokens=1, output_tokens=1, cached_tokens=None),
+        sent_ns=0,
+        first_token_ns=0,
+        phases=(),
+        model_id="m",
+    )
+
+
+def parse(python_type, text, **how):
+    return ReplyType(python_type).parse(reply(text, **how), endpoint="judge")
+
+
+@pytest.mark.parametrize(
+    ("python_type", "text", "value"),
+    [
+        pytest.param(Finding, '{"line": 3, "text": "é"}', Finding(line=3, text="é"), id="model"),
+        pytest.param(
+            Report,
+            '{"findings": [{"line": 3, "text": "t"}]}',
+            Report(findings=[Finding(line=3, text="t")]),
+            id="model in a model",
+        ),
+        pytest.param(Point, '{"x": 1}', Point(1), id="dataclass"),
+        pytest.param(dict[str, int], '{"a": 1}', {"a": 1}, id="dictionary"),
+        pytest.param(list[str], '{"answer": ["a", "b"]}', ["a", "b"], id="list"),
+        pytest.param(
+            list[Finding],
+            '{"answer": [{"line": 3, "text": "t"}]}',
+            [Finding(line=3, text="t")],
+            id="list of models",
+        ),
+        pytest.param(
+            Tree,
+            '{"answer": {"name": "a", "branches": [{"name": "b"}]}}',
+            Tree(name="a", branches=[Tree(name="b")]),
+            id="model that contains itself",
+        ),
+        pytest.param(tuple[int, str], '{"answer": [1, "a"]}', (1, "a"), id="tuple"),
+        pytest.param(set[int], '{"answer": [1, 1]}', {1}, id="set"),
+        pytest.param(int, '{"answer": 7}', 7, id="number"),
+        pytest.param(Literal["yes", "no"], '{"answer": "no"}', "no", id="Literal"),
+        pytest.param(Annotated[int, Field(ge=1, le=5)], '{"answer": 5}', 5, id="Annotated"),
+        pytest.param(str | None, '{"answer": null}', None, id="optional"),
+        pytest.param(
+            list[Annotated[date, Strict()]],
+            '{"answer": ["2026-11-20"]}',
+            [date(2026, 11, 20)],
+            id="strict types, strict as JSON is",
+        ),
+    ],
+)
+def test_a_reply_becomes_a_value_of_its_type(python_type, text, value):
+    assert parse(python_type, text) == value
+
+
+@pytest.mark.parametrize(
+    "python_type",
+    [Finding, Report, Tree, Point, list[Finding], Literal["yes", "no"], int, str | None],
+    ids=str,
+)
+def test_servers_are_always_asked_for_an_object(python_type):
+    assert ReplyType(python_type).schema["type"] == "object"
+
+
+def test_a_wrapped_type_brings_its_definitions_along():
+    schema = ReplyType(list[Finding]).schema
+
+    assert schema["required"] == ["answer"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["answer"]["items"] == {"$ref": "#/$defs/Finding"}
+    assert set(schema["$defs"]["Finding"]["properties"]) == {"line", "text"}
+
+
+def test_constraints_reach_the_server():
+    answer = ReplyType(Annotated[int, Field(ge=1, le=5)]).schema["properties"]["answer"]
+
+    assert (answer["minimum"], answer["maximum"]) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("python_type", "text", "says"),
+    [
+        pytest.param(Finding, "Sure! Here it is:", "Invalid JSON", id="prose"),
+        pytest.param(Finding, "", "Invalid JSON", id="nothing"),
+        pytest.param(Finding, '{"line": 3}', "text: Field required", id="a field missing"),
+        pytest.param(Finding, '{"line": "x", "text": ""}', "line: .*integer", id="a wrong type"),
+        pytest.param(list[str], '["a"]', "object", id="a list that was not wrapped"),
+        pytest.param(
+            list[Finding],
+            '{"answer": [{"line": 1, "text": ""}, {"line": 2}]}',
+            r"answer\.1\.text: Field required",
+            id="the place in a list",
+        ),
+        pytest.param(Literal["yes", "no"], '{"answer": "maybe"}', "'yes' or 'no'", id="Literal"),
+        pytest.param(
+            Annotated[int, Field(ge=1)], '{"answer": 0}', "greater than or equal to 1", id="range"
+        ),
+        pytest.param(str | None, "{}", "answer: Field required", id="no answer is not None"),
+        pytest.param(
+            int, '{"answer": 1, "why": "…"}', "why: Extra inputs", id="more than the answer"
+        ),
+    ],
+)
+def test_a_reply_of_another_shape_is_refused_and_says_where(python_type, text, says):
+    with pytest.raises(ReplyInvalid, match=f"^judge: the reply does not match .*{says}") as caught:
+        parse(python_type, text)
+
+    assert caught.value.text == text
+
+
+def test_a_reply_that_the_token_limit_cut_names_the_limit():
+    with pytest.raises(ReplyInvalid, match="max_output_tokens cut it short; raise it") as caught:
+        parse(list[str], '{"answer": ["a", "b', finish_reason="length")
+
+    assert '{"answer": ["a"' in str(caught.value)
+
+
+def test_a_long_reply_is_cut_in_the_message_but_kept_whole():
+    text = "x" * 10_000
+    with pytest.raises(ReplyInvalid) as caught:
+        parse(int, text)
+
+    assert len(str(caught.value)) < 500
+    assert caught.value.text == text

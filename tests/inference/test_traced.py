@@ -1,0 +1,179 @@
+import asyncio
+import hashlib
+
+import pytest
+from loopback import Loopback, Reply, llama_server_stream
+
+from harness.errors import StreamCut
+from harness.inference import (
+    ChatRequest,
+    Completion,
+    Endpoint,
+    Message,
+    OpenAIWire,
+    Phase,
+    ScriptedBackend,
+    Traced,
+    Usage,
+)
+from harness.trace import ManualClock, Tracer
+from harness.trace.records import Content, Instant, SpanEnded, SpanStarted
+
+REQUEST = ChatRequest(
+    model="judge",
+    role="evaluator",
+    messages=(Message("system", "Be strict."), Message("user", "Judge.")),
+    temperature=0.7,
+    seed=7,
+    max_output_tokens=64,
+    reply_schema={"type": "object"},
+)
+PROMPT = "[system]\nBe strict.\n\n[user]\nJudge."
+
+
+def sha256(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def of_class(records, record_class):
+    return [record for record in records if isinstance(record, record_class)]
+
+
+class Answering:
+    """A backend with every field of its completion known."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    async def chat(self, _request):
+        self.clock.advance(ms=400)
+        return Completion(
+            text="Good.",
+            reasoning="",
+            finish_reason="stop",
+            usage=Usage(input_tokens=31, output_tokens=3, cached_tokens=24),
+            sent_ns=1_000_000,
+            first_token_ns=101_000_000,
+            phases=(
+                Phase(name="prefill", start_ns=1_000_000, end_ns=101_000_000, source="reported"),
+                Phase(name="decode", start_ns=101_000_000, end_ns=400_000_000, source="measured"),
+            ),
+            model_id="served-name",
+        )
+
+    async def aclose(self):
+        self.closed = True
+
+
+def traced_call():
+    clock, records = ManualClock(1_000_000), []
+    traced = Traced(Answering(clock), tracer=Tracer(records.append, clock=clock))
+    return asyncio.run(traced.chat(REQUEST)), records
+
+
+def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
+    _, records = traced_call()
+
+    chat = of_class(records, SpanStarted)[0]
+    assert (chat.name, chat.parent, chat.time_ns) == ("chat", None, 1_000_000)
+    assert chat.attributes == {
+        "label": "chat evaluator",
+        "model": "judge",
+        "role": "evaluator",
+        "temperature": 0.7,
+        "seed": 7,
+        "max_output_tokens": 64,
+        "structured": True,
+        "prompt_sha256": sha256(PROMPT),
+    }
+    end = of_class(records, SpanEnded)[-1]
+    assert (end.id, end.time_ns, end.status, end.error) == (chat.id, 401_000_000, "ok", None)
+    assert end.attributes == {
+        "ttft_ns": 100_000_000,
+        "model_id": "served-name",
+        "input_tokens": 31,
+        "cached_tokens": 24,
+        "output_tokens": 3,
+        "finish_reason": "stop",
+        "reply_sha256": sha256("Good."),
+    }
+
+
+def test_its_phases_and_first_token_lie_inside():
+    _, records = traced_call()
+
+    chat, *phases = of_class(records, SpanStarted)
+    ends = {end.id: end.time_ns for end in of_class(records, SpanEnded)}
+    assert [(p.name, p.parent, p.time_ns, ends[p.id], p.attributes) for p in phases] == [
+        ("prefill", chat.id, 1_000_000, 101_000_000, {"source": "reported"}),
+        ("decode", chat.id, 101_000_000, 400_000_000, {"source": "measured"}),
+    ]
+    [first] = of_class(records, Instant)
+    assert (first.name, first.span, first.time_ns) == ("first token", chat.id, 101_000_000)
+
+
+def test_prompt_and_reply_are_kept_as_content():
+    _, records = traced_call()
+
+    assert of_class(records, Content) == [
+        Content(sha256=sha256(PROMPT), text=PROMPT),
+        Content(sha256=sha256("Good."), text="Good."),
+    ]
+
+
+def test_tracing_changes_neither_completion_nor_closing():
+    clock = ManualClock()
+    backend = Answering(clock)
+    traced = Traced(backend, tracer=Tracer())
+
+    completion = asyncio.run(traced.chat(REQUEST))
+    asyncio.run(traced.aclose())
+
+    assert completion == asyncio.run(Answering(clock).chat(REQUEST))
+    assert backend.closed
+
+
+def test_a_call_that_fails_leaves_an_error_in_its_span():
+    records = []
+    backend = ScriptedBackend([StreamCut("it broke off", endpoint="judge")])
+
+    with pytest.raises(StreamCut):
+        asyncio.run(Traced(backend, tracer=Tracer(records.append)).chat(REQUEST))
+
+    [end] = of_class(records, SpanEnded)
+    assert (end.status, end.error) == ("error", "StreamCut: judge: it broke off")
+    assert end.attributes == {}
+
+
+def test_a_call_that_is_cancelled_did_nothing_wrong():
+    records = []
+
+    async def main():
+        traced = Traced(ScriptedBackend([], delay_s=3600), tracer=Tracer(records.append))
+        async with asyncio.TaskGroup() as group:
+            call = group.create_task(traced.chat(REQUEST))
+            await asyncio.sleep(0)
+            call.cancel()
+
+    asyncio.run(main())
+    [end] = of_class(records, SpanEnded)
+    assert end.status == "cancelled"
+
+
+def test_a_real_call_is_inside_its_span_by_one_clock():
+    records = []
+    tracer = Tracer(records.append)
+
+    async def main():
+        async with Loopback([Reply(steps=llama_server_stream("Go", "od."))]) as server:
+            wire = OpenAIWire(Endpoint(tag="judge", url=server.url), clock=tracer.now_ns)
+            await Traced(wire, tracer=tracer).chat(REQUEST)
+            await wire.aclose()
+
+    asyncio.run(main())
+    chat, *phases = of_class(records, SpanStarted)
+    ends = {end.id: end.time_ns for end in of_class(records, SpanEnded)}
+    assert phases[0].name in {"queue", "prefill"}
+    assert all(phase.parent == chat.id for phase in phases)
+    edges = [edge for phase in phases for edge in (phase.time_ns, ends[phase.id])]
+    assert [chat.time_ns, *edges, ends[chat.id]] == sorted([chat.time_ns, *edges, ends[chat.id]])

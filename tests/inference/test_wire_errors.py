@@ -1,0 +1,168 @@
+import json
+
+import pytest
+
+from harness.errors import (
+    AuthenticationFailed,
+    ContextOverflow,
+    ModelNotFound,
+    Overloaded,
+    RateLimited,
+    ServerError,
+)
+from harness.inference.wire_errors import error_from_reply
+
+LLAMA_OVERFLOW = {
+    "error": {
+        "code": 400,
+        "message": "request (4001 tokens) exceeds the available context size (512 tokens)",
+        "type": "exceed_context_size_error",
+        "n_prompt_tokens": 4001,
+        "n_ctx": 512,
+    }
+}
+VLLM_OVERFLOW = {
+    "error": {
+        "message": "This model's maximum context length is 2048 tokens. However, you requested …",
+        "type": "BadRequestError",
+        "param": "input_tokens",
+        "code": 400,
+    }
+}
+LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+NO_MODEL = {
+    "error": {"message": "The model `x` does not exist.", "type": "NotFoundError", "code": 404}
+}
+
+
+def read(status, body, **headers):
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return error_from_reply(
+        status,
+        raw,
+        headers={name.replace("_", "-"): value for name, value in headers.items()},
+        endpoint="judge",
+        model_id="x",
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected", "says"),
+    [
+        # The four shapes of a body.
+        pytest.param(500, {"error": {"message": "boom"}}, ServerError, "boom", id="nested"),
+        pytest.param(500, {"error": "boom"}, ServerError, "boom", id="a string"),
+        pytest.param(500, {"object": "error", "message": "boom"}, ServerError, "boom", id="flat"),
+        pytest.param(500, {"detail": "boom"}, ServerError, "boom", id="FastAPI"),
+        pytest.param(422, {"detail": [{"msg": "boom"}]}, ServerError, "boom", id="FastAPI's list"),
+        pytest.param(
+            500, json.dumps({"message": "boom"}), ServerError, "boom", id="flat, encoded twice"
+        ),
+        pytest.param(
+            500, {"error": None, "message": "boom"}, ServerError, "boom", id="flat, error null"
+        ),
+        # And what is none of them.
+        pytest.param(502, b"<h1>Bad Gateway</h1>", ServerError, "Bad Gateway", id="HTML"),
+        pytest.param(500, b"\xff\xfe", ServerError, "HTTP 500", id="not text"),
+        pytest.param(500, b"", ServerError, "HTTP 500 without a message", id="empty"),
+        pytest.param(500, [1], ServerError, r"\[1\]", id="a list"),
+        pytest.param(500, json.dumps("boom").encode(), ServerError, "boom", id="a bare string"),
+        # What servers say.
+        pytest.param(400, LLAMA_OVERFLOW, ContextOverflow, "Shorten", id="llama-server overflow"),
+        pytest.param(400, VLLM_OVERFLOW, ContextOverflow, "2048", id="vLLM overflow"),
+        pytest.param(
+            400,
+            {"error": {"message": "too long", "code": "context_length_exceeded"}},
+            ContextOverflow,
+            "too long",
+            id="OpenAI overflow",
+        ),
+        pytest.param(
+            422,
+            {"error": "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000"},
+            ContextOverflow,
+            "4096",
+            id="TGI overflow",
+        ),
+        pytest.param(401, {"error": "Unauthorized"}, AuthenticationFailed, "api_key_env", id="401"),
+        pytest.param(403, {"error": "Forbidden"}, AuthenticationFailed, "api_key_env", id="403"),
+        pytest.param(404, NO_MODEL, ModelNotFound, "'x'.*model_id", id="vLLM unknown model"),
+        pytest.param(
+            404, {"error": "model 'x' not found"}, ModelNotFound, "/v1/models", id="Ollama's"
+        ),
+        pytest.param(
+            400,
+            {"object": "error", "message": 'The requested model "x" is not served.'},
+            ModelNotFound,
+            "/v1/models",
+            id="MLC's, with 400",
+        ),
+        pytest.param(
+            404,
+            {"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}},
+            ServerError,
+            "url right.*/v1",
+            id="llama-server, wrong path",
+        ),
+        pytest.param(404, {"detail": "Not Found"}, ServerError, "/v1", id="vLLM, wrong path"),
+        pytest.param(429, {"error": {"message": "slow down"}}, RateLimited, "slow down", id="429"),
+        pytest.param(503, LOADING, Overloaded, "Loading model", id="503"),
+        # In a stream that had begun, the body alone tells.
+        pytest.param(200, LOADING, Overloaded, "Loading model", id="in a stream: 503"),
+        pytest.param(200, {"error": {"message": "boom"}}, ServerError, "boom", id="in a stream"),
+    ],
+)
+def test_an_error_reply_becomes_the_error_it_means(status, body, expected, says):
+    error = read(status, body)
+
+    assert type(error) is expected
+    assert error.endpoint == "judge"
+    with pytest.raises(expected, match=f"^judge: (?s:.)*{says}"):
+        raise error
+
+
+def test_an_overflow_tells_both_lengths_where_the_server_does():
+    told = read(400, LLAMA_OVERFLOW)
+    not_told = read(400, VLLM_OVERFLOW)
+
+    assert (told.prompt_tokens, told.context_tokens) == (4001, 512)
+    assert (not_told.prompt_tokens, not_told.context_tokens) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        pytest.param(500, None, 500, id="of HTTP"),
+        pytest.param(500, 400, 500, id="of HTTP, whatever the body says"),
+        pytest.param(200, 500, 500, id="of the body, in a stream"),
+        pytest.param(200, "internal", None, id="none"),
+    ],
+)
+def test_a_server_error_keeps_its_status(status, code, expected):
+    assert read(status, {"error": {"message": "boom", "code": code}}).status == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("7", 7.0),
+        ("0.5", 0.5),
+        ("0", 0.0),
+        ("-1", None),
+        ("nan", None),
+        ("inf", None),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_may_say_how_long_to_wait(status, header, expected):
+    assert read(status, {"error": "busy"}, retry_after=header).retry_after_s == expected
+
+
+def test_without_a_word_from_the_server_the_wait_is_unknown():
+    assert read(429, {"error": "busy"}).retry_after_s is None
+
+
+def test_a_long_body_is_cut_in_the_message():
+    for body in (b"x" * 10_000, {"error": "x" * 10_000}, {"error": {"message": "x" * 10_000}}):
+        assert len(str(read(500, body))) < 600
