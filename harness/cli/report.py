@@ -15,7 +15,7 @@ from rich.text import Text
 from harness.rubric import DimensionScore
 from harness.session import RunResult
 from harness.trace import ModelSummary
-from harness.wiggum import Revise, Round, StopReason, WiggumResult
+from harness.wiggum import Revise, StopReason, WiggumResult
 
 _REASONS: dict[StopReason, str] = {
     "passed": "the draft meets the rubric",
@@ -74,50 +74,56 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
     for name in names:
         table.add_column(name, justify="right")
     table.add_column("composite", justify="right")
-    table.add_column("asked to change", ratio=1, min_width=28)
-    for index, one in enumerate(loop.rounds):
-        asked = loop.revisions[index] if index < len(loop.revisions) else None
+    for one in loop.rounds:
         table.add_row(
             f"{one.number}{'*' if one is loop.best else ''}",
             *(f"{one.verdict.vector[name]:g}" for name in names),
             f"{one.verdict.composite:.1f}",
-            Text(_asked(asked, one)),
         )
     console.print(table)
-    outcome = "passed" if loop.passed else "not passed"
+    if loop.revisions:
+        console.print(_asked_table(loop.revisions))
+    verdict = loop.best.verdict
+    needed = f"needed: {loop.rubric.pass_at:g}"
+    if verdict.below_floor:
+        needed += f", and {', '.join(verdict.below_floor)} not below its floor"
     console.print(
         f"Stopped: {loop.stop_reason} ({_REASONS[loop.stop_reason]}). Round {loop.best.number}* is "
-        f"returned: {loop.best.verdict.composite:.1f}, {outcome} "
-        f"(needed: {loop.rubric.pass_at:g}).",
+        f"returned: {verdict.composite:.1f}, {'passed' if loop.passed else 'not passed'} "
+        f"({needed}).",
         highlight=False,
     )
     if loop.stop_detail:
         console.print(loop.stop_detail, style="yellow", markup=False)
-    if loop.best.verdict.unjudged:
+    if verdict.unjudged:
         console.print(
             f"Not judged, since no evaluator model is configured: "
-            f"{', '.join(loop.best.verdict.unjudged)}. The scores above are the rubric's own "
+            f"{', '.join(verdict.unjudged)}. The scores above are the rubric's own "
             "deterministic checks.",
             highlight=False,
         )
     console.print()
 
 
-def _asked(revision: Revise | None, one: Round) -> str:
-    """What a revision was asked for, a line per dimension."""
-    if revision is None:
-        return ""
-    lines = [] if revision.base is one else [f"(from round {revision.base.number})"]
-    return "\n".join([*lines, *(_asked_of(score) for score in revision.focus)])
+def _asked_table(revisions: Sequence[Revise]) -> Table:
+    """What each revision was asked for, a row per dimension."""
+    table = Table(title="Asked to change", title_justify="left")
+    table.add_column("in round", justify="right")
+    table.add_column("dimension")
+    table.add_column("what", ratio=1)
+    for revision in revisions:
+        for score in revision.focus:
+            table.add_row(f"{revision.base.number}", score.name, Text(_asked(score)))
+    return table
 
 
-def _asked_of(score: DimensionScore) -> str:
+def _asked(score: DimensionScore) -> str:
     if not score.findings:
-        return f"{score.name}: {score.reason}"
+        return score.reason
     first, *others = score.findings
-    where = f"“{first.section}”, " if first.section else ""
+    where = f"“{first.section}”: " if first.section else ""
     more = f" (and {len(others)} more)" if others else ""
-    return f"{score.name}: {where}{first.message}{more}"
+    return f"{where}{first.message}{more}"
 
 
 def _model_table(models: Sequence[ModelSummary]) -> Table:
