@@ -64,6 +64,6 @@ class PassageLibrary:
                 if self._path is None:
                     self._temporary = tempfile.TemporaryDirectory(prefix="harness-memory-")
                 path = self._path or Path(self._temporary.name if self._temporary else "")
-                with self._tracer.span("open memory", path=str(path)):
+                with self._tracer.span("open memory", kept=self._path is not None):
                     self._store = await asyncio.to_thread(MemoryStore.open, path)
         return self._store
