@@ -4,8 +4,8 @@ Loading a model starts llama.cpp's own server on a loopback port of the system's
 then take the same wire as to any other server.
 
 The wheel keeps the interpreter's lock from the beginning of a load to its end, and so nothing else
-in the process moves meanwhile, in whatever thread: seconds for a model of gigabytes. A server of
-its own (`llama-server`, backend `llamacpp`) has no such pause.
+in the process moves meanwhile, in whatever thread. A server in a process of its own (llama-server,
+backend `llamacpp`) has no such pause.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EmbeddedLlamaCpp:
             )
         try:
             await _to_its_end(self._start)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, MemoryError) as error:
             raise ModelFileInvalid(
                 "llama.cpp cannot load it; is it a whole GGUF, and is there memory for "
                 f"{self._endpoint.slots} slots of {self._endpoint.context_tokens} tokens?",
@@ -122,8 +122,8 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
     params.n_parallel = endpoint.slots
     threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    # Computed between two looks at the queue. The default, 2048, is ten seconds on a small machine,
-    # during which other slots wait and nothing can be cancelled; it computes 512 at a time anyway.
+    # How much is computed between two looks at the queue: until then other slots wait, and nothing
+    # can be cancelled. The default is 2048; it computes 512 at a time (`n_ubatch`) anyway.
     params.n_batch = 512
     params.endpoint_metrics = True
     params.verbosity = -1

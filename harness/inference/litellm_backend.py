@@ -22,7 +22,7 @@ from harness.inference.completion import Completion, Usage
 from harness.inference.endpoint import Endpoint
 from harness.inference.phases import call_phases
 from harness.inference.request import ChatRequest
-from harness.inference.wire_errors import error_from_reply
+from harness.inference.wire_errors import SHORTEN, error_from_reply
 from harness.inference.wire_reply import finish_reason
 from harness.trace import Clock, monotonic
 
@@ -143,24 +143,28 @@ class LiteLLMBackend:
         if isinstance(error, known.Timeout):
             return CallTimeout(str(error), endpoint=tag)
         # litellm guesses a class from words in the message; what the server sent is surer.
+        # Before it has sent anything, it reports that it has no key as a failure of the server.
+        status = 401 if "Missing credentials" in str(error) else getattr(error, "status_code", 500)
+        refusal = self._refusal(status, str(error).encode(), {})
         for cause in _causes(error):
             if isinstance(cause, httpx.HTTPStatusError):
-                return self._refusal(
-                    cause.response.status_code,
-                    cause.response.content if cause.response.is_closed else str(error).encode(),
-                    cause.response.headers,
+                refusal = self._refusal(
+                    cause.response.status_code, _body(cause), cause.response.headers
                 )
+                break
             if isinstance(cause, httpx.TransportError | known.APIConnectionError):
                 return EndpointUnreachable(
                     f"nothing answers at {self._endpoint.url or 'the provider'} "
-                    f"({type(cause).__name__}); is it running, and is the endpoint's url right?",
+                    f"({cause or type(cause).__name__}); is it running, and is the endpoint's url "
+                    "right?",
                     endpoint=tag,
                 )
-        if isinstance(error, known.ContextWindowExceededError):
-            return ContextOverflow(str(error), endpoint=tag)
-        # Before it has sent anything, it reports that it has no key as a failure of the server.
-        status = 401 if "Missing credentials" in str(error) else getattr(error, "status_code", 500)
-        return self._refusal(status, str(error).encode(), {})
+        # It knows more ways to say this than we do.
+        if isinstance(error, known.ContextWindowExceededError) and not isinstance(
+            refusal, ContextOverflow
+        ):
+            return ContextOverflow(f"{error}. {SHORTEN}", endpoint=tag)
+        return refusal
 
     def _refusal(self, status: int, body: bytes, headers: Mapping[str, str]) -> InferenceError:
         return error_from_reply(
@@ -170,6 +174,13 @@ class LiteLLMBackend:
             endpoint=self._endpoint.tag,
             model_id=self._endpoint.model_id,
         )
+
+
+def _body(error: httpx.HTTPStatusError) -> bytes:
+    try:
+        return error.response.content
+    except httpx.ResponseNotRead:
+        return str(error).encode()
 
 
 def _has_token(delta: Any) -> bool:  # noqa: ANN401 - litellm's own types are incomplete
@@ -192,6 +203,9 @@ def _import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomple
 
     litellm.telemetry = False
     litellm.suppress_debug_info = True
+    # Once its clients have been closed it opens aiohttp's sessions again and keeps no hold of them,
+    # so that they complain when the process ends. httpx's do not.
+    litellm.disable_aiohttp_transport = True
     # What it does on every call, and nobody here can change.
     warnings.filterwarnings(
         "ignore",

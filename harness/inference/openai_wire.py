@@ -88,7 +88,7 @@ class OpenAIWire:
             ) from error
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Closes the connections; a call that is under way is cut off."""
         await self._client.aclose()
 
     async def _chat(self, request: ChatRequest) -> Completion:
@@ -122,7 +122,9 @@ class OpenAIWire:
         try:
             try:
                 response = await self._client.send(request, stream=True)
-            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
+                if self._client.is_closed:
+                    raise self._cut("the connections were closed on this side") from error
                 # The server had closed the pooled connection that we chose. Not a byte of a reply
                 # has come, so sending again cannot repeat anything.
                 response = await self._client.send(request, stream=True)

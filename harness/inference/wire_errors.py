@@ -21,10 +21,14 @@ from harness.errors import (
 
 _OVERFLOW = re.compile(
     r"exceed_context_size_error|context_length_exceeded|maximum context length"
-    r"|exceeds the available context size|`inputs` tokens \+ `max_new_tokens`",
+    r"|exceeds the available context size|`inputs` tokens \+ `max_new_tokens`|prompt is too long",
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"model\b.*\b(not found|does not exist|not served)", re.IGNORECASE)
+
+
+SHORTEN = "Shorten the prompt, lower max_output_tokens, or serve a longer context"
+"""What mends an overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,7 @@ def error_from_reply(
     everything = f"{complaint.kind} {said}"
     if _OVERFLOW.search(everything):
         return ContextOverflow(
-            f"{said}. Shorten the prompt, lower max_output_tokens, or serve a longer context",
+            f"{said}. {SHORTEN}",
             endpoint=endpoint,
             prompt_tokens=complaint.prompt_tokens,
             context_tokens=complaint.context_tokens,
@@ -81,7 +85,7 @@ def error_from_reply(
             endpoint=endpoint,
             retry_after_s=_retry_after_s(headers),
         )
-    if status == 503:
+    if status in {503, 529}:
         return Overloaded(
             f"the server is loading or full ({said}); try again later",
             endpoint=endpoint,

@@ -385,7 +385,7 @@ def test_a_model_can_be_unloaded_at_any_moment():
         [sys.executable, "-W", "error", "-c", CYCLES, small_endpoint().path],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

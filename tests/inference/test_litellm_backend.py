@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import socket
 import subprocess
 import sys
@@ -255,6 +256,57 @@ def test_an_error_becomes_the_one_it_means_after_one_attempt(reply, error, match
         assert (caught.prompt_tokens, caught.context_tokens) == (4001, 512)
 
 
+def anthropic_stream(stop_reason):
+    def said(kind, **fields):
+        return f"event: {kind}\n".encode() + event({"type": kind, **fields})
+
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude",
+        "content": [],
+        "usage": {"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 1},
+    }
+    text = {"type": "text_delta", "text": "Hello"}
+    return (
+        said("message_start", message=message),
+        said("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        said("content_block_delta", index=0, delta=text),
+        said("content_block_stop", index=0),
+        said("message_delta", delta={"stop_reason": stop_reason}, usage={"output_tokens": 3}),
+        said("message_stop"),
+    )
+
+
+def test_a_provider_with_a_wire_of_its_own_is_no_different():
+    completion, _ = ask(
+        Reply(steps=anthropic_stream("max_tokens")), model_id="anthropic/claude-haiku-4-5"
+    )
+
+    assert completion.text == "Hello"
+    assert completion.finish_reason == "length"
+    assert completion.usage.input_tokens == 15
+    assert completion.usage.output_tokens == 3
+    assert completion.usage.cached_tokens == 5
+
+
+def test_nothing_stays_open_that_would_complain_when_the_process_ends():
+    async def main():
+        refusal = error_reply(529, {"type": "error", "error": {"message": "Overloaded"}})
+        async with Loopback([refusal, refusal]) as server:
+            for _ in range(2):
+                backend = backend_at(server.url, model_id="anthropic/claude-haiku-4-5")
+                with pytest.raises(Overloaded):
+                    await backend.chat(REQUEST)
+                await backend.aclose()
+        gc.collect()
+        sessions = [each for each in gc.get_objects() if type(each).__name__ == "ClientSession"]
+        assert [session for session in sessions if not session.closed] == []
+
+    asyncio.run(main())
+
+
 def test_a_port_where_nothing_listens_is_named():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -309,12 +361,13 @@ def test_cancelling_a_call_hangs_up():
 
 def test_closing_closes_the_connections_that_litellm_would_keep():
     async def main():
-        # Another request would be answered: the connection is in good order, and kept.
         async with Loopback([Reply(steps=vllm_stream("Hello"))] * 3) as server:
-            first, second = backend_at(server.url), backend_at(server.url)
+            first, second = (
+                backend_at(server.url, model_id="hosted_vllm/served-name") for _ in range(2)
+            )
             await first.chat(REQUEST)
             await second.chat(REQUEST)
-            assert server.open_connections == 1
+            assert (server.connections, server.open_connections) == (1, 1)
             await first.aclose()
             async with asyncio.timeout(PATIENCE_S):
                 await server.deserted.wait()

@@ -616,6 +616,27 @@ def test_a_connection_that_had_gone_stale_is_replaced_once(ending):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(Reply(head=False, ending="hold"), id="before a byte of the reply"),
+        pytest.param(Reply(steps=TOKENS, ending="hold"), id="in the middle of it"),
+    ],
+)
+def test_closing_cuts_off_a_call_that_is_under_way(reply):
+    async def main():
+        async with Loopback([reply]) as server:
+            wire = OpenAIWire(Endpoint(tag="judge", url=server.url))
+            call = asyncio.create_task(wire.chat(REQUEST))
+            await server.holding.wait()
+            await wire.aclose()
+            with pytest.raises(StreamCut, match=r"^judge: the reply was cut off"):
+                await call
+            assert len(server.requests) == 1
+
+    asyncio.run(main())
+
+
 def test_a_server_that_hangs_up_twice_is_not_asked_again():
     _, server = ask_in_vain(
         GONE_BEFORE_A_BYTE,

@@ -84,6 +84,13 @@ def read(status, body, **headers):
             "4096",
             id="TGI overflow",
         ),
+        pytest.param(
+            400,
+            {"type": "error", "error": {"message": "prompt is too long: 210000 tokens > 200000"}},
+            ContextOverflow,
+            "210000",
+            id="Anthropic overflow",
+        ),
         pytest.param(401, {"error": "Unauthorized"}, AuthenticationFailed, "api_key_env", id="401"),
         pytest.param(403, {"error": "Forbidden"}, AuthenticationFailed, "api_key_env", id="403"),
         pytest.param(404, NO_MODEL, ModelNotFound, "'x'.*model_id", id="vLLM unknown model"),
@@ -107,6 +114,7 @@ def read(status, body, **headers):
         pytest.param(404, {"detail": "Not Found"}, ServerError, "/v1", id="vLLM, wrong path"),
         pytest.param(429, {"error": {"message": "slow down"}}, RateLimited, "slow down", id="429"),
         pytest.param(503, LOADING, Overloaded, "Loading model", id="503"),
+        pytest.param(529, {"error": {"message": "Overloaded"}}, Overloaded, "full", id="529"),
         # In a stream that had begun, the body alone tells.
         pytest.param(200, LOADING, Overloaded, "Loading model", id="in a stream: 503"),
         pytest.param(200, {"error": {"message": "boom"}}, ServerError, "boom", id="in a stream"),
