@@ -24,6 +24,7 @@ from harness.inference.phases import call_phases
 from harness.inference.request import ChatRequest
 from harness.inference.wire_errors import SHORTEN, error_from_reply
 from harness.inference.wire_reply import finish_reason
+from harness.inference.wire_request import wire_fields
 from harness.trace import Clock, monotonic
 
 
@@ -109,13 +110,8 @@ class LiteLLMBackend:
         )
 
     def _arguments(self, request: ChatRequest) -> dict[str, object]:
-        arguments: dict[str, object] = {
-            "model": self._endpoint.model_id,
-            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
-            "max_tokens": request.max_output_tokens,
-            "temperature": request.temperature,
-            "stream": True,
-            "stream_options": {"include_usage": True},
+        return {
+            **wire_fields(request, self._endpoint.model_id),
             "api_base": self._endpoint.url,
             "api_key": self._api_key,
             # Retrying is ours: a hidden second attempt would be timed as part of the first.
@@ -123,18 +119,6 @@ class LiteLLMBackend:
             # Some providers refuse sampling fields; litellm knows which and leaves them out.
             "drop_params": True,
         }
-        if request.frequency_penalty:
-            arguments["frequency_penalty"] = request.frequency_penalty
-        if request.seed is not None:
-            arguments["seed"] = request.seed
-        if request.stop:
-            arguments["stop"] = list(request.stop)
-        if request.reply_schema is not None:
-            arguments["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": "reply", "schema": request.reply_schema, "strict": True},
-            }
-        return arguments
 
     def _translated(self, error: Exception) -> InferenceError:
         known, tag = self._litellm.exceptions, self._endpoint.tag

@@ -36,6 +36,7 @@ from harness.inference.wire_reply import (
     WireUsage,
     finish_reason,
 )
+from harness.inference.wire_request import wire_fields
 from harness.trace import Clock, monotonic
 
 _CONNECT_TIMEOUT_S = 5.0
@@ -92,7 +93,7 @@ class OpenAIWire:
         await self._client.aclose()
 
     async def _chat(self, request: ChatRequest) -> Completion:
-        body = orjson.dumps(_payload(request, self._endpoint.model_id))
+        body = orjson.dumps(wire_fields(request, self._endpoint.model_id))
         reply = _StreamedReply(endpoint=self._endpoint, clock=self._clock)
         sent_ns = self._clock()
         async with self._open(body) as response:
@@ -253,27 +254,3 @@ def _authorization(api_key: str | None, *, endpoint: str) -> dict[str, str]:
             "only printable ASCII can"
         )
     return {"authorization": f"Bearer {key}"}
-
-
-def _payload(request: ChatRequest, model_id: str) -> dict[str, object]:
-    payload: dict[str, object] = {
-        "model": model_id,
-        "messages": [{"role": m.role, "content": m.content} for m in request.messages],
-        "max_tokens": request.max_output_tokens,
-        "temperature": request.temperature,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if request.frequency_penalty:
-        payload["frequency_penalty"] = request.frequency_penalty
-    if request.seed is not None:
-        payload["seed"] = request.seed
-    if request.stop:
-        payload["stop"] = list(request.stop)
-    if request.reply_schema is not None:
-        # The nested form: llama-server accepts a flat "schema" too, and silently ignores it.
-        payload["response_format"] = {
-            "type": "json_schema",
-            "json_schema": {"name": "reply", "schema": request.reply_schema, "strict": True},
-        }
-    return payload
