@@ -49,8 +49,7 @@ async def topics(run: Run, parts: list[str], task: str = TASK) -> list[str]:
 @brief.node(each={"topic": "topics"})
 async def sources(run: Run, topic: str) -> str:
     """The passage that says most on one topic."""
-    (hit,) = await run.recall(topic, limit=1)
-    return hit.passage.text
+    return "\n\n".join(hit.passage.text for hit in await run.recall(topic, limit=1))
 
 
 @brief.node(each={"topic": "topics", "source": "sources"})

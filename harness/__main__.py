@@ -2,4 +2,4 @@
 
 from harness.cli.main import main
 
-main(prog_name="harness")
+main()

@@ -30,7 +30,7 @@ LAYERS = [
     "__main__",
 ]
 
-# What a layer must not know although it stands below it (DESIGN: "may not know").
+# What a layer must not know, although it stands above it: each can be used without the others.
 STRANGERS = {
     "memory": {"rubric", "graph", "inference", "trace"},
     "compress": {"inference", "trace", "memory"},

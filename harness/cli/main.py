@@ -5,11 +5,14 @@ Exit codes: 0 the run finished; 1 it failed; 2 something given is not usable; 13
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 import click
 
 from harness.version import __version__
+
+INTERRUPTED = 130
 
 _COMMANDS = {
     "run": ("harness.cli.run:run", "Run a pipeline file."),
@@ -36,9 +39,22 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(_COMMANDS.items())])
 
 
+def main() -> None:
+    """The `harness` command."""
+    try:
+        sys.exit(command(prog_name="harness", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        # Before a run had begun: click's own answer would be exit code 1.
+        click.echo("interrupted", err=True)
+        sys.exit(INTERRUPTED)
+
+
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="harness")
-def main() -> None:
+def command() -> None:
     """One model writes, another judges, and a draft is revised until a rubric is met.
 
     Every run is recorded as a timeline that opens in Perfetto.

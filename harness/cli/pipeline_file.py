@@ -58,17 +58,25 @@ def _find_file(file: str) -> Path:
 
 
 def _import_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name of its own: a file called asyncio.py must not stand in for the library.
+    name = f"harness_pipeline_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InvalidInput("a pipeline file is a Python file, with the ending .py", path=path)
     module = importlib.util.module_from_spec(spec)
     # As with `python FILE.py`: its neighbours can be imported, and its types resolved by name.
     sys.path.insert(0, str(path.parent.resolve()))
-    sys.modules[spec.name] = module
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except HarnessError:
         raise
+    except SystemExit as error:
+        raise InvalidInput(
+            f"it ends with exit code {error.code} when imported; put what only a script should do "
+            'under if __name__ == "__main__":',
+            path=path,
+        ) from error
     except SyntaxError as error:
         raise InvalidInput(f"{error.msg}", path=path, line=error.lineno) from error
     except Exception as error:

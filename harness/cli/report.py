@@ -12,15 +12,17 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from harness.errors import HarnessError
 from harness.rubric import DimensionScore
 from harness.session import RunResult
 from harness.trace import ModelSummary
+from harness.trace.lenient_json import dump_json
 from harness.wiggum import Revise, StopReason, WiggumResult
 
 _REASONS: dict[StopReason, str] = {
     "passed": "the draft meets the rubric",
     "max_rounds": "no round was left, and the rubric is not met",
-    "cycling": "the last revision scored exactly as the one before it",
+    "cycling": "the last revision changed no score",
     "evaluator_error": "no valid verdict could be had",
     "producer_error": "no revision could be had",
 }
@@ -35,13 +37,13 @@ def print_result(result: RunResult, console: Console) -> None:
         console.print(_model_table(result.models))
     console.print(f"{result.duration_s:.1f} s in all; the run's files:")
     for path in (result.files.journal, result.files.chrome_trace, result.files.audit_log):
-        console.print(f"  {path}", highlight=False, soft_wrap=True)
+        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
     console.print("Open the .json in Perfetto (ui.perfetto.dev reads it locally).", style="dim")
 
 
 def result_as_json(result: RunResult) -> bytes:
     """The result as one JSON object, indented, with a newline."""
-    return orjson.dumps(
+    return _as_json(
         {
             "run_id": result.run_id,
             "pipeline": result.pipeline,
@@ -52,8 +54,21 @@ def result_as_json(result: RunResult) -> bytes:
             "models": [asdict(model) for model in result.models],
             "duration_s": result.duration_s,
             "files": {name: str(path) for name, path in asdict(result.files).items()},
-        },
-        option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE,
+        }
+    )
+
+
+def error_as_json(error: HarnessError, *, run_id: str | None) -> bytes:
+    """What a run failed of, as one JSON object; `run_id` is null when it had not begun."""
+    return _as_json(
+        {"error": {"type": type(error).__name__, "message": str(error)}, "run_id": run_id}
+    )
+
+
+def _as_json(value: dict[str, object]) -> bytes:
+    # By way of the lenient form: whatever a node returned, the report of its run can be written.
+    return orjson.dumps(
+        orjson.loads(dump_json(value)), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )
 
 
@@ -68,7 +83,7 @@ def _print_output(output: object, console: Console) -> None:
 
 
 def _print_loop(loop: WiggumResult, console: Console) -> None:
-    table = Table(title=f"Rounds, by rubric '{loop.rubric.id}'", title_justify="left")
+    table = Table(title=Text(f"Rounds, by rubric '{loop.rubric.id}'"), title_justify="left")
     table.add_column("round", justify="right")
     names = [score.name for score in loop.rounds[0].verdict.scores]
     for name in names:
@@ -137,7 +152,7 @@ def _model_table(models: Sequence[ModelSummary]) -> Table:
         table.add_column(column, justify="right")
     for model in models:
         table.add_row(
-            model.model,
+            Text(model.model),
             f"{model.calls}" + (f" ({model.failed} failed)" if model.failed else ""),
             f"{model.input_tokens:,}",
             _cached(model),

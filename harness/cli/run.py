@@ -11,15 +11,16 @@ import click
 import structlog
 from rich.console import Console
 
+from harness.cli.main import INTERRUPTED
 from harness.cli.pipeline_file import load_pipeline
 from harness.cli.progress import Progress
-from harness.cli.report import print_result, result_as_json
-from harness.cli.values import read_values
-from harness.errors import HarnessError, InvalidInput, NodeFailed
-from harness.graph import bind_inputs
+from harness.cli.report import error_as_json, print_result, result_as_json
+from harness.cli.values import read_inputs, read_pairs
+from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid, NodeFailed
 from harness.session import RunResult, load_settings
+from harness.trace import Record, RunStarted
 
-FAILED, UNUSABLE, INTERRUPTED = 1, 2, 130
+FAILED, UNUSABLE = 1, 2
 
 
 @click.command()
@@ -61,13 +62,16 @@ def run(
     130 interrupted.
     """
     _log_to_stderr()
+    begun: list[RunStarted] = []
     try:
-        result = _run(target, task, assignments, config, roles)
+        result = _run(target, task, assignments, config, roles, begun=begun)
     except KeyboardInterrupt:
-        click.echo("interrupted; the journal holds what was done", err=True)
+        click.echo(f"interrupted{_journal_of(begun)}", err=True)
         sys.exit(INTERRUPTED)
     except HarnessError as error:
-        click.echo(f"harness: {error}", err=True)
+        click.echo(f"harness: {error}{_journal_of(begun)}", err=True)
+        if as_json:
+            sys.stdout.buffer.write(error_as_json(error, run_id=begun[0].run_id if begun else None))
         sys.exit(UNUSABLE if _is_users_mistake(error) else FAILED)
     if as_json:
         sys.stdout.buffer.write(result_as_json(result))
@@ -81,21 +85,37 @@ def _run(
     assignments: tuple[str, ...],
     config: Path | None,
     roles: tuple[str, ...],
+    *,
+    begun: list[RunStarted],
 ) -> RunResult:
-    inputs = read_values([*([f"task={task}"] if task is not None else []), *assignments])
-    settings = load_settings(config, environment=os.environ, roles=read_values(roles))
+    """Runs the pipeline; `begun` receives the run's first record, whatever becomes of it."""
+    inputs = read_inputs([*([f"task={task}"] if task is not None else []), *assignments])
+    settings = load_settings(
+        config,
+        environment=os.environ,
+        roles=read_pairs(roles, option="--role", form="role=tag"),
+    )
     pipeline = load_pipeline(target)
-    bind_inputs(pipeline, inputs)
+
+    def note_start(record: Record) -> None:
+        if isinstance(record, RunStarted):
+            begun.append(record)
+
     with Progress(Console(stderr=True), pipeline.nodes) as progress:
         return asyncio.run(
-            pipeline.run_async(inputs, settings=settings, observers=[progress.observe])
+            pipeline.run_async(inputs, settings=settings, observers=[note_start, progress.observe])
         )
 
 
 def _is_users_mistake(error: HarnessError) -> bool:
     """Whether what was given caused it, be it that a node found out."""
     cause = error.__cause__ if isinstance(error, NodeFailed) else error
-    return isinstance(cause, InvalidInput)
+    return isinstance(cause, InvalidInput | ModelFileInvalid | DoesNotFit)
+
+
+def _journal_of(begun: list[RunStarted]) -> str:
+    """Where to look for what was done, if a run had begun; the end of a message."""
+    return f" (what was done is in the journal of run {begun[0].run_id})" if begun else ""
 
 
 def _log_to_stderr() -> None:

@@ -8,22 +8,34 @@ from pathlib import Path
 from harness.errors import InvalidInput
 
 
-def read_values(assignments: Iterable[str]) -> dict[str, str]:
+def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
     """The inputs that `--set` gave, by name.
 
     Raises:
         InvalidInput: One has no `=`, stands twice, or names a file that is missing, empty or
             not text.
     """
-    values: dict[str, str] = {}
+    return {
+        name: _read_text(name, Path(value[1:])) if value.startswith("@") else value
+        for name, value in read_pairs(assignments, option="--set", form="name=value").items()
+    }
+
+
+def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[str, str]:
+    """The pairs that an option gave, by name.
+
+    Raises:
+        InvalidInput: One has no `=`, or stands twice.
+    """
+    pairs: dict[str, str] = {}
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
         if not separator or not name:
-            raise InvalidInput(f"--set {assignment!r} is not of the form name=value or name=@file")
-        if name in values:
-            raise InvalidInput(f"--set gives '{name}' twice")
-        values[name] = _read_text(name, Path(value[1:])) if value.startswith("@") else value
-    return values
+            raise InvalidInput(f"{option} {assignment!r} is not of the form {form}")
+        if name in pairs:
+            raise InvalidInput(f"{option} gives '{name}' twice")
+        pairs[name] = value
+    return pairs
 
 
 def _read_text(name: str, path: Path) -> str:

@@ -123,7 +123,9 @@ class _Execution:
             arguments[parameter.name] = value[item] if parameter.is_mapped else value
         if inspect.iscoroutinefunction(node.function):
             return await node.function(**arguments)
-        return await asyncio.to_thread(node.function, **arguments)
+        value = await asyncio.to_thread(node.function, **arguments)
+        # A decorator may hide that the function under it is async.
+        return await value if inspect.isawaitable(value) else value
 
 
 def _common_length(node: Node, values: Mapping[str, object]) -> int:

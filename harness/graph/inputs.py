@@ -20,7 +20,8 @@ class Input:
     name: str
     """What the parameters that receive it are called."""
     node: Node
-    """The first node that takes it; its annotation and default count."""
+    """The node whose annotation and default count: the first that takes it, unless a later one
+    has a default and the first has none."""
     parameter: Parameter
     """That node's parameter."""
 
@@ -32,15 +33,35 @@ class Input:
 
 
 def graph_inputs(graph: Graph) -> dict[str, Input]:
-    """Every parameter that no node provides, by name."""
+    """Every parameter that no node provides, by name.
+
+    Raises:
+        PipelineInvalid: Two nodes take one input with different types or defaults.
+    """
     inputs: dict[str, Input] = {}
     for node in graph.nodes.values():
         for parameter in node.parameters:
             if parameter.source not in graph.nodes:
-                inputs.setdefault(
-                    parameter.source, Input(name=parameter.source, node=node, parameter=parameter)
-                )
+                name = parameter.source
+                found = Input(name=name, node=node, parameter=parameter)
+                inputs[name] = _agreed(inputs[name], found) if name in inputs else found
     return inputs
+
+
+def _agreed(first: Input, second: Input) -> Input:
+    """The one of two that speaks for both: the one with a default."""
+    has_both = not (first.parameter.is_required or second.parameter.is_required)
+    if first.annotation != second.annotation or (
+        has_both and first.parameter.default != second.parameter.default
+    ):
+        raise PipelineInvalid(
+            f"nodes '{first.node.name}' and '{second.node.name}' take the input '{first.name}' "
+            "with different types or defaults; give both the same, or rename one",
+            path=second.node.path,
+            line=second.node.line,
+        )
+    only_second_has_one = first.parameter.is_required and not second.parameter.is_required
+    return second if only_second_has_one else first
 
 
 def bind_inputs(graph: Graph, given: Mapping[str, object]) -> dict[str, object]:

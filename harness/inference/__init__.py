@@ -3,7 +3,7 @@
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion, FinishReason, Phase, Usage
 from harness.inference.connect import connect
-from harness.inference.embedded import EmbeddedLlamaCpp
+from harness.inference.embedded import EmbeddedLlamaCpp, machine_memory_bytes
 from harness.inference.endpoint import Endpoint
 from harness.inference.identity import model_identity
 from harness.inference.message import Message, Prompt, as_messages
@@ -36,6 +36,7 @@ __all__ = [
     "Usage",
     "as_messages",
     "connect",
+    "machine_memory_bytes",
     "model_identity",
     "retry_delay_s",
 ]

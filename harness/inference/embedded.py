@@ -109,6 +109,15 @@ class EmbeddedLlamaCpp:
         # `server` was the last reference: the engine ends with this function.
 
 
+def machine_memory_bytes() -> int:
+    """All the memory of this machine, as the engine sees it on every platform."""
+    import xllamacpp  # noqa: PLC0415 - as below
+
+    machine = next(d for d in xllamacpp.get_device_info() if d["name"] == "CPU")
+    memory_bytes: int = machine["memory_total"]
+    return memory_bytes
+
+
 def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not typed
     # Here rather than at the top: the engine is 34 MB and needed only once a model loads.
     import xllamacpp  # noqa: PLC0415

@@ -1,6 +1,8 @@
 """Which model an endpoint really is: two tags, or two addresses, can lead to one.
 
-Later: families and quantisations of the same weights, which this does not recognise.
+What is not recognised: a file and a server of the same weights, other quantisations of them, and
+relatives of one family. Two servers that both call their model `default` pass for one: give each
+endpoint the `model_id` of what it really serves.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ _SAMPLE_BYTES = 1 << 20
 
 
 def model_identity(endpoint: Endpoint) -> str:
-    """A name that two endpoints share exactly when they lead to the same model.
+    """A name that two endpoints share when they are seen to lead to the same model.
 
     A file is known by its size and the digest of its first and last MiB, so that copies and links
     are the same model; a served model by its name, without namespace, `:latest` and upper case,

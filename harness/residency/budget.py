@@ -55,6 +55,9 @@ class KeepAliveBudget:
         # for it, nor does the end of a call.
         self._moving = asyncio.Lock()
         self._lease_ended = asyncio.Event()
+        # While a call waits for room, all others queue behind it: calls that overlap would else
+        # keep their model in memory, and the one that waits out of it, for ever.
+        self._waits_for_room = False
 
     @property
     def ledger(self) -> Ledger:
@@ -71,7 +74,7 @@ class KeepAliveBudget:
             DoesNotFit: It is larger than the whole budget.
             ModelFileInvalid: It cannot be loaded.
         """
-        if self._ledger.find(model) is None:
+        if self._ledger.find(model) is None or self._waits_for_room:
             moving = self._moving.locked()
             with self._queue("another model is on the move") if moving else nullcontext():
                 await self._moving.acquire()
@@ -79,6 +82,7 @@ class KeepAliveBudget:
                 await self._make_resident(model)
                 self._count_use(model, leases=+1)
             finally:
+                self._waits_for_room = False
                 self._moving.release()
         else:
             self._count_use(model, leases=+1)
@@ -107,6 +111,7 @@ class KeepAliveBudget:
                     # One, then decide again: while it goes, a call may take up the next.
                     await self._unload(idle, reason=f"room for {model}")
                 case Wait():
+                    self._waits_for_room = True
                     with self._queue("no room until a call ends"):
                         self._lease_ended.clear()
                         await self._lease_ended.wait()

@@ -9,6 +9,8 @@ from harness.rubric.load import load_rubric_file
 from harness.rubric.rubric import Rubric
 from harness.shipped import shipped_directory
 
+_ENDINGS = (".yaml", ".yml")
+
 
 def load_rubric(name: str, *, directory: Path = Path("rubrics")) -> Rubric:
     """A rubric by its name (`brief`) or by its path (`drafts/mine.yaml`).
@@ -18,14 +20,15 @@ def load_rubric(name: str, *, directory: Path = Path("rubrics")) -> Rubric:
     Raises:
         RubricInvalid: There is none, or it has a mistake.
     """
-    if name.endswith((".yaml", ".yml")):
+    if name.endswith(_ENDINGS):
         return load_rubric_file(Path(name))
     directories = (directory, shipped_directory("rubrics"))
     for candidate in directories:
-        path = candidate / f"{name}.yaml"
-        if path.is_file():
-            return load_rubric_file(path)
-    known = {path.stem for candidate in directories for path in candidate.glob("*.yaml")}
+        for ending in _ENDINGS:
+            path = candidate / f"{name}{ending}"
+            if path.is_file():
+                return load_rubric_file(path)
+    known = {path.stem for d in directories for ending in _ENDINGS for path in d.glob(f"*{ending}")}
     raise RubricInvalid(
         f"there is no rubric '{name}' in {directory}/ nor among those that ship; "
         + did_you_mean(name, known)

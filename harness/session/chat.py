@@ -40,11 +40,11 @@ async def chat(
         InferenceError: There is no reply.
     """
     chosen = load_settings(environment=os.environ) if settings is None else settings
-    endpoints = {tag: e for tag, e in known_endpoints(chosen).items() if tag == model}
     async with open_models(
-        endpoints or known_endpoints(chosen),
+        known_endpoints(chosen),
         settings=chosen,
         environment=os.environ,
+        required={model},
         tracer=Tracer(),
     ) as shim:
         return await shim.chat(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from harness.errors import ConfigurationInvalid
+from harness.errors import ConfigurationInvalid, HarnessError, ModelFileInvalid
 from harness.hardware import gguf_footprint, read_gguf_header
 from harness.inference import (
     Backend,
+    ChatRequest,
+    Completion,
     EmbeddedLlamaCpp,
     Endpoint,
     InferenceShim,
@@ -17,6 +19,7 @@ from harness.inference import (
     RetryPolicy,
     Traced,
     connect,
+    machine_memory_bytes,
 )
 from harness.residency import KeepAliveBudget, Leased, Tenant
 from harness.session.demo_model import demo_endpoint
@@ -51,31 +54,46 @@ async def open_models(
     settings: Settings,
     environment: Mapping[str, str],
     backends: Mapping[str, Backend] | None = None,
+    required: Collection[str],
     tracer: Tracer,
 ) -> AsyncIterator[InferenceShim]:
     """The shim in front of these endpoints: each behind a lease, a trace and a retry policy.
 
     Nothing is loaded or connected to until the first call.
 
+    Args:
+        endpoints: By tag.
+        settings: Holds the budget.
+        environment: Holds the API keys that endpoints name.
+        backends: Ready-made backends, by tag.
+        required: Tags of the endpoints that must be usable; what is wrong with another is only
+            said when it is called.
+        tracer: Sees every call.
+
     Raises:
-        ConfigurationInvalid: An API key is missing.
-        ModelFileInvalid: An embedded model's file is missing or not a GGUF.
+        ConfigurationInvalid: A required endpoint's API key is missing.
+        ModelFileInvalid: A required embedded model's file is missing or not a GGUF.
     """
     ready_made = backends or {}
-    bare = {
-        tag: ready_made[tag]
-        if tag in ready_made
-        else connect(endpoint, api_key=_api_key(endpoint, environment), clock=tracer.now_ns)
-        for tag, endpoint in endpoints.items()
-    }
-    tenants = {
-        tag: Tenant(host=backend, need_bytes=_need_bytes(endpoints[tag]))
-        for tag, backend in bare.items()
-        if isinstance(backend, EmbeddedLlamaCpp)
-    }
+    bare: dict[str, Backend] = {}
+    tenants: dict[str, Tenant] = {}
+    for tag, endpoint in endpoints.items():
+        try:
+            bare[tag] = backend = (
+                ready_made[tag]
+                if tag in ready_made
+                else connect(endpoint, api_key=_api_key(endpoint, environment), clock=tracer.now_ns)
+            )
+            if isinstance(backend, EmbeddedLlamaCpp):
+                tenants[tag] = Tenant(host=backend, need_bytes=_need_bytes(endpoint))
+        except (ConfigurationInvalid, ModelFileInvalid) as error:
+            if tag in required:
+                raise
+            bare[tag] = _Unusable(error)
     budget = (
         KeepAliveBudget(
-            capacity_bytes=settings.budget.capacity_bytes or _default_capacity_bytes(),
+            capacity_bytes=settings.budget.capacity_bytes
+            or int(machine_memory_bytes() * _SHARE_OF_MACHINE),
             tenants=tenants,
             tracer=tracer,
         )
@@ -127,10 +145,15 @@ def _need_bytes(endpoint: Endpoint) -> int:
     return footprint.total_bytes
 
 
-def _default_capacity_bytes() -> int:
-    # The engine says what it sees, on every platform. Here rather than at the top: it is 34 MB.
-    import xllamacpp  # noqa: PLC0415
+class _Unusable:
+    """Stands for an endpoint that is written down wrong, until somebody calls it."""
 
-    machine = next(d for d in xllamacpp.get_device_info() if d["name"] == "CPU")
-    memory_bytes: int = machine["memory_total"]
-    return int(memory_bytes * _SHARE_OF_MACHINE)
+    def __init__(self, error: HarnessError) -> None:
+        self._error = error
+
+    async def chat(self, request: ChatRequest) -> Completion:  # noqa: ARG002 - the protocol's name
+        """Says what is wrong with it."""
+        raise self._error
+
+    async def aclose(self) -> None:
+        """Nothing to release."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 
+from harness.errors import InvalidInput
 from harness.graph import Graph, bind_inputs, execute
 from harness.inference import Backend
 from harness.session.audit import AUDIT_LOG
@@ -13,7 +14,7 @@ from harness.session.result import RunFiles, RunResult
 from harness.session.run import Run
 from harness.session.session import open_session
 from harness.session.settings import Settings, load_settings
-from harness.trace import Sink, summarise_models
+from harness.trace import Sink, monotonic, summarise_models
 
 
 class Pipeline(Graph):
@@ -24,8 +25,19 @@ class Pipeline(Graph):
     """
 
     def run(self, **inputs: object) -> RunResult:
-        """Runs the pipeline with the settings of this directory; see `run_async`."""
-        return asyncio.run(self.run_async(inputs))
+        """Runs the pipeline with the settings of this directory; see `run_async`.
+
+        Raises:
+            InvalidInput: Called where an event loop runs already, as in a notebook.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.run_async(inputs))
+        raise InvalidInput(
+            "an event loop is running here already, as in a notebook; write "
+            "await pipeline.run_async({...}) instead"
+        )
 
     async def run_async(
         self,
@@ -51,6 +63,7 @@ class Pipeline(Graph):
         """
         chosen = load_settings(environment=os.environ) if settings is None else settings
         values = bind_inputs(self, inputs)
+        started_ns = monotonic()
         async with open_session(
             chosen,
             name=self.name,
@@ -69,7 +82,7 @@ class Pipeline(Graph):
             result=next(reversed(outputs.values()), None),
             loops=tuple(session.loops),
             models=summarise_models(record) if record else (),
-            duration_s=record.duration_ns / 1e9 if record else 0.0,
+            duration_s=(monotonic() - started_ns) / 1e9,
             files=RunFiles(
                 journal=trace.journal_path,
                 chrome_trace=trace.chrome_path,

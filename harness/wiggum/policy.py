@@ -53,8 +53,11 @@ def decide(rounds: Sequence[Round], limits: LoopLimits) -> Stop | Revise:
     last, best = rounds[-1], best_round(rounds)
     if last.verdict.passed:
         return Stop(reason="passed")
-    if len(rounds) >= 2 and last.verdict.vector == rounds[-2].verdict.vector:
-        return Stop(reason="cycling")
+    if len(rounds) >= 2:
+        # The round before, and the one that this was made from, which need not be the same.
+        earlier = rounds[-2], best_round(rounds[:-1])
+        if any(last.verdict.vector == one.verdict.vector for one in earlier):
+            return Stop(reason="cycling")
     if len(rounds) >= limits.max_rounds:
         return Stop(reason="max_rounds")
     return Revise(base=best, focus=focus_of(best, limits.focus_below))

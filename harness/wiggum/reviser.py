@@ -67,20 +67,23 @@ class Reviser:
             round_number: Which round it is for; seeds the sampling, so that runs repeat.
 
         Raises:
-            InferenceError: The model gave no revision; in an exception group when it came from
-                the call for one of several sections.
+            InferenceError: The model gave no revision, or none for one of several sections.
         """
         findings = findings_by_section(focus)
         sections = sections_of(draft.text)
         if not findings or not any(section.level for section in sections):
             return await self._rewrite_whole(draft, focus, round_number)
-        async with asyncio.TaskGroup() as group:
-            tasks = {
-                index: group.create_task(
-                    self._rewrite_section(draft, sections[index], found, round_number)
-                )
-                for index, found in findings.items()
-            }
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {
+                    index: group.create_task(
+                        self._rewrite_section(draft, sections[index], found, round_number)
+                    )
+                    for index, found in findings.items()
+                }
+        except ExceptionGroup as failed:
+            # One failed call ends the round; the first says why.
+            raise failed.exceptions[0] from None
         try:
             return splice(draft.text, {index: task.result() for index, task in tasks.items()})
         except InvalidInput as error:

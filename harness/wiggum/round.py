@@ -12,7 +12,8 @@ StopReason = Literal["passed", "max_rounds", "cycling", "evaluator_error", "prod
 """Why a loop ended.
 
 `passed`: the best draft meets the rubric. `max_rounds`: it does not, and no round is left.
-`cycling`: a revision scored exactly as the round before, dimension by dimension.
+`cycling`: a revision scored exactly as the round before, or as the draft it was made from,
+dimension by dimension.
 `evaluator_error`: no valid verdict could be had. `producer_error`: no revision could be had.
 """
 

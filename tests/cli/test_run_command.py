@@ -13,6 +13,8 @@ import pytest
 
 from harness.trace import load_run
 
+COMMAND = Path(sys.executable).with_name("harness")
+
 ECHO = """\
 from harness import Pipeline
 
@@ -38,7 +40,7 @@ def harness(
     *arguments: str, cwd: Path, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "harness", *arguments],
+        [COMMAND, *arguments],
         cwd=cwd,
         env={"PATH": "/usr/bin:/bin", **(environment or {})},
         capture_output=True,
@@ -110,6 +112,8 @@ def test_a_file_with_several_pipelines_is_run_by_name(project: Path) -> None:
         ),
         pytest.param(["syntax.py"], "syntax.py:2: ", id="syntax error"),
         pytest.param(["raises.py"], "raises.py:2: importing it failed: KeyError", id="import"),
+        pytest.param(["exits.py"], 'if __name__ == "__main__"', id="exits on import"),
+        pytest.param(["echo.py", "--role", "x"], "--role 'x' is not of the form", id="role"),
         pytest.param(["empty.py"], 'Pipeline("name")', id="no pipeline"),
         pytest.param(["cycle.py"], "cycle: b → a → b", id="cycle"),
         pytest.param(["notes.txt"], "ending .py", id="not python"),
@@ -124,6 +128,7 @@ def test_a_mistake_is_answered_in_one_line_with_exit_code_2(
     (project / "syntax.py").write_text("x = 1\ndef f(:\n")
     (project / "raises.py").write_text("x = {}\nx['key']\n")
     (project / "empty.py").write_text("x = 1\n")
+    (project / "exits.py").write_text("raise SystemExit(3)\n")
     (project / "notes.txt").write_text("x")
     (project / "cycle.py").write_text(
         'from harness import Pipeline\np = Pipeline("p")\n\n@p.node\ndef a(b: str) -> str: ...\n'
@@ -154,7 +159,7 @@ def test_an_unreachable_endpoint_says_which_url_was_tried(project: Path) -> None
 def test_a_missing_model_file_says_which(project: Path) -> None:
     (project / "harness.toml").write_text('[endpoints.a]\npath = "models/none.gguf"\n')
     done = harness("run", "asks.py", cwd=project)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "models/none.gguf" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -199,7 +204,7 @@ def test_ctrl_c_ends_with_130_and_a_journal_that_is_complete_up_to_there(project
         "    Path('started').touch()\n    await asyncio.sleep(60)\n    return 'never'\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-m", "harness", "run", "slow.py"],
+        [COMMAND, "run", "slow.py"],
         cwd=project,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -222,8 +227,8 @@ def test_ctrl_c_ends_with_130_and_a_journal_that_is_complete_up_to_there(project
 
 def test_help_answers_without_importing_the_engine() -> None:
     program = (
-        "import sys\nfrom click.testing import CliRunner\nfrom harness.cli.main import main\n"
-        "result = CliRunner().invoke(main, ['--help'])\n"
+        "import sys\nfrom click.testing import CliRunner\nfrom harness.cli.main import command\n"
+        "result = CliRunner().invoke(command, ['--help'])\n"
         "assert result.exit_code == 0 and 'Run a pipeline file.' in result.output, result.output\n"
         "print([m for m in ('pydantic', 'httpx', 'numpy', 'rich') if m in sys.modules])"
     )
@@ -241,3 +246,25 @@ def test_the_version_is_printed(tmp_path: Path) -> None:
     from harness import __version__
 
     assert harness("--version", cwd=tmp_path).stdout.strip().endswith(__version__)
+
+
+def test_a_pipeline_file_may_bear_the_name_of_a_library(project: Path) -> None:
+    (project / "asyncio.py").write_text(ECHO)
+    done = harness("run", "asyncio.py", "--task", "x", "--json", cwd=project)
+    assert json.loads(done.stdout)["result"] == ["X"]
+
+
+def test_a_result_that_json_has_no_form_for_is_still_reported(project: Path) -> None:
+    (project / "big.py").write_text(ECHO.replace("[task.upper()] * times", "[2**70]"))
+    done = harness("run", "big.py", "--task", "x", "--json", cwd=project)
+    assert json.loads(done.stdout)["result"] == [str(2**70)]
+
+
+def test_a_failure_is_reported_as_json_too_with_the_run_to_look_at(project: Path) -> None:
+    (project / "fails.py").write_text(ECHO.replace("[task.upper()] * times", "1 / 0"))
+    done = harness("run", "fails.py", "--task", "x", "--json", cwd=project)
+    assert done.returncode == 1
+    reported = json.loads(done.stdout)
+    assert "ZeroDivisionError" in reported["error"]["message"]
+    assert (project / "traces" / f"{reported['run_id']}.jsonl").is_file()
+    assert reported["run_id"] in done.stderr

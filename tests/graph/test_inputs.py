@@ -72,17 +72,36 @@ def test_an_input_is_what_was_given_or_its_default():
     }
 
 
-def test_the_first_node_that_takes_an_input_decides_on_its_type_and_default():
+def test_one_default_serves_every_node_that_takes_the_input():
     graph = Graph("essay")
 
     @graph.node
-    def plan(words: int = 100): ...
+    def plan(words: int): ...
 
     @graph.node
-    def text(words: str): ...
+    def text(words: int = 100): ...
 
     assert bind_inputs(graph, {}) == {"words": 100}
     assert bind_inputs(graph, {"words": "5"}) == {"words": 5}
+
+
+def _takes_int(words: int = 100): ...
+
+
+def _takes_text(words: str = "100"): ...
+
+
+def _takes_another_default(words: int = 5): ...
+
+
+@pytest.mark.parametrize("second", [_takes_text, _takes_another_default])
+def test_two_nodes_that_disagree_about_an_input_are_refused(second):
+    graph = Graph("essay")
+    graph.node(_takes_int)
+    graph.node(second)
+
+    with pytest.raises(PipelineInvalid, match="'words' with different types or defaults"):
+        bind_inputs(graph, {})
 
 
 def test_a_default_does_not_stand_in_for_a_node():

@@ -285,6 +285,11 @@ def test_a_mistake_inside_a_node_is_its_cause(
             id="one model for both",
         ),
         pytest.param(
+            {"roles": {"evaluater": "a"}, "endpoints": {"a": Endpoint(tag="a", url="http://h/v1")}},
+            ConfigurationInvalid,
+            id="misspelt role",
+        ),
+        pytest.param(
             {"endpoints": {"a": Endpoint(tag="a", url="http://h", api_key_env="NO_SUCH_KEY")}},
             ConfigurationInvalid,
             id="missing key",
@@ -339,3 +344,31 @@ def test_scripted_requests_carry_the_sampling_that_was_asked_for(tmp_path: Path)
     request: ChatRequest = backend.requests[0]
     assert (request.temperature, request.seed, request.stop) == (0.7, 3, ("\n",))
     assert request.max_output_tokens == 9
+
+
+def test_an_endpoint_that_no_role_needs_may_be_unusable_until_it_is_called(tmp_path: Path) -> None:
+    pipeline = Pipeline("careful")
+
+    @pipeline.node
+    async def step(run: Run, role: str) -> str:
+        return await run.chat(role, "x")
+
+    settings = Settings(
+        traces=tmp_path / "traces",
+        endpoints={"spare": Endpoint(tag="spare", path=Path("missing.gguf"))},
+        roles={"producer": "writer"},
+    )
+    backends = {"writer": ScriptedBackend(["y"])}
+    assert (
+        run(pipeline, tmp_path, {"role": "producer"}, settings=settings, **backends).result == "y"
+    )
+    with pytest.raises(NodeFailed, match=r"missing\.gguf"):
+        run(pipeline, tmp_path, {"role": "spare"}, settings=settings, **backends)
+
+
+def test_run_says_what_to_write_where_an_event_loop_runs_already() -> None:
+    async def notebook() -> None:
+        with pytest.raises(InvalidInput, match=r"await pipeline\.run_async"):
+            answering().run(task="t")
+
+    asyncio.run(notebook())

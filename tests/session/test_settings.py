@@ -51,11 +51,11 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
     assert settings.endpoints["qwen"].model_id == "qwen2.5:7b"
     assert settings.endpoints["llama"].model_id == "llama", "the tag, when nothing else is said"
     assert settings.budget.capacity_bytes == 6 * 2**30
-    assert settings.memory.path == Path("memory")
-    assert settings.traces == Path("runs")
+    assert settings.memory.path == tmp_path / "memory"
+    assert settings.traces == tmp_path / "runs"
 
 
-def test_a_models_path_starts_at_the_settings_file(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_settings_file(tmp_path: Path) -> None:
     embedded = read(tmp_path, FULL).endpoints["llama-3.1"]
     assert embedded.backend == "embedded"
     assert embedded.path == tmp_path / "models/llama.gguf"

@@ -41,6 +41,7 @@ LOW, HIGH, HIGHER = {"a": 3.0, "b": 5.0}, {"a": 6.0, "b": 5.0}, {"a": 6.0, "b": 
         pytest.param(rounds(LOW, LOW), 3, "cycling", id="the same scores"),
         pytest.param(rounds(HIGH, LOW, LOW), 9, "cycling", id="the same scores later"),
         pytest.param(rounds(LOW, LOW), 2, "cycling", id="the same scores in the last round"),
+        pytest.param(rounds(HIGH, LOW, HIGH), 9, "cycling", id="the scores of what it began from"),
     ],
 )
 def test_the_loop_stops_for_a_reason(so_far, max_rounds, reason):
