@@ -22,4 +22,4 @@ def demo_endpoint() -> Endpoint | None:
     files = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
     if not files:
         return None
-    return Endpoint(tag=DEMO_TAG, backend="embedded", path=files[0], context_tokens=2048, slots=4)
+    return Endpoint(tag=DEMO_TAG, backend="embedded", path=files[0], slots=4)

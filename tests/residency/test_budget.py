@@ -429,3 +429,26 @@ def test_whatever_calls_come_memory_is_never_exceeded_and_nobody_waits_for_ever(
         assert machine.taken == {}
 
     asyncio.run(main())
+
+
+def test_calls_that_overlap_cannot_keep_another_model_out_for_ever():
+    async def main():
+        machine = Machine(10, a=6, b=6)
+        budget = machine.budget()
+        first = Call(budget, "a")
+        await first.began.wait()
+        waiting = Call(budget, "b")
+        await until_idle()
+        second = Call(budget, "a")  # behind b, though its model is resident
+        await until_idle()
+        assert not second.began.is_set()
+
+        await first.end()
+        await waiting.began.wait()
+        await waiting.end()
+        await second.began.wait()
+        await second.end()
+
+        assert machine.log == ["load a", "unload a", "load b", "unload b", "load a"]
+
+    asyncio.run(main())
