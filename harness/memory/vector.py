@@ -42,8 +42,8 @@ class VectorLane:
                 "directory".format(*min(others), *mine),
                 path=truth.directory,
             )
-        vectors = np.frombuffer(b"".join(vector for _, _, vector in rows), dtype="<f4")
-        vectors = vectors.reshape(len(rows), self._embedder.dimensions)
+        numbers = np.frombuffer(b"".join(vector for _, _, vector in rows), dtype="<f4")
+        vectors = numbers.reshape(len(rows), self._embedder.dimensions)
         self._sequences = np.append(self._sequences, [sequence for sequence, _, _ in rows])
         self._matrix = np.concatenate([self._matrix, vectors])
 
