@@ -51,12 +51,12 @@ class KeepAliveBudget:
         self._tenants = dict(tenants)
         self._tracer = tracer
         self._uses = itertools.count(1)
-        # Held while models come and go: one at a time. A call to a resident model never waits
-        # for it, nor does the end of a call.
+        # Held while models come and go: one at a time. The end of a call never waits for it, nor,
+        # unless another call waits for room, does a call to a resident model.
         self._moving = asyncio.Lock()
         self._lease_ended = asyncio.Event()
-        # While a call waits for room, all others queue behind it: calls that overlap would else
-        # keep their model in memory, and the one that waits out of it, for ever.
+        # Then all others queue behind it: calls that overlap would else keep their model in memory,
+        # and the one that waits out of it, for ever.
         self._waits_for_room = False
 
     @property

@@ -204,9 +204,5 @@ class Run:
 
 def _draft_prompt(task: str, sources: Sequence[str], rubric: Rubric) -> str:
     """What the producer is asked for: it is told what its draft will be measured by."""
-    parts = [
-        *sources,
-        task,
-        "\n".join(f"- {requirement}" for requirement in rubric.requirements),
-    ]
-    return "\n\n".join(parts)
+    requirements = "\n".join(f"- {requirement}" for requirement in rubric.requirements)
+    return "\n\n".join([*sources, task, f"What the text must be like:\n{requirements}"])

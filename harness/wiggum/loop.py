@@ -60,9 +60,8 @@ async def revise_until_met(
         tracer: Sees every evaluation and revision.
 
     Raises:
-        EvaluationFailed: Even the first draft could not be evaluated, so there is no round to
-            return.
-        InferenceError: Likewise, because the evaluator could not be reached.
+        HarnessError: Even the first draft could not be evaluated, so there is no round to return:
+            mostly `EvaluationFailed`, or an `InferenceError` of the evaluator's.
     """
     rubric = evaluator.rubric
     with tracer.span("wiggum", rubric=rubric.id, rubric_sha256=rubric.sha256) as span:

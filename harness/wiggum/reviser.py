@@ -114,7 +114,7 @@ class Reviser:
         prompt = (
             f"{_sources(draft, (draft.task,), _DRAFT_SOURCES_CHARS)}"
             f"Task: {draft.task}\n\nAn earlier version:\n{draft.text.strip()}\n\n"
-            f"{_listed(self._requirements, most=None)}\n\n"
+            f"What it must be like:\n{_listed(self._requirements, most=None)}\n\n"
             "Write it again, and nothing else; keep to the task, and keep what is good. "
             "Avoid what was wrong with the earlier version:\n"
             f"{_listed(f'{score.name}: {score.reason}' for score in focus)}"
