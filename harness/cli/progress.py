@@ -77,7 +77,7 @@ class Progress:
         yield Group(table, Text(self._status(), style="dim"))
 
     def _node(self, began: SpanStarted) -> _NodeState:
-        return self._nodes.setdefault(str(began.attributes.get("track")), _NodeState())
+        return self._nodes.setdefault(str(began.attributes.get("node")), _NodeState())
 
     def _close(self, began: SpanStarted, ended: SpanEnded) -> None:
         if began.name == "node":

@@ -36,9 +36,10 @@ def print_result(result: RunResult, console: Console) -> None:
     if result.models:
         console.print(_model_table(result.models))
     console.print(f"{result.duration_s:.1f} s in all; the run's files:")
-    for path in (result.files.journal, result.files.chrome_trace, result.files.audit_log):
-        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
-    console.print("Open the .json in Perfetto (ui.perfetto.dev reads it locally).", style="dim")
+    for path in asdict(result.files).values():
+        if path is not None:
+            console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"See where the time went: harness trace open {result.run_id}", style="dim")
 
 
 def result_as_json(result: RunResult) -> bytes:
@@ -53,7 +54,10 @@ def result_as_json(result: RunResult) -> bytes:
             "loops": [_loop_as_json(loop) for loop in result.loops],
             "models": [asdict(model) for model in result.models],
             "duration_s": result.duration_s,
-            "files": {name: str(path) for name, path in asdict(result.files).items()},
+            "files": {
+                name: None if path is None else str(path)
+                for name, path in asdict(result.files).items()
+            },
         }
     )
 

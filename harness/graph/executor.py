@@ -72,6 +72,7 @@ class _Execution:
         self._tracer = tracer
         self._places = asyncio.Semaphore(parallel_calls)
         self._done = {name: asyncio.Event() for name in graph.nodes}
+        self._spans: dict[str, list[int]] = {name: [] for name in graph.nodes}
 
     async def run_all(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -98,10 +99,15 @@ class _Execution:
     async def _call(self, node: Node, item: int | None) -> object:
         label = node.name if item is None else f"{node.name}[{item}]"
         async with self._places:
-            with self._tracer.span("node", track=node.name, label=label, item=item):
+            with self._tracer.span(
+                "node", track=f"node {node.name}", label=label, node=node.name, item=item
+            ) as span:
+                self._spans[node.name].append(span.id)
+                self._draw_needs(node, span.id)
                 try:
                     value = await self._invoke(node, item)
                     self._tracer.output(node.name, _as_json(value), item=item)
+                    await self._tracer.persisted()
                 except asyncio.CancelledError as error:
                     task = asyncio.current_task()
                     if task is None or task.cancelling():
@@ -115,6 +121,12 @@ class _Execution:
                     cause = _first(error)
                     raise NodeFailed(label, cause) from cause
         return value
+
+    def _draw_needs(self, node: Node, span: int) -> None:
+        """Arrows from everything that the node waited for."""
+        for source in self._graph.dependencies(node):
+            for earlier in self._spans[source]:
+                self._tracer.flow("output", source=earlier, target=span)
 
     async def _invoke(self, node: Node, item: int | None) -> object:
         arguments: dict[str, Any] = {RUN_PARAMETER: self._run} if node.takes_run else {}

@@ -7,10 +7,12 @@ from harness.inference.embedded import EmbeddedLlamaCpp, machine_memory_bytes
 from harness.inference.endpoint import Endpoint
 from harness.inference.identity import model_identity
 from harness.inference.message import Message, Prompt, as_messages
+from harness.inference.metrics_source import MetricsSource, metrics_source
 from harness.inference.openai_wire import OpenAIWire
 from harness.inference.request import ChatRequest, JsonSchema
 from harness.inference.retry import Retrying, RetryPolicy, retry_delay_s
 from harness.inference.scripted import ScriptedBackend
+from harness.inference.server_metrics import Reading
 from harness.inference.shim import InferenceShim
 from harness.inference.structured import ReplyType
 from harness.inference.traced import Traced
@@ -25,9 +27,11 @@ __all__ = [
     "InferenceShim",
     "JsonSchema",
     "Message",
+    "MetricsSource",
     "OpenAIWire",
     "Phase",
     "Prompt",
+    "Reading",
     "ReplyType",
     "RetryPolicy",
     "Retrying",
@@ -37,6 +41,7 @@ __all__ = [
     "as_messages",
     "connect",
     "machine_memory_bytes",
+    "metrics_source",
     "model_identity",
     "retry_delay_s",
 ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 PhaseName = Literal["queue", "load", "prefill", "decode"]
@@ -43,6 +47,25 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InterTokenLatency:
+    """The waits between the pieces of a streamed reply (ITL); most servers send a token a piece."""
+
+    mean_ns: int
+    """Their mean."""
+    p95_ns: int
+    """The wait that 95 of 100 do not exceed."""
+
+
+def inter_token_latency(token_ns: Sequence[int]) -> InterTokenLatency | None:
+    """The latency of a reply whose pieces came at these times; None for fewer than two."""
+    waits = sorted(later - earlier for earlier, later in pairwise(token_ns))
+    if not waits:
+        return None
+    nearest_rank = math.ceil(0.95 * len(waits)) - 1
+    return InterTokenLatency(mean_ns=round(statistics.fmean(waits)), p95_ns=waits[nearest_rank])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """A whole reply."""
 
@@ -62,3 +85,7 @@ class Completion:
     """In order, not overlapping, between the request and the last token."""
     model_id: str
     """The model's name as the server gave it."""
+    itl: InterTokenLatency | None = None
+    """Between the first token and the last; None for replies that came in one piece."""
+    cost_usd: float | None = None
+    """What the provider charges for the call, where its prices are known."""

@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from harness.errors import ModelFileInvalid, ServerError
@@ -44,6 +46,24 @@ class EmbeddedLlamaCpp:
         self._clock = clock
         self._server: Any = None
         self._wire: OpenAIWire | None = None
+        self._address_in_use = threading.Lock()
+
+    @contextmanager
+    def address(self) -> Iterator[str | None]:
+        """Where the loaded engine can be asked how it is; None while nothing is loaded.
+
+        Unloading waits for the end of the block, so nothing slow belongs in it. One block at a
+        time: a second gets None.
+        """
+        # A request that reaches the engine as it ends is never answered, and the engine waits for
+        # the client to go, with the interpreter's lock held: for ever, if the client is in here.
+        free = self._address_in_use.acquire(blocking=False)
+        try:
+            loaded = free and self._wire is not None
+            yield self._server.listening_address if loaded else None
+        finally:
+            if free:
+                self._address_in_use.release()
 
     async def load(self) -> None:
         """Makes the model resident; takes from tenths of a second to minutes.
@@ -101,7 +121,8 @@ class EmbeddedLlamaCpp:
         self._server = _start_server(self._endpoint)
 
     def _stop(self) -> None:
-        server, self._server = self._server, None
+        with self._address_in_use:
+            server, self._server = self._server, None
         # Tearing the engine down waits for what it is computing, with the interpreter's lock held.
         # Its calls are over, but it may be some way into a long prompt: wait here, without it.
         while server is not None and _UNDER_WAY.search(server.handle_metrics()):

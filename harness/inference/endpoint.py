@@ -47,6 +47,12 @@ class Endpoint(BaseModel):
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)
     """Longest that one call may take."""
+    usd_per_hour: float | None = Field(default=None, ge=0)
+    """What the machine costs that serves it, for the report."""
+    usd_per_million_input_tokens: float | None = Field(default=None, ge=0)
+    """What a provider charges; litellm knows its providers' prices."""
+    usd_per_million_output_tokens: float | None = Field(default=None, ge=0)
+    """What a provider charges."""
 
     @model_validator(mode="before")
     @classmethod

@@ -18,7 +18,7 @@ from harness.errors import (
     InferenceError,
     StreamCut,
 )
-from harness.inference.completion import Completion, Usage
+from harness.inference.completion import Completion, Usage, inter_token_latency
 from harness.inference.endpoint import Endpoint
 from harness.inference.phases import call_phases
 from harness.inference.request import ChatRequest
@@ -77,11 +77,10 @@ class LiteLLMBackend:
         sent_ns = self._clock()
         stream = await self._litellm.acompletion(**self._arguments(request))
         chunks = []
-        first_token_ns = last_token_ns = None
+        token_ns = []
         async for chunk in stream:
             if any(_has_token(choice.delta) for choice in chunk.choices):
-                last_token_ns = self._clock()
-                first_token_ns = last_token_ns if first_token_ns is None else first_token_ns
+                token_ns.append(self._clock())
             chunks.append(chunk)
         # Not the last chunk's: litellm writes "stop" there whether or not the provider said so.
         why_ended = stream.received_finish_reason
@@ -90,6 +89,7 @@ class LiteLLMBackend:
             raise StreamCut("the reply ended without a finish reason", endpoint=self._endpoint.tag)
         message = whole.choices[0].message
         details = whole.usage.prompt_tokens_details
+        first_token_ns = token_ns[0] if token_ns else None
         return Completion(
             text=message.content or "",
             reasoning=getattr(message, "reasoning_content", None) or "",
@@ -104,10 +104,20 @@ class LiteLLMBackend:
             phases=call_phases(
                 sent_ns=sent_ns,
                 first_token_ns=first_token_ns,
-                done_ns=self._clock() if last_token_ns is None else last_token_ns,
+                done_ns=token_ns[-1] if token_ns else self._clock(),
             ),
             model_id=whole.model or self._endpoint.model_id,
+            itl=inter_token_latency(token_ns),
+            cost_usd=self._cost_usd(whole),
         )
+
+    def _cost_usd(self, whole: Any) -> float | None:  # noqa: ANN401 - litellm's own type
+        """By litellm's price list, the one it was published with; None for what is not on it."""
+        try:
+            cost: float = self._litellm.completion_cost(whole, model=self._endpoint.model_id)
+        except Exception:  # noqa: BLE001 - it raises a bare Exception for an unknown model
+            return None
+        return cost
 
     def _arguments(self, request: ChatRequest) -> dict[str, object]:
         return {

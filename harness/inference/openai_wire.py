@@ -23,7 +23,7 @@ from harness.errors import (
     InferenceError,
     StreamCut,
 )
-from harness.inference.completion import Completion, Usage
+from harness.inference.completion import Completion, Usage, inter_token_latency
 from harness.inference.endpoint import Endpoint
 from harness.inference.phases import call_phases
 from harness.inference.request import ChatRequest
@@ -161,8 +161,7 @@ class _StreamedReply:
     clock: Clock
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    first_token_ns: int | None = None
-    last_token_ns: int | None = None
+    token_ns: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     model_id: str | None = None
     usage: WireUsage | None = None
@@ -194,9 +193,7 @@ class _StreamedReply:
             thought = choice.delta.reasoning or choice.delta.reasoning_content or ""
             said = choice.delta.content or ""
             if thought or said:
-                self.last_token_ns = self.clock()
-                if self.first_token_ns is None:
-                    self.first_token_ns = self.last_token_ns
+                self.token_ns.append(self.clock())
             self.reasoning.append(thought)
             self.text.append(said)
 
@@ -206,6 +203,7 @@ class _StreamedReply:
             missing = "finish reason" if self.finish_reason is None else "usage"
             raise StreamCut(f"the reply came without its {missing}", endpoint=self.endpoint.tag)
         details = self.usage.prompt_tokens_details
+        first_token_ns = self.token_ns[0] if self.token_ns else None
         return Completion(
             text="".join(self.text),
             reasoning="".join(self.reasoning),
@@ -216,15 +214,16 @@ class _StreamedReply:
                 cached_tokens=details.cached_tokens if details else None,
             ),
             sent_ns=sent_ns,
-            first_token_ns=self.first_token_ns,
+            first_token_ns=first_token_ns,
             phases=call_phases(
                 sent_ns=sent_ns,
-                first_token_ns=self.first_token_ns,
-                done_ns=self.clock() if self.last_token_ns is None else self.last_token_ns,
+                first_token_ns=first_token_ns,
+                done_ns=self.token_ns[-1] if self.token_ns else self.clock(),
                 timings=self.timings,
                 metrics=self.metrics,
             ),
             model_id=self.model_id or self.endpoint.model_id,
+            itl=inter_token_latency(self.token_ns),
         )
 
 

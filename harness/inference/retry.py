@@ -9,14 +9,11 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-import structlog
-
 from harness.errors import InferenceError, Overloaded, ServerError, StreamCut
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion
 from harness.inference.request import ChatRequest
-
-_log = structlog.get_logger(__name__)
+from harness.trace import Tracer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +66,21 @@ class Retrying:
         backend: Asked once per attempt.
         policy: The limits.
         randomness: Draws the jitter.
+        tracer: Sees every wait, and what it is for.
     """
 
-    def __init__(self, backend: Backend, *, policy: RetryPolicy, randomness: random.Random) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        policy: RetryPolicy,
+        randomness: random.Random,
+        tracer: Tracer,
+    ) -> None:
         self._backend = backend
         self._policy = policy
         self._randomness = randomness
+        self._tracer = tracer
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; raises the last attempt's error."""
@@ -91,7 +97,14 @@ class Retrying:
                 )
                 if delay_s is None:
                     raise
-                _log.warning("retrying", error=str(error), attempt=attempt, delay_s=delay_s)
+                self._tracer.instant(
+                    "retry",
+                    model=request.model,
+                    reason=type(error).__name__,
+                    detail=self._tracer.excerpt(str(error)),
+                    attempt=attempt,
+                    delay_s=delay_s,
+                )
             await asyncio.sleep(delay_s)
             attempt += 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion
 from harness.inference.request import ChatRequest
@@ -23,9 +25,11 @@ class Traced:
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
         tracer = self._tracer
-        prompt = "\n\n".join(f"[{m.role}]\n{m.content}" for m in request.messages)
         with tracer.span(
             "chat",
+            # On the model's own track: who looks for where the time went sees at a glance which
+            # model was busy, and what it waited for.
+            track=f"model {request.model}",
             label=f"chat {request.role}" if request.role else "chat",
             model=request.model,
             role=request.role,
@@ -33,8 +37,9 @@ class Traced:
             seed=request.seed,
             max_output_tokens=request.max_output_tokens,
             structured=request.reply_schema is not None,
-            prompt_sha256=tracer.content(prompt),
+            prompt_sha256=tracer.content(partial(_as_text, request)),
         ) as span:
+            tracer.flow("call", source=span.parent, target=span.id)
             completion = await self._backend.chat(request)
             for phase in completion.phases:
                 tracer.completed_span(
@@ -43,6 +48,10 @@ class Traced:
             if completion.first_token_ns is not None:
                 tracer.instant("first token", at_ns=completion.first_token_ns)
                 span.set(ttft_ns=completion.first_token_ns - completion.sent_ns)
+            if completion.itl is not None:
+                span.set(itl_mean_ns=completion.itl.mean_ns, itl_p95_ns=completion.itl.p95_ns)
+            if completion.cost_usd is not None:
+                span.set(cost_usd=completion.cost_usd)
             span.set(
                 model_id=completion.model_id,
                 input_tokens=completion.usage.input_tokens,
@@ -56,3 +65,8 @@ class Traced:
     async def aclose(self) -> None:
         """Closes the backend."""
         await self._backend.aclose()
+
+
+def _as_text(request: ChatRequest) -> str:
+    """The conversation as one text, as the journal keeps it."""
+    return "\n\n".join(f"[{m.role}]\n{m.content}" for m in request.messages)

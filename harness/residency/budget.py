@@ -127,7 +127,8 @@ class KeepAliveBudget:
     async def _unload(self, model: str, *, reason: str) -> None:
         # Out of the ledger first, so that no new call is let in while it goes.
         self._ledger = self._ledger.without(model)
-        with self._tracer.span("unload", model=model, reason=reason):
+        with self._tracer.span("unload", track=f"model {model}", model=model, reason=reason):
+            self._tracer.instant("evict", model=model, reason=reason)
             await self._tenants[model].host.unload()
         self._report()
 
@@ -142,4 +143,9 @@ class KeepAliveBudget:
         return self._tracer.span("queue", source="measured", reason=reason)
 
     def _report(self) -> None:
-        self._tracer.counter("resident", self._ledger.resident_bytes, unit="bytes")
+        self._tracer.counter(
+            "resident",
+            self._ledger.resident_bytes,
+            unit="bytes",
+            track="server keep-alive budget",
+        )

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from harness.session.roles import Roles
-from harness.trace import AuditEntry, LoopEntry, RunRecord, summarise_models
+from harness.trace import AuditEntry, Journal, LoopEntry, summarise_models
 from harness.wiggum import WiggumResult
 
 AUDIT_LOG = "runs.jsonl"
 
 
 def audit_entry(
-    record: RunRecord,
+    journal: Journal,
     *,
     task: str,
     roles: Roles,
@@ -22,22 +22,22 @@ def audit_entry(
     """What the log keeps of a run.
 
     Args:
-        record: The whole run.
+        journal: The whole run.
         task: Its `task` input, or an empty text.
         roles: Who produced and who evaluated.
         loops: How its revise loops ended.
     """
-    models = summarise_models(record)
-    ended = record.ended
+    models = summarise_models(journal.spans())
+    ended = journal.ended
     failed = ended is None or ended.status != "ok"
     return AuditEntry(
-        run_id=record.started.run_id,
-        timestamp=datetime.fromtimestamp(record.started.wall_ns / 1e9, tz=UTC).isoformat(),
-        pipeline=record.started.name,
+        run_id=journal.started.run_id,
+        timestamp=datetime.fromtimestamp(journal.started.wall_ns / 1e9, tz=UTC).isoformat(),
+        pipeline=journal.started.name,
         task=task,
         producer_model=roles.producer,
         evaluator_model=roles.evaluator,
-        run_duration_s=record.duration_ns / 1e9,
+        run_duration_s=journal.duration_ns / 1e9,
         input_tokens=sum(model.input_tokens for model in models),
         output_tokens=sum(model.output_tokens for model in models),
         loops=tuple(_loop_entry(loop) for loop in loops),

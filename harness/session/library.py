@@ -40,12 +40,16 @@ class PassageLibrary:
 
     async def recall(self, query: str, *, limit: int) -> list[Hit]:
         """The passages nearest to a question, best first."""
-        with self._tracer.span("recall", query=query, limit=limit) as span:
+        with self._tracer.span("recall", query=self._tracer.excerpt(query), limit=limit) as span:
             store = await self._open()
             hits = await asyncio.to_thread(store.search, query, limit=limit)
             span.set(
                 hits=[
-                    {"id": hit.passage.id, "title": hit.passage.title, "score": hit.score}
+                    {
+                        "id": hit.passage.id,
+                        "title": self._tracer.excerpt(hit.passage.title),
+                        "score": hit.score,
+                    }
                     for hit in hits
                 ]
             )

@@ -15,14 +15,17 @@ from harness.inference import (
     EmbeddedLlamaCpp,
     Endpoint,
     InferenceShim,
+    MetricsSource,
     Retrying,
     RetryPolicy,
     Traced,
     connect,
     machine_memory_bytes,
+    metrics_source,
 )
 from harness.residency import KeepAliveBudget, Leased, Tenant
 from harness.session.demo_model import demo_endpoint
+from harness.session.sampler import sampling
 from harness.session.settings import Settings
 from harness.trace import Tracer
 
@@ -56,6 +59,7 @@ async def open_models(
     backends: Mapping[str, Backend] | None = None,
     required: Collection[str],
     tracer: Tracer,
+    sample_every_s: float = 0.0,
 ) -> AsyncIterator[InferenceShim]:
     """The shim in front of these endpoints: each behind a lease, a trace and a retry policy.
 
@@ -69,6 +73,8 @@ async def open_models(
         required: Tags of the endpoints that must be usable; what is wrong with another is only
             said when it is called.
         tracer: Sees every call.
+        sample_every_s: How often the servers of required endpoints are asked for their counters;
+            never when 0.
 
     Raises:
         ConfigurationInvalid: A required endpoint's API key is missing.
@@ -77,15 +83,19 @@ async def open_models(
     ready_made = backends or {}
     bare: dict[str, Backend] = {}
     tenants: dict[str, Tenant] = {}
+    sources: dict[str, MetricsSource] = {}
     for tag, endpoint in endpoints.items():
         try:
-            bare[tag] = backend = (
-                ready_made[tag]
-                if tag in ready_made
-                else connect(endpoint, api_key=_api_key(endpoint, environment), clock=tracer.now_ns)
-            )
+            if tag in ready_made:
+                bare[tag] = ready_made[tag]
+                continue
+            api_key = _api_key(endpoint, environment)
+            bare[tag] = backend = connect(endpoint, api_key=api_key, clock=tracer.now_ns)
             if isinstance(backend, EmbeddedLlamaCpp):
                 tenants[tag] = Tenant(host=backend, need_bytes=_need_bytes(endpoint))
+            source = metrics_source(endpoint, backend, api_key=api_key)
+            if source is not None and tag in required:
+                sources[tag] = source
         except (ConfigurationInvalid, ModelFileInvalid) as error:
             if tag in required:
                 raise
@@ -111,6 +121,7 @@ async def open_models(
                 ),
                 policy=RetryPolicy(),
                 randomness=random.Random(),  # noqa: S311 - jitter is no secret
+                tracer=tracer,
             )
             for tag, backend in bare.items()
         }
@@ -120,6 +131,10 @@ async def open_models(
         stack.push_async_callback(shim.aclose)
         if budget:
             stack.push_async_callback(budget.aclose)
+        if sample_every_s:
+            await stack.enter_async_context(
+                sampling(sources, tracer=tracer, every_s=sample_every_s)
+            )
         yield shim
 
 

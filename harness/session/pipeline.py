@@ -74,18 +74,19 @@ class Pipeline(Graph):
         ) as session:
             with session.trace.span("run", label=self.name):
                 outputs = await execute(self, values, run=Run(session), tracer=session.trace)
-        trace, record = session.trace, session.trace.record
+        trace, journal = session.trace, session.trace.journal()
         return RunResult(
             run_id=trace.run_id,
             pipeline=self.name,
             outputs=outputs,
             result=next(reversed(outputs.values()), None),
             loops=tuple(session.loops),
-            models=summarise_models(record) if record else (),
+            models=summarise_models(journal.spans()) if journal else (),
             duration_s=(monotonic() - started_ns) / 1e9,
             files=RunFiles(
                 journal=trace.journal_path,
-                chrome_trace=trace.chrome_path,
+                chrome_trace=trace.timeline_paths.get("chrome"),
+                perfetto_trace=trace.timeline_paths.get("perfetto"),
                 audit_log=chosen.traces / AUDIT_LOG,
             ),
         )

@@ -16,8 +16,10 @@ class RunFiles:
 
     journal: Path
     """Every record, one per line."""
-    chrome_trace: Path
-    """The timeline, for Perfetto; not there if the disk was full."""
+    chrome_trace: Path | None
+    """The timeline as Chrome Trace JSON; None when the settings want none."""
+    perfetto_trace: Path | None
+    """The timeline as Perfetto's own format; None when the settings want none."""
     audit_log: Path
     """One line per run."""
 

@@ -177,8 +177,10 @@ class Run:
         evaluator = Evaluator(chosen, ask=session.shim.chat, model=session.roles.evaluator)
         producer = session.roles.model(PRODUCER)
 
+        draft_span = None
         if draft is None:
-            with session.trace.span("draft"):
+            with session.trace.span("draft") as span:
+                draft_span = span.id
                 draft = await self.chat(
                     PRODUCER,
                     _draft_prompt(task, sources, chosen),
@@ -197,6 +199,7 @@ class Run:
             ),
             limits=limits,
             tracer=session.trace,
+            draft_span=draft_span,
         )
         session.loops.append(result)
         return result

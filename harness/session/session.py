@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +10,14 @@ from pathlib import Path
 import structlog
 
 from harness.errors import ConfigurationInvalid
-from harness.inference import Backend, InferenceShim
+from harness.inference import Backend, Endpoint, InferenceShim
 from harness.session.audit import AUDIT_LOG, audit_entry
 from harness.session.library import PassageLibrary
 from harness.session.models import known_endpoints, open_models
 from harness.session.roles import Roles
+from harness.session.secrets import known_secrets
 from harness.session.settings import Settings
-from harness.trace import AuditEntry, RunTrace, Sink, append_entry
+from harness.trace import RunTrace, Sink, TraceOptions, append_line
 from harness.wiggum import WiggumResult
 
 _log = structlog.get_logger(__name__)
@@ -71,12 +72,16 @@ async def open_session(
     # 1. What the settings alone tell to be wrong, before there is a run.
     endpoints = known_endpoints(settings, backends)
     roles = Roles(endpoints, settings.roles)
-    trace = _start_record(settings.traces, name, observers)
+    secrets = known_secrets(
+        endpoints.values(), environment=environment, named=settings.trace.secrets
+    )
+    trace = _start_record(settings, name, secrets, observers)
     loops: list[WiggumResult] = []
     try:
         async with AsyncExitStack() as stack:
             # 2. The record first, so that everything after it is in it.
             stack.enter_context(trace)
+            _describe_endpoints(endpoints, roles, trace)
             shim = await stack.enter_async_context(
                 open_models(
                     endpoints,
@@ -85,6 +90,7 @@ async def open_session(
                     backends=backends,
                     required=roles.in_use,
                     tracer=trace,
+                    sample_every_s=settings.trace.sample_ms / 1000,
                 )
             )
             passages = PassageLibrary(settings.memory.path, tracer=trace)
@@ -99,24 +105,46 @@ async def open_session(
             )
     finally:
         # 3. The line about it, now that the record is closed and can be read.
-        if trace.record is not None:
-            entry = audit_entry(trace.record, task=task, roles=roles, loops=loops)
-            _append(settings.traces / AUDIT_LOG, entry)
+        journal = trace.journal()
+        if journal is not None:
+            entry = audit_entry(journal, task=trace.excerpt(task) or "", roles=roles, loops=loops)
+            _append(settings.traces / AUDIT_LOG, trace.redactor.clean_line(entry.as_line()))
 
 
-def _append(path: Path, entry: AuditEntry) -> None:
+def _describe_endpoints(endpoints: Mapping[str, Endpoint], roles: Roles, trace: RunTrace) -> None:
+    """What the report must know of the models that calls will name, at the head of the record."""
+    for tag in sorted(roles.in_use):
+        endpoint = endpoints[tag]
+        trace.instant(
+            "endpoint",
+            model=tag,
+            **endpoint.model_dump(
+                mode="json", exclude={"tag", "api_key_env"}, exclude_defaults=True
+            ),
+        )
+
+
+def _append(path: Path, line: bytes) -> None:
     """A run's result, or its error, must not be lost because its line cannot be written."""
     try:
-        append_entry(path, entry)
+        append_line(path, line)
     except OSError as error:
         _log.warning("the run is not in the audit log", path=str(path), error=str(error))
 
 
-def _start_record(directory: Path, name: str, observers: Sequence[Sink]) -> RunTrace:
+def _start_record(
+    settings: Settings, name: str, secrets: Collection[str], observers: Sequence[Sink]
+) -> RunTrace:
+    options = TraceOptions(
+        content=settings.trace.content,
+        durability=settings.trace.durability,
+        timelines=settings.trace.timelines,
+        secrets=secrets,
+    )
     try:
-        return RunTrace(directory, name=name, observers=observers)
+        return RunTrace(settings.traces, name=name, options=options, observers=observers)
     except OSError as error:
         raise ConfigurationInvalid(
-            f"runs cannot be written to '{directory}' ({error.strerror}); set traces in "
+            f"runs cannot be written to '{settings.traces}' ({error.strerror}); set traces in "
             "harness.toml to a directory that can be written"
         ) from error

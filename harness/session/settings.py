@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from harness.errors import ConfigurationInvalid, did_you_mean
 from harness.hardware import parse_bytes
 from harness.inference import Endpoint
+from harness.trace import ContentPolicy, Durability, TimelineFormat
 
 SETTINGS_FILE = "harness.toml"
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
@@ -48,6 +49,25 @@ class MemorySettings(BaseModel):
     """A directory that outlives the run; without one, passages last as long as the run."""
 
 
+class TraceSettings(BaseModel):
+    """`[trace]`: how runs are recorded."""
+
+    model_config = _MODEL
+
+    content: ContentPolicy = "full"
+    """Of prompts, completions, drafts and outputs: the texts (`full`), their hashes (`hash`), or
+    neither (`none`)."""
+    durability: Durability = "node"
+    """When records are safe from a crash: when the run ends (`exit`), from the end of each node on
+    (`node`), or each at once (`sync`)."""
+    timelines: tuple[TimelineFormat, ...] = ("chrome", "perfetto")
+    """What is written beside the journal when a run ends."""
+    sample_ms: int = Field(default=250, ge=0)
+    """How often servers are asked for their counters; 0 for never."""
+    secrets: tuple[str, ...] = ()
+    """Names of environment variables whose values no file may hold, beside those of API keys."""
+
+
 class Settings(BaseModel):
     """Everything a session can be told."""
 
@@ -65,6 +85,8 @@ class Settings(BaseModel):
     """Memory for embedded models."""
     memory: MemorySettings = MemorySettings()
     """The passages that pipelines remember and recall."""
+    trace: TraceSettings = TraceSettings()
+    """How runs are recorded."""
 
 
 def load_settings(
@@ -169,6 +191,8 @@ def _fields_at(location: tuple[int | str, ...]) -> set[str]:
             return {"capacity"}
         case ("memory",):
             return set(MemorySettings.model_fields)
+        case ("trace",):
+            return set(TraceSettings.model_fields)
         case _:
             return set(Settings.model_fields)
 

@@ -74,11 +74,15 @@ class AuditEntry:
         return dump_json({**series, **asdict(self)}) + b"\n"
 
 
-def append_entry(path: Path, entry: AuditEntry) -> None:
+def append_line(path: Path, line: bytes) -> None:
     """Adds a run to the log. One write, so that runs that end together do not mix.
+
+    Args:
+        path: The log.
+        line: Of `AuditEntry.as_line`, cleaned of secrets.
 
     Raises:
         OSError: The file cannot be written.
     """
     with path.open("ab", buffering=0) as file:
-        file.write(entry.as_line())
+        file.write(line)

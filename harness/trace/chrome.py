@@ -1,126 +1,153 @@
 """The Chrome Trace export: JSON that Perfetto and `chrome://tracing` open.
 
 What the importers enforce, and this file therefore does: times are microseconds relative to the
-run's start (an epoch would lose its fraction), thread ids are small, complete events on one thread
-nest, and no value is NaN, which would abort the whole load.
+run's start (an epoch would lose its fraction), process and thread ids are small, complete events on
+one thread nest, and no value is NaN, which would abort the whole load. A group of tracks is a
+process, since that is the only kind of group the format has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
-from harness.trace.lanes import Lane, assign_lanes
+from harness.trace.journal_reader import Journal
+from harness.trace.lanes import Lane, Lanes
 from harness.trace.lenient_json import dump_json
-from harness.trace.run_record import RunRecord, SpanRecord
+from harness.trace.records import CounterSet, Instant, SpanRecord
+from harness.trace.timeline import (
+    FlowEnd,
+    flow_ends,
+    lane_title,
+    span_arguments,
+    title,
+    track_rank,
+)
+from harness.trace.whole_file import whole_file
 
-_PROCESS = 1
+_BATCH = 500
 
 Event = dict[str, object]
 """One element of `traceEvents`."""
 
 
-def write_chrome_trace(run: RunRecord, path: Path) -> None:
-    """Writes a run as Chrome Trace JSON.
+def write_chrome_trace(journal: Journal, path: Path) -> None:
+    """Writes a run as Chrome Trace JSON, in memory that hardly grows with the run.
 
     Raises:
+        JournalInvalid: A line in the middle of the journal is not a record.
         OSError: The file cannot be written.
     """
-    # The file appears whole or not at all: half a JSON object does not load.
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            _write(run, file)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def chrome_events(run: RunRecord) -> Iterator[Event]:
-    """The events of a run: names first, then spans with parents before children, then the rest."""
-    lanes = assign_lanes(run.spans, root_track=run.started.name)
-    threads = {lane: number for number, lane in enumerate(_in_order(lanes), start=1)}
-    yield _metadata("process_name", 0, f"{run.started.name} {run.started.run_id}")
-    for lane, thread in threads.items():
-        name = lane.track if lane.index == 0 else f"{lane.track} ({lane.index + 1})"
-        yield _metadata("thread_name", thread, name)
-        yield {
-            "ph": "M",
-            "pid": _PROCESS,
-            "tid": thread,
-            "name": "thread_sort_index",
-            "args": {"sort_index": thread},
-        }
-
-    origin_ns = run.started.time_ns
-    for span in run.spans:
-        yield {
-            "ph": "X",
-            "pid": _PROCESS,
-            "tid": threads[lanes[span.id]],
-            "ts": _microseconds(span.start_ns - origin_ns),
-            "dur": _microseconds(span.duration_ns),
-            "name": str(span.attributes.get("label") or span.name),
-            # What kind of span it is, whatever its title: to colour, filter and sum by.
-            "cat": span.name,
-            "args": _arguments(span),
-        }
-    for instant in run.instants:
-        place = lanes.get(instant.span) if instant.span is not None else None
-        yield {
-            "ph": "i",
-            "s": "t" if place else "p",
-            "pid": _PROCESS,
-            "tid": threads[place] if place else 0,
-            "ts": _microseconds(instant.time_ns - origin_ns),
-            "name": instant.name,
-            "args": dict(instant.attributes),
-        }
-    for counter in run.counters:
-        yield {
-            "ph": "C",
-            "pid": _PROCESS,
-            "ts": _microseconds(counter.time_ns - origin_ns),
-            "name": counter.name,
-            # Perfetto names the counter "name key".
-            "args": {counter.unit: counter.value},
-        }
-
-
-def _write(run: RunRecord, file: BinaryIO) -> None:
     about = {
-        "run_id": run.started.run_id,
-        "pipeline": run.started.name,
-        "started_wall_ns": str(run.started.wall_ns),
+        "run_id": journal.started.run_id,
+        "pipeline": journal.started.name,
+        "started_wall_ns": str(journal.started.wall_ns),
     }
-    file.write(b'{"displayTimeUnit":"ms","otherData":' + dump_json(about))
-    file.write(b',"traceEvents":[\n')
-    for number, event in enumerate(chrome_events(run)):
-        file.write(b",\n" if number else b"")
-        file.write(dump_json(event))
-    file.write(b"\n]}\n")
+    events = chrome_events(journal)
+    with whole_file(path) as file:
+        file.write(b'{"displayTimeUnit":"ms","otherData":' + _json(about))
+        file.write(b',"traceEvents":[\n' + _json(next(events)))
+        while batch := list(islice(events, _BATCH)):
+            file.write(b"".join([b",\n" + _json(event) for event in batch]))
+        file.write(b"\n]}\n")
 
 
-def _in_order(lanes: dict[int, Lane]) -> list[Lane]:
-    """Tracks as they first appear, each with its lanes together."""
-    tracks = {lane.track: None for lane in lanes.values()}
-    position = {track: number for number, track in enumerate(tracks)}
-    return sorted(set(lanes.values()), key=lambda lane: (position[lane.track], lane.index))
+def chrome_events(journal: Journal) -> Iterator[Event]:
+    """The events of a run, in the order they began; a track is named before its first event."""
+    origin_ns = journal.started.time_ns
+    lanes = Lanes(f"run {journal.started.name}")
+    flows = flow_ends(journal.flows)
+    threads = _Threads()
+    yield from threads.names(lanes.track(None))
+    for item in journal.items():
+        match item:
+            case SpanRecord():
+                lane = lanes.place(item)
+                yield from threads.names(lane)
+                begin: Event = {
+                    "pid": threads.process(lane),
+                    "tid": lane.number + 1,
+                    "ts": (item.start_ns - origin_ns) / 1000,
+                }
+                yield {
+                    "ph": "X",
+                    **begin,
+                    "dur": item.duration_ns / 1000,
+                    "name": title(item),
+                    # What kind of span it is, whatever its title: to colour, filter and sum by.
+                    "cat": item.name,
+                    "args": span_arguments(item),
+                }
+                if item.id in flows:
+                    yield from _flow_events(flows[item.id], begin)
+            case Instant():
+                lane = (item.span and lanes.lane_of(item.span)) or lanes.track(None)
+                yield {
+                    "ph": "i",
+                    "s": "t",
+                    "pid": threads.process(lane),
+                    "tid": lane.number + 1,
+                    "ts": (item.time_ns - origin_ns) / 1000,
+                    "name": item.name,
+                    "args": dict(item.attributes),
+                }
+            case CounterSet():
+                lane = (item.span and lanes.lane_of(item.span)) or lanes.track(item.track)
+                yield from threads.names(lane)
+                yield {
+                    "ph": "C",
+                    "pid": threads.process(lane),
+                    "ts": (item.time_ns - origin_ns) / 1000,
+                    # A process's counters are told apart by their names alone.
+                    "name": f"{item.name} ({lane.index + 1})" if lane.index else item.name,
+                    # Perfetto names the counter "name key".
+                    "args": {item.unit: item.value},
+                }
 
 
-def _arguments(span: SpanRecord) -> dict[str, object]:
-    arguments: dict[str, object] = {"span": span.id, "parent": span.parent, **span.attributes}
-    if span.status != "ok":
-        arguments["status"] = span.status
-    if span.error:
-        arguments["error"] = span.error
-    return arguments
+class _Threads:
+    """Tracks as processes, lanes as threads, both with small numbers."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, int] = {}
+        self._named = 0
+
+    def process(self, lane: Lane) -> int:
+        return self._processes[lane.track]
+
+    def names(self, lane: Lane) -> Iterator[Event]:
+        """The metadata of a lane, when it is new: lanes are numbered as they appear."""
+        if lane.number < self._named:
+            return
+        self._named += 1
+        process, thread = len(self._processes) + 1, lane.number + 1
+        if lane.track not in self._processes:
+            self._processes[lane.track] = process
+            rank = track_rank(lane.track) * 1000 + process
+            yield _metadata("process_name", process, 0, name=lane.track)
+            yield _metadata("process_sort_index", process, 0, sort_index=rank)
+        process = self._processes[lane.track]
+        yield _metadata("thread_name", process, thread, name=lane_title(lane))
+        yield _metadata("thread_sort_index", process, thread, sort_index=lane.index)
 
 
-def _metadata(name: str, thread: int, value: str) -> Event:
-    return {"ph": "M", "pid": _PROCESS, "tid": thread, "name": name, "args": {"name": value}}
+def _flow_events(ends: Sequence[FlowEnd], begin: Event) -> Iterator[Event]:
+    """The arrows at a span, at its very beginning: what lies inside it begins later."""
+    for end in ends:
+        phase = {"ph": "s"} if end.is_source else {"ph": "f", "bp": "e"}
+        yield {**phase, **begin, "id": end.number, "cat": "flow", "name": end.name}
 
 
-def _microseconds(ns: int) -> float:
-    return ns / 1000
+def _metadata(what: str, process: int, thread: int, **arguments: object) -> Event:
+    return {"ph": "M", "pid": process, "tid": thread, "name": what, "args": arguments}
+
+
+def _json(value: Event) -> bytes:
+    r"""JSON that Perfetto reads: to its importer, a quote after a backslash never ends a text.
+
+    So a text's last backslash must not be written as `\\`. It is `ScanString` that looks no further,
+    in `src/trace_processor/util/json_parser.h`.
+    """
+    data = dump_json(value)
+    return data.replace(b"\\\\", b"\\u005c") if b'\\\\"' in data else data

@@ -1,85 +1,206 @@
-"""A run's journal: the file that everything else about the run is derived from.
+"""Writing a run's journal: the file that everything else about the run is derived from.
 
-One record a line, written as it happens. A record is in the operating system's hands when `append`
-returns, so killing the process loses nothing; losing power may lose the last seconds.
+Who traces only appends to a queue; a thread makes records of what is in it, encodes them and writes
+them, some forty times a second. So a killed process loses at most the last moments, and nothing
+that somebody waited for: see `Durability`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import structlog
 
-from harness.errors import JournalInvalid
-from harness.trace.records import SCHEMA_VERSION, Record, RunStarted, decode, encode
+from harness.trace.records import Record, SpanEnded, SpanStarted, encode, joined
+from harness.trace.secrets import Redactor
+from harness.trace.tracer import Entry, RecordMaker, Sink, describe
+
+Durability = Literal["exit", "node", "sync"]
+"""When records are on the disk, so that neither a kill nor a loss of power can take them: when the
+run ends; from `persisted` on, which the graph awaits after every node; each at once."""
 
 _log = structlog.get_logger(__name__)
 
+_EVERY_S = 0.025
+_BATCH = 4096
+"""Entries looked at together: spans that begin and end among them become one record each."""
+_WRITE = 64
+"""Records encoded between two writes. Writing lets other threads run; encoding does not."""
+_BACKLOG = 50_000
+"""Entries waiting from which on whoever makes more has to help writing them."""
+
 
 class JournalWriter:
-    """Appends records to a new file.
+    """Writes records to a new file.
 
     Args:
         path: The file; it must not exist.
+        maker: Makes records of entries.
+        redactor: Sees every line before the file does.
+        durability: See there.
+        observers: Called with each record as it is written, from the writing thread.
 
     Raises:
         OSError: The file cannot be created.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        maker: RecordMaker,
+        redactor: Redactor,
+        durability: Durability = "node",
+        observers: Sequence[Sink] = (),
+    ) -> None:
         self.path = path
         self.failure: OSError | None = None
         """Why the journal stopped before the run did, if it did (a full disk, say)."""
-        # Unbuffered on purpose: about 2 µs a record, and nothing to lose on a kill.
-        self._file = path.open("xb", buffering=0)
-        # Threads trace too, and outlive a run that was cancelled. Reentrant, since collecting
-        # garbage in the middle of a write may end a span.
+        self._maker = maker
+        self._redactor = redactor
+        self._durability = durability
+        self._observers = tuple(observers)
+        self._descriptor: int | None = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666
+        )
+        self._process_id = os.getpid()
+        self._entries: deque[Entry] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._wake = threading.Event()
+        self._closing = False
+        # Whoever writes holds it. Reentrant, since collecting garbage in the middle may end a span.
         self._lock = threading.RLock()
+        self._thread = threading.Thread(target=self._work, name="harness journal", daemon=True)
+        # The queue's own method, for speed: this is all that tracing costs the traced.
+        self.append = self._append_durably if durability == "sync" else self._entries.append
 
-    def append(self, record: Record) -> None:
-        """Writes one record, unless the journal is closed or has failed.
+    def start(self) -> None:
+        """Begins to write what is appended."""
+        self._thread.start()
 
-        Never raises: a run must not fail because its trace does.
+    async def persisted(self) -> None:
+        """Returns when everything appended so far is on the disk, if the run is to wait for that.
+
+        Those who wait at the same time share one `fsync`.
         """
-        data = encode(record)
-        with self._lock:
-            if self.failure is not None or self._file.closed:
-                return
-            try:
-                while data:
-                    data = data[self._file.write(data) :]
-            except OSError as error:
-                self.failure = error
-                _log.warning("the journal is incomplete", path=str(self.path), error=str(error))
+        if self._durability == "node" and self._thread.is_alive():
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            self._wake.set()
+            await waiting
+
+    def relieve(self) -> None:
+        """Writes, here and now, if too much waits for the thread to do it."""
+        if len(self._entries) > _BACKLOG:
+            self._write_queue()
 
     def close(self) -> None:
-        """Closes the file; records that come later are dropped."""
+        """Writes what is left, to the disk, and closes the file; what comes later is dropped."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._write_for_those_waiting()
+        self._sync()
         with self._lock:
-            self._file.close()
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
+    def _work(self) -> None:
+        while not self._closing:
+            self._wake.wait(_EVERY_S)
+            self._wake.clear()
+            self._write_for_those_waiting()
 
-def read_journal(path: Path) -> Iterator[Record]:
-    """The records of a journal, in order. A last line that was cut off by a crash is left out.
+    def _write_for_those_waiting(self) -> None:
+        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        self._write_queue()
+        if waiting:
+            self._sync()
+        for future in waiting:
+            # Its loop may be over by now, and so nobody waits any more.
+            with suppress(RuntimeError):
+                future.get_loop().call_soon_threadsafe(_resolve, future)
 
-    Raises:
-        JournalInvalid: A line is not a record, or a newer version wrote the file.
-        OSError: The file cannot be read.
-    """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
+    def _append_durably(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self._write_queue()
+        self._sync()
+
+    def _write_queue(self) -> None:
+        if os.getpid() != self._process_id:
+            # A forked child: the file is its parent's.
+            self._entries.clear()
+            return
+        with self._lock:
+            while self._entries:
+                records: list[Record] = []
+                for _ in range(min(len(self._entries), _BATCH)):
+                    records += self._maker.records(self._entries.popleft())
+                self._write(_merged(records))
+                self._observe(records)
+
+    def _write(self, records: Sequence[Record]) -> None:
+        clean = self._redactor.clean_line
+        for start in range(0, len(records), _WRITE):
+            if self._descriptor is None or self.failure is not None:
                 return
+            batch = records[start : start + _WRITE]
+            data = b"".join([clean(encode(record)) for record in batch])
             try:
-                record = decode(line)
-            except ValueError as error:
-                raise JournalInvalid(str(error), path=path, line=number) from error
-            if isinstance(record, RunStarted) and record.schema > SCHEMA_VERSION:
-                raise JournalInvalid(
-                    f"written by a newer version (schema {record.schema}, this one reads up to "
-                    f"{SCHEMA_VERSION}); upgrade wiggum-harness to read it",
-                    path=path,
-                    line=number,
-                )
-            yield record
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+            except OSError as error:
+                self._fail(error)
+
+    def _observe(self, records: Sequence[Record]) -> None:
+        for observe in self._observers:
+            try:
+                for record in records:
+                    observe(record)
+            except Exception as error:  # noqa: BLE001 - whatever an observer raises is not the run's
+                self._observers = tuple(o for o in self._observers if o is not observe)
+                _log.warning("an observer failed and is called no more", error=describe(error))
+
+    def _sync(self) -> None:
+        with self._lock:
+            if self._descriptor is not None and self.failure is None:
+                try:
+                    os.fsync(self._descriptor)
+                except OSError as error:
+                    self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        # A run must not fail because its trace does.
+        self.failure = error
+        _log.warning("the journal is incomplete", path=str(self.path), error=str(error))
+
+
+def _merged(records: Sequence[Record]) -> list[Record]:
+    """The records with one for each span that both began and ended among them, at its beginning."""
+    merged: list[Record] = []
+    begun: dict[int, int] = {}
+    for record in records:
+        if type(record) is SpanStarted:
+            begun[record.id] = len(merged)
+        elif type(record) is SpanEnded and record.id in begun:
+            place = begun[record.id]
+            started = merged[place]
+            assert isinstance(started, SpanStarted)
+            merged[place] = joined(started, record)
+            continue
+        merged.append(record)
+    return merged
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

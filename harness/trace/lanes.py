@@ -1,74 +1,142 @@
 """Where each span is drawn: on which track, and on which lane of it.
 
 A timeline draws nested slices, and slices that overlap without nesting cannot share a line
-(Perfetto drops the second). So a track has as many lanes as it needs, and a span is drawn under
-its parent only where it truly lies inside it and no sibling is in its way.
+(Perfetto drops the second). So a track has as many lanes as it needs. A span is drawn under its
+parent where it lies inside it and nothing that was drawn there before is in its way; else on the
+first lane of its track that is free from then on. On every lane any two spans are therefore
+disjoint or nested, and a span is nested only in its ancestors.
+
+Spans come in the order they began, more or less: one that comes late, as a phase does that is known
+only afterwards, may get a lane that a second look would have spared, never a wrong one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator
 
-from harness.trace.run_record import SpanRecord
+from harness.trace.records import SpanRecord
+
+_NOWHERE = -1
+_OVER: list[int] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Lane:
-    """One line of the timeline."""
+    """One line of the timeline.
 
-    track: str
-    """The name people read."""
-    index: int
-    """0 for a track's first lane, counted up for spans that overlap."""
+    Attributes:
+        number: Counted from 0 over all lanes, in the order they were needed.
+        track: The name people read.
+        index: 0 for a track's first lane, counted up for spans that overlap.
+        ended: When those slices end that are over now that the last one was placed, innermost
+            first. What a format needs that draws a slice by its two ends.
+        free_ns: Nothing drawn so far reaches beyond.
+        open: The slices that another may still be nested in, outermost first.
+    """
+
+    __slots__ = ("ended", "free_ns", "index", "number", "open", "track")
+
+    def __init__(self, number: int, track: str, index: int) -> None:
+        self.number = number
+        self.track = track
+        self.index = index
+        self.ended = _OVER
+        self.free_ns: int | None = None
+        self.open: list[_Slice] = []
 
 
-def assign_lanes(spans: Sequence[SpanRecord], *, root_track: str) -> dict[int, Lane]:
-    """The lane of every span, by span id.
+class _Slice:
+    """A slice that is drawn, as far as the next one's place depends on it."""
 
-    A span is on the track of its `track` attribute, else on its parent's, else on `root_track`.
-    On every lane any two spans are disjoint or nested, and a span is nested only in its ancestors.
+    __slots__ = ("end_ns", "free_ns", "id", "until_ns")
+
+    def __init__(self, number: int, start_ns: int, end_ns: int) -> None:
+        self.id = number
+        self.end_ns = end_ns
+        # A span without length still covers the moment it happened at: viewers nest there too.
+        self.until_ns = end_ns if end_ns > start_ns else start_ns + 1
+        self.free_ns = start_ns  # nothing inside it reaches beyond
+
+
+class Lanes:
+    """Gives each span its lane. Remembers four bytes a span, and what is open.
 
     Args:
-        spans: As a run has them, parents before their children.
-        root_track: What the track of spans without one is called.
+        root_track: Where spans are drawn that name no track, and no span around them does.
     """
-    # 1. Tracks, in the order of the records: there a parent always stands before its children.
-    tracks: dict[int | None, str] = {None: root_track}
-    for span in spans:
-        tracks[span.id] = str(span.attributes.get("track", tracks.get(span.parent, root_track)))
 
-    # 2. Lanes, in the order of time; longest first where two begin together, as viewers nest them.
-    lanes: dict[int, Lane] = {}
-    # Per lane, the spans that are open at the moment under consideration, outermost first.
-    open_spans: dict[Lane, list[SpanRecord]] = {}
-    for span in sorted(spans, key=lambda s: (s.start_ns, -s.end_ns, s.id)):
-        parent_lane = lanes.get(span.parent) if span.parent is not None else None
-        lane = _free_lane(span, tracks[span.id], parent_lane, open_spans)
-        lanes[span.id] = lane
-        open_spans.setdefault(lane, []).append(span)
-    return lanes
+    def __init__(self, root_track: str) -> None:
+        self._root_track = root_track
+        self._lanes: list[Lane] = []
+        self._tracks: dict[str, list[Lane]] = {}
+        self._lane_of = array("i")
+
+    def place(self, span: SpanRecord) -> Lane:
+        """The lane of the next span: that of its `track`, else of its parent's, else the root's."""
+        number, parent, _, start_ns, end_ns, _, _, attributes = span
+        track = attributes.get("track")
+        around = None if parent is None else self.lane_of(parent)
+        here = _Slice(number, start_ns, end_ns)
+        if around is not None and (track is None or track == around.track):
+            lane = around if _nest(around, here, start_ns, parent) else None
+            track = around.track
+        else:
+            lane = None
+            track = self._root_track if track is None else str(track)
+        if lane is None:
+            lane = self._free_lane(track, start_ns)
+            lane.ended = [one.end_ns for one in reversed(lane.open)] if lane.open else _OVER
+            lane.open = [here]
+            lane.free_ns = here.until_ns
+        if number >= len(self._lane_of):
+            self._lane_of.extend([_NOWHERE] * (2 * number + 64 - len(self._lane_of)))
+        self._lane_of[number] = lane.number
+        return lane
+
+    def lane_of(self, span: int) -> Lane | None:
+        """Where a span was placed, by its id; None if it was not."""
+        number = self._lane_of[span] if span < len(self._lane_of) else _NOWHERE
+        return None if number == _NOWHERE else self._lanes[number]
+
+    def track(self, name: str | None) -> Lane:
+        """A track's first lane, for what is drawn on no span; the root track's by default."""
+        track = name or self._root_track
+        return self._tracks[track][0] if track in self._tracks else self._add(track)
+
+    def close(self) -> Iterator[Lane]:
+        """Every lane, with all that is still open on it as `ended`."""
+        for lane in self._lanes:
+            lane.ended = [one.end_ns for one in reversed(lane.open)]
+            lane.open = []
+            yield lane
+
+    def _free_lane(self, track: str, start_ns: int) -> Lane:
+        for lane in self._tracks.get(track, ()):
+            if lane.free_ns is None or lane.free_ns <= start_ns:
+                return lane
+        return self._add(track)
+
+    def _add(self, track: str) -> Lane:
+        of_track = self._tracks.setdefault(track, [])
+        lane = Lane(len(self._lanes), track, len(of_track))
+        self._lanes.append(lane)
+        of_track.append(lane)
+        return lane
 
 
-def _free_lane(
-    span: SpanRecord,
-    track: str,
-    parent_lane: Lane | None,
-    open_spans: dict[Lane, list[SpanRecord]],
-) -> Lane:
-    if parent_lane is not None and parent_lane.track == track:
-        innermost = _innermost(open_spans[parent_lane], span.start_ns)
-        if innermost is None or (innermost.id == span.parent and span.end_ns <= innermost.end_ns):
-            return parent_lane
-    index = 0
-    while _innermost(open_spans.get(Lane(track=track, index=index), []), span.start_ns) is not None:
-        index += 1
-    return Lane(track=track, index=index)
-
-
-def _innermost(stack: list[SpanRecord], now_ns: int) -> SpanRecord | None:
-    """The innermost span that is still open; those that have ended are taken off the stack."""
-    # A span without length still covers the moment it happened at: viewers nest there too.
-    while stack and max(stack[-1].end_ns, stack[-1].start_ns + 1) <= now_ns:
-        stack.pop()
-    return stack[-1] if stack else None
+def _nest(lane: Lane, here: _Slice, start_ns: int, parent: int | None) -> bool:
+    """Places a slice in its parent's, if that is open and there is room in it."""
+    stack = lane.open
+    depth = len(stack)
+    while depth:
+        depth -= 1
+        around = stack[depth]
+        if around.id == parent:
+            if not (around.free_ns <= start_ns < around.until_ns and here.end_ns <= around.end_ns):
+                return False
+            lane.ended = [one.end_ns for one in reversed(stack[depth + 1 :])]
+            del stack[depth + 1 :]
+            around.free_ns = here.until_ns
+            stack.append(here)
+            return True
+    return False

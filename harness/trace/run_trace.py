@@ -1,80 +1,108 @@
 """RunTrace: the tracer of one run, and the files it leaves.
 
 Inside the `with` block the journal grows; on leaving it, however it is left, the journal is closed
-and the Chrome trace is written beside it. A record that cannot be written, or an observer that
-fails, is a warning in the log: the run goes on.
+and the timelines are written beside it. A record that cannot be written, or an observer that fails,
+is a warning in the log: the run goes on.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 from types import TracebackType
 from typing import Self
 
 import structlog
+from pydantic import BaseModel, ValidationError
 
-from harness.errors import JournalInvalid
-from harness.trace.chrome import write_chrome_trace
+from harness.errors import InvalidInput, JournalInvalid
 from harness.trace.clock import Clock, monotonic
-from harness.trace.journal import JournalWriter
-from harness.trace.records import SCHEMA_VERSION, Record, RunEnded, RunStarted
-from harness.trace.run_record import RunRecord, load_run
-from harness.trace.tracer import Sink, Tracer, describe, status_of
+from harness.trace.exports import TIMELINES, TimelineFormat
+from harness.trace.journal import Durability, JournalWriter
+from harness.trace.journal_reader import Journal
+from harness.trace.records import SCHEMA_VERSION, RunEnded, RunStarted
+from harness.trace.secrets import Redactor
+from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Tracer, describe, status_of
 
 _log = structlog.get_logger(__name__)
 
 
-class RunTrace(Tracer):
-    """Traces one run into `<directory>/<run_id>.jsonl` and `<directory>/<run_id>.json`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """How a run is recorded."""
 
-    Args:
-        directory: Where runs land; made if missing.
-        name: What is run.
-        clock: The run's time.
-        wall_ns: Unix time in nanoseconds.
-        observers: Called with each record after it is in the journal; live progress, say. Plain
-            nodes call them from threads.
+    content: ContentPolicy = "full"
+    """What is recorded of prompts, completions, drafts and outputs."""
+    durability: Durability = "node"
+    """When records are safe from a crash."""
+    timelines: tuple[TimelineFormat, ...] = ("chrome", "perfetto")
+    """What is written beside the journal when the run ends."""
+    secrets: Collection[str] = field(default=(), repr=False)
+    """Values that no file may hold."""
 
-    Raises:
-        OSError: The directory or the journal cannot be made.
-    """
+
+class Invitation(BaseModel):
+    """What another process needs to know to join a run: text to hand over, without secrets."""
+
+    journal: Path
+    """The main process's journal."""
+    run_id: str
+    """The run's."""
+    name: str
+    """The run's."""
+    span: int | None
+    """The span that the other process works for."""
+    time_ns: int
+    """The main process's clock when it asked."""
+    content: ContentPolicy
+    """As in the main process."""
+    durability: Durability
+    """As in the main process."""
+
+
+class _JournalTracer(Tracer):
+    """A tracer whose records go to a file of its own."""
 
     def __init__(
         self,
-        directory: Path,
+        path: Path,
+        started: RunStarted,
         *,
-        name: str,
-        clock: Clock = monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
+        options: TraceOptions,
+        clock: Clock,
         observers: Sequence[Sink] = (),
     ) -> None:
-        super().__init__(self._record, clock=clock)
-        directory.mkdir(parents=True, exist_ok=True)
-        started_wall_ns = wall_ns()
-        self.name = name
-        self.run_id = new_run_id(started_wall_ns)
-        self.journal_path = directory / f"{self.run_id}.jsonl"
-        self.chrome_path = directory / f"{self.run_id}.json"
-        self.record: RunRecord | None = None
-        """The whole run, once it is over; None before, and when the journal is incomplete."""
-        self._observers = tuple(observers)
-        self._journal = JournalWriter(self.journal_path)
-        self._started = RunStarted(
-            schema=SCHEMA_VERSION,
-            run_id=self.run_id,
-            name=name,
-            wall_ns=started_wall_ns,
-            time_ns=clock(),
-            process_id=os.getpid(),
+        super().__init__(clock=clock, content=options.content)
+        self.name = started.name
+        self.run_id = started.run_id
+        self.journal_path = path
+        self.redactor = Redactor(options.secrets)
+        self._started = started
+        self._options = options
+        self._journal = JournalWriter(
+            path,
+            maker=RecordMaker(content=options.content, redactor=self.redactor),
+            redactor=self.redactor,
+            durability=options.durability,
+            observers=observers,
         )
+        self._take = self._journal.append
+
+    async def persisted(self) -> None:
+        """See `Tracer.persisted`, and `Durability`."""
+        await self._journal.persisted()
+
+    def _relieve(self) -> None:
+        self._journal.relieve()
 
     def __enter__(self) -> Self:
-        self._record(self._started)
+        self._take(self._started)
+        self._journal.start()
         return self
 
     def __exit__(
@@ -83,24 +111,140 @@ class RunTrace(Tracer):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._record(RunEnded(time_ns=self.now_ns(), status=status_of(exc), error=describe(exc)))
+        self._take(RunEnded(self.now_ns(), status_of(exc), describe(exc)))
         self._journal.close()
-        if self._journal.failure is not None:
-            return
-        try:
-            self.record = load_run(self.journal_path)
-            write_chrome_trace(self.record, self.chrome_path)
-        except (OSError, JournalInvalid) as error:
-            _log.warning("the trace is incomplete", path=str(self.chrome_path), error=str(error))
 
-    def _record(self, record: Record) -> None:
-        self._journal.append(record)
-        for observe in self._observers:
+
+class RunTrace(_JournalTracer):
+    """Traces one run into `<directory>/<run_id>.jsonl`, and timelines beside it.
+
+    Args:
+        directory: Where runs land; made if missing.
+        name: What is run.
+        options: How it is recorded.
+        clock: The run's time.
+        wall_ns: Unix time in nanoseconds.
+        observers: Called with each record when it is written, from the thread that writes; live
+            progress, say.
+
+    Raises:
+        OSError: The directory or the journal cannot be made.
+
+    Attributes:
+        journal_path: The journal.
+        timeline_paths: Where each timeline is, once the run is over.
+        redactor: Cleans what else is written about the run.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        name: str,
+        options: TraceOptions | None = None,
+        clock: Clock = monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+        observers: Sequence[Sink] = (),
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        chosen = options or TraceOptions()
+        started_ns = wall_ns()
+        run_id = new_run_id(started_ns)
+        super().__init__(
+            directory / f"{run_id}.jsonl",
+            RunStarted(SCHEMA_VERSION, run_id, name, started_ns, clock(), os.getpid()),
+            options=chosen,
+            clock=clock,
+            observers=observers,
+        )
+        self.timeline_paths = {
+            form: directory / f"{run_id}{TIMELINES[form][0]}" for form in chosen.timelines
+        }
+
+    def invitation(self) -> str:
+        """What `JoinedTrace` takes, in another process, to record what it does for this span."""
+        return Invitation(
+            journal=self.journal_path.absolute(),
+            run_id=self.run_id,
+            name=self.name,
+            span=self.current_id,
+            time_ns=self.now_ns(),
+            content=self._options.content,
+            durability=self._options.durability,
+        ).model_dump_json()
+
+    def journal(self) -> Journal | None:
+        """The run as recorded so far; None when the journal could not be written whole."""
+        if self._journal.failure is not None:
+            return None
+        try:
+            return Journal(self.journal_path)
+        except (OSError, JournalInvalid) as error:
+            _log.warning("the journal cannot be read", error=str(error))
+            return None
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(exc_type, exc, traceback)
+        journal = self.journal()
+        if journal is None:
+            return
+        for form, path in self.timeline_paths.items():
             try:
-                observe(record)
-            except Exception as error:  # noqa: BLE001 - whatever an observer raises is not the run's
-                self._observers = tuple(o for o in self._observers if o is not observe)
-                _log.warning("an observer failed and is called no more", error=describe(error))
+                TIMELINES[form][1](journal, path)
+            except (OSError, JournalInvalid) as error:
+                _log.warning("a timeline is missing", path=str(path), error=str(error))
+
+
+class JoinedTrace(_JournalTracer):
+    """Traces what another process does for a run, into a file beside the run's journal.
+
+    Args:
+        invitation: Of `RunTrace.invitation`.
+        secrets: Values that no file may hold; the invitation does not carry them.
+        clock: This process's time.
+        wall_ns: Unix time in nanoseconds.
+
+    Raises:
+        InvalidInput: The invitation is none.
+        OSError: The file cannot be made.
+    """
+
+    def __init__(
+        self,
+        invitation: str,
+        *,
+        secrets: Collection[str] = (),
+        clock: Clock = monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        try:
+            invited = Invitation.model_validate_json(invitation)
+        except ValidationError as error:
+            raise InvalidInput(
+                "not an invitation to a run; hand over what RunTrace.invitation returned"
+            ) from error
+        super().__init__(
+            invited.journal.with_suffix(f".{os.getpid()}-{_random()}.jsonl"),
+            RunStarted(
+                SCHEMA_VERSION,
+                invited.run_id,
+                invited.name,
+                wall_ns(),
+                clock(),
+                os.getpid(),
+                parent=invited.span,
+                joined_ns=invited.time_ns,
+            ),
+            options=TraceOptions(
+                content=invited.content, durability=invited.durability, secrets=secrets
+            ),
+            clock=clock,
+        )
 
 
 def new_run_id(wall_ns: int) -> str:
@@ -110,4 +254,8 @@ def new_run_id(wall_ns: int) -> str:
         wall_ns: Unix time in nanoseconds.
     """
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
-    return f"{moment:%Y%m%dT%H%M%SZ}-{secrets.token_hex(6)}"
+    return f"{moment:%Y%m%dT%H%M%SZ}-{_random()}"
+
+
+def _random() -> str:
+    return token_hex(6)

@@ -7,10 +7,10 @@ inside it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.trace.run_record import RunRecord, SpanRecord
+from harness.trace.records import SpanRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +35,19 @@ class ModelSummary:
     """Tokens after the first over the time they took: loading, queueing and prefill left out."""
 
 
-def summarise_models(run: RunRecord) -> tuple[ModelSummary, ...]:
-    """One summary per model, in the order the run first called them."""
+def summarise_models(spans: Iterable[SpanRecord]) -> tuple[ModelSummary, ...]:
+    """One summary per model, in the order a run first called them.
+
+    Args:
+        spans: All of the run's.
+    """
     calls: dict[str, list[SpanRecord]] = {}
-    for span in run.spans:
+    decode_ns: dict[int, int] = {}
+    for span in spans:
         if span.name == "chat":
             calls.setdefault(str(span.attributes["model"]), []).append(span)
-    decode_ns = {
-        span.parent: span.duration_ns
-        for span in run.spans
-        if span.name == "decode" and span.parent is not None
-    }
+        elif span.name == "decode" and span.parent is not None:
+            decode_ns[span.parent] = span.duration_ns
     return tuple(_summarise(model, spans, decode_ns) for model, spans in calls.items())
 
 

@@ -1,7 +1,9 @@
-"""Spans, instants and counters, as code meets them while it runs.
+"""Spans, instants, counters and flows, as code meets them while it runs.
 
-A `Tracer` turns what happens into records and hands each to its sink at once. It keeps nothing
-itself. The current span follows asyncio tasks: a task started inside a span is inside it.
+What the code pays for is two readings of the clock and two appends a span. A `Tracer` takes what
+happens as it comes; a `RecordMaker` makes records of it, later and elsewhere when there is a
+journal, at once when there is only a sink. The current span follows asyncio tasks and threads that
+copy their context: a task started inside a span is inside it.
 """
 
 from __future__ import annotations
@@ -10,58 +12,94 @@ import asyncio
 import hashlib
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, TypeVar
 
 from harness.trace.clock import Clock, monotonic
 from harness.trace.records import (
     Attributes,
     Content,
     CounterSet,
+    Flow,
     Instant,
     NodeOutput,
     Record,
+    RunEnded,
     SpanEnded,
     SpanStarted,
     SpanStatus,
 )
+from harness.trace.secrets import Redactor
 
 Sink = Callable[[Record], None]
-"""Takes each record as it happens; must not raise."""
+"""Takes each record as it is made; must not raise."""
 
-_Place = tuple["Tracer", int] | None
-"""A span and the tracer that made it: a run inside another run's node has spans of its own."""
+ContentPolicy = Literal["full", "hash", "none"]
+"""What is recorded of prompts, completions, drafts and outputs: the texts and their hashes, the
+hashes alone, or neither."""
 
-_current_span: ContextVar[_Place] = ContextVar("harness_current_span", default=None)
+T = TypeVar("T")
+
+_RELIEF_EVERY = 4096
+"""Spans between two looks at how much waits to be written."""
 
 
-def discard(_record: Record) -> None:
-    """The sink of a tracer that records nothing."""
+class Text:
+    """A text that an attribute refers to by hash. Read when the record is made, not before.
+
+    Args:
+        source: The text, or what makes it.
+    """
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: str | Callable[[], str]) -> None:
+        self._source = source
+
+    def read(self) -> str:
+        """The text."""
+        return self._source if isinstance(self._source, str) else self._source()
 
 
 class Tracer:
-    """Makes records of what happens.
+    """Takes down what happens.
 
     Args:
         sink: Where records go; by default nowhere, so that code may trace unconditionally.
         clock: The time.
+        content: What is recorded of texts.
     """
 
-    def __init__(self, sink: Sink = discard, *, clock: Clock = monotonic) -> None:
-        self._sink = sink
-        self._ids = itertools.count(1)
-        self._contents: set[str] = set()
+    def __init__(
+        self,
+        sink: Sink | None = None,
+        *,
+        clock: Clock = monotonic,
+        content: ContentPolicy = "full",
+    ) -> None:
         self.now_ns = clock
+        self._content = content
+        self._ids = itertools.count(1)
+        self._take: Callable[[Entry], object] = _discard
+        if sink is not None:
+            make = RecordMaker(content=content)
+
+            def take(entry: Entry) -> None:
+                for record in make.records(entry):
+                    sink(record)
+
+            self._take = take
 
     def span(self, name: str, /, **attributes: object) -> Span:
         """A span that begins on entering the `with` block and ends on leaving it.
 
         Args:
             name: A fixed phrase.
-            attributes: What varies. `track` starts a track of that name in the exported trace,
-                which the spans inside inherit.
+            attributes: What varies; read when it is written, so not to be changed afterwards.
+                `label` is the title in the timeline. `track` starts a track of that name
+                (`node findings`, `model qwen`), which the spans inside inherit.
         """
         return Span(self, name, attributes)
 
@@ -69,97 +107,107 @@ class Tracer:
         self, name: str, /, *, start_ns: int, end_ns: int, **attributes: object
     ) -> None:
         """A span known only afterwards, such as a phase that a server reports with its reply."""
-        span_id = next(self._ids)
-        self._sink(
-            SpanStarted(
-                id=span_id,
-                parent=self._current_id(),
-                name=name,
-                time_ns=start_ns,
-                attributes=attributes,
-            )
-        )
-        self._sink(SpanEnded(id=span_id, time_ns=max(start_ns, end_ns)))
+        span = Span(self, name, attributes)
+        span.parent = self.current_id
+        span.id = next(self._ids)
+        span.start_ns = start_ns
+        self._take(span)
+        span.end_ns = max(start_ns, end_ns)
+        self._take(span)
 
     def instant(self, name: str, /, *, at_ns: int | None = None, **attributes: object) -> None:
         """Something that happened now, or at `at_ns`, inside the current span."""
         time_ns = self.now_ns() if at_ns is None else at_ns
-        self._sink(
-            Instant(span=self._current_id(), name=name, time_ns=time_ns, attributes=attributes)
-        )
+        self._take(Instant(self.current_id, name, time_ns, attributes))
 
-    def counter(self, name: str, value: float, *, unit: str) -> None:
-        """A quantity's new value. NaN and infinities are none, so they are left out."""
-        if not math.isfinite(value):
-            return
-        self._sink(CounterSet(name=name, unit=unit, time_ns=self.now_ns(), value=value))
+    def counter(self, name: str, value: float, *, unit: str, track: str | None = None) -> None:
+        """A quantity's new value. NaN and infinities are none, so they are left out.
 
-    def content(self, text: str) -> str:
-        """Records a text, once a run, and returns the hash that spans refer to it by."""
-        sha256 = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-        if sha256 not in self._contents:
-            self._contents.add(sha256)
-            self._sink(Content(sha256=sha256, text=text))
-        return sha256
+        Args:
+            name: Fixed for the quantity.
+            value: In `unit`.
+            unit: What it counts.
+            track: Where it is drawn, as in `span`; with the current span when left out.
+        """
+        if math.isfinite(value):
+            span = self.current_id if track is None else None
+            self._take(CounterSet(name, unit, self.now_ns(), value, span, track))
+
+    def flow(self, name: str, *, source: int | None, target: int | None) -> None:
+        """An arrow from one span to a later one, by their ids; without both ends there is none."""
+        if source is not None and target is not None:
+            self._take(Flow(name, source, target))
+
+    def content(self, text: str | Callable[[], str]) -> Text:
+        """A text for an attribute to refer to: recorded once a run, and by its hash there.
+
+        Args:
+            text: Itself, or what makes it when it is written.
+        """
+        return Text(text)
+
+    def excerpt(self, said: T) -> T | None:
+        """What may stand in an attribute word for word; nothing, where texts are not recorded."""
+        return said if self._content == "full" else None
 
     def output(self, node: str, value: object, *, item: int | None = None) -> None:
         """Records what a node returned: a JSON value."""
-        self._sink(NodeOutput(node=node, item=item, value=value))
+        self._take(NodeOutput(node, item, value))
 
-    def _current_id(self) -> int | None:
+    async def persisted(self) -> None:
+        """Waits until what was recorded so far is as durable as the run asks for."""
+
+    @property
+    def current_id(self) -> int | None:
+        """The span that the code at hand is inside of, if there is one of this tracer's."""
         current = _current_span.get()
-        return current[1] if current is not None and current[0] is self else None
+        return current.id if current is not None and current.tracer is self else None
 
-    def _begin(self, name: str, attributes: Attributes) -> tuple[int, _Place]:
-        span_id, outer = next(self._ids), _current_span.get()
-        self._sink(
-            SpanStarted(
-                id=span_id,
-                parent=self._current_id(),
-                name=name,
-                time_ns=self.now_ns(),
-                attributes=attributes,
-            )
-        )
-        _current_span.set((self, span_id))
-        return span_id, outer
-
-    def _end(
-        self, span_id: int, outer: _Place, error: BaseException | None, attributes: Attributes
-    ) -> None:
-        # Set rather than reset: a token is only valid in the context it was made in, and an async
-        # generator may be closed from another.
-        _current_span.set(outer)
-        self._sink(
-            SpanEnded(
-                id=span_id,
-                time_ns=self.now_ns(),
-                status=status_of(error),
-                error=describe(error),
-                attributes=attributes,
-            )
-        )
+    def _relieve(self) -> None:
+        """Called now and then by whoever makes spans faster than they can be written."""
 
 
 class Span:
-    """One `with` block's worth of time; made by `Tracer.span`."""
+    """One `with` block's worth of time; made by `Tracer.span`.
 
-    __slots__ = ("_attributes", "_id", "_late", "_name", "_outer", "_tracer")
+    Attributes:
+        id: Unique in its process; 0 before the block is entered.
+        parent: The span around it.
+    """
+
+    __slots__ = (
+        "_outer", "attributes", "begun", "end_ns", "error", "id", "late", "name", "parent",
+        "start_ns", "status", "tracer",
+    )  # fmt: skip
 
     def __init__(self, tracer: Tracer, name: str, attributes: Attributes) -> None:
-        self._tracer = tracer
-        self._name = name
-        self._attributes = attributes
-        self._late: dict[str, object] = {}
-        self._id = 0
-        self._outer: _Place = None
+        self.tracer = tracer
+        self.name = name
+        self.attributes = attributes
+        self.id = 0
+        self.end_ns: int | None = None
+        self.late: dict[str, object] | None = None
+        self.status: SpanStatus = "ok"
+        self.error: str | None = None
+        self.begun = False  # whether the record of its start has been made
 
     def set(self, **attributes: object) -> None:
         """Adds attributes that became known on the way; they are written when the span ends."""
-        self._late.update(attributes)
+        if self.late is None:
+            self.late = attributes
+        else:
+            self.late.update(attributes)
 
     def __enter__(self) -> Self:
-        self._id, self._outer = self._tracer._begin(self._name, self._attributes)  # noqa: SLF001
+        tracer = self.tracer
+        outer = self._outer = _current_span.get()
+        self.parent = outer.id if outer is not None and outer.tracer is tracer else None
+        number = self.id = next(tracer._ids)  # noqa: SLF001 - the two are one
+        _current_span.set(self)
+        if not number % _RELIEF_EVERY:
+            tracer._relieve()  # noqa: SLF001
+        self.start_ns = tracer.now_ns()
+        tracer._take(self)  # noqa: SLF001
         return self
 
     def __exit__(
@@ -168,7 +216,80 @@ class Span:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._tracer._end(self._id, self._outer, exc, self._late)  # noqa: SLF001
+        tracer = self.tracer
+        self.end_ns = tracer.now_ns()
+        # Set rather than reset: a token is only valid in the context it was made in, and an async
+        # generator may be closed from another.
+        _current_span.set(self._outer)
+        if exc is not None:
+            self.status, self.error = status_of(exc), describe(exc)
+        tracer._take(self)  # noqa: SLF001
+
+
+_current_span: ContextVar[Span | None] = ContextVar("harness_current_span", default=None)
+
+Entry = Span | Record
+"""What a tracer takes: a span when it begins and again when it ends, and records ready-made."""
+
+
+class RecordMaker:
+    """Makes records of what a tracer took, in the order it did.
+
+    Args:
+        content: What is recorded of texts.
+        redactor: Cleans texts before they are hashed.
+    """
+
+    def __init__(
+        self, *, content: ContentPolicy = "full", redactor: Redactor | None = None
+    ) -> None:
+        self._content = content
+        self._redactor = redactor or Redactor()
+        self._recorded: set[str] = set()
+
+    def records(self, entry: Entry) -> Iterator[Record]:
+        """The entry's records: mostly one, and before it the texts that it is first to refer to."""
+        match entry:
+            case Span(begun=False):
+                entry.begun = True
+                attributes = yield from self._plain(entry.attributes)
+                yield SpanStarted(entry.id, entry.parent, entry.name, entry.start_ns, attributes)
+            case Span():
+                assert entry.end_ns is not None
+                attributes = yield from self._plain(entry.late or {})
+                error = self._said(entry.error)
+                yield SpanEnded(entry.id, entry.end_ns, entry.status, error, attributes)
+            case Instant():
+                attributes = yield from self._plain(entry.attributes)
+                yield entry._replace(attributes=attributes)
+            case RunEnded():
+                yield entry._replace(error=self._said(entry.error))
+            case NodeOutput() if self._content != "full":
+                yield entry._replace(value=None)
+            case _:
+                yield entry
+
+    def _said(self, error: str | None) -> str | None:
+        """An error's class and message; its class alone where its message might quote a text."""
+        return error if error is None or self._content == "full" else error.partition(":")[0]
+
+    def _plain(self, attributes: Attributes) -> Generator[Record, None, Attributes]:
+        """The attributes with hashes in place of texts (returned), after the texts' own records."""
+        texts = [(name, value) for name, value in attributes.items() if type(value) is Text]
+        if texts:
+            plain = dict(attributes)
+            for name, value in texts:
+                if self._content == "none":
+                    del plain[name]
+                else:
+                    text = self._redactor.clean(value.read())
+                    sha256 = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+                    plain[name] = sha256
+                    if self._content == "full" and sha256 not in self._recorded:
+                        self._recorded.add(sha256)
+                        yield Content(sha256, text)
+            return plain
+        return attributes
 
 
 def status_of(error: BaseException | None) -> SpanStatus:
@@ -183,3 +304,7 @@ def status_of(error: BaseException | None) -> SpanStatus:
 def describe(error: BaseException | None) -> str | None:
     """Class and message of an exception, as records keep it."""
     return None if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def _discard(_entry: Entry) -> None:
+    """What a tracer does that records nothing."""

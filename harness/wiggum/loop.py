@@ -49,6 +49,7 @@ async def revise_until_met(
     reviser: Reviser,
     limits: LoopLimits,
     tracer: Tracer,
+    draft_span: int | None = None,
 ) -> WiggumResult:
     """Evaluates, sends back what failed, revises, and keeps the best round.
 
@@ -58,6 +59,7 @@ async def revise_until_met(
         reviser: Makes the next one.
         limits: When to give up.
         tracer: Sees every evaluation and revision.
+        draft_span: The span in which the first draft was written, for the trace alone.
 
     Raises:
         HarnessError: Even the first draft could not be evaluated, so there is no round to return:
@@ -67,18 +69,24 @@ async def revise_until_met(
     with tracer.span("wiggum", rubric=rubric.id, rubric_sha256=rubric.sha256) as span:
         rounds: list[Round] = []
         revisions: list[Revise] = []
-        draft = first_draft
+        # Where drafts were written and judged, for the arrows between them.
+        draft, written_in = first_draft, draft_span
+        judged_in: list[int] = []
         stop_detail = ""
         while True:
             # 1. Evaluate. An error here leaves the rounds before it; with none, it is the caller's.
             try:
-                rounds.append(await _evaluate(draft, len(rounds) + 1, evaluator, tracer))
+                evaluated, span_id = await _evaluate(
+                    draft, len(rounds) + 1, evaluator, tracer, written_in=written_in
+                )
             except HarnessError as error:
                 if not rounds:
                     raise
                 reason: StopReason = "evaluator_error"
                 stop_detail = str(error)
                 break
+            rounds.append(evaluated)
+            judged_in.append(span_id)
 
             # 2. Decide.
             step = decide(rounds, limits)
@@ -89,7 +97,14 @@ async def revise_until_met(
             # 3. Revise.
             revisions.append(step)
             try:
-                draft = await _revise(first_draft, step, len(rounds) + 1, reviser, tracer)
+                draft, written_in = await _revise(
+                    first_draft,
+                    step,
+                    len(rounds) + 1,
+                    reviser,
+                    tracer,
+                    judged_in=judged_in[step.base.number - 1],
+                )
             except HarnessError as error:
                 reason = "producer_error"
                 stop_detail = str(error)
@@ -102,7 +117,7 @@ async def revise_until_met(
             passed=best.verdict.passed,
             composites=[r.verdict.composite for r in rounds],
         )
-        tracer.instant("stop", reason=reason, detail=stop_detail)
+        tracer.instant("stop", reason=reason, detail=tracer.excerpt(stop_detail))
     return WiggumResult(
         rubric=rubric,
         text=best.draft,
@@ -114,24 +129,35 @@ async def revise_until_met(
     )
 
 
-async def _evaluate(draft: Draft, number: int, evaluator: Evaluator, tracer: Tracer) -> Round:
+async def _evaluate(
+    draft: Draft, number: int, evaluator: Evaluator, tracer: Tracer, *, written_in: int | None
+) -> tuple[Round, int]:
+    """The round, and the id of its span."""
     with tracer.span(
         "evaluate",
         label=f"evaluate round {number}",
         round=number,
         draft_sha256=tracer.content(draft.text),
     ) as span:
+        tracer.flow("draft", source=written_in, target=span.id)
         verdict = await evaluator.evaluate(draft)
-        span.set(**_attributes(verdict))
+        span.set(**_attributes(verdict), findings=tracer.excerpt(_findings(verdict)))
         tracer.counter("composite", verdict.composite, unit="points")
         for score in verdict.scores:
             tracer.counter(score.name, score.score, unit="points")
-    return Round(number=number, draft=draft.text, verdict=verdict)
+    return Round(number=number, draft=draft.text, verdict=verdict), span.id
 
 
 async def _revise(
-    first_draft: Draft, step: Revise, number: int, reviser: Reviser, tracer: Tracer
-) -> Draft:
+    first_draft: Draft,
+    step: Revise,
+    number: int,
+    reviser: Reviser,
+    tracer: Tracer,
+    *,
+    judged_in: int,
+) -> tuple[Draft, int]:
+    """The next draft, and the id of the span that it was written in."""
     focus = [score.name for score in step.focus]
     with tracer.span(
         "revise",
@@ -140,10 +166,11 @@ async def _revise(
         base_round=step.base.number,
         focus=focus,
     ) as span:
+        tracer.flow("verdict", source=judged_in, target=span.id)
         base = replace(first_draft, text=step.base.draft)
         text = await reviser.revise(base, step.focus, round_number=number)
         span.set(draft_sha256=tracer.content(text))
-    return replace(first_draft, text=text)
+    return replace(first_draft, text=text), span.id
 
 
 def _attributes(verdict: Verdict) -> dict[str, object]:
@@ -154,5 +181,8 @@ def _attributes(verdict: Verdict) -> dict[str, object]:
         "evaluator": verdict.evaluator or "checks",
         "unjudged": list(verdict.unjudged),
         "compressed": verdict.compressed,
-        "findings": [f"{score.name}: {score.reason}" for score in verdict.scores if score.reason],
     }
+
+
+def _findings(verdict: Verdict) -> list[str]:
+    return [f"{score.name}: {score.reason}" for score in verdict.scores if score.reason]

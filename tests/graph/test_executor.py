@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import NodeFailed, PipelineInvalid
 from harness.graph import Graph, bind_inputs, execute
-from harness.trace import NodeOutput, SpanEnded, SpanStarted, Tracer
+from harness.trace import Flow, NodeOutput, SpanEnded, SpanStarted, Tracer
 
 
 @pytest.fixture
@@ -296,9 +296,53 @@ def test_each_call_is_a_span_on_the_track_of_its_node(graph, tracer, records):
     spans = [(r.name, r.parent, dict(r.attributes)) for r in records if isinstance(r, SpanStarted)]
     assert spans == [
         ("run", None, {}),
-        ("node", 1, {"track": "doubled", "label": "doubled[0]", "item": 0}),
-        ("node", 1, {"track": "total", "label": "total", "item": None}),
+        (
+            "node",
+            1,
+            {"track": "node doubled", "label": "doubled[0]", "node": "doubled", "item": 0},
+        ),
+        ("node", 1, {"track": "node total", "label": "total", "node": "total", "item": None}),
     ]
+
+
+def test_arrows_lead_from_what_a_node_waited_for(tracer, records):
+    graph = Graph("g")
+
+    @graph.node(each={"number": "numbers"})
+    def doubled(number):
+        return 2 * number
+
+    @graph.node
+    def total(doubled):
+        return sum(doubled)
+
+    asyncio.run(execute_with(graph, {"numbers": [5, 6]}, tracer=tracer))
+
+    labels = {r.id: r.attributes["label"] for r in records if isinstance(r, SpanStarted)}
+    flows = [(r.name, labels[r.source], labels[r.target]) for r in records if isinstance(r, Flow)]
+    assert flows == [("output", "doubled[0]", "total"), ("output", "doubled[1]", "total")]
+
+
+def test_successors_start_when_an_output_is_as_safe_as_the_run_wants_it(records):
+    graph = Graph("g")
+    begun = []
+
+    @graph.node
+    def first():
+        begun.append("first")
+
+    @graph.node
+    def second(first):
+        begun.append("second")
+
+    class Slow(Tracer):
+        async def persisted(self):
+            assert any(isinstance(r, NodeOutput) for r in records)
+            begun.append("safe")
+
+    asyncio.run(execute_with(graph, {}, tracer=Slow(records.append)))
+
+    assert begun == ["first", "safe", "second", "safe"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from harness.inference import (
     as_messages,
     retry_delay_s,
 )
+from harness.trace import Tracer
 
 REQUEST = ChatRequest(model="m", messages=as_messages("Write."))
 POLICY = RetryPolicy(max_attempts=4, base_s=0.5, cap_s=1.5)
@@ -82,12 +83,14 @@ def test_a_server_that_says_how_long_to_wait_is_obeyed(error_class, asked_s):
     assert delay_s(error, attempt=4) is None
 
 
-def chat(replies, policy=AT_ONCE):
+def chat(replies, policy=AT_ONCE, tracer=None):
     """What comes of a call behind the policy, and how many attempts it took."""
 
     async def main():
         backend = ScriptedBackend(replies)
-        retrying = Retrying(backend, policy=policy, randomness=random.Random(7))
+        retrying = Retrying(
+            backend, policy=policy, randomness=random.Random(7), tracer=tracer or Tracer()
+        )
         try:
             outcome = (await retrying.chat(REQUEST)).text
         except Exception as error:  # noqa: BLE001 - whatever leaves a call is the outcome
@@ -100,6 +103,19 @@ def chat(replies, policy=AT_ONCE):
 
 def test_a_call_is_repeated_until_it_succeeds():
     assert chat([BUSY, CUT, "A draft."]) == ("A draft.", 3)
+
+
+def test_every_repetition_is_an_instant_with_its_reason():
+    records = []
+
+    chat([BUSY, CUT, "A draft."], tracer=Tracer(records.append))
+
+    retries = [(r.name, dict(r.attributes)) for r in records]
+    assert [name for name, _ in retries] == ["retry", "retry"]
+    assert [(a["reason"], a["detail"], a["attempt"]) for _, a in retries] == [
+        ("Overloaded", str(BUSY), 1),
+        ("StreamCut", str(CUT), 2),
+    ]
 
 
 def test_the_last_error_is_raised_when_attempts_run_out():
@@ -134,7 +150,8 @@ def test_waits_are_drawn_from_the_given_generator():
 
     async def main():
         backend = ScriptedBackend([CUT, "A draft."])
-        await Retrying(backend, policy=AT_ONCE, randomness=Watched(7)).chat(REQUEST)
+        retrying = Retrying(backend, policy=AT_ONCE, randomness=Watched(7), tracer=Tracer())
+        await retrying.chat(REQUEST)
 
     asyncio.run(main())
     assert drawn == [random.Random(7).random()]

@@ -77,6 +77,7 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
     chat = of_class(records, SpanStarted)[0]
     assert (chat.name, chat.parent, chat.time_ns) == ("chat", None, 1_000_000)
     assert chat.attributes == {
+        "track": "model judge",
         "label": "chat evaluator",
         "model": "judge",
         "role": "evaluator",

@@ -5,7 +5,7 @@ import pytest
 from machine import Machine
 
 from harness.errors import DoesNotFit
-from harness.trace import CounterSet, SpanEnded, SpanStarted, Tracer
+from harness.trace import CounterSet, Instant, SpanEnded, SpanStarted, Tracer
 
 
 def residents(budget):
@@ -333,10 +333,16 @@ def test_loads_evictions_and_waits_are_in_the_trace():
         ("load", {"model": "b", "need_bytes": 4, **load}),
         ("load", {"model": "a", "need_bytes": 6, **load}),
         ("queue", {"source": "measured", "reason": "no room until a call ends"}),
-        ("unload", {"model": "b", "reason": "room for c"}),
-        ("unload", {"model": "a", "reason": "room for c"}),
+        ("unload", {"track": "model b", "model": "b", "reason": "room for c"}),
+        ("unload", {"track": "model a", "model": "a", "reason": "room for c"}),
         ("load", {"model": "c", "need_bytes": 10, **load}),
-        ("unload", {"model": "c", "reason": "end of run"}),
+        ("unload", {"track": "model c", "model": "c", "reason": "end of run"}),
+    ]
+    evicted = [dict(r.attributes) for r in records if isinstance(r, Instant) and r.name == "evict"]
+    assert evicted == [
+        {"model": "b", "reason": "room for c"},
+        {"model": "a", "reason": "room for c"},
+        {"model": "c", "reason": "end of run"},
     ]
     assert {r.status for r in records if isinstance(r, SpanEnded)} == {"ok"}
     counters = [(r.name, r.unit, r.value) for r in records if isinstance(r, CounterSet)]

@@ -219,13 +219,14 @@ def test_a_cancelled_run_closes_its_record(tmp_path: Path) -> None:
         return "never"
 
     async def cancel() -> None:
-        started = asyncio.Event()
+        started, loop = asyncio.Event(), asyncio.get_running_loop()
         task = asyncio.create_task(
             pipeline.run_async(
                 {},
                 settings=Settings(traces=tmp_path / "traces"),
                 backends={"producer": ScriptedBackend([])},
-                observers=[lambda _record: started.set()],
+                # Observers are called from the thread that writes the journal.
+                observers=[lambda _record: loop.call_soon_threadsafe(started.set)],
             )
         )
         await started.wait()

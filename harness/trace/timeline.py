@@ -1,0 +1,57 @@
+"""What the timelines have in common: the words on them, and where their arrows begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from harness.trace.lanes import Lane
+from harness.trace.records import Flow, SpanRecord
+
+_KINDS = ("run", "node", "model", "server")
+
+
+class FlowEnd(NamedTuple):
+    """One end of an arrow."""
+
+    number: int
+    """The arrow's, counted from 1."""
+    name: str
+    """What went along."""
+    is_source: bool
+    """Whether the arrow begins here."""
+
+
+def title(span: SpanRecord) -> str:
+    """What people read on a slice."""
+    return str(span.attributes.get("label") or span.name)
+
+
+def lane_title(lane: Lane) -> str:
+    """What people read on a lane: the track's name, and which lane it is when there are several."""
+    return f"{lane.track} ({lane.index + 1})" if lane.index else lane.track
+
+
+def track_rank(track: str) -> int:
+    """Where a track stands among the others, by the first word of its name."""
+    kind = track.partition(" ")[0]
+    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
+
+
+def flow_ends(flows: Iterable[Flow]) -> dict[int, list[FlowEnd]]:
+    """The ends of arrows at each span, by its id."""
+    ends: dict[int, list[FlowEnd]] = {}
+    for number, flow in enumerate(flows, start=1):
+        ends.setdefault(flow.source, []).append(FlowEnd(number, flow.name, is_source=True))
+        ends.setdefault(flow.target, []).append(FlowEnd(number, flow.name, is_source=False))
+    return ends
+
+
+def span_arguments(span: SpanRecord) -> dict[str, object]:
+    """What a click on a slice shows: its id and its parent's, its attributes, how it ended."""
+    arguments: dict[str, object] = {"span": span.id, "parent": span.parent, **span.attributes}
+    if span.status != "ok":
+        arguments["status"] = span.status
+    if span.error:
+        arguments["error"] = span.error
+    return arguments
