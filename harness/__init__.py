@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         load_settings,
         open_session,
     )
-    from harness.trace import RunTrace, load_run
+    from harness.trace import JoinedTrace, RunTrace, load_run
     from harness.wiggum import Round, WiggumResult
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Endpoint",
     "HarnessError",
     "Hit",
+    "JoinedTrace",
     "MemoryStore",
     "Message",
     "Passage",
@@ -69,7 +70,7 @@ _HOMES = {
         "load_settings",
         "open_session",
     ),
-    "trace": ("RunTrace", "load_run"),
+    "trace": ("JoinedTrace", "RunTrace", "load_run"),
     "wiggum": ("Round", "WiggumResult"),
 }
 _HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names}

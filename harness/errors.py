@@ -22,6 +22,7 @@
     ├── EvaluationFailed        no verdict could be reached
     ├── NodeFailed              a pipeline's node raised
     ├── JournalInvalid          a run's journal that cannot be read
+    ├── ExportFailed            a collector that did not take a run's spans
     └── MemoryStoreFailed
 
 An error carries its facts as attributes; its message says what happened, to what, and what would
@@ -236,6 +237,24 @@ class JournalInvalid(HarnessError):
         super().__init__(f"{path}:{line}: {message}")
         self.path = path
         self.line = line
+
+
+class ExportFailed(HarnessError):
+    """A collector did not take a run's spans, or not all of them.
+
+    Attributes:
+        address: Where they were sent, without credentials.
+        status: The HTTP status of its reply, if there was one.
+        rejected_spans: How many it said it did not keep.
+    """
+
+    def __init__(
+        self, message: str, *, address: str, status: int | None = None, rejected_spans: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.address = address
+        self.status = status
+        self.rejected_spans = rejected_spans
 
 
 class MemoryStoreFailed(HarnessError):

@@ -47,7 +47,7 @@ def test_tokens_speed_and_cache_hits_are_reported(demo_run: DemoRun) -> None:
     assert model["input_tokens"] > 0
     assert model["output_tokens"] > 0
     assert model["cached_tokens"] > 0, "rounds share the beginning of their prompts"
-    assert model["ttft_median_ns"] > 0
+    assert model["ttft"]["p50_ns"] > 0
     assert model["decode_tokens_per_s"] > 0
 
 

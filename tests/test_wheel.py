@@ -90,4 +90,4 @@ def test_a_shipped_pattern_runs_by_name_on_the_demo_model(installed: Path, tmp_p
     result = json.loads(printed)
     assert result["pipeline"] == "wiggum-loop"
     assert result["loops"][0]["rubric"] == "answer"
-    assert result["models"][0]["model"] == "smollm2-135m"
+    assert result["models"][0]["name"] == "smollm2-135m"

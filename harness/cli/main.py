@@ -10,12 +10,13 @@ from importlib import import_module
 
 import click
 
+from harness.cli.exit_codes import INTERRUPTED
 from harness.version import __version__
-
-INTERRUPTED = 130
 
 _COMMANDS = {
     "run": ("harness.cli.run:run", "Run a pipeline file."),
+    "runs": ("harness.cli.runs:runs", "List the runs that ended."),
+    "trace": ("harness.cli.trace:trace", "Look into a run: timeline, report, diagnosis."),
 }
 """Where each subcommand lives, and what the help says of it."""
 

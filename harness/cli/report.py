@@ -15,7 +15,7 @@ from rich.text import Text
 from harness.errors import HarnessError
 from harness.rubric import DimensionScore
 from harness.session import RunResult
-from harness.trace import ModelSummary
+from harness.trace import CallGroup
 from harness.trace.lenient_json import dump_json
 from harness.wiggum import Revise, StopReason, WiggumResult
 
@@ -145,7 +145,7 @@ def _asked(score: DimensionScore) -> str:
     return f"{where}{first.message}{more}"
 
 
-def _model_table(models: Sequence[ModelSummary]) -> Table:
+def _model_table(models: Sequence[CallGroup]) -> Table:
     table = Table(
         title="Models: calls; tokens in, how many of them the prefix cache had, and out; "
         "median time to the first token; decoding speed",
@@ -156,18 +156,18 @@ def _model_table(models: Sequence[ModelSummary]) -> Table:
         table.add_column(column, justify="right")
     for model in models:
         table.add_row(
-            Text(model.model),
+            Text(model.name or "-"),
             f"{model.calls}" + (f" ({model.failed} failed)" if model.failed else ""),
             f"{model.input_tokens:,}",
             _cached(model),
             f"{model.output_tokens:,}",
-            "-" if model.ttft_median_ns is None else f"{model.ttft_median_ns / 1e6:,.0f} ms",
+            "-" if model.ttft is None else f"{model.ttft.p50_ns / 1e6:,.0f} ms",
             "-" if model.decode_tokens_per_s is None else f"{model.decode_tokens_per_s:,.0f}",
         )
     return table
 
 
-def _cached(model: ModelSummary) -> str:
+def _cached(model: CallGroup) -> str:
     if model.cached_tokens is None:
         return "not reported"
     share = model.cached_tokens / model.input_tokens if model.input_tokens else 0.0

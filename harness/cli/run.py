@@ -11,7 +11,7 @@ import click
 import structlog
 from rich.console import Console
 
-from harness.cli.main import INTERRUPTED
+from harness.cli.exit_codes import FAILED, INTERRUPTED, UNUSABLE
 from harness.cli.pipeline_file import load_pipeline
 from harness.cli.progress import Progress
 from harness.cli.report import error_as_json, print_result, result_as_json
@@ -19,8 +19,6 @@ from harness.cli.values import read_inputs, read_pairs
 from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid, NodeFailed
 from harness.session import RunResult, load_settings
 from harness.trace import Record, RunStarted
-
-FAILED, UNUSABLE = 1, 2
 
 
 @click.command()

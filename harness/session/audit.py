@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from harness.session.roles import Roles
-from harness.trace import AuditEntry, Journal, LoopEntry, summarise_models
+from harness.trace import (
+    AuditEntry,
+    CallGroup,
+    ContentPolicy,
+    Journal,
+    LoopEntry,
+    RoundEntry,
+    SpanRecord,
+    StageUse,
+    calls_of,
+    group_calls,
+    sha256_of,
+)
 from harness.wiggum import WiggumResult
 
 AUDIT_LOG = "runs.jsonl"
@@ -18,6 +31,7 @@ def audit_entry(
     task: str,
     roles: Roles,
     loops: Sequence[WiggumResult],
+    content: ContentPolicy = "full",
 ) -> AuditEntry:
     """What the log keeps of a run.
 
@@ -26,32 +40,64 @@ def audit_entry(
         task: Its `task` input, or an empty text.
         roles: Who produced and who evaluated.
         loops: How its revise loops ended.
+        content: What the run records of texts; the line holds no more.
     """
-    models = summarise_models(journal.spans())
-    ended = journal.ended
+    started, ended = journal.started, journal.ended
+    stages = group_calls(calls_of(journal.spans()), by=lambda call: call.role)
+    spans = [span for span in journal.spans() if span.name in {"node", "recall"}]
     failed = ended is None or ended.status != "ok"
     return AuditEntry(
-        run_id=journal.started.run_id,
-        timestamp=datetime.fromtimestamp(journal.started.wall_ns / 1e9, tz=UTC).isoformat(),
-        pipeline=journal.started.name,
-        task=task,
+        run_id=started.run_id,
+        timestamp=datetime.fromtimestamp(started.wall_ns / 1e9, tz=UTC).isoformat(),
+        pipeline=started.name,
+        task=task if content == "full" else "",
         producer_model=roles.producer,
         evaluator_model=roles.evaluator,
         run_duration_s=journal.duration_ns / 1e9,
-        input_tokens=sum(model.input_tokens for model in models),
-        output_tokens=sum(model.output_tokens for model in models),
-        loops=tuple(_loop_entry(loop) for loop in loops),
+        stages={stage.name or "other": _stage_use(stage) for stage in stages},
+        subtask_count=sum(span.name == "node" for span in spans),
+        memory_context_titles=tuple(_recalled_titles(spans)),
+        loops=tuple(_loop_entry(loop, content) for loop in loops),
         final="ERROR" if failed else "PASS" if all(loop.passed for loop in loops) else "FAIL",
         error=ended.error if ended else "killed",
     )
 
 
-def _loop_entry(loop: WiggumResult) -> LoopEntry:
+def _stage_use(calls: CallGroup) -> StageUse:
+    return StageUse(
+        input=calls.input_tokens,
+        output=calls.output_tokens,
+        calls=calls.calls,
+        total_ms=calls.total_ns / 1e6,
+        prompt_ms=calls.prefill_ns / 1e6,
+        eval_ms=calls.decode_ns / 1e6,
+        tok_s=calls.decode_tokens_per_s,
+    )
+
+
+def _recalled_titles(spans: Sequence[SpanRecord]) -> Iterator[str]:
+    for span in spans:
+        hits: Any = span.attributes.get("hits", ()) if span.name == "recall" else ()
+        yield from (hit["title"] for hit in hits if hit["title"])
+
+
+def _loop_entry(loop: WiggumResult, content: ContentPolicy) -> LoopEntry:
     return LoopEntry(
         rubric=loop.rubric.id,
         rubric_sha256=loop.rubric.sha256,
         stop_reason=loop.stop_reason,
         best_round=loop.best.number,
-        scores=tuple(r.verdict.composite for r in loop.rounds),
-        dimensions=tuple(r.verdict.vector for r in loop.rounds),
+        rounds=tuple(
+            RoundEntry(
+                round=one.number,
+                score=one.verdict.composite,
+                dims=one.verdict.vector,
+                issues=tuple(score.reason for score in one.verdict.scores if score.reason)
+                if content == "full"
+                else (),
+                content_sha256=sha256_of(one.draft) if content != "none" else None,
+                compressed=one.verdict.compressed,
+            )
+            for one in loop.rounds
+        ),
     )

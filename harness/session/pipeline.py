@@ -14,7 +14,7 @@ from harness.session.result import RunFiles, RunResult
 from harness.session.run import Run
 from harness.session.session import open_session
 from harness.session.settings import Settings, load_settings
-from harness.trace import Sink, monotonic, summarise_models
+from harness.trace import Sink, calls_of, group_calls, monotonic
 
 
 class Pipeline(Graph):
@@ -81,7 +81,9 @@ class Pipeline(Graph):
             outputs=outputs,
             result=next(reversed(outputs.values()), None),
             loops=tuple(session.loops),
-            models=summarise_models(journal.spans()) if journal else (),
+            models=group_calls(calls_of(journal.spans()), by=lambda call: call.model)
+            if journal
+            else (),
             duration_s=(monotonic() - started_ns) / 1e9,
             files=RunFiles(
                 journal=trace.journal_path,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.trace import ModelSummary
+from harness.trace import CallGroup
 from harness.wiggum import WiggumResult
 
 
@@ -38,7 +38,7 @@ class RunResult:
     """What the last node returned."""
     loops: tuple[WiggumResult, ...]
     """Every revise loop, in the order they ended."""
-    models: tuple[ModelSummary, ...]
+    models: tuple[CallGroup, ...]
     """What each model was used for, and how fast it was."""
     duration_s: float
     """From start to end, loading included."""

@@ -32,6 +32,14 @@ class Run:
         """The run's name, which its files bear."""
         return self._session.trace.run_id
 
+    def invitation(self) -> str:
+        """A text with which another process can record what it does for this node.
+
+        Hand it over as an argument or a variable; there, `with JoinedTrace(text) as trace:` gives a
+        tracer whose records are merged into the run's when its journal is read.
+        """
+        return self._session.trace.invitation()
+
     @overload
     async def chat(
         self,

@@ -107,7 +107,9 @@ async def open_session(
         # 3. The line about it, now that the record is closed and can be read.
         journal = trace.journal()
         if journal is not None:
-            entry = audit_entry(journal, task=trace.excerpt(task) or "", roles=roles, loops=loops)
+            entry = audit_entry(
+                journal, task=task, roles=roles, loops=loops, content=settings.trace.content
+            )
             _append(settings.traces / AUDIT_LOG, trace.redactor.clean_line(entry.as_line()))
 
 

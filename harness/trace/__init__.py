@@ -3,7 +3,17 @@
 Knows nothing of models or rubrics.
 """
 
-from harness.trace.audit_log import AuditEntry, LoopEntry, append_line
+from harness.trace.audit_log import (
+    AuditEntry,
+    AuditLine,
+    LoopEntry,
+    RoundEntry,
+    StageUse,
+    append_line,
+    read_audit_log,
+)
+from harness.trace.call_group import CallGroup, call_group, group_calls
+from harness.trace.calls import Call, Interval, calls_of
 from harness.trace.chrome import write_chrome_trace
 from harness.trace.clock import Clock, ManualClock, monotonic
 from harness.trace.exports import TIMELINES, TimelineFormat
@@ -29,13 +39,15 @@ from harness.trace.records import (
 from harness.trace.run_record import RunRecord, load_run
 from harness.trace.run_trace import JoinedTrace, RunTrace, TraceOptions
 from harness.trace.secrets import Redactor
-from harness.trace.summary import ModelSummary, summarise_models
-from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Span, Tracer, describe
+from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Span, Tracer, describe, sha256_of
 
 __all__ = [
     "TIMELINES",
     "Attributes",
     "AuditEntry",
+    "AuditLine",
+    "Call",
+    "CallGroup",
     "Clock",
     "Content",
     "ContentPolicy",
@@ -43,6 +55,7 @@ __all__ = [
     "Durability",
     "Flow",
     "Instant",
+    "Interval",
     "Item",
     "JoinedTrace",
     "Journal",
@@ -51,11 +64,11 @@ __all__ = [
     "Lanes",
     "LoopEntry",
     "ManualClock",
-    "ModelSummary",
     "NodeOutput",
     "Record",
     "RecordMaker",
     "Redactor",
+    "RoundEntry",
     "RunEnded",
     "RunRecord",
     "RunStarted",
@@ -66,14 +79,19 @@ __all__ = [
     "SpanRecord",
     "SpanStarted",
     "SpanStatus",
+    "StageUse",
     "TimelineFormat",
     "TraceOptions",
     "Tracer",
     "append_line",
+    "call_group",
+    "calls_of",
     "describe",
+    "group_calls",
     "load_run",
     "monotonic",
-    "summarise_models",
+    "read_audit_log",
+    "sha256_of",
     "write_chrome_trace",
     "write_perfetto_trace",
 ]

@@ -1,18 +1,64 @@
 """The audit log: `runs.jsonl`, one line for every run that ended, whatever its end.
 
-Field names are those of the Agentic Harness Engineering series, so that its readers open the file;
-`schema_version` says which fields are ours. Names that end in `_s` are seconds.
+Field names are those of the Agentic Harness Engineering series, so that its readers open our file
+and ours opens theirs; what a run of ours never has (tool calls, searches) is there and empty.
+`schema_version` says which fields are ours. Names that end in `_s` are seconds, in `_ms`
+milliseconds, as there.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from harness.errors import InvalidInput
 from harness.trace.lenient_json import dump_json
 
 SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageUse:
+    """The calls of one role; field names are the series'."""
+
+    input: int
+    """Prompt tokens."""
+    output: int
+    """Completion tokens."""
+    calls: int
+    """Attempts."""
+    total_ms: float
+    """From request to reply, loading and queueing included."""
+    prompt_ms: float
+    """Reading prompts."""
+    eval_ms: float
+    """Writing replies."""
+    tok_s: float | None
+    """Tokens after the first over the time they took."""
+    thinking_chars: int = 0
+    """Reasoning is not counted apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEntry:
+    """One evaluation of a loop; field names are the series'."""
+
+    round: int
+    """Counted from 1."""
+    score: float
+    """The composite."""
+    dims: dict[str, float]
+    """The score of each dimension."""
+    issues: tuple[str, ...]
+    """What kept dimensions from more; empty where the run records no texts."""
+    content_sha256: str | None
+    """The draft, by its hash in the journal; None where the run records no hashes."""
+    compressed: bool
+    """Whether the evaluator saw a shortened draft: such scores do not compare with others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +73,8 @@ class LoopEntry:
     """Why the loop ended."""
     best_round: int | None
     """The round whose draft was returned, counted from 1."""
-    scores: tuple[float, ...]
-    """The composite of each evaluated round."""
-    dimensions: tuple[dict[str, float], ...]
-    """The score of each dimension, round by round."""
+    rounds: tuple[RoundEntry, ...]
+    """Each evaluation, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +95,12 @@ class AuditEntry:
     """Tag of the evaluator's endpoint; None when every dimension was checked by code."""
     run_duration_s: float
     """From start to end."""
-    input_tokens: int
-    """Prompt tokens of all calls."""
-    output_tokens: int
-    """Completion tokens of all calls."""
+    stages: dict[str, StageUse] = field(default_factory=dict)
+    """The calls, by role."""
+    subtask_count: int
+    """Node calls."""
+    memory_context_titles: tuple[str, ...] = ()
+    """What was recalled."""
     loops: tuple[LoopEntry, ...]
     """Every revise loop, in the order they ended."""
     final: Literal["PASS", "FAIL", "ERROR"]
@@ -63,15 +109,72 @@ class AuditEntry:
     """What ended it, when `final` is ERROR."""
 
     def as_line(self) -> bytes:
-        """The entry as one line of JSON, with the series' fields for the last loop."""
-        last = self.loops[-1] if self.loops else None
-        series = {
-            "schema_version": SCHEMA_VERSION,
-            "wiggum_rounds": len(last.scores) if last else 0,
-            "wiggum_scores": last.scores if last else (),
-            "wiggum_dims": last.dimensions if last else (),
-        }
-        return dump_json({**series, **asdict(self)}) + b"\n"
+        """The entry as one line of JSON, with the series' fields."""
+        own = asdict(self)
+        del own["stages"]
+        return (
+            dump_json({**_NOT_OURS, **_totals(self.stages), **_of_loop(self.loops), **own}) + b"\n"
+        )
+
+
+# Fields of the series that say something our runs do not have, or do not know.
+_NOT_OURS: dict[str, object] = {
+    "schema_version": SCHEMA_VERSION,
+    "session_id": None,
+    "project_id": None,
+    "parent_run_id": None,
+    "experiment_id": None,
+    "treatment_level": None,
+    "task_id": None,
+    "task_type": None,
+    "tool_calls": (),
+    "plan": None,
+    "novelty_scores": (),
+    "search_rounds": 0,
+    "total_search_chars": 0,
+    "quality_floor_hit": False,
+    "injection_stripped": False,
+    "orchestrated": True,
+    "output_path": None,
+}
+
+
+def _totals(stages: dict[str, StageUse]) -> dict[str, object]:
+    uses = stages.values()
+    eval_ms = sum(use.eval_ms for use in uses)
+    rates = [(use.tok_s, use.eval_ms) for use in uses if use.tok_s is not None]
+    return {
+        "input_tokens": sum(use.input for use in uses),
+        "output_tokens": sum(use.output for use in uses),
+        "total_tokens": sum(use.input + use.output for use in uses),
+        "total_eval_ms": eval_ms,
+        "total_prompt_ms": sum(use.prompt_ms for use in uses),
+        # Each stage's rate weighed by how long it decoded: tokens over time, loading left out.
+        "generation_tok_s": sum(rate * ms for rate, ms in rates) / sum(ms for _, ms in rates)
+        if rates
+        else None,
+        "total_thinking_chars": 0,
+        "tokens_by_stage": {role: asdict(use) for role, use in stages.items()},
+    }
+
+
+def _of_loop(loops: tuple[LoopEntry, ...]) -> dict[str, object]:
+    """The series knows one loop a run: the last."""
+    rounds = loops[-1].rounds if loops else ()
+    scores = [one.score for one in rounds]
+    return {
+        "wiggum_rounds": len(rounds),
+        "wiggum_scores": scores,
+        "wiggum_dims": [one.dims for one in rounds],
+        "wiggum_eval_log": [asdict(one) for one in rounds],
+        "first_score": scores[0] if scores else None,
+        "best_score": max(scores, default=None),
+        "last_score": scores[-1] if scores else None,
+        "best_round": loops[-1].best_round if loops else None,
+        "stop_reason": loops[-1].stop_reason if loops else None,
+        "rubric_id": loops[-1].rubric if loops else None,
+        "rubric_sha256": loops[-1].rubric_sha256 if loops else None,
+    }
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -86,3 +189,67 @@ def append_line(path: Path, line: bytes) -> None:
     """
     with path.open("ab", buffering=0) as file:
         file.write(line)
+
+
+class AuditLine(BaseModel):
+    """A line of an audit log as read back: ours, or one of the series', which lack some fields."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+
+    run_id: str | None = None
+    """Names the journal beside the log."""
+    timestamp: str | None = None
+    """When it began."""
+    pipeline: str | None = None
+    """What was run."""
+    task: str = ""
+    """What for."""
+    producer_model: str | None = None
+    """Who wrote."""
+    evaluator_model: str | None = None
+    """Who judged."""
+    run_duration_s: float | None = None
+    """From start to end."""
+    input_tokens: int | None = None
+    """Prompt tokens of all calls."""
+    output_tokens: int | None = None
+    """Completion tokens of all calls."""
+    wiggum_scores: tuple[float, ...] = ()
+    """The composite of each round of the last loop."""
+    stop_reason: str | None = None
+    """Why that loop ended."""
+    final: str | None = None
+    """PASS, FAIL or ERROR."""
+    error: str | None = None
+    """What ended it."""
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _no_task(cls, value: object) -> object:
+        return value or ""
+
+    @field_validator("wiggum_scores", mode="before")
+    @classmethod
+    def _no_scores(cls, value: object) -> object:
+        return value or ()
+
+
+def read_audit_log(path: Path) -> Iterator[AuditLine]:
+    """The lines of an audit log, oldest first. A last line that was cut off is left out.
+
+    Raises:
+        InvalidInput: There is no such file, or a line is not a run.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip() or not line.endswith(b"\n"):
+                    continue
+                try:
+                    yield AuditLine.model_validate_json(line)
+                except ValidationError as error:
+                    raise InvalidInput(
+                        f"not a run: {error.errors()[0]['msg']}", path=path, line=number
+                    ) from error
+    except OSError as error:
+        raise InvalidInput(f"cannot be read ({error.strerror})", path=path) from error

@@ -8,7 +8,7 @@ process, since that is the only kind of group the format has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from harness.trace.lanes import Lane, Lanes
 from harness.trace.lenient_json import dump_json
 from harness.trace.records import CounterSet, Instant, SpanRecord
 from harness.trace.timeline import (
-    FlowEnd,
     flow_ends,
     lane_title,
     span_arguments,
@@ -39,7 +38,7 @@ def write_chrome_trace(journal: Journal, path: Path) -> None:
         JournalInvalid: A line in the middle of the journal is not a record.
         OSError: The file cannot be written.
     """
-    about = {
+    about: Event = {
         "run_id": journal.started.run_id,
         "pipeline": journal.started.name,
         "started_wall_ns": str(journal.started.wall_ns),
@@ -49,7 +48,7 @@ def write_chrome_trace(journal: Journal, path: Path) -> None:
         file.write(b'{"displayTimeUnit":"ms","otherData":' + _json(about))
         file.write(b',"traceEvents":[\n' + _json(next(events)))
         while batch := list(islice(events, _BATCH)):
-            file.write(b"".join([b",\n" + _json(event) for event in batch]))
+            file.write(b",\n" + _json(batch)[1:-1])
         file.write(b"\n]}\n")
 
 
@@ -61,93 +60,95 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
     threads = _Threads()
     yield from threads.names(lanes.track(None))
     for item in journal.items():
-        match item:
-            case SpanRecord():
-                lane = lanes.place(item)
+        if type(item) is SpanRecord:
+            lane = lanes.place(item)
+            if lane.number >= threads.named:
                 yield from threads.names(lane)
-                begin: Event = {
-                    "pid": threads.process(lane),
+            begin = (item.start_ns - origin_ns) / 1000
+            yield {
+                "ph": "X",
+                "pid": threads.processes[lane.track],
+                "tid": lane.number + 1,
+                "ts": begin,
+                "dur": (item.end_ns - item.start_ns) / 1000,
+                "name": title(item),
+                # What kind of span it is, whatever its title: to colour, filter and sum by.
+                "cat": item.name,
+                "args": span_arguments(item),
+            }
+            # Arrows at the span's very beginning: what lies inside it begins later.
+            for end in flows.get(item.id, ()):
+                yield {
+                    **({"ph": "s"} if end.is_source else {"ph": "f", "bp": "e"}),
+                    "pid": threads.processes[lane.track],
                     "tid": lane.number + 1,
-                    "ts": (item.start_ns - origin_ns) / 1000,
+                    "ts": begin,
+                    "id": end.number,
+                    "cat": "flow",
+                    "name": end.name,
                 }
-                yield {
-                    "ph": "X",
-                    **begin,
-                    "dur": item.duration_ns / 1000,
-                    "name": title(item),
-                    # What kind of span it is, whatever its title: to colour, filter and sum by.
-                    "cat": item.name,
-                    "args": span_arguments(item),
-                }
-                if item.id in flows:
-                    yield from _flow_events(flows[item.id], begin)
-            case Instant():
-                lane = (item.span and lanes.lane_of(item.span)) or lanes.track(None)
-                yield {
-                    "ph": "i",
-                    "s": "t",
-                    "pid": threads.process(lane),
-                    "tid": lane.number + 1,
-                    "ts": (item.time_ns - origin_ns) / 1000,
-                    "name": item.name,
-                    "args": dict(item.attributes),
-                }
-            case CounterSet():
-                lane = (item.span and lanes.lane_of(item.span)) or lanes.track(item.track)
-                yield from threads.names(lane)
-                yield {
-                    "ph": "C",
-                    "pid": threads.process(lane),
-                    "ts": (item.time_ns - origin_ns) / 1000,
-                    # A process's counters are told apart by their names alone.
-                    "name": f"{item.name} ({lane.index + 1})" if lane.index else item.name,
-                    # Perfetto names the counter "name key".
-                    "args": {item.unit: item.value},
-                }
+        elif type(item) is Instant:
+            lane = lanes.of(item.span)
+            yield {
+                "ph": "i",
+                "s": "t",
+                "pid": threads.processes[lane.track],
+                "tid": lane.number + 1,
+                "ts": (item.time_ns - origin_ns) / 1000,
+                "name": item.name,
+                "args": dict(item.attributes),
+            }
+        elif type(item) is CounterSet:
+            lane = lanes.of(item.span, item.track)
+            yield from threads.names(lane)
+            yield {
+                "ph": "C",
+                "pid": threads.processes[lane.track],
+                "ts": (item.time_ns - origin_ns) / 1000,
+                # A process's counters are told apart by their names alone.
+                "name": f"{item.name} ({lane.index + 1})" if lane.index else item.name,
+                # Perfetto names the counter "name key".
+                "args": {item.unit: item.value},
+            }
 
 
 class _Threads:
-    """Tracks as processes, lanes as threads, both with small numbers."""
+    """Tracks as processes, lanes as threads, both with small numbers.
+
+    Attributes:
+        processes: By track.
+        named: How many lanes have their names: all below this number.
+    """
 
     def __init__(self) -> None:
-        self._processes: dict[str, int] = {}
-        self._named = 0
-
-    def process(self, lane: Lane) -> int:
-        return self._processes[lane.track]
+        self.processes: dict[str, int] = {}
+        self.named = 0
 
     def names(self, lane: Lane) -> Iterator[Event]:
         """The metadata of a lane, when it is new: lanes are numbered as they appear."""
-        if lane.number < self._named:
+        if lane.number < self.named:
             return
-        self._named += 1
-        process, thread = len(self._processes) + 1, lane.number + 1
-        if lane.track not in self._processes:
-            self._processes[lane.track] = process
+        self.named += 1
+        thread = lane.number + 1
+        if lane.track not in self.processes:
+            self.processes[lane.track] = process = len(self.processes) + 1
             rank = track_rank(lane.track) * 1000 + process
             yield _metadata("process_name", process, 0, name=lane.track)
             yield _metadata("process_sort_index", process, 0, sort_index=rank)
-        process = self._processes[lane.track]
+        process = self.processes[lane.track]
         yield _metadata("thread_name", process, thread, name=lane_title(lane))
         yield _metadata("thread_sort_index", process, thread, sort_index=lane.index)
-
-
-def _flow_events(ends: Sequence[FlowEnd], begin: Event) -> Iterator[Event]:
-    """The arrows at a span, at its very beginning: what lies inside it begins later."""
-    for end in ends:
-        phase = {"ph": "s"} if end.is_source else {"ph": "f", "bp": "e"}
-        yield {**phase, **begin, "id": end.number, "cat": "flow", "name": end.name}
 
 
 def _metadata(what: str, process: int, thread: int, **arguments: object) -> Event:
     return {"ph": "M", "pid": process, "tid": thread, "name": what, "args": arguments}
 
 
-def _json(value: Event) -> bytes:
-    r"""JSON that Perfetto reads: to its importer, a quote after a backslash never ends a text.
+def _json(value: Event | list[Event]) -> bytes:
+    r"""JSON for Perfetto's importer: there a quote after a backslash never ends a text.
 
-    So a text's last backslash must not be written as `\\`. It is `ScanString` that looks no further,
-    in `src/trace_processor/util/json_parser.h`.
+    So `\\`, which may be a text's last character, is written in another way. See `ScanString` in
+    `src/trace_processor/util/json_parser.h`.
     """
     data = dump_json(value)
     return data.replace(b"\\\\", b"\\u005c") if b'\\\\"' in data else data

@@ -103,6 +103,8 @@ class JournalWriter:
 
     def close(self) -> None:
         """Writes what is left, to the disk, and closes the file; what comes later is dropped."""
+        if self.is_forked:
+            return
         self._closing = True
         self._wake.set()
         if self._thread.is_alive():
@@ -136,11 +138,12 @@ class JournalWriter:
         self._sync()
 
     def _write_queue(self) -> None:
-        if os.getpid() != self._process_id:
-            # A forked child: the file is its parent's.
+        if self.is_forked:
             self._entries.clear()
             return
         with self._lock:
+            if self._descriptor is None:
+                self._entries.clear()
             while self._entries:
                 records: list[Record] = []
                 for _ in range(min(len(self._entries), _BATCH)):
@@ -171,12 +174,19 @@ class JournalWriter:
                 _log.warning("an observer failed and is called no more", error=describe(error))
 
     def _sync(self) -> None:
+        if self.is_forked:
+            return
         with self._lock:
             if self._descriptor is not None and self.failure is None:
                 try:
                     os.fsync(self._descriptor)
                 except OSError as error:
                     self._fail(error)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a forked child: the file is its parent's, and perhaps the lock too."""
+        return os.getpid() != self._process_id
 
     def _fail(self, error: OSError) -> None:
         # A run must not fail because its trace does.

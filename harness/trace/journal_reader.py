@@ -12,6 +12,7 @@ import heapq
 import mmap
 from array import array
 from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,11 +59,11 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        paths = [path, *sorted(path.parent.glob(f"{path.stem}.*.jsonl"))]
-        files = [_File(one) for one in paths]
+        files = [_File(path)]
         self.path = path
         self.started = files[0].started
         self.ended = files[0].ended
+        files += _joined_files(path, self.started.run_id)
         self._parts = [
             _Part(file, number=number, of=len(files), main=self.started)
             for number, file in enumerate(files)
@@ -115,7 +116,7 @@ class _Part:
             # Wall clocks are set, and differ between machines; that it was asked before it began
             # is certain.
             self.shift_ns = max(self.shift_ns, own.joined_ns - own.time_ns)
-        self._parent = own.parent
+        self._parent = None if own.parent is None else self._id(own.parent, number=0)
 
     def flows(self) -> Iterator[Flow]:
         """The flows between its spans."""
@@ -139,13 +140,15 @@ class _Part:
                 )
             elif isinstance(item, Instant | CounterSet):
                 time_ns = max(time_ns, item.time_ns + self.shift_ns)
-                span = self._parent if item.span is None else self._id(item.span)
+                span = None if item.span is None else self._id(item.span)
+                if span is None and getattr(item, "track", None) is None:
+                    span = self._parent
                 moved = item._replace(time_ns=item.time_ns + self.shift_ns, span=span)
             yield time_ns, moved
 
-    def _id(self, number: int) -> int:
+    def _id(self, span: int, *, number: int | None = None) -> int:
         """Ids count from 1 in each process; interleaved, no two are the same in the run."""
-        return (number - 1) * self._of + self._number + 1
+        return (span - 1) * self._of + (self._number if number is None else number) + 1
 
 
 class _File:
@@ -174,8 +177,10 @@ class _File:
         ):
             for number, line in self._lines():
                 record = _record(line, self.path, number)
-                if type(record) is SpanStarted:
-                    yield joined(record, self._end_of(record.id, whole))
+                if type(record) is SpanRecord:
+                    yield record
+                elif type(record) is SpanStarted:
+                    yield joined(record, self._end_of(record, whole))
                 elif isinstance(record, Item):
                     yield record
 
@@ -217,14 +222,27 @@ class _File:
             offset += len(line)
         return offset
 
-    def _end_of(self, span: int, whole: mmap.mmap) -> SpanEnded:
-        offset = self._ends[span] if span < len(self._ends) else 0
+    def _end_of(self, started: SpanStarted, whole: mmap.mmap) -> SpanEnded:
+        offset = self._ends[started.id] if started.id < len(self._ends) else 0
         if offset == 0:
-            return SpanEnded(span, self.last_ns, "unfinished")
+            # A thread may begin a span when the run is over.
+            last_ns = max(self.last_ns, started.time_ns)
+            return SpanEnded(started.id, last_ns, "unfinished")
         whole.seek(offset)
         end = decode(whole.readline())
         assert isinstance(end, SpanEnded), "as the index found it"
         return end
+
+
+def _joined_files(path: Path, run_id: str) -> Iterator[_File]:
+    """The files of processes that joined a run. One that was killed first left no whole line."""
+    for beside in sorted(path.parent.glob(f"{escape(path.stem)}.*.jsonl")):
+        with beside.open("rb") as file:
+            is_begun = file.readline().endswith(b"\n")
+        if is_begun:
+            joined_file = _File(beside)
+            if joined_file.started.run_id == run_id:
+                yield joined_file
 
 
 def _first_record(line: bytes, path: Path) -> RunStarted:

@@ -98,6 +98,11 @@ class Lanes:
         number = self._lane_of[span] if span < len(self._lane_of) else _NOWHERE
         return None if number == _NOWHERE else self._lanes[number]
 
+    def of(self, span: int | None, track: str | None = None) -> Lane:
+        """Where to draw what belongs to a span, or else to a track; by default the root's."""
+        placed = None if span is None else self.lane_of(span)
+        return placed or self.track(track)
+
     def track(self, name: str | None) -> Lane:
         """A track's first lane, for what is drawn on no span; the root track's by default."""
         track = name or self._root_track

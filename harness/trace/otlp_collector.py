@@ -14,14 +14,14 @@ from typing import Self
 
 import httpx
 
-from harness.errors import HarnessError, InvalidInput
+from harness.errors import ExportFailed, InvalidInput
 from harness.trace.otlp_message import partial_success, status_message
 from harness.trace.secrets import Redactor
 from harness.version import __version__
 
 _PATH = "/v1/traces"
 _PROTOBUF = "application/x-protobuf"
-_TIMEOUT_S, _CONNECT_TIMEOUT_S = 30.0, 5.0
+_TIMEOUT_S, _CONNECT_TIMEOUT_S, _KEEPALIVE_S = 30.0, 5.0, 3.0
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 _MAY_PASS = {429, 502, 503, 504}
@@ -55,6 +55,7 @@ class Collector:
         InvalidInput: The address or a header is not usable.
 
     Attributes:
+        shown: The address, as messages give it.
         rejected_spans: How many spans it would not keep of the requests that it took.
         complaint: What it said of them first.
     """
@@ -70,13 +71,10 @@ class Collector:
         # A reply may quote the key without the `Bearer` before it.
         self._redactor = Redactor([part for v in headers.values() for part in (v, *v.split())])
         self._client = httpx.Client(
-            headers={
-                "user-agent": f"harness/{__version__}",
-                **_checked(headers),
-                "content-type": _PROTOBUF,
-                "content-encoding": "gzip",
-            },
+            headers=_all_headers(headers),
             timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+            # Servers drop a connection after 5 s idle: let it go before they do.
+            limits=httpx.Limits(keepalive_expiry=_KEEPALIVE_S),
             # As for models: no proxy of the environment's between us and this machine.
             verify=self._url.scheme == "https",
             trust_env=self._url.host not in _LOOPBACK,
@@ -97,7 +95,7 @@ class Collector:
         """Delivers an `ExportTraceServiceRequest`, trying for a while if the collector is busy.
 
         Raises:
-            HarnessError: It is not there, or refused.
+            ExportFailed: It is not there, or refused.
         """
         body = gzip.compress(request, mtime=0)
         attempt = 1
@@ -113,7 +111,11 @@ class Collector:
         if not response.is_success:
             raise self._refusal(response)
         if "html" in response.headers.get("content-type", ""):
-            raise HarnessError(f"{self.shown} is a web page and no collector; {_WRONG_ADDRESS}")
+            raise ExportFailed(
+                f"{self.shown} is a web page and no collector; {_WRONG_ADDRESS}",
+                address=self.shown,
+                status=response.status_code,
+            )
         self._note(response)
 
     def _send(self, body: bytes) -> httpx.Response:
@@ -123,11 +125,12 @@ class Collector:
             hint = "is it running, and is the address right?"
             if self._url.port == 4317:
                 hint = "port 4317 is usually OTLP over gRPC; over HTTP it is 4318"
-            raise HarnessError(
-                f"no collector answers at {self.shown} ({error or type(error).__name__}); {hint}"
+            raise ExportFailed(
+                f"no collector answers at {self.shown} ({error or type(error).__name__}); {hint}",
+                address=self.shown,
             ) from error
 
-    def _refusal(self, response: httpx.Response) -> HarnessError:
+    def _refusal(self, response: httpx.Response) -> ExportFailed:
         status = response.status_code
         said = response.text
         if _is_protobuf(response):
@@ -135,9 +138,11 @@ class Collector:
                 said = status_message(response.content)
         said = self._redactor.clean(said).strip()[:500]
         hint = _HINTS.get(status) or ("try again later" if status in _MAY_PASS else "")
-        return HarnessError(
+        return ExportFailed(
             f"the collector at {self.shown} refused the run: "
-            + "; ".join(part for part in (f"HTTP {status}", said, hint) if part)
+            + "; ".join(part for part in (f"HTTP {status}", said, hint) if part),
+            address=self.shown,
+            status=status,
         )
 
     def _note(self, response: httpx.Response) -> None:
@@ -171,37 +176,41 @@ def _address(endpoint: str) -> httpx.URL:
     Raises:
         InvalidInput: It is no address.
     """
+    wrong = InvalidInput(
+        f"'{_shown(endpoint)}' is not an address; one is such as http://127.0.0.1:6006"
+    )
     try:
         url = httpx.URL(endpoint)
     except httpx.InvalidURL as error:
-        raise InvalidInput(f"'{_shown(endpoint)}' is not an address: {error}") from error
+        raise wrong from error
     if url.scheme not in {"http", "https"} or not url.host or (url.port or 0) > 65535:
-        raise InvalidInput(
-            f"'{_shown(endpoint)}' is not an address; it is such as http://127.0.0.1:6006"
-        )
+        raise wrong
     path = url.path.rstrip("/")
     return url.copy_with(path=path if path.endswith(_PATH) else path + _PATH)
 
 
-def _checked(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers that HTTP can carry. The library's own words about the others would quote them.
+def _all_headers(given: Mapping[str, str]) -> httpx.Headers:
+    """Those that are given, and OTLP's.
 
     Raises:
-        InvalidInput: One cannot be sent.
+        InvalidInput: One cannot be sent. The library would say so too, and quote it.
     """
-    for name, value in headers.items():
+    headers = httpx.Headers({"user-agent": f"harness/{__version__}"})
+    for name, value in given.items():
         if not _HEADER_NAME.fullmatch(name):
-            raise InvalidInput(f"'{name}' cannot be the name of an HTTP header")
-        if not _HEADER_VALUE.fullmatch(value):
+            raise InvalidInput("a header has a name that HTTP does not know; is it NAME=VALUE?")
+        if not _HEADER_VALUE.fullmatch(value.strip()):
             raise InvalidInput(
                 f"the value of header '{name}' cannot stand in one; was it copied whole, and alone?"
             )
-    return {name: value.strip() for name, value in headers.items()}
+        headers[name] = value.strip()
+    headers.update({"content-type": _PROTOBUF, "content-encoding": "gzip"})
+    return headers
 
 
 def _shown(address: str) -> str:
     """An address as messages quote it: without a password, or a key in its query."""
-    return re.sub(r"//[^/?#]*@", "//", address).partition("?")[0]
+    return re.sub(r"//.*@", "//", address).partition("?")[0]
 
 
 def _is_protobuf(response: httpx.Response) -> bool:

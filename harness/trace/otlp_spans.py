@@ -27,7 +27,7 @@ from harness.trace.otlp_message import attributes, event, link
 from harness.trace.protobuf import fixed64, integer, message, text
 from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord
 
-_TEXT_CHARS = 32_000_000
+_TEXT_CHARS = 16_000_000
 """How much text is kept for spans to refer to."""
 _LATE_NS = 1_000_000_000
 """How long after a span's end its last records may come: threads write side by side."""
@@ -188,9 +188,14 @@ class _Spans:
 
 
 class _Texts:
-    """The texts that were read or asked for last."""
+    """The texts that were read or asked for last.
 
-    def __init__(self) -> None:
+    Args:
+        most_chars: How much is kept; one text may be longer.
+    """
+
+    def __init__(self, most_chars: int = _TEXT_CHARS) -> None:
+        self._most_chars = most_chars
         self._texts: OrderedDict[str, str] = OrderedDict()
         self._chars = 0
 
@@ -198,7 +203,7 @@ class _Texts:
         if content.sha256 not in self._texts:
             self._texts[content.sha256] = content.text
             self._chars += len(content.text)
-        while self._chars > _TEXT_CHARS and len(self._texts) > 1:
+        while self._chars > self._most_chars and len(self._texts) > 1:
             _, oldest = self._texts.popitem(last=False)
             self._chars -= len(oldest)
 

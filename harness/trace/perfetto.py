@@ -29,10 +29,13 @@ _MOST = 10_000
 _SHORT = 40
 """Characters. Longer texts in attributes are mostly hashes, and do not recur."""
 
+_ROOT = 1
+"""The uuid of the group around all others."""
+
 _PACKET = tag(1, 2)
 # TracePacket: trusted_packet_sequence_id 1, and sequence_flags that say whether numbers of texts
 # start afresh or go on.
-_TIMESTAMP, _TRACK_EVENT, _INTERNED_DATA = tag(8, 0), tag(11, 2), tag(12, 2)
+_TIMESTAMP, _TRACK_EVENT = tag(8, 0), tag(11, 2)
 _SEQUENCE, _STATE_BEGINS, _STATE_GOES_ON = integer(10, 1), integer(13, 3), integer(13, 2)
 _IN_SEQUENCE = _SEQUENCE + _STATE_GOES_ON
 # TrackEvent: its type, then fields that are written often.
@@ -43,6 +46,7 @@ _FLOW, _LAST_FLOW = 47, 48
 _IN_GIVEN_ORDER, _NOT_MERGED = integer(11, 3), integer(15, 2)
 # DebugAnnotation
 _KEY, _INTEGER, _TEXT_NUMBER = tag(1, 0), tag(4, 0), tag(17, 0)
+_INT64 = range(-(2**63), 2**63)
 
 
 def write_perfetto_trace(journal: Journal, path: Path) -> None:
@@ -78,45 +82,51 @@ class _Packets:
         self._flows = flow_ends(journal.flows)
         self._tracks = _Tracks()
         self._counters: dict[tuple[int, str, str], bytes] = {}
-        # In the order of InternedData's fields.
-        self._categories, self._names = _Interned(1), _Interned(2)
-        self._keys, self._texts = _Interned(3), _Interned(29)
+        # What the next packet must define before it may refer to it by number.
+        fresh = self._fresh = list[bytes]()
+        self._categories, self._names = _Interned(1, fresh), _Interned(2, fresh)
+        self._keys, self._texts = _Interned(3, fresh), _Interned(29, fresh)
 
     def all(self) -> Iterator[bytes]:
         yield message(1, _SEQUENCE + _STATE_BEGINS)
+        yield self._tracks.root(self._journal.started.run_id)
         yield from self._tracks.describe(self._lanes.track(None))
         for item in self._journal.items():
-            match item:
-                case SpanRecord():
-                    lane = self._lanes.place(item)
+            if type(item) is SpanRecord:
+                lane = self._lanes.place(item)
+                if lane.number >= len(self._tracks.on):
                     yield from self._tracks.describe(lane)
-                    for end_ns in lane.ended:
-                        yield self._end(lane, end_ns)
-                    yield self._begin(item, lane)
-                case Instant():
-                    lane = self._lane(item.span)
-                    event = self._named(item.name) + self._annotations(item.attributes)
-                    yield self._event(item.time_ns, _INSTANT + self._tracks.on(lane) + event)
-                case CounterSet():
-                    yield from self._count(item)
+                for end_ns in lane.ended:
+                    yield self._end(lane, end_ns)
+                yield self._begin(item, lane)
+            elif type(item) is Instant:
+                on = self._tracks.on[self._lanes.of(item.span).number]
+                event = self._name(item.name) + self._annotations(item.attributes)
+                yield self._packet(item.time_ns, _INSTANT + on + event)
+            elif type(item) is CounterSet:
+                yield from self._count(item)
         for lane in self._lanes.close():
             for end_ns in lane.ended:
                 yield self._end(lane, end_ns)
 
     def _begin(self, span: SpanRecord, lane: Lane) -> bytes:
-        event = _BEGIN + self._tracks.on(lane) + self._named(title(span))
-        category = self._categories.number(span.name)
-        event += _CATEGORY + category if category else text(22, span.name)
+        event = (
+            _BEGIN
+            + self._tracks.on[lane.number]
+            + self._name(title(span))
+            + (self._categories.field(_CATEGORY, span.name) or text(22, span.name))
+            + self._annotations(span_arguments(span))
+        )
         for end in self._flows.get(span.id, ()):
             event += fixed64(_FLOW if end.is_source else _LAST_FLOW, end.number)
-        return self._event(span.start_ns, event + self._annotations(span_arguments(span)))
+        return self._packet(span.start_ns, event)
 
     def _end(self, lane: Lane, end_ns: int) -> bytes:
         body = _TIMESTAMP + varint(end_ns - self._origin_ns) + self._tracks.ends[lane.number]
         return _PACKET + varint(len(body)) + body
 
     def _count(self, counter: CounterSet) -> Iterator[bytes]:
-        lane = self._lane(counter.span, counter.track)
+        lane = self._lanes.of(counter.span, counter.track)
         yield from self._tracks.describe(lane)
         key = (lane.number, counter.name, counter.unit)
         if key not in self._counters:
@@ -128,25 +138,18 @@ class _Packets:
             yield packet
         value = counter.value
         number = integer(30, value) if isinstance(value, int) else double(44, value)
-        yield self._event(counter.time_ns, _COUNTER + self._counters[key] + number)
+        yield self._packet(counter.time_ns, _COUNTER + self._counters[key] + number)
 
-    def _lane(self, span: int | None, track: str | None = None) -> Lane:
-        placed = None if span is None else self._lanes.lane_of(span)
-        return placed or self._lanes.track(track)
-
-    def _event(self, time_ns: int, event: bytes) -> bytes:
-        fresh = b"".join(
-            one.take_fresh() for one in (self._categories, self._names, self._keys, self._texts)
-        )
+    def _packet(self, time_ns: int, event: bytes) -> bytes:
         body = _TIMESTAMP + varint(time_ns - self._origin_ns) + _IN_SEQUENCE
-        if fresh:
-            body += _INTERNED_DATA + varint(len(fresh)) + fresh
+        if self._fresh:
+            body += message(12, b"".join(self._fresh))
+            self._fresh.clear()
         body += _TRACK_EVENT + varint(len(event)) + event
         return _PACKET + varint(len(body)) + body
 
-    def _named(self, name: str) -> bytes:
-        number = self._names.number(name)
-        return _NAME + number if number else text(23, name)
+    def _name(self, name: str) -> bytes:
+        return self._names.field(_NAME, name) or text(23, name)
 
     def _annotations(self, attributes: Attributes) -> bytes:
         """Every attribute as a DebugAnnotation; what has no value has no annotation."""
@@ -158,55 +161,54 @@ class _Packets:
         return b"".join(parts)
 
     def _annotation(self, key: str, value: object) -> bytes:
-        number = self._keys.number(key)
-        name = _KEY + number if number else text(10, key)
-        return name + self._value(value)
+        return (self._keys.field(_KEY, key) or text(10, key)) + self._value(value)
 
     def _value(self, value: object) -> bytes:
-        match value:
-            case bool():
-                return integer(2, value)
-            case int() if -(2**63) <= value < 2**63:
-                return _INTEGER + varint(value)
-            case float():
-                return double(5, value)
-            case dict():
-                entries = [(str(key), one) for key, one in value.items() if one is not None]
-                return b"".join(message(11, self._annotation(key, one)) for key, one in entries)
-            case list():
-                return b"".join(message(12, self._value(one)) for one in value if one is not None)
-            case _:
-                said = str(value)
-                number = self._texts.number(said) if len(said) <= _SHORT else None
-                return _TEXT_NUMBER + number if number else text(6, said)
+        if isinstance(value, str):
+            number = self._texts.field(_TEXT_NUMBER, value) if len(value) <= _SHORT else None
+            return number or text(6, value)
+        if isinstance(value, bool):
+            return integer(2, value)
+        if isinstance(value, int) and _INT64.start <= value < _INT64.stop:
+            return _INTEGER + varint(value)
+        if isinstance(value, float):
+            return double(5, value)
+        if isinstance(value, dict):
+            entries = [(str(key), one) for key, one in value.items() if one is not None]
+            return b"".join(message(11, self._annotation(key, one)) for key, one in entries)
+        if isinstance(value, list):
+            return b"".join(message(12, self._value(one)) for one in value if one is not None)
+        return text(6, str(value))
 
 
 class _Tracks:
     """Tracks as groups, lanes as the tracks in them."""
 
     def __init__(self) -> None:
-        self._uuids = count(1)
+        self._uuids = count(_ROOT + 1)
         self._groups: dict[str, int] = {}
-        self._on: list[bytes] = []
+        self.on: list[bytes] = []
+        """By lane: what says that an event is on it."""
         self.ends: list[bytes] = []
         """By lane: all of a slice's end but its time."""
 
+    def root(self, name: str) -> bytes:
+        """The packet of the group around all others: viewers sort what is in none by its name."""
+        return _descriptor(_ROOT, name, _IN_GIVEN_ORDER)
+
     def describe(self, lane: Lane) -> Iterator[bytes]:
         """The packets that describe a lane, when it is new: lanes are numbered as they appear."""
-        if lane.number < len(self._on):
+        if lane.number < len(self.on):
             return
         if lane.track not in self._groups:
             self._groups[lane.track] = uuid = next(self._uuids)
             rank = track_rank(lane.track) * 1000 + uuid
-            yield _descriptor(uuid, lane.track, _IN_GIVEN_ORDER + integer(12, rank))
+            place = integer(5, _ROOT) + integer(12, rank)
+            yield _descriptor(uuid, lane.track, _IN_GIVEN_ORDER + place)
         uuid, packet = self.add(lane_title(lane), lane.track, integer(12, lane.index) + _NOT_MERGED)
         yield packet
-        self._on.append(_TRACK + varint(uuid))
-        self.ends.append(_IN_SEQUENCE + message(11, _END + self._on[-1]))
-
-    def on(self, lane: Lane) -> bytes:
-        """What says that an event is on a lane."""
-        return self._on[lane.number]
+        self.on.append(_TRACK + varint(uuid))
+        self.ends.append(_IN_SEQUENCE + message(11, _END + self.on[-1]))
 
     def add(self, name: str, group: str, more: bytes) -> tuple[int, bytes]:
         """A new track in a group: its uuid, and the packet that describes it."""
@@ -218,30 +220,28 @@ class _Interned:
     """Texts of one kind that are written once and then referred to by number.
 
     Args:
-        field: InternedData's field for them.
+        kind: InternedData's field for them.
+        fresh: Receives the definition of each that is new.
     """
 
-    def __init__(self, field: int) -> None:
-        self._field = field
-        self._numbers: dict[str, bytes] = {}
-        self._fresh: list[bytes] = []
+    def __init__(self, kind: int, fresh: list[bytes]) -> None:
+        self._kind = kind
+        self._fresh = fresh
+        self._fields: dict[str, bytes] = {}
 
-    def number(self, said: str) -> bytes | None:
-        """The text's number; None if it has none, for there are too many."""
-        known = self._numbers.get(said)
-        if known is None and len(self._numbers) < _MOST:
-            number = len(self._numbers) + 1
-            known = self._numbers[said] = varint(number)
-            self._fresh.append(message(self._field, integer(1, number) + text(2, said)))
+    def field(self, tag: bytes, said: str) -> bytes | None:
+        """The field that refers to a text; None if it has no number, for there are too many.
+
+        Args:
+            tag: The field's, always the same for a kind.
+            said: The text.
+        """
+        known = self._fields.get(said)
+        if known is None and len(self._fields) < _MOST:
+            number = len(self._fields) + 1
+            known = self._fields[said] = tag + varint(number)
+            self._fresh.append(message(self._kind, integer(1, number) + text(2, said)))
         return known
-
-    def take_fresh(self) -> bytes:
-        """What must be written before, or with, the first use of what is new."""
-        if not self._fresh:
-            return b""
-        fresh = b"".join(self._fresh)
-        self._fresh.clear()
-        return fresh
 
 
 def _descriptor(uuid: int, name: str, more: bytes) -> bytes:

@@ -82,7 +82,6 @@ class _JournalTracer(Tracer):
         self.run_id = started.run_id
         self.journal_path = path
         self.redactor = Redactor(options.secrets)
-        self._started = started
         self._options = options
         self._journal = JournalWriter(
             path,
@@ -92,6 +91,7 @@ class _JournalTracer(Tracer):
             observers=observers,
         )
         self._take = self._journal.append
+        self._take(started)
 
     async def persisted(self) -> None:
         """See `Tracer.persisted`, and `Durability`."""
@@ -101,7 +101,6 @@ class _JournalTracer(Tracer):
         self._journal.relieve()
 
     def __enter__(self) -> Self:
-        self._take(self._started)
         self._journal.start()
         return self
 
@@ -190,6 +189,8 @@ class RunTrace(_JournalTracer):
         traceback: TracebackType | None,
     ) -> None:
         super().__exit__(exc_type, exc, traceback)
+        if self._journal.is_forked:
+            return
         journal = self.journal()
         if journal is None:
             return

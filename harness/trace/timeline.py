@@ -24,7 +24,8 @@ class FlowEnd(NamedTuple):
 
 def title(span: SpanRecord) -> str:
     """What people read on a slice."""
-    return str(span.attributes.get("label") or span.name)
+    label = span.attributes.get("label")
+    return str(label) if label else span.name
 
 
 def lane_title(lane: Lane) -> str:
@@ -48,8 +49,13 @@ def flow_ends(flows: Iterable[Flow]) -> dict[int, list[FlowEnd]]:
 
 
 def span_arguments(span: SpanRecord) -> dict[str, object]:
-    """What a click on a slice shows: its id and its parent's, its attributes, how it ended."""
+    """What a click on a slice shows: its id and its parent's, its attributes, how it ended.
+
+    Without `track` and `label`, which are to be seen where the slice is.
+    """
     arguments: dict[str, object] = {"span": span.id, "parent": span.parent, **span.attributes}
+    arguments.pop("track", None)
+    arguments.pop("label", None)
     if span.status != "ok":
         arguments["status"] = span.status
     if span.error:

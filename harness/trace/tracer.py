@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import math
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextvars import ContextVar
 from types import TracebackType
@@ -59,8 +59,11 @@ class Text:
         self._source = source
 
     def read(self) -> str:
-        """The text."""
-        return self._source if isinstance(self._source, str) else self._source()
+        """The text; where it cannot be made, why not: tracing never raises into the run."""
+        try:
+            return self._source if isinstance(self._source, str) else self._source()
+        except Exception as error:  # noqa: BLE001 - whatever its maker raises
+            return f"<{describe(error)}>"
 
 
 class Tracer:
@@ -121,7 +124,7 @@ class Tracer:
         self._take(Instant(self.current_id, name, time_ns, attributes))
 
     def counter(self, name: str, value: float, *, unit: str, track: str | None = None) -> None:
-        """A quantity's new value. NaN and infinities are none, so they are left out.
+        """A quantity's new value. NaN and what is beyond a double are none, and left out.
 
         Args:
             name: Fixed for the quantity.
@@ -129,9 +132,11 @@ class Tracer:
             unit: What it counts.
             track: Where it is drawn, as in `span`; with the current span when left out.
         """
-        if math.isfinite(value):
+        if -sys.float_info.max <= value <= sys.float_info.max:
+            # A larger integer than timelines have room for is not exact in them anyway.
+            number = value if -(2**63) <= value < 2**63 else float(value)
             span = self.current_id if track is None else None
-            self._take(CounterSet(name, unit, self.now_ns(), value, span, track))
+            self._take(CounterSet(name, unit, self.now_ns(), number, span, track))
 
     def flow(self, name: str, *, source: int | None, target: int | None) -> None:
         """An arrow from one span to a later one, by their ids; without both ends there is none."""
@@ -283,13 +288,18 @@ class RecordMaker:
                     del plain[name]
                 else:
                     text = self._redactor.clean(value.read())
-                    sha256 = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+                    sha256 = sha256_of(text)
                     plain[name] = sha256
                     if self._content == "full" and sha256 not in self._recorded:
                         self._recorded.add(sha256)
                         yield Content(sha256, text)
             return plain
         return attributes
+
+
+def sha256_of(text: str) -> str:
+    """The hash by which records refer to a text: hexadecimal, of its UTF-8."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def status_of(error: BaseException | None) -> SpanStatus:

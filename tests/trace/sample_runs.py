@@ -2,20 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 from hypothesis import settings
 
-from harness.trace import (
-    CounterSet,
-    Instant,
-    ManualClock,
-    RunRecord,
-    RunStarted,
-    RunTrace,
-    SpanRecord,
-)
+from harness.trace import Journal, ManualClock, Record, RunStarted, RunTrace, SpanRecord
+from harness.trace.records import decode, encode
 
 # The same examples in every run: a red test is a fault, never luck.
 steady = settings(derandomize=True, deadline=None)
@@ -47,21 +39,15 @@ def span(
     )
 
 
-def run_of(
-    *spans: SpanRecord,
-    started: RunStarted = STARTED,
-    instants: Sequence[Instant] = (),
-    counters: Sequence[CounterSet] = (),
-) -> RunRecord:
-    return RunRecord(
-        started=started,
-        ended=None,
-        spans=spans,
-        instants=tuple(instants),
-        counters=tuple(counters),
-        outputs=(),
-        contents={},
-    )
+def write_journal(path: Path, *records: Record, started: RunStarted = STARTED) -> Journal:
+    """A journal of these records, read back."""
+    path.write_bytes(b"".join(encode(record) for record in (started, *records)))
+    return Journal(path)
+
+
+def journal_lines(path: Path) -> list[Record]:
+    """The records of a journal's file, line by line."""
+    return [decode(line) for line in path.read_bytes().splitlines()]
 
 
 def random_spans(randomness: random.Random, *, count: int, within_ns: int) -> list[SpanRecord]:

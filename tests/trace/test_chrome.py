@@ -1,24 +1,30 @@
 import json
-from dataclasses import replace
 
 import pytest
-from sample_runs import STARTED, record_eventful_run, run_of, span
+from sample_runs import STARTED, record_eventful_run, span, write_journal
 
-from harness.trace import CounterSet, Instant, write_chrome_trace
+from harness.errors import JournalInvalid
+from harness.trace import CounterSet, Flow, Instant, Journal, write_chrome_trace
 from harness.trace.chrome import chrome_events
 
 
-def events(run, phase):
-    return [event for event in chrome_events(run) if event["ph"] == phase]
+@pytest.fixture
+def events(tmp_path):
+    """The events of one phase, of a run with these records."""
+
+    def of(phase, *records, started=STARTED):
+        journal = write_journal(tmp_path / "run.jsonl", *records, started=started)
+        return [event for event in chrome_events(journal) if event["ph"] == phase]
+
+    return of
 
 
-def test_times_are_microseconds_since_the_run_began():
-    run = run_of(
+def test_times_are_microseconds_since_the_run_began(events):
+    (event,) = events(
+        "X",
         span(1, 2_000_000_001, 2_000_123_456),
-        started=replace(STARTED, time_ns=2_000_000_000),
+        started=STARTED._replace(time_ns=2_000_000_000),
     )
-
-    (event,) = events(run, "X")
 
     assert (event["ts"], event["dur"]) == (0.001, 123.455)
 
@@ -32,8 +38,8 @@ def test_times_are_microseconds_since_the_run_began():
         pytest.param({"label": 7}, "7", id="a label that is no text"),
     ],
 )
-def test_a_slice_is_called_by_its_label_and_sorted_by_its_name(attributes, title):
-    (event,) = events(run_of(span(1, 0, 9, name="node", **attributes)), "X")
+def test_a_slice_is_called_by_its_label_and_sorted_by_its_name(events, attributes, title):
+    (event,) = events("X", span(1, 0, 9, name="node", **attributes))
 
     assert (event["name"], event["cat"]) == (title, "node")
 
@@ -51,88 +57,173 @@ def test_a_slice_is_called_by_its_label_and_sorted_by_its_name(attributes, title
         pytest.param("unfinished", None, {"status": "unfinished"}, id="unfinished"),
     ],
 )
-def test_a_slice_carries_its_identity_its_attributes_and_how_it_ended(status, error, arguments):
-    child = replace(span(2, 1, 2, parent=1, model="small"), status=status, error=error)
+def test_a_slice_carries_its_identity_its_attributes_and_how_it_ended(
+    events, status, error, arguments
+):
+    child = span(2, 1, 2, parent=1, model="small")._replace(status=status, error=error)
 
-    _, event = events(run_of(span(1, 0, 9), child), "X")
+    _, event = events("X", span(1, 0, 9), child)
 
     assert event["args"] == {"span": 2, "parent": 1, "model": "small", **arguments}
 
 
-def test_each_lane_is_a_thread_of_its_own_named_after_its_track():
-    run = run_of(
+def test_each_track_is_a_process_and_each_lane_of_it_a_thread(events):
+    records = [
         span(1, 0, 9),
-        span(2, 1, 5, parent=1, track="write"),
-        span(3, 2, 6, parent=1, track="write"),
+        span(2, 1, 5, parent=1, track="node write"),
+        span(3, 2, 6, parent=1, track="node write"),
         span(4, 3, 4, parent=3),
-    )
+    ]
+    named = [
+        (event["name"], event["pid"], event["tid"], event["args"].get("name"))
+        for event in events("M", *records)
+        if event["name"].endswith("_name")
+    ]
 
-    names = {
-        event["tid"]: event["args"]["name"]
-        for event in events(run, "M")
-        if event["name"] == "thread_name"
+    assert named == [
+        ("process_name", 1, 0, "run essay"),
+        ("thread_name", 1, 1, "run essay"),
+        ("process_name", 2, 0, "node write"),
+        ("thread_name", 2, 2, "node write"),
+        ("thread_name", 2, 3, "node write (2)"),
+    ]
+    drawn = [(event["pid"], event["tid"]) for event in events("X", *records)]
+    assert drawn == [(1, 1), (2, 2), (2, 3), (2, 3)]
+
+
+def test_the_run_stands_above_nodes_models_servers_and_the_rest_each_as_they_appear(events):
+    tracks = ["server", "essay", "model b", "node z", "model a", "node y"]
+    records = [span(n, n, n + 1, track=track) for n, track in enumerate(tracks, start=1)]
+
+    metadata = events("M", *records)
+
+    names = {e["pid"]: e["args"]["name"] for e in metadata if e["name"] == "process_name"}
+    ranks = {
+        e["pid"]: e["args"]["sort_index"] for e in metadata if e["name"] == "process_sort_index"
     }
+    assert [names[process] for process in sorted(ranks, key=ranks.get)] == [
+        "run essay", "node z", "node y", "model b", "model a", "server", "essay"
+    ]  # fmt: skip
 
-    assert names == {1: "essay", 2: "write", 3: "write (2)"}
-    assert [event["tid"] for event in events(run, "X")] == [1, 2, 3, 3]
 
-
-def test_instants_lie_on_the_lane_of_their_span_or_on_the_process():
-    run = run_of(
-        span(1, 0, 9, track="write"),
-        instants=[
-            Instant(span=1, name="first token", time_ns=5, attributes={"n": 1}),
-            Instant(span=None, name="begun", time_ns=0),
-            Instant(span=99, name="of a span that was lost", time_ns=6),
-        ],
-    )
-
+def test_instants_lie_on_the_lane_of_their_span_or_on_the_runs(events):
     drawn = [
-        (event["name"], event["s"], event["tid"], event["ts"], event["args"])
-        for event in events(run, "i")
+        (event["name"], event["s"], event["pid"], event["tid"], event["ts"], event["args"])
+        for event in events(
+            "i",
+            span(1, 0, 9, track="write"),
+            Instant(1, "first token", 5, {"n": 1}),
+            Instant(None, "begun", 0),
+            Instant(99, "of a span that was lost", 6),
+        )
     ]
+
     assert drawn == [
-        ("first token", "t", 1, 0.005, {"n": 1}),
-        ("begun", "p", 0, 0, {}),
-        ("of a span that was lost", "p", 0, 0.006, {}),
+        ("first token", "t", 2, 2, 0.005, {"n": 1}),
+        ("begun", "t", 1, 1, 0, {}),
+        ("of a span that was lost", "t", 1, 1, 0.006, {}),
     ]
 
 
-def test_a_counter_is_drawn_under_its_unit():
-    run = run_of(counters=[CounterSet(name="composite", unit="points", time_ns=3000, value=7.5)])
+def test_a_counter_is_drawn_under_its_unit_where_it_was_set(events):
+    drawn = [
+        (event["name"], event["pid"], event["ts"], event["args"])
+        for event in events(
+            "C",
+            span(1, 0, 9, track="model qwen"),
+            span(2, 1, 8, track="model qwen"),
+            CounterSet("composite", "points", 3000, 7.5),
+            CounterSet("queue", "calls", 3000, 1, 1),
+            CounterSet("queue", "calls", 4000, 2, 2),
+            CounterSet("queue", "calls", 5000, 3, None, "model qwen"),
+            CounterSet("memory", "bytes", 6000, 4, None, "server"),
+        )
+    ]
 
-    (event,) = events(run, "C")
+    assert drawn == [
+        ("composite", 1, 3.0, {"points": 7.5}),
+        ("queue", 2, 3.0, {"calls": 1}),
+        ("queue (2)", 2, 4.0, {"calls": 2}),
+        ("queue", 2, 5.0, {"calls": 3}),
+        ("memory", 3, 6.0, {"bytes": 4}),
+    ]
 
-    assert (event["name"], event["ts"], event["args"]) == ("composite", 3.0, {"points": 7.5})
+
+def test_an_arrow_leads_from_the_beginning_of_one_slice_to_that_of_another(events):
+    records = [
+        Flow("draft", 1, 2),
+        span(1, 1000, 5000),
+        span(2, 6000, 9000),
+        Flow("needs", 2, 3),
+        span(3, 9000, 9500, track="node write"),
+    ]
+
+    def ends(phase):
+        return [(e["id"], e["name"], e["tid"], e["ts"]) for e in events(phase, *records)]
+
+    assert ends("s") == [(1, "draft", 1, 1.0), (2, "needs", 1, 6.0)]
+    assert ends("f") == [(1, "draft", 1, 6.0), (2, "needs", 2, 9.0)]
+    assert {event["bp"] for event in events("f", *records)} == {"e"}
 
 
 def test_the_file_is_json_and_says_which_run_it_shows(tmp_path):
     trace = record_eventful_run(tmp_path)
 
-    document = json.loads(trace.chrome_path.read_bytes())
+    document = json.loads(trace.timeline_paths["chrome"].read_bytes())
 
     assert document["otherData"] == {
         "run_id": trace.run_id,
         "pipeline": "Übersicht 概要",
-        "started_wall_ns": str(trace.record.started.wall_ns),
+        "started_wall_ns": str(Journal(trace.journal_path).started.wall_ns),
     }
     assert len(document["traceEvents"]) > 30
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_run_that_did_not_come_from_a_journal_can_be_written_too(tmp_path):
-    path = tmp_path / "run.json"
+def test_an_empty_run_has_a_timeline_too(tmp_path):
+    journal = write_journal(tmp_path / "run.jsonl")
 
-    write_chrome_trace(run_of(span(1, 0, 9, odd=object, text="\ud800")), path)
+    write_chrome_trace(journal, tmp_path / "run.json")
 
-    assert json.loads(path.read_bytes())
+    assert json.loads((tmp_path / "run.json").read_bytes())["traceEvents"]
+
+
+@pytest.mark.parametrize("text", ["C:\\", '\\"', "\\\\", 'a "b" \\ c', "\\n", '"\\'])
+def test_texts_with_backslashes_are_json_wherever_they_stand(tmp_path, text):
+    # Perfetto takes no quote after a backslash for the end of a text.
+    journal = write_journal(
+        tmp_path / "run.jsonl",
+        span(1, 0, 9, name=text, label=text, track=text, **{text: [text]}),
+        started=STARTED._replace(name=text),
+    )
+
+    write_chrome_trace(journal, tmp_path / "run.json")
+
+    written = (tmp_path / "run.json").read_bytes()
+    document = json.loads(written)
+    (event,) = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    assert (event["name"], event["cat"], event["args"][text]) == (text, text, [text])
+    assert document["otherData"]["pipeline"] == text
+    assert b'\\\\"' not in written
+
+
+def test_a_broken_line_leaves_no_half_a_timeline(tmp_path):
+    path = tmp_path / "run.jsonl"
+    journal = write_journal(path, *(span(n, n, n + 1) for n in range(1, 2000)))
+    path.write_bytes(path.read_bytes().replace(b'"id":1999', b'"id"#1999'))
+
+    with pytest.raises(JournalInvalid):
+        write_chrome_trace(journal, tmp_path / "run.json")
+
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    journal = write_journal(tmp_path / "run.jsonl", span(1, 0, 9))
     path = tmp_path / "run.json"
     path.mkdir()
 
     with pytest.raises(OSError, match=r"run\.json"):
-        write_chrome_trace(run_of(span(1, 0, 9)), path)
+        write_chrome_trace(journal, path)
 
-    assert list(tmp_path.iterdir()) == [path]
+    assert sorted(tmp_path.iterdir()) == [path, journal.path]

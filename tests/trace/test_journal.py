@@ -1,18 +1,39 @@
-import json
+import asyncio
 import subprocess
 import sys
 import threading
 
 import pytest
-from sample_runs import STARTED
+from sample_runs import STARTED, journal_lines
+from structlog.testing import capture_logs
 
-from harness.errors import JournalInvalid
-from harness.trace import Content, Instant, JournalWriter, RunTrace, load_run, read_journal
-from harness.trace.records import encode
+from harness.trace import (
+    Content,
+    Instant,
+    JournalWriter,
+    NodeOutput,
+    RecordMaker,
+    Redactor,
+    RunEnded,
+    RunTrace,
+    SpanEnded,
+    SpanRecord,
+    SpanStarted,
+    TraceOptions,
+    load_run,
+)
 
 
 def instant(number):
-    return Instant(span=None, name="tick", time_ns=number)
+    return Instant(None, "tick", number)
+
+
+def writer_of(path, **options):
+    return JournalWriter(path, maker=RecordMaker(), redactor=Redactor(), **options)
+
+
+def kinds(records):
+    return [type(record) for record in records]
 
 
 @pytest.fixture
@@ -20,70 +41,159 @@ def path(tmp_path):
     return tmp_path / "run.jsonl"
 
 
-def test_a_record_can_be_read_as_soon_as_it_is_appended(path):
-    writer = JournalWriter(path)
-    writer.append(STARTED)
-    assert list(read_journal(path)) == [STARTED]
-    writer.append(instant(1))
-    assert list(read_journal(path)) == [STARTED, instant(1)]
-    writer.close()
-
-
 def test_a_journal_is_never_written_over(path):
     path.write_text("something else")
 
     with pytest.raises(FileExistsError):
-        JournalWriter(path)
+        writer_of(path)
 
     assert path.read_text() == "something else"
 
 
-def test_a_last_line_that_was_cut_off_is_left_out(path):
-    whole, last = encode(STARTED) + encode(instant(1)), encode(instant(2))
+def test_what_is_appended_is_written_in_its_order_when_the_journal_is_closed_at_the_latest(path):
+    writer = writer_of(path)
+    writer.append(STARTED)
+    for number in range(10_000):
+        writer.append(instant(number))
+    assert journal_lines(path) == []  # nobody has started to write
 
-    for length in range(len(last)):
-        path.write_bytes(whole + last[:length])
-        assert list(read_journal(path)) == [STARTED, instant(1)]
+    writer.close()
 
-
-def test_a_broken_line_in_the_middle_is_named(path):
-    path.write_bytes(encode(STARTED) + b'{"kind":"instant","na\n' + encode(instant(2)))
-
-    with pytest.raises(JournalInvalid) as caught:
-        list(read_journal(path))
-
-    assert (caught.value.path, caught.value.line) == (path, 2)
-    assert str(caught.value).startswith(f"{path}:2: ")
+    assert journal_lines(path) == [STARTED, *map(instant, range(10_000))]
 
 
-def test_a_journal_of_a_newer_version_is_refused_with_the_remedy(path):
-    newer = json.loads(encode(STARTED)) | {"schema": 2, "host": "a field of version 2"}
-    path.write_text(json.dumps(newer) + '\n{"kind":"a kind of version 2"}\n')
+def test_a_started_writer_writes_by_itself_in_a_thread_of_its_own(path):
+    threads, is_seen = [], threading.Event()
 
-    with pytest.raises(JournalInvalid) as caught:
-        list(read_journal(path))
+    def observe(record):
+        threads.append(threading.current_thread())
+        is_seen.set()
 
-    assert str(caught.value) == (
-        f"{path}:1: written by a newer version (schema 2, this one reads up to 1); "
-        "upgrade wiggum-harness to read it"
+    writer = writer_of(path, observers=[observe])
+    writer.start()
+    writer.append(STARTED)
+
+    assert is_seen.wait(10)
+    assert journal_lines(path) == [STARTED]
+    assert threads[0] is not threading.current_thread()
+    writer.close()
+
+
+def test_a_span_that_is_over_when_it_is_written_is_one_record_where_it_began(tmp_path):
+    trace = RunTrace(tmp_path, name="essay", options=TraceOptions(timelines=()))
+    # The run is not entered yet, so all of this is written together.
+    with trace.span("node", n=1), trace.span("chat", n=1) as chat:
+        trace.instant("first token")
+        chat.set(n=2)
+    open_span = trace.span("load")
+    open_span.__enter__()
+    with trace:
+        asyncio.run(trace.persisted())
+        open_span.__exit__(None, None, None)
+
+    records = journal_lines(trace.journal_path)
+    assert kinds(records[1:]) == [
+        SpanRecord, SpanRecord, Instant, SpanStarted, SpanEnded, RunEnded
+    ]  # fmt: skip
+    assert [record.id for record in records[1:3]] == [1, 2]
+    assert [record.attributes for record in records[1:3]] == [{"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize("durability", ["exit", "node", "sync"])
+def test_every_durability_records_the_same_run(tmp_path, durability):
+    options = TraceOptions(durability=durability)
+    with RunTrace(tmp_path, name="essay", options=options) as trace:
+        for number in range(100):
+            with trace.span("node", number=number, prompt=trace.content(f"prompt {number % 7}")):
+                trace.counter("queue", number, unit="calls")
+            trace.output("node", number)
+            asyncio.run(trace.persisted())
+
+    run = load_run(trace.journal_path)
+    assert [span.attributes["number"] for span in run.spans] == list(range(100))
+    assert [output.value for output in run.outputs] == list(range(100))
+    assert [counter.value for counter in run.counters] == list(range(100))
+    assert sorted(run.contents.values()) == [f"prompt {number}" for number in range(7)]
+    assert run.ended is not None
+
+
+def test_everything_so_far_is_in_the_file_once_it_is_persisted(tmp_path):
+    async def node(trace, number):
+        with trace.span("node", number=number):
+            trace.output("node", number)
+            await trace.persisted()
+            outputs = [r for r in journal_lines(trace.journal_path) if isinstance(r, NodeOutput)]
+            assert NodeOutput("node", None, number) in outputs
+
+    async def nodes(trace):
+        async with asyncio.TaskGroup() as group:
+            for number in range(50):
+                group.create_task(node(trace, number))
+
+    with RunTrace(tmp_path, name="essay") as trace:
+        asyncio.run(nodes(trace))
+
+
+def test_who_is_cancelled_while_it_waits_disturbs_nobody(tmp_path):
+    async def wait(trace):
+        waiting = [asyncio.create_task(trace.persisted()) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[1].cancel()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(result) for result in results] == [
+            type(None), asyncio.CancelledError, type(None)
+        ]  # fmt: skip
+        await trace.persisted()
+
+    with RunTrace(tmp_path, name="essay") as trace:
+        asyncio.run(wait(trace))
+
+    assert load_run(trace.journal_path).ended is not None
+
+
+def test_nobody_waits_for_a_journal_that_is_written_at_the_end_or_closed(tmp_path):
+    with RunTrace(tmp_path, name="essay", options=TraceOptions(durability="exit")) as trace:
+        asyncio.run(trace.persisted())
+    asyncio.run(trace.persisted())
+
+
+def test_whoever_makes_spans_faster_than_they_are_written_helps_to_write_them(tmp_path):
+    trace = RunTrace(tmp_path, name="essay", options=TraceOptions(timelines=()))
+    # The run is not entered, so that nobody else writes.
+    for _ in range(30_000):
+        with trace.span("step"):
+            pass
+
+    assert kinds(journal_lines(trace.journal_path)).count(SpanRecord) > 20_000
+    with trace:
+        pass
+    records = journal_lines(trace.journal_path)
+    assert {r.id for r in records if isinstance(r, SpanRecord | SpanStarted)} == set(
+        range(1, 30_001)
     )
 
 
-def test_what_comes_after_the_end_is_dropped(path, tmp_path):
-    writer = JournalWriter(path)
+@pytest.mark.parametrize("durability", ["node", "sync"])
+def test_what_comes_after_the_end_is_dropped(path, tmp_path, durability):
+    seen = []
+    writer = writer_of(path, durability=durability, observers=[seen.append])
     writer.append(STARTED)
     writer.close()
     # This file gets the number that the journal had with the operating system.
     with (tmp_path / "another").open("wb"):
         writer.append(instant(1))
+        writer.close()
 
     assert writer.failure is None
-    assert list(read_journal(path)) == [STARTED]
+    assert journal_lines(path) == [STARTED]
+    assert seen == [STARTED]
     assert (tmp_path / "another").read_bytes() == b""
 
 
-def test_records_of_threads_do_not_mix(path):
-    writer = JournalWriter(path)
+@pytest.mark.parametrize("durability", ["node", "sync"])
+def test_records_of_threads_do_not_mix(path, durability):
+    writer = writer_of(path, durability=durability)
+    writer.start()
     texts = [str(number) * 50_000 for number in range(8)]
 
     def write(text):
@@ -97,84 +207,62 @@ def test_records_of_threads_do_not_mix(path):
         thread.join()
     writer.close()
 
-    assert sorted(record.text for record in read_journal(path)) == sorted(texts * 10)
+    assert sorted(record.text for record in journal_lines(path)) == sorted(texts * 10)
+
+
+def test_an_observer_that_fails_is_called_no_more_and_the_others_are(path):
+    seen_by_first, seen_by_second = [], []
+
+    def first(record):
+        seen_by_first.append(record)
+        if record == instant(1):
+            raise RuntimeError("the terminal is gone")
+
+    with capture_logs() as logs:
+        writer = writer_of(path, durability="sync", observers=[first, seen_by_second.append])
+        for number in range(4):
+            writer.append(instant(number))
+        writer.close()
+
+    assert seen_by_first == [instant(0), instant(1)]
+    assert seen_by_second == journal_lines(path) == [instant(number) for number in range(4)]
+    assert [(log["event"], log["error"]) for log in logs] == [
+        ("an observer failed and is called no more", "RuntimeError: the terminal is gone")
+    ]
 
 
 SIZE_LIMITED_RUN = """
 import resource, sys
 from pathlib import Path
-from harness.trace import RunTrace
+from harness.trace import RunTrace, TraceOptions
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-with RunTrace(Path(sys.argv[1]), name="limited") as trace:
+seen = []
+options = TraceOptions(durability=sys.argv[2])
+with RunTrace(Path(sys.argv[1]), name="limited", options=options, observers=[seen.append]) as trace:
     done = 0
     for number in range(100):
         with trace.span("step", number=number):
             done += 1
-print(done, trace.record)
+print(done, len(seen), trace.journal())
 """
 
 
-def test_a_run_outlives_a_file_that_may_not_grow(tmp_path):
+@pytest.mark.parametrize("durability", ["exit", "node", "sync"])
+def test_a_run_outlives_a_file_that_may_not_grow(tmp_path, durability):
     pytest.importorskip("resource", reason="file sizes cannot be limited here")
 
     done = subprocess.run(
-        [sys.executable, "-c", SIZE_LIMITED_RUN, tmp_path],
+        [sys.executable, "-c", SIZE_LIMITED_RUN, tmp_path, durability],
         capture_output=True,
         text=True,
         check=True,
     )
 
     *warnings, result = done.stdout.splitlines()
-    assert result == "100 None"
+    assert result == "100 202 None"  # who observes still sees everything
     assert ["the journal is incomplete" in warning for warning in warnings] == [True]
-    (journal,) = tmp_path.iterdir()  # and no Chrome trace of half a run
+    (journal,) = tmp_path.iterdir()  # and no timeline of half a run
     spans = load_run(journal).spans
     assert 0 < len(spans) < 100
     assert [span.attributes["number"] for span in spans] == list(range(len(spans)))
-
-
-KILLED_RUN = """
-import sys
-from pathlib import Path
-from harness.trace import RunTrace
-
-with RunTrace(Path(sys.argv[1]), name="killed") as trace:
-    with trace.span("run"):
-        with trace.span("draft"):
-            trace.instant("written", text="ü" * 10_000)
-        with trace.span("chat", model="small") as chat:
-            chat.set(output_tokens=3)
-            print("in the middle", flush=True)
-            sys.stdin.read()
-"""
-
-
-def test_a_killed_process_leaves_its_open_spans_unfinished(tmp_path):
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED_RUN, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout.readline() == "in the middle\n"
-        process.kill()
-
-    (journal,) = tmp_path.iterdir()
-    run = load_run(journal)
-    assert run.ended is None
-    assert {span.name: span.status for span in run.spans} == {
-        "run": "unfinished",
-        "draft": "ok",
-        "chat": "unfinished",
-    }
-    run_span, draft, chat = run.spans
-    assert chat.attributes == {"model": "small"}  # what was set was not yet written
-    # They reach to the last thing that is known.
-    assert run_span.end_ns == chat.end_ns == chat.start_ns >= draft.end_ns
-    assert run.instants[0].attributes == {"text": "ü" * 10_000}
-
-
-def test_a_run_can_be_read_while_it_goes_on(tmp_path):
-    with RunTrace(tmp_path, name="going on") as trace, trace.span("run"):
-        assert [span.status for span in load_run(trace.journal_path).spans] == ["unfinished"]

@@ -5,12 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_runs import random_spans, span, steady
 
-from harness.trace import Lane, assign_lanes
+from harness.trace import Lanes
+
+
+def placed(spans):
+    """The lane of each span, by its id."""
+    lanes = Lanes("essay")
+    return {one.id: lanes.place(one) for one in spans}
 
 
 def lanes_of(*spans):
-    lanes = assign_lanes(spans, root_track="essay")
-    return [(lanes[one.id].track, lanes[one.id].index) for one in spans]
+    return [(lane.track, lane.index) for lane in placed(spans).values()]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +54,7 @@ def lanes_of(*spans):
         ),
         pytest.param(
             [span(1, 3, 8), span(2, 1, 5, parent=1, track="x"), span(3, 0, 4, parent=2)],
-            [("essay", 0), ("x", 1), ("x", 0)],
+            [("essay", 0), ("x", 0), ("x", 1)],
             id="child that begins before its parent",
         ),
         pytest.param(
@@ -108,14 +113,22 @@ RANDOM_SPANS = st.builds(
 )
 
 
+def in_order(spans):
+    starts_ns = sorted(one.start_ns for one in spans)
+    return [
+        one._replace(start_ns=start_ns, end_ns=start_ns + one.duration_ns)
+        for one, start_ns in zip(spans, starts_ns, strict=True)
+    ]
+
+
 @steady
 @given(RANDOM_SPANS)
 def test_on_every_lane_spans_are_disjoint_or_nested_in_their_ancestors(spans):
-    lanes = assign_lanes(spans, root_track="essay")
+    lanes = placed(spans)
 
     by_id = {one.id: one for one in spans}
     for one, other in combinations(spans, 2):
-        if lanes[one.id] != lanes[other.id]:
+        if lanes[one.id] is not lanes[other.id]:
             continue
         disjoint = one.end_ns <= other.start_ns or other.end_ns <= one.start_ns
         one_inside = inside(one, other) and other.id in ancestors(one, by_id)
@@ -127,23 +140,30 @@ def test_on_every_lane_spans_are_disjoint_or_nested_in_their_ancestors(spans):
 @steady
 @given(RANDOM_SPANS)
 def test_tracks_come_from_the_span_its_parents_or_the_run_and_have_no_gaps(spans):
-    lanes = assign_lanes(spans, root_track="essay")
+    lanes = placed(spans)
 
     tracks = {None: "essay"}
     for one in spans:
         tracks[one.id] = one.attributes.get("track", tracks[one.parent])
-    assert {number: lane.track for number, lane in lanes.items()} == {
-        one.id: tracks[one.id] for one in spans
-    }
-    for lane in lanes.values():
-        below = [Lane(track=lane.track, index=index) for index in range(lane.index)]
-        assert set(below) <= set(lanes.values())
+        assert lanes[one.id].track == tracks[one.id]
+    of_track = {}
+    for lane in sorted(set(lanes.values()), key=lambda lane: lane.number):
+        of_track.setdefault(lane.track, []).append(lane.index)
+    assert all(indexes == list(range(len(indexes))) for indexes in of_track.values())
 
 
 @steady
 @given(RANDOM_SPANS)
+def test_lanes_are_numbered_as_they_are_needed(spans):
+    numbers = list(dict.fromkeys(lane.number for lane in placed(spans).values()))
+
+    assert numbers == list(range(len(numbers)))
+
+
+@steady
+@given(RANDOM_SPANS.map(in_order))
 def test_a_span_is_on_its_parents_lane_if_it_lies_inside_it_and_no_sibling_does_so_too(spans):
-    lanes = assign_lanes(spans, root_track="essay")
+    lanes = placed(spans)
 
     for child in spans:
         for parent in spans:
@@ -153,4 +173,69 @@ def test_a_span_is_on_its_parents_lane_if_it_lies_inside_it_and_no_sibling_does_
                 if other.id not in {child.id, parent.id}
             )
             if child.parent == parent.id and inside(child, parent) and alone:
-                assert lanes[child.id] == lanes[parent.id] or "track" in child.attributes
+                assert lanes[child.id] is lanes[parent.id] or "track" in child.attributes
+
+
+@steady
+@given(RANDOM_SPANS.map(in_order))
+def test_a_track_has_a_second_lane_only_for_spans_that_overlap(spans):
+    for number, lane in placed(spans).items():
+        if lane.index:
+            (one,) = [one for one in spans if one.id == number]
+            assert any(
+                other is not one and other.start_ns <= one.start_ns <= other.end_ns
+                for other in spans
+            )
+
+
+@steady
+@given(RANDOM_SPANS)
+def test_the_ends_that_a_lane_tells_of_make_brackets_that_match(spans):
+    lanes, drawn = Lanes("essay"), {}
+
+    def end(lane):
+        stack = drawn.setdefault(lane.number, [])
+        for end_ns in lane.ended:
+            assert stack.pop().end_ns == end_ns
+
+    for one in spans:
+        lane = lanes.place(one)
+        end(lane)
+        stack = drawn[lane.number]
+        # What is still open lies around it, and is what it is nested in.
+        assert all(inside(one, outer) for outer in stack)
+        assert not stack or stack[-1].id == one.parent
+        stack.append(one)
+    for lane in lanes.close():
+        end(lane)
+    assert not any(drawn.values())
+    assert all(not lane.ended for lane in lanes.close())
+
+
+@steady
+@given(RANDOM_SPANS)
+def test_a_span_can_be_found_again_by_its_id(spans):
+    lanes = Lanes("essay")
+    at = {one.id: lanes.place(one) for one in spans}
+
+    assert {one.id: lanes.lane_of(one.id) for one in spans} == at
+    assert lanes.lane_of(len(spans) + 1) is None
+    assert lanes.lane_of(10**9) is None
+
+
+def test_what_is_drawn_on_no_span_goes_to_the_first_lane_of_its_track_or_the_runs():
+    lanes = Lanes("essay")
+    root = lanes.track(None)
+    model = lanes.track("model qwen")
+
+    assert (root.track, root.index, root.number) == ("essay", 0, 0)
+    assert (model.track, model.index, model.number) == ("model qwen", 0, 1)
+    assert lanes.track("model qwen") is model
+    assert lanes.place(span(1, 0, 9, track="model qwen")) is model
+    assert lanes.place(span(2, 5, 12, track="model qwen")).index == 1
+    assert lanes.track("model qwen") is model
+    assert lanes.place(span(3, 0, 9)) is root
+
+
+def test_a_track_that_is_named_by_a_number_is_a_track_of_that_name():
+    assert lanes_of(span(1, 0, 9, track=7), span(2, 1, 2, parent=1)) == [("7", 0), ("7", 0)]

@@ -9,7 +9,16 @@ import pytest
 from demo import ROOT
 from perfetto import query_trace
 
-from harness.trace import RunRecord, load_run, summarise_models, write_chrome_trace
+from harness.trace import (
+    TIMELINES,
+    Journal,
+    RunRecord,
+    TimelineFormat,
+    calls_of,
+    group_calls,
+    load_run,
+    write_chrome_trace,
+)
 
 RECORDED = ROOT / "traces/recorded"
 
@@ -26,24 +35,28 @@ def test_it_is_whole(record: RunRecord) -> None:
     assert [output.node for output in record.outputs].count("sections") == 3
 
 
-def test_its_timeline_is_what_its_journal_gives(record: RunRecord, tmp_path: Path) -> None:
+def test_its_timeline_is_what_its_journal_gives(tmp_path: Path) -> None:
     # When the exporter changes on purpose, write the file again from the journal.
-    write_chrome_trace(record, tmp_path / "brief.json")
+    write_chrome_trace(Journal(RECORDED / "brief.jsonl"), tmp_path / "brief.json")
     written = json.loads((tmp_path / "brief.json").read_text())
     assert written == json.loads((RECORDED / "brief.json").read_text())
 
 
-def test_its_summary_adds_up(record: RunRecord) -> None:
-    (model,) = summarise_models(record)
+def test_its_figures_add_up(record: RunRecord) -> None:
+    (model,) = group_calls(calls_of(record.spans), by=lambda call: call.model)
     calls = [span for span in record.spans if span.name == "chat"]
     assert model.calls == len(calls)
     assert model.output_tokens == sum(int(str(s.attributes["output_tokens"])) for s in calls)
 
 
-def test_perfetto_loads_it_without_a_complaint() -> None:
+@pytest.mark.parametrize("form", TIMELINES)
+def test_perfetto_loads_it_without_a_complaint(form: TimelineFormat, tmp_path: Path) -> None:
+    ending, write = TIMELINES[form]
+    path = tmp_path / f"brief{ending}"
+    write(Journal(RECORDED / "brief.jsonl"), path)
+
     complaints = query_trace(
-        RECORDED / "brief.json",
-        "select name, value from stats where severity in ('error', 'data_loss') and value > 0",
+        path, "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
     )
     assert complaints == []
 

@@ -6,6 +6,7 @@ import pytest
 from harness.trace import (
     Content,
     CounterSet,
+    Flow,
     Instant,
     ManualClock,
     NodeOutput,
@@ -230,19 +231,140 @@ def test_instants_and_counters_carry_the_time(tracer, records, clock):
     ]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_counter_is_set_by_the_span_around_it_unless_it_names_a_track(tracer, records):
+    with tracer.span("node"):
+        tracer.counter("queue", 3, unit="calls")
+        tracer.counter("queue", 4, unit="calls", track="model qwen")
+
+    assert [(r.span, r.track) for r in records if isinstance(r, CounterSet)] == [
+        (1, None),
+        (None, "model qwen"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(float("nan"), id="not a number"),
+        pytest.param(float("inf"), id="infinity"),
+        pytest.param(float("-inf"), id="negative infinity"),
+        pytest.param(10**400, id="beyond a double"),
+    ],
+)
 def test_a_counter_takes_finite_values_only(tracer, records, value):
     tracer.counter("composite", value, unit="points")
 
     assert records == []
 
 
-def test_a_text_is_recorded_once_under_its_digest(tracer, records):
-    first = tracer.content("Entwürfe")
-    again = tracer.content("Entwürfe")
+@pytest.mark.parametrize(
+    ("value", "recorded"),
+    [
+        pytest.param(2**63 - 1, 2**63 - 1, id="largest exact"),
+        pytest.param(-(2**63), -(2**63), id="smallest exact"),
+        pytest.param(2**63, 2.0**63, id="one larger"),
+        pytest.param(-(2**70), -(2.0**70), id="much smaller"),
+    ],
+)
+def test_a_counter_larger_than_64_bits_is_a_float(tracer, records, value, recorded):
+    tracer.counter("tokens", value, unit="tokens")
 
-    assert first == again == hashlib.sha256("Entwürfe".encode()).hexdigest()
-    assert records == [Content(sha256=first, text="Entwürfe")]
+    (counter,) = records
+    assert (counter.value, type(counter.value)) == (recorded, type(recorded))
+
+
+def test_an_arrow_has_two_ends(tracer, records):
+    with tracer.span("draft") as draft:
+        pass
+    with tracer.span("evaluate") as evaluate:
+        tracer.flow("draft", source=draft.id, target=evaluate.id)
+        tracer.flow("draft", source=None, target=evaluate.id)
+        tracer.flow("draft", source=draft.id, target=None)
+
+    assert [r for r in records if isinstance(r, Flow)] == [Flow("draft", source=1, target=2)]
+
+
+def sha256(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_text_is_recorded_once_before_what_refers_to_its_digest(tracer, records):
+    text = "Entwürfe"
+    with tracer.span("chat", prompt_sha256=tracer.content(text), n=1) as span:
+        span.set(reply_sha256=tracer.content(text), other_sha256=tracer.content("b"))
+    tracer.instant("kept", draft_sha256=tracer.content(text))
+
+    assert records == [
+        Content(sha256=sha256(text), text=text),
+        SpanStarted(1, None, "chat", 0, {"prompt_sha256": sha256(text), "n": 1}),
+        Content(sha256=sha256("b"), text="b"),
+        SpanEnded(
+            1, 0, attributes={"reply_sha256": sha256(text), "other_sha256": sha256("b")}
+        ),
+        Instant(None, "kept", 0, {"draft_sha256": sha256(text)}),
+    ]
+
+
+def test_a_text_that_is_no_valid_unicode_is_recorded_under_the_digest_of_what_is(tracer, records):
+    tracer.instant("kept", draft_sha256=tracer.content("caf\ud800"))
+
+    assert records[1].attributes == {"draft_sha256": sha256("caf?")}
+
+
+def test_a_text_that_cannot_be_made_says_why_and_the_run_goes_on(tracer, records):
+    tracer.instant("kept", draft_sha256=tracer.content(lambda: {}["draft"]))
+
+    content, instant = records
+    assert content.text == "<KeyError: 'draft'>"
+    assert instant.attributes == {"draft_sha256": content.sha256}
+
+
+def test_a_text_is_made_only_when_it_is_recorded():
+    def make():
+        raise AssertionError("nobody reads it")
+
+    Tracer().instant("kept", draft_sha256=Tracer().content(make))
+    Tracer([].append, content="none").instant("kept", draft_sha256=Tracer().content(make))
+
+
+@pytest.mark.parametrize(
+    ("content", "attributes", "error", "output", "excerpt"),
+    [
+        pytest.param(
+            "full",
+            {"n": 1, "prompt_sha256": sha256("a prompt")},
+            "ValueError: a prompt: bad",
+            "a text",
+            "a query",
+            id="full",
+        ),
+        pytest.param(
+            "hash",
+            {"n": 1, "prompt_sha256": sha256("a prompt")},
+            "ValueError",
+            None,
+            None,
+            id="hash",
+        ),
+        pytest.param("none", {"n": 1}, "ValueError", None, None, id="none"),
+    ],
+)
+def test_what_is_recorded_of_texts_is_a_choice(content, attributes, error, output, excerpt):
+    records = Recorder()
+    tracer = Tracer(records.append, content=content)
+    with (
+        pytest.raises(ValueError, match="bad"),
+        tracer.span("chat", n=1, prompt_sha256=tracer.content("a prompt")),
+    ):
+        raise ValueError("a prompt: bad")
+    tracer.output("plan", "a text", item=1)
+
+    assert records.begun("chat").attributes == attributes
+    assert records.ended("chat").error == error
+    assert records[-1] == NodeOutput("plan", 1, output)
+    assert tracer.excerpt("a query") == excerpt
+    contents = [r for r in records if isinstance(r, Content)]
+    assert [one.text for one in contents] == (["a prompt"] if content == "full" else [])
 
 
 def test_the_output_of_a_node_is_recorded_with_its_item(tracer, records):
@@ -260,4 +382,9 @@ def test_a_tracer_without_a_sink_records_nothing():
     with tracer.span("chat") as span:
         span.set(model="small")
         tracer.instant("first token")
-        assert len(tracer.content("text")) == 64
+        tracer.counter("queue", 1, unit="calls")
+        tracer.flow("draft", source=span.id, target=span.id)
+        tracer.completed_span("decode", start_ns=1, end_ns=2)
+        tracer.output("plan", "text")
+        assert tracer.current_id == span.id
+    asyncio.run(tracer.persisted())

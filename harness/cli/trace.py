@@ -1,0 +1,215 @@
+"""`harness trace`: what a run's journal can be turned into, and asked.
+
+RUN is a run's id, the beginning or the end of one, a file of the run, or `latest`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from harness.cli.exit_codes import FAILED, UNUSABLE
+from harness.cli.run_name import LATEST, find_journal
+from harness.cli.values import read_pairs
+from harness.errors import HarnessError, InvalidInput, JournalInvalid
+from harness.session import load_settings
+from harness.trace import TIMELINES, Journal, TimelineFormat
+
+_RUN = click.argument("run", default=LATEST)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+_TRACES = click.option(
+    "--traces",
+    type=click.Path(path_type=Path),
+    help="Where runs land; as harness.toml says, or traces/, when left out.",
+)
+
+
+@click.group()
+def trace() -> None:
+    """Look into a run: RUN is its id, a part of it, one of its files, or "latest"."""
+
+
+@trace.command("open")
+@_RUN
+@_TRACES
+@click.option("--port", default=0, help="Where to serve the page; any free port when left out.")
+@click.option("--no-browser", is_flag=True, help="Only say the address.")
+def open_(run: str, traces: Path | None, port: int, *, no_browser: bool) -> None:
+    """Show a run in the Perfetto UI, served from this machine: nothing is uploaded.
+
+    Ends when the tab is closed, or on Ctrl-C.
+    """
+    from harness.cli.trace_open import show  # noqa: PLC0415 - the server is for this alone
+
+    console = Console(stderr=True)
+    with _complaints(), tempfile.TemporaryDirectory(prefix="harness-open-") as folder:
+        given = Path(run)
+        timeline = given if given.suffix and given.suffix != ".jsonl" and given.exists() else None
+        if timeline is None:
+            journal = _journal(run, traces)
+            timeline = Path(folder, journal.path.stem + TIMELINES["perfetto"][0])
+            with console.status("Drawing the timeline …"):
+                TIMELINES["perfetto"][1](journal, timeline)
+        try:
+            show(timeline, console, open_browser=not no_browser, port=port)
+        except KeyboardInterrupt:
+            # The usual way to end it, so no failure.
+            console.print("closed", style="dim")
+
+
+@trace.command()
+@_RUN
+@_TRACES
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice([*TIMELINES, "otlp"]),
+    default="perfetto",
+    show_default=True,
+    help="Chrome Trace JSON, Perfetto's own format, or spans sent to an OpenTelemetry collector.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The file to write; beside the journal when left out.",
+)
+@click.option("--endpoint", help="For otlp: the collector, such as http://127.0.0.1:6006.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="For otlp. May be repeated."
+)
+@click.option("--content", is_flag=True, help="For otlp: send prompts and replies too.")
+def export(
+    run: str,
+    traces: Path | None,
+    form: str,
+    *,
+    output: Path | None,
+    endpoint: str | None,
+    headers: tuple[str, ...],
+    content: bool,
+) -> None:
+    """Write a run as a timeline, or send it to a collector. The run may still be going."""
+    with _complaints():
+        journal = _journal(run, traces)
+        if form == "otlp":
+            _send(journal, endpoint, headers, content=content)
+            return
+        suffix, write = TIMELINES[_timeline_format(form)]
+        target = output or journal.path.with_suffix(suffix)
+        with Console(stderr=True).status(f"Writing {target} …"):
+            write(journal, target)
+        click.echo(target)
+
+
+@trace.command()
+@_RUN
+@_TRACES
+@click.option("--ttft-ms", default=500.0, show_default=True, help="Target: time to first token.")
+@click.option("--itl-ms", default=50.0, show_default=True, help="Target: time between tokens.")
+@_JSON
+def report(run: str, traces: Path | None, ttft_ms: float, itl_ms: float, *, as_json: bool) -> None:
+    """Say where the time, the tokens and the money went."""
+    from harness.cli.trace_report import print_report, report_as_json  # noqa: PLC0415 - as above
+    from harness.trace.report import Targets, report_of  # noqa: PLC0415
+
+    with _complaints():
+        targets = Targets(ttft_ns=round(ttft_ms * 1e6), itl_ns=round(itl_ms * 1e6))
+        found = report_of(_journal(run, traces), targets=targets)
+    if as_json:
+        sys.stdout.buffer.write(report_as_json(found))
+    else:
+        print_report(found, Console())
+
+
+@trace.command()
+@_RUN
+@_TRACES
+@_JSON
+def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
+    """Name what cost time or failed, what it means, and what to change."""
+    from harness.cli.trace_diagnose import (  # noqa: PLC0415 - as above
+        findings_as_json,
+        print_findings,
+    )
+    from harness.trace.diagnosis import diagnose as findings_of  # noqa: PLC0415
+
+    with _complaints():
+        findings = findings_of(_journal(run, traces))
+    if as_json:
+        sys.stdout.buffer.write(findings_as_json(findings))
+    else:
+        print_findings(findings, Console())
+
+
+@trace.command()
+@_RUN
+@_TRACES
+@_JSON
+def check(run: str, traces: Path | None, *, as_json: bool) -> None:
+    """Say whether a journal is whole, and what was open when it ended.
+
+    Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
+    """
+    from harness.cli.trace_check import check_as_json, print_check  # noqa: PLC0415 - as above
+    from harness.trace.check import check_journal  # noqa: PLC0415
+
+    with _complaints():
+        found = check_journal(find_journal(run, _directory(traces)))
+    if as_json:
+        sys.stdout.buffer.write(check_as_json(found))
+    else:
+        print_check(found, Console())
+    sys.exit(0 if found.is_whole else FAILED)
+
+
+def _send(
+    journal: Journal, endpoint: str | None, headers: tuple[str, ...], *, content: bool
+) -> None:
+    from harness.trace.otlp import send_otlp  # noqa: PLC0415 - an extra
+
+    given = endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not given:
+        raise InvalidInput(
+            "there is no collector to send to; give --endpoint, such as http://127.0.0.1:6006, "
+            "or set OTEL_EXPORTER_OTLP_ENDPOINT"
+        )
+    usual = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
+    pairs = {
+        **read_pairs(filter(None, usual.split(",")), option="OTEL_…_HEADERS", form="name=value"),
+        **read_pairs(headers, option="--header", form="NAME=VALUE"),
+    }
+    with Console(stderr=True).status(f"Sending to {given} …"):
+        sent = send_otlp(journal, endpoint=given, headers=pairs, content=content)
+    click.echo(f"{sent} spans sent to {given}")
+
+
+def _timeline_format(form: str) -> TimelineFormat:
+    return next(known for known in TIMELINES if known == form)
+
+
+def _journal(run: str, traces: Path | None) -> Journal:
+    return Journal(find_journal(run, _directory(traces)))
+
+
+def _directory(traces: Path | None) -> Path:
+    return load_settings(environment={}).traces if traces is None else traces
+
+
+@contextmanager
+def _complaints() -> Iterator[None]:
+    """Turns errors into words and exit codes."""
+    try:
+        yield
+    except HarnessError as error:
+        click.echo(f"harness: {error}", err=True)
+        sys.exit(UNUSABLE if isinstance(error, InvalidInput | JournalInvalid) else FAILED)
+    except OSError as error:
+        click.echo(f"harness: {error.filename}: {error.strerror}", err=True)
+        sys.exit(UNUSABLE)

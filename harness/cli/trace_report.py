@@ -1,0 +1,275 @@
+"""What a run's report looks like: in tables for people, as JSON for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.trace.call_group import CallGroup
+from harness.trace.cost import RunCost
+from harness.trace.critical_path import CriticalPath
+from harness.trace.goodput import Goodput
+from harness.trace.loop_report import LoopReport
+from harness.trace.occupancy import Occupancy
+from harness.trace.percentiles import Percentiles
+from harness.trace.report import OpenSpan, RunReport
+
+T = TypeVar("T")
+
+_UNKNOWN = "-"
+_OPEN_SPANS_SHOWN = 20
+
+
+def print_report(report: RunReport, console: Console) -> None:
+    """Prints what the run has something for; what is unknown is a dash."""
+    for part in _parts(report):
+        if isinstance(part, Table):
+            console.print()
+        console.print(part)
+
+
+def report_as_json(report: RunReport) -> bytes:
+    """The report as one JSON object, indented, with a newline; named as in `RunReport`."""
+    return orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _parts(report: RunReport) -> Iterator[Table | Text]:
+    """What there is to print, from top to bottom."""
+    yield Text(_headline(report))
+    yield Text(_calls_line(report))
+    if report.calls.calls:
+        yield _latency_table(report)
+        yield _token_table(report)
+        yield Text(_goodput_line(report.goodput))
+        yield Text(_occupancy_line(report.occupancy))
+    for one in report.loads:
+        yield Text(
+            f"Loading {one.model}: {_seconds(one.load_ns)} s in {_count(one.loads, 'load')}."
+        )
+    if report.critical_path.steps:
+        yield _path_table(report.critical_path)
+    if report.loops:
+        yield _loop_table(report.loops)
+    if report.cost.usd is not None:
+        yield _cost_table(report.cost)
+    if report.cost.models:
+        yield Text(_cost_line(report.cost))
+    if report.unfinished:
+        yield _open_table(report.unfinished)
+
+
+def _headline(report: RunReport) -> str:
+    ended = "killed, or not over" if report.status == "unfinished" else report.status
+    error = f" ({report.error})" if report.error else ""
+    return f"{report.run_id}: {report.pipeline}, {_seconds(report.duration_ns)} s, {ended}{error}"
+
+
+def _calls_line(report: RunReport) -> str:
+    calls = report.calls
+    ends = {"failed": calls.failed, "cancelled": calls.cancelled, "unfinished": calls.unfinished}
+    told = "".join(f", {count} {end}" for end, count in ends.items() if count)
+    return (
+        f"{_count(calls.calls, 'model call')}{told}; tried again {_count(report.retries, 'time')}; "
+        f"{_count(report.evictions, 'model')} evicted to make room."
+    )
+
+
+def _latency_table(report: RunReport) -> Table:
+    table = _table("Latency: p50 / p95 / p99 of the calls that ended well", "")
+    for column in ("calls", "first token, ms", "between tokens, ms", "whole call, s"):
+        table.add_column(column, justify="right")
+    for label, group in _rows(report, table):
+        table.add_row(
+            label,
+            _attempts(group),
+            _percentiles(group.ttft, _milliseconds),
+            _percentiles(group.itl_mean, _milliseconds),
+            _percentiles(group.duration, _seconds),
+        )
+    table.caption = "First token: from sending the request. Between tokens: each call's mean."
+    table.caption_justify = "left"
+    return table
+
+
+def _token_table(report: RunReport) -> Table:
+    table = _table("Tokens, decoding speed, and where the calls' time went in seconds", "")
+    for column in ("in", "cached", "out", "out/s", "queue", "load", "prefill", "decode", "all"):
+        table.add_column(column, justify="right")
+    for label, group in _rows(report, table):
+        table.add_row(
+            label,
+            f"{group.input_tokens:,}",
+            _share(group.cached_share),
+            f"{group.output_tokens:,}",
+            _known(group.decode_tokens_per_s, _digits),
+            *(
+                _known(time_ns or None, _seconds)
+                for time_ns in (group.queue_ns, group.load_ns, group.prefill_ns, group.decode_ns)
+            ),
+            _seconds(group.total_ns),
+        )
+    return table
+
+
+def _rows(report: RunReport, table: Table) -> Iterator[tuple[Text, CallGroup]]:
+    """All groups of calls with their titles; a line is drawn between the kinds."""
+    for kind, groups in (("model", report.models), ("node", report.nodes), ("role", report.roles)):
+        for group in groups:
+            yield Text(f"no {kind}" if group.name is None else f"{kind} {group.name}"), group
+        table.add_section()
+
+
+def _goodput_line(goodput: Goodput) -> str:
+    targets = goodput.targets
+    return (
+        f"Goodput: {_known(goodput.tokens_per_s, _digits)} of "
+        f"{_known(goodput.throughput_tokens_per_s, _digits)} tokens/s, efficiency "
+        f"{_share(goodput.efficiency)}. First token within {_milliseconds(targets.ttft_ns)} ms and "
+        f"the others {_milliseconds(targets.itl_ns)} ms apart: {goodput.met} met, "
+        f"{goodput.missed} missed, {goodput.unknown} unknown and counted as neither."
+    )
+
+
+def _occupancy_line(occupancy: Occupancy) -> str:
+    longest = occupancy.longest_gap
+    where = (
+        f", the longest {_seconds(longest.duration_ns)} s from second {_seconds(longest.start_ns)}"
+        if longest
+        else ""
+    )
+    return (
+        f"At most {_count(occupancy.most_at_once, 'call')} at once. No call under way: "
+        f"{_seconds(occupancy.idle_ns)} s ({_share(occupancy.idle_share)}) in "
+        f"{_count(occupancy.idle_gaps, 'gap')}{where}."
+    )
+
+
+def _path_table(path: CriticalPath) -> Table:
+    table = _table("Critical path: each node waited for the one above it", "node")
+    for column in ("waited, s", "from second", "took, s", "of the run"):
+        table.add_column(column, justify="right")
+    for step in path.steps:
+        ended = "" if step.status == "ok" else f" ({step.status})"
+        table.add_row(
+            Text(step.node + ended),
+            _seconds(step.wait_ns),
+            _seconds(step.start_ns),
+            _seconds(step.duration_ns),
+            _share(step.run_share),
+        )
+    table.add_row(Text("until the end", style="dim"), _seconds(path.after_ns), "", "", "")
+    return table
+
+
+def _loop_table(loops: tuple[LoopReport, ...]) -> Table:
+    table = _table("Loops: the composite of each round (* returned)", "node")
+    table.add_column("rubric", overflow="fold")
+    table.add_column("composites")
+    table.add_column("stopped", overflow="fold")
+    table.add_column("took, s", justify="right")
+    for loop in loops:
+        scores = (
+            f"{score:.1f}{'*' if number == loop.best_round else ''}"
+            for number, score in enumerate(loop.composites, start=1)
+        )
+        table.add_row(
+            Text(loop.node or _UNKNOWN),
+            Text(loop.rubric),
+            " ".join(scores) or _UNKNOWN,
+            Text(loop.stop_reason or loop.status),
+            _seconds(loop.duration_ns),
+        )
+    return table
+
+
+def _cost_table(cost: RunCost) -> Table:
+    table = _table("Cost in dollars", "model")
+    table.add_column("priced by")
+    for column in ("cost", "calls not in it", "output tokens", "per million of them"):
+        table.add_column(column, justify="right")
+    for model in cost.models:
+        table.add_row(
+            Text(model.model),
+            ", ".join(model.basis) or _UNKNOWN,
+            _known(model.usd, _dollars),
+            f"{model.unpriced_calls}",
+            f"{model.output_tokens:,}",
+            _known(model.usd_per_million_output_tokens, _dollars),
+        )
+    return table
+
+
+def _cost_line(cost: RunCost) -> str:
+    unpriced = ", ".join(cost.unpriced_models)
+    if cost.usd is None:
+        return f"Cost: unknown; no price was found for {unpriced}."
+    without = f", without {unpriced}, whose price is unknown" if unpriced else ""
+    return (
+        f"Cost: {_dollars(cost.usd)} dollars{without}; per million output tokens "
+        f"{_known(cost.usd_per_million_output_tokens, _dollars)}."
+    )
+
+
+def _open_table(spans: tuple[OpenSpan, ...]) -> Table:
+    table = _table(f"Still under way: {_count(len(spans), 'span')}", "what")
+    for column in ("from second", "for, s"):
+        table.add_column(column, justify="right")
+    for span in spans[:_OPEN_SPANS_SHOWN]:
+        title = span.name if span.title == span.name else f"{span.name}: {span.title}"
+        table.add_row(Text(title), _seconds(span.start_ns), _seconds(span.open_ns))
+    if len(spans) > _OPEN_SPANS_SHOWN:
+        table.add_row(f"and {len(spans) - _OPEN_SPANS_SHOWN} more", "", "")
+    return table
+
+
+def _table(title: str, first_column: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column(first_column, overflow="fold")
+    return table
+
+
+def _attempts(group: CallGroup) -> str:
+    not_ok = group.failed + group.cancelled + group.unfinished
+    return f"{group.calls}" + (f" ({not_ok} not ok)" if not_ok else "")
+
+
+def _percentiles(percentiles: Percentiles | None, shown: Callable[[int], str]) -> str:
+    if percentiles is None:
+        return _UNKNOWN
+    three = (percentiles.p50_ns, percentiles.p95_ns, percentiles.p99_ns)
+    return " / ".join(shown(value) for value in three)
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _known(value: T | None, shown: Callable[[T], str]) -> str:
+    return _UNKNOWN if value is None else shown(value)
+
+
+def _share(share: float | None) -> str:
+    return _known(share, lambda share: f"{share:.1%}")
+
+
+def _milliseconds(time_ns: int) -> str:
+    return _digits(time_ns / 1e6)
+
+
+def _seconds(time_ns: int) -> str:
+    return _digits(time_ns / 1e9)
+
+
+def _digits(value: float) -> str:
+    """Three digits that count, no more than two of them after the point."""
+    return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+
+
+def _dollars(usd: float) -> str:
+    """Cents and more; where there is less than a dollar, down to its millionth."""
+    return f"{usd:,.2f}" if usd >= 1 else f"{usd:.4f}" if usd >= 0.01 else f"{usd:.6f}"

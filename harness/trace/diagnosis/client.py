@@ -1,0 +1,153 @@
+"""Rules about how the run itself made its calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from harness.trace.calls import Call, Interval
+from harness.trace.diagnosis.dependence import needed_calls
+from harness.trace.diagnosis.finding import Evidence, Finding, named
+from harness.trace.diagnosis.intervals import common, length_ns, without
+from harness.trace.diagnosis.moves import moves
+from harness.trace.diagnosis.observed import TEXTS_OF_CALLS, Observed
+from harness.trace.diagnosis.timing import busy_ns, ttft
+
+LEAST_SERIAL_CALLS = 4
+"""Calls that could have been made at once; two or three are often written one after another for
+clarity, and little is lost."""
+
+LONGEST_GAP_NS = 1_000_000_000
+"""A call that comes later after the one before waited for something: a person, a tool."""
+
+SAMPLE_LAG_NS = 1_200_000_000
+"""A counter may be so much older than it looks: llama.cpp is asked every 1.1 s."""
+
+LEAST_IDLE_CALLS = 2
+"""Calls, or node calls, that waited while nothing was at work."""
+
+
+def serial_client(observed: Observed) -> Finding | None:
+    """Calls that do not need each other went one after another, none beside another.
+
+    What must wait, may: nodes for the nodes before them, a revise loop's rounds for each other,
+    prompts for the replies they hold.
+    """
+    alone = _alone(observed.calls)[:TEXTS_OF_CALLS]
+    if len(alone) < LEAST_SERIAL_CALLS:
+        return None
+    # The least time it takes when each call begins as soon as those it needs have ended, and by
+    # how many others each must be preceded.
+    ends_ns: list[int] = []
+    ranks: list[int] = []
+    for number, (call, needed) in enumerate(zip(alone, needed_calls(observed, alone), strict=True)):
+        if number and call.start_ns - alone[number - 1].end_ns > LONGEST_GAP_NS:
+            needed.add(number - 1)
+        ends_ns.append(busy_ns(call) + max((ends_ns[n] for n in needed), default=0))
+        ranks.append(1 + max((ranks[n] for n in needed), default=0))
+    lost_ns = sum(map(busy_ns, alone)) - max(ends_ns)
+    (rank, at_once), *_ = Counter(ranks).most_common()
+    if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
+        return None
+    independent = [call for call, its in zip(alone, ranks, strict=True) if its == rank]
+    server = observed.server(independent[0].model)
+    nodes = named(call.node for call in independent if call.node)
+    return Finding(
+        rule="serial-client",
+        severity="warning",
+        model=server.tag,
+        seen=f"{len(alone)} calls went one after another, and {at_once} of them"
+        + (f" in {nodes}" if nodes else "")
+        + " need nothing of each other. All at once they could have saved up to "
+        f"{observed.said(lost_ns)}.",
+        evidence=Evidence.of(independent, serial_calls=len(alone), independent_calls=at_once),
+        meaning="A serial client: the server had one call at a time, and a batch of them costs it "
+        "little more.",
+        layer="L6",
+        move=(
+            "make it a mapped node, which runs once per item: @pipeline.node(each={...})",
+            "or make the calls of one function together: asyncio.gather, or a task group",
+            *(moves("answer more at once", server) if server.backend == "embedded" else ()),
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _alone(calls: Sequence[Call]) -> list[Call]:
+    """The calls that no other one overlaps."""
+    alone: list[Call] = []
+    end_ns = 0
+    for call in calls:
+        if alone and call.start_ns < alone[-1].end_ns:
+            alone.pop()
+        elif call.status == "ok" and call.start_ns >= end_ns:
+            alone.append(call)
+        end_ns = max(end_ns, call.end_ns)
+    return alone
+
+
+def idle_device(observed: Observed) -> Finding | None:
+    """Work waited in the client while no server had anything to do."""
+    for_place = _waits_for_a_place(observed)
+    idle_ns = length_ns(without(for_place, observed.calls))
+    if len(for_place) >= LEAST_IDLE_CALLS and observed.matters(idle_ns):
+        return Finding(
+            rule="idle-device",
+            severity="warning",
+            model=None,
+            seen=f"{len(for_place)} calls of nodes were ready and waited for a place, while not "
+            f"one call to a model was under way ({observed.said(idle_ns)}).",
+            evidence=Evidence(figures={"waiting_node_calls": len(for_place)}),
+            meaning="A limit in the client: nodes that do something else than call a model hold "
+            "all the places that the run has for nodes.",
+            layer="L6",
+            move=(
+                "keep slow work that is no model call out of nodes that call models",
+                "or raise parallel_calls, the number of node calls that may be under way",
+            ),
+            lost_ns=idle_ns,
+        )
+    return _idle_server(observed)
+
+
+def _waits_for_a_place(observed: Observed) -> list[Interval]:
+    """From when each node's call had all it needed to when it began."""
+    waits = []
+    for span, began in observed.nodes.items():
+        sources = [observed.nodes[s] for s in observed.sources.get(span, ()) if s in observed.nodes]
+        if sources:
+            ready_ns = max(source.end_ns for source in sources)
+            waits.append(Interval(start_ns=ready_ns, end_ns=began.start_ns))
+    return [wait for wait in waits if wait.duration_ns > 0]
+
+
+def _idle_server(observed: Observed) -> Finding | None:
+    """Calls were under way to a server that said it had none."""
+    for model, calls in observed.by_model().items():
+        idle = common(
+            observed.while_counter(model, "running", lambda running: running == 0),
+            observed.while_counter(model, "waiting", lambda waiting: waiting == 0),
+        )
+        certain = [Interval(start_ns=i.start_ns, end_ns=i.end_ns - SAMPLE_LAG_NS) for i in idle]
+        waits = {call.id: common([one], certain) for call in calls if (one := ttft(call))}
+        waiting = [call for call in calls if waits.get(call.id)]
+        lost_ns = length_ns(part for parts in waits.values() for part in parts)
+        if len(waiting) >= LEAST_IDLE_CALLS and observed.matters(lost_ns):
+            return Finding(
+                rule="idle-device",
+                severity="hint",
+                model=model,
+                seen=f"{len(waiting)} calls to '{model}' had been sent, while its server said that "
+                f"it was running none and had none waiting ({observed.said(lost_ns)}).",
+                evidence=Evidence.of(waiting, waiting_calls=len(waiting)),
+                meaning="Something between the run and the server holds calls back, or sends them "
+                "to another server than the one that is asked for its counters.",
+                layer="L4a",
+                move=(
+                    "raise the gateway's limit of connections or of calls at once",
+                    "balance by queue depth rather than in turn",
+                    f"point url under [endpoints.{model}] at the server itself",
+                ),
+                lost_ns=lost_ns,
+            )
+    return None

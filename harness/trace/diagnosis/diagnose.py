@@ -1,0 +1,77 @@
+"""From a journal to findings: every rule is asked, and what another one explains is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from harness.trace.diagnosis.client import idle_device, serial_client
+from harness.trace.diagnosis.decoding import bandwidth_bound, kv_pressure, preemptions
+from harness.trace.diagnosis.failures import (
+    failed_calls,
+    failed_run,
+    out_of_memory_at_start,
+    out_of_memory_later,
+    retries,
+)
+from harness.trace.diagnosis.finding import SEVERITIES, Finding
+from harness.trace.diagnosis.loading import budget_wait, cold_start, swap_thrash
+from harness.trace.diagnosis.observed import Observed, observe
+from harness.trace.diagnosis.prefill import prefill_bound
+from harness.trace.diagnosis.prefixes import drifting_prefix, resent_history, uncached_prefix
+from harness.trace.diagnosis.waiting import convoy, queueing, tail
+from harness.trace.journal_reader import Journal
+
+Rule = Callable[[Observed], Finding | None]
+
+RULES: Mapping[str, Rule] = {
+    "out-of-memory-at-start": out_of_memory_at_start,
+    "out-of-memory-later": out_of_memory_later,
+    "failed-calls": failed_calls,
+    "failed-run": failed_run,
+    "retries": retries,
+    "cold-start": cold_start,
+    "swap-thrash": swap_thrash,
+    "budget-wait": budget_wait,
+    "queueing": queueing,
+    "convoy": convoy,
+    "tail": tail,
+    "prefill-bound": prefill_bound,
+    "drifting-prefix": drifting_prefix,
+    "uncached-prefix": uncached_prefix,
+    "resent-history": resent_history,
+    "kv-pressure": kv_pressure,
+    "preemptions": preemptions,
+    "bandwidth-bound": bandwidth_bound,
+    "serial-client": serial_client,
+    "idle-device": idle_device,
+}
+"""Every rule, by the name that its findings bear. How often a draft model's tokens are accepted is
+not among them: no journal has it."""
+
+_EXPLAINED_BY: Mapping[str, frozenset[str]] = {
+    "failed-run": frozenset({"failed-calls", "out-of-memory-at-start", "out-of-memory-later"}),
+    "budget-wait": frozenset({"swap-thrash"}),
+    "queueing": frozenset({"convoy"}),
+    "tail": frozenset({"convoy", "queueing"}),
+    "prefill-bound": frozenset({"drifting-prefix", "uncached-prefix", "resent-history"}),
+    "uncached-prefix": frozenset({"resent-history"}),
+    "resent-history": frozenset({"drifting-prefix"}),
+}
+"""What is not worth saying, of a model or the whole run, when one of these was found of it: they
+name the cause."""
+
+
+def diagnose(journal: Journal) -> tuple[Finding, ...]:
+    """What was wrong with a run, worst first: errors, then what took the most time."""
+    observed = observe(journal)
+    found = [finding for rule in RULES.values() if (finding := rule(observed)) is not None]
+    unexplained = [one for one in found if not any(_explains(other, one) for other in found)]
+    return tuple(
+        sorted(unexplained, key=lambda f: (SEVERITIES.index(f.severity), -(f.lost_ns or 0)))
+    )
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    return cause.rule in _EXPLAINED_BY.get(finding.rule, ()) and (
+        finding.model in {None, cause.model}
+    )

@@ -1,0 +1,235 @@
+"""Rules about calls that failed, and calls that were made again."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.trace.calls import Call
+from harness.trace.diagnosis.finding import Evidence, Finding, Layer, counted
+from harness.trace.diagnosis.intervals import length_ns
+from harness.trace.diagnosis.moves import Aim, moves
+from harness.trace.diagnosis.observed import Observed, Server
+
+LEAST_RETRIES = 2
+"""One retry is what retries are for."""
+
+_OUT_OF_MEMORY = re.compile(
+    # llama.cpp and CUDA; Ollama; vLLM; the embedded engine, which does not say why it fails to load
+    r"out of memory|(?:failed to|unable to|cannot) allocate|requires more system memory"
+    r"|no available memory|less than desired \w+ memory|^DoesNotFit|^ModelFileInvalid: .* memory",
+    re.IGNORECASE | re.DOTALL,
+)
+
+_OR_DAMAGED = " Or the file is damaged: llama.cpp does not say which."
+
+_MORE_BUDGET = ("or raise [budget] capacity in harness.toml, if the machine has more memory",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cause:
+    """What stands behind a class of error."""
+
+    meaning: str
+    layer: Layer
+    move: tuple[str, ...]
+    aim: Aim | None = None
+
+    def moves(self, server: Server) -> tuple[str, ...]:
+        at_server = moves(self.aim, server) if self.aim else ()
+        return (*(move.format(tag=server.tag) for move in self.move), *at_server)
+
+
+_CAUSES: Mapping[str, _Cause] = {
+    "RateLimited": _Cause(
+        meaning="The account is at its limit of calls or tokens a minute.",
+        layer="L5",
+        move=("make fewer calls at once", "or have the account's limit raised"),
+    ),
+    "Overloaded": _Cause(
+        meaning="The server was loading, or had more calls than it takes.",
+        layer="L4a",
+        move=("begin when the server has loaded", "make fewer calls at once"),
+        aim="answer more at once",
+    ),
+    "ContextOverflow": _Cause(
+        meaning="Prompt and reply together are longer than the model's context.",
+        layer="L6",
+        move=("shorten the prompt, or lower max_output_tokens",),
+        aim="longer context",
+    ),
+    "CallTimeout": _Cause(
+        meaning="The reply took longer than the endpoint's timeout_s.",
+        layer="L3",
+        move=("lower max_output_tokens, or raise timeout_s under [endpoints.{tag}]",),
+    ),
+    "EndpointUnreachable": _Cause(
+        meaning="Nothing answered: the server was not started, has gone, or is somewhere else.",
+        layer="L3",
+        move=("see the server's log for why it ended", "check url under [endpoints.{tag}]"),
+    ),
+    "AuthenticationFailed": _Cause(
+        meaning="The server refused the key.",
+        layer="L5",
+        move=("check api_key_env under [endpoints.{tag}]",),
+    ),
+    "ModelNotFound": _Cause(
+        meaning="The server has no model of that name.",
+        layer="L5",
+        move=("check model_id under [endpoints.{tag}]",),
+    ),
+    "ModelFileInvalid": _Cause(
+        meaning="The model's file is not there, or is no whole GGUF.",
+        layer="L2",
+        move=("check path under [endpoints.{tag}]",),
+    ),
+}
+_OTHER_CAUSE = _Cause(
+    meaning="The server failed, or the connection to it broke.",
+    layer="L3",
+    move=("see the server's log for that moment",),
+)
+
+
+def out_of_memory_at_start(observed: Observed) -> Finding | None:
+    """A model could not be brought into memory: not one call to it came through before."""
+    failed = [c for c in _out_of_memory(observed) if not _answered_before(observed, c)]
+    if not failed:
+        return None
+    server = observed.server(failed[0].model)
+    return Finding(
+        rule="out-of-memory-at-start",
+        severity="error",
+        model=server.tag,
+        seen=f"'{server.tag}' never came into memory; its first call ended with: {failed[0].error}",
+        evidence=Evidence.of(failed, failed_calls=len(failed)),
+        meaning="Out of memory at start: weights, KV cache for the whole context, and buffers are "
+        "taken before the first call, and there is no room for them."
+        + (_OR_DAMAGED if _kind(failed[0]) == "ModelFileInvalid" else ""),
+        layer="L3",
+        move=(
+            *moves("fit at start", server),
+            *(_MORE_BUDGET if server.backend == "embedded" else ()),
+            "or use smaller weights",
+        ),
+        lost_ns=length_ns(failed),
+    )
+
+
+def out_of_memory_later(observed: Observed) -> Finding | None:
+    """A model that had been answering ran out of memory."""
+    failed = [c for c in _out_of_memory(observed) if _answered_before(observed, c)]
+    if not failed:
+        return None
+    server = observed.server(failed[0].model)
+    before = [c for c in observed.by_model()[server.tag] if c.end_ns <= failed[0].start_ns]
+    return Finding(
+        rule="out-of-memory-later",
+        severity="error",
+        model=server.tag,
+        seen=f"After {counted(len(before), 'call')} that came through, '{server.tag}' ran out of "
+        f"memory {counted(len(failed), 'time')}: {failed[0].error}",
+        evidence=Evidence.of(failed, failed_calls=len(failed), calls_before=len(before)),
+        meaning="Out of memory later: what grows from call to call is the KV cache, with the "
+        "length of prompts and the number of calls at once.",
+        layer="L3",
+        move=(
+            *moves("fit later", server),
+            "cap what a call can take: fewer passages, a lower max_output_tokens",
+        ),
+        lost_ns=length_ns(failed),
+    )
+
+
+def retries(observed: Observed) -> Finding | None:
+    """Calls were refused and made again, and the pauses took time."""
+    pauses = observed.retries
+    lost_ns = length_ns(pauses)
+    if len(pauses) < LEAST_RETRIES or not observed.matters(lost_ns):
+        return None
+    reasons = Counter(pause.reason for pause in pauses)
+    (reason, _), *_ = reasons.most_common()
+    (model, _), *_ = Counter(p.model for p in pauses if p.reason == reason).most_common()
+    listed = ", ".join(f"{count} for {name}" for name, count in reasons.most_common())
+    failed = [c for c in observed.calls if c.status == "error" and c.model == model]
+    server = observed.server(model)
+    cause = _CAUSES.get(reason, _OTHER_CAUSE)
+    return Finding(
+        rule="retries",
+        severity="warning",
+        model=model,
+        seen=f"Calls had to be made again {len(pauses)} times ({listed}), most of them to "
+        f"'{model}'; the pauses took {observed.said(lost_ns)}.",
+        evidence=Evidence.of(failed, retries=len(pauses), pauses_s=lost_ns / 1e9),
+        meaning=cause.meaning,
+        layer=cause.layer,
+        move=cause.moves(server),
+        lost_ns=lost_ns,
+    )
+
+
+def failed_calls(observed: Observed) -> Finding | None:
+    """Calls failed for good, of something else than memory."""
+    failed = [c for c in observed.calls if c.status == "error" and not _ran_out(c)]
+    final = Counter((call.model, _kind(call)) for call in failed)
+    final -= Counter((retry.model, retry.reason) for retry in observed.retries)
+    if not final:
+        return None
+    ((model, kind), count), *_ = final.most_common()
+    shown = [call for call in failed if (call.model, _kind(call)) == (model, kind)]
+    cause = _CAUSES.get(kind, _OTHER_CAUSE)
+    return Finding(
+        rule="failed-calls",
+        severity="error",
+        model=model,
+        seen=f"{counted(sum(final.values()), 'call')} failed for good; {count} of '{model}' with "
+        f"this: {shown[-1].error}",
+        evidence=Evidence.of(shown, failed_calls=sum(final.values())),
+        meaning=cause.meaning,
+        layer=cause.layer,
+        move=cause.moves(observed.server(model)),
+    )
+
+
+def failed_run(observed: Observed) -> Finding | None:
+    """The run did not come to its end."""
+    ended = observed.ended
+    if ended is not None and ended.status != "error":
+        return None
+    open_calls = [call for call in observed.calls if call.status == "unfinished"]
+    return Finding(
+        rule="failed-run",
+        severity="hint" if ended is None else "error",
+        model=None,
+        seen=f"The journal has no end, and {counted(len(open_calls), 'call')} in it has none."
+        if ended is None
+        else f"The run ended with: {ended.error}",
+        evidence=Evidence.of(open_calls, open_calls=len(open_calls)),
+        meaning="The process was killed, or the run is still going."
+        if ended is None
+        else "An error that is no model call's stopped the run.",
+        layer="L6",
+        move=("see what ended the process: its terminal, or the system's log",)
+        if ended is None
+        else ("mend what the error names, and run it again",),
+    )
+
+
+def _out_of_memory(observed: Observed) -> list[Call]:
+    return [call for call in observed.calls if call.status == "error" and _ran_out(call)]
+
+
+def _ran_out(call: Call) -> bool:
+    return _OUT_OF_MEMORY.search(call.error or "") is not None
+
+
+def _answered_before(observed: Observed, call: Call) -> bool:
+    answered = observed.by_model().get(call.model, ())
+    return any(one.end_ns <= call.end_ns for one in answered)
+
+
+def _kind(call: Call) -> str:
+    """Class of the error."""
+    return (call.error or "").partition(":")[0]

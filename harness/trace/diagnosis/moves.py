@@ -1,0 +1,125 @@
+"""What to change, for each kind of server, down to the flag.
+
+As of llama.cpp b11434, vLLM 0.32, Ollama 0.33, and the settings of this version's harness.toml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from harness.trace.diagnosis.observed import Server
+
+Aim = Literal[
+    "keep it loaded",
+    "let both stay",
+    "answer more at once",
+    "bound the queue",
+    "read prompts faster",
+    "keep prefixes",
+    "more room for KV",
+    "write faster",
+    "fit at start",
+    "fit later",
+    "longer context",
+    "spread prefill",
+]
+"""What a change is for."""
+
+_WHERE: Mapping[str, str] = {
+    "embedded": "under [endpoints.{tag}] in harness.toml: ",
+    "llamacpp": "start llama-server with ",
+    "vllm": "start vLLM with ",
+    "ollama": "start Ollama with ",
+}
+"""By backend: where its settings are. A managed API has none."""
+
+_MOVES: Mapping[Aim, Mapping[str, tuple[str, ...]]] = {
+    "keep it loaded": {
+        "embedded": (
+            'backend = "llamacpp", and the url of a llama-server, which outlives the run',
+        ),
+        "llamacpp": ("--sleep-idle-seconds -1; in a router's preset, load-on-startup",),
+        "ollama": ("OLLAMA_KEEP_ALIVE=-1 (5m by default), and load ahead: ollama run {tag} ''",),
+    },
+    "let both stay": {
+        "embedded": ("a lower context_tokens ({context_tokens}) or slots ({slots})",),
+        "llamacpp": ("--models-max 2 or more, if both fit",),
+        "ollama": ("OLLAMA_MAX_LOADED_MODELS=2 or more, if both fit",),
+    },
+    "answer more at once": {
+        "embedded": ("more slots ({slots}); each takes room for {context_tokens} tokens",),
+        "llamacpp": ("a larger -np, and a -c larger by as much: it is divided between them",),
+        "vllm": ("a larger --max-num-seqs",),
+        "ollama": ("a larger OLLAMA_NUM_PARALLEL (1 by default)",),
+    },
+    "bound the queue": {
+        "vllm": ("--data-parallel-size for replicas, or --max-num-queued-reqs to refuse early",),
+        "ollama": ("a smaller OLLAMA_MAX_QUEUE, to refuse early what cannot be served soon",),
+    },
+    "read prompts faster": {
+        "embedded": ("more threads, up to the cores that nothing else wants",),
+        "llamacpp": ("all layers on the GPU (-ngl all), and -b 2048 -ub 2048",),
+        "vllm": ("a larger --max-num-batched-tokens, and no --no-enable-chunked-prefill",),
+        "ollama": ("the model whole on the GPU: ollama ps tells",),
+    },
+    "spread prefill": {
+        "vllm": ("--long-prefill-token-threshold, so that one long prompt holds up nobody",),
+        "llamacpp": ("a smaller -b, so that one long prompt holds up the others for less long",),
+    },
+    "keep prefixes": {
+        "embedded": ("more slots ({slots}): each keeps the prefix of its last prompt",),
+        "llamacpp": ("no --no-cache-prompt, and -np or --cache-ram for all prefixes in use",),
+        "vllm": ("no --no-enable-prefix-caching, and a larger --gpu-memory-utilization",),
+        "ollama": ("OLLAMA_NUM_PARALLEL as large as the number of prefixes in use",),
+    },
+    "more room for KV": {
+        "embedded": ("a lower context_tokens ({context_tokens}) or slots ({slots})",),
+        "llamacpp": ("-ctk q8_0 -ctv q8_0 -fa on, which halves the cache, or a larger -c",),
+        "vllm": (
+            "--kv-cache-dtype fp8, which halves the cache for less than 1 % loss",
+            "a smaller --max-model-len or --max-num-seqs, which cap what calls can take",
+            "a larger --gpu-memory-utilization, or --tensor-parallel-size",
+        ),
+        "ollama": ("OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0",),
+    },
+    "write faster": {
+        "embedded": ("the path of a smaller quantisation (Q4_K_M for a producer)",),
+        "llamacpp": ("-md DRAFT.gguf --spec-type draft-simple, the draft of the same family",),
+        "vllm": (
+            "--spec-method ngram --spec-tokens 4, or a draft model of the same family",
+            "--tensor-parallel-size, which splits the weights over GPUs",
+        ),
+        "ollama": ("the model whole on the GPU: ollama ps tells",),
+    },
+    "fit at start": {
+        "embedded": ("a lower context_tokens ({context_tokens}) or slots ({slots})",),
+        "llamacpp": ("a smaller -c, or fewer layers on the GPU: -ngl",),
+        "vllm": ("a lower --gpu-memory-utilization (0.92 by default), or --tensor-parallel-size",),
+        "ollama": ("a smaller OLLAMA_CONTEXT_LENGTH or OLLAMA_NUM_PARALLEL",),
+    },
+    "fit later": {
+        "embedded": ("a lower context_tokens ({context_tokens})",),
+        "llamacpp": ("a smaller -c, and -ctk q8_0 -ctv q8_0 -fa on",),
+        "vllm": ("a smaller --max-model-len or --max-num-seqs",),
+        "ollama": ("a smaller OLLAMA_CONTEXT_LENGTH",),
+    },
+    "longer context": {
+        "embedded": ("a higher context_tokens ({context_tokens})",),
+        "llamacpp": ("a larger -c: -np divides it",),
+        "vllm": ("a larger --max-model-len",),
+        "ollama": ("a larger OLLAMA_CONTEXT_LENGTH",),
+    },
+}
+
+
+def moves(aim: Aim, server: Server) -> tuple[str, ...]:
+    """What can be changed at a server; nothing for a kind that offers no such thing."""
+    return tuple(
+        (_WHERE[server.backend] + move).format(
+            tag=server.tag,
+            slots=server.slots,
+            context_tokens=server.context_tokens,
+        )
+        for move in _MOVES[aim].get(server.backend, ())
+    )

@@ -1,0 +1,261 @@
+"""Rules about prompts that were read again, although most of them had been read before."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from harness.trace.calls import Call
+from harness.trace.diagnosis.finding import Evidence, Finding
+from harness.trace.diagnosis.intervals import length_ns
+from harness.trace.diagnosis.moves import moves
+from harness.trace.diagnosis.observed import Observed, worst_model
+from harness.trace.diagnosis.texts import Likeness, likeness
+
+LONG_PROMPT_TOKENS = 256
+"""A shorter prompt is read so fast that it does not matter what of it was cached."""
+
+LEAST_PAIRS = 2
+"""Prompts that were like the one before, and read anew: so many show that it repeats."""
+
+HISTORY_CALLS = 4
+"""Turns of a conversation before its history weighs anything."""
+
+LITTLE_CACHED = 0.2
+"""Less of a prompt than this was cached: about nothing, a chat template apart."""
+
+MOSTLY = 0.5
+"""More than half."""
+
+HIGH_TTFT_NS = 500_000_000
+"""Where texts are not recorded, only calls that missed the target for the first token count."""
+
+
+def drifting_prefix(observed: Observed) -> Finding | None:
+    """Prompts that are mostly the same, and differ early on: no cache can serve the rest.
+
+    Without recorded texts, only that nothing was cached of prompts of the same length.
+    """
+    return worst_model(observed, _drifting_of)
+
+
+def _drifting_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    pairs = [pair for pair in _successive(calls) if _uncached(pair[1])]
+    if not any(observed.text(call, "prompt_sha256") for call in calls):
+        return _drifting_unseen(observed, model, pairs)
+    drifted = [
+        (call, like)
+        for call, like in _compared(observed, pairs)
+        if like.shared_share >= MOSTLY and like.prefix_share < MOSTLY * like.shared_share
+    ]
+    lost_ns = sum(
+        call.phase_ns("prefill") * (like.shared_share - like.prefix_share) for call, like in drifted
+    )
+    if len(drifted) < LEAST_PAIRS or not observed.matters(lost_ns):
+        return None
+    prefix_share, shared_share = (
+        statistics.median(getattr(like, share) for _, like in drifted)
+        for share in ("prefix_share", "shared_share")
+    )
+    return Finding(
+        rule="drifting-prefix",
+        severity="warning",
+        model=model,
+        seen=f"{len(drifted)} prompts to '{model}' had {shared_share:.0%} of their text in common "
+        f"with the one before, but only the first {prefix_share:.0%} up to where they differ; "
+        f"{_cached(drifted)}. Reading the rest again took {observed.said(lost_ns)}. "
+        f"The first difference is at {drifted[0][1].difference}.",
+        evidence=Evidence.of(
+            (call for call, _ in drifted),
+            prompts=len(drifted),
+            prefix_share=prefix_share,
+            shared_share=shared_share,
+        ),
+        meaning="The prefix drifts: a cache serves a prompt up to its first difference from an "
+        "earlier one, and here something varies near the beginning.",
+        layer="L6",
+        move=(
+            "move what varies (a time, a number, a name, a question) behind what stays the same",
+            "keep the system prompt and the order of sources fixed from call to call",
+        ),
+        lost_ns=round(lost_ns),
+    )
+
+
+def _drifting_unseen(
+    observed: Observed, model: str, pairs: Sequence[tuple[Call, Call]]
+) -> Finding | None:
+    """What can be said when texts were not recorded."""
+    alike = [
+        later
+        for earlier, later in pairs
+        if later.count("cached_tokens") is not None
+        and abs(_input_tokens(later) - _input_tokens(earlier)) <= 0.1 * _input_tokens(earlier)
+        and (later.ttft_ns or 0) >= HIGH_TTFT_NS
+    ]
+    lost_ns = length_ns(part for call in alike for part in call.phases.get("prefill", ()))
+    if len(alike) < LEAST_PAIRS or not observed.matters(lost_ns):
+        return None
+    return Finding(
+        rule="drifting-prefix",
+        severity="hint",
+        model=model,
+        seen=f"{len(alike)} prompts to '{model}' were about as long as the one before and waited "
+        f"long for their first token, and next to nothing of them was cached "
+        f"({observed.said(lost_ns)}).",
+        evidence=Evidence.of(alike, prompts=len(alike)),
+        meaning="Perhaps the prefix drifts: if the prompts are mostly the same, something varies "
+        "near the beginning. Their texts were not recorded, so this cannot be told.",
+        layer="L6",
+        move=(
+            'record texts, and diagnose again: [trace] content = "full" in harness.toml',
+            "if the prompts are mostly the same, put what varies last",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def uncached_prefix(observed: Observed) -> Finding | None:
+    """Prompts that begin the same, one after another, and none of it was cached."""
+    return worst_model(observed, _uncached_prefix_of)
+
+
+def _uncached_prefix_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    pairs = [
+        (earlier, later)
+        for earlier, later in _successive(calls)
+        if later.count("cached_tokens") is not None and _uncached(later)
+    ]
+    same = [pair for pair in _compared(observed, pairs) if pair[1].prefix_share >= MOSTLY]
+    lost_ns = sum(call.phase_ns("prefill") * like.prefix_share for call, like in same)
+    if len(same) < LEAST_PAIRS or not observed.matters(lost_ns):
+        return None
+    share = statistics.median(like.prefix_share for _, like in same)
+    return Finding(
+        rule="uncached-prefix",
+        severity="warning",
+        model=model,
+        seen=f"{len(same)} prompts to '{model}' began with the same {share:.0%} of their text as "
+        f"the one answered just before, and {_cached(same)}. Reading it again took "
+        f"{observed.said(lost_ns)}.",
+        evidence=Evidence.of((call for call, _ in same), prompts=len(same), prefix_share=share),
+        meaning="The server kept nothing: its prefix cache is off, too small, or was used by other "
+        "calls in between.",
+        layer="L4b",
+        move=moves("keep prefixes", observed.server(model))
+        or ("see whether the server has a prefix cache, and switch it on",),
+        lost_ns=round(lost_ns),
+    )
+
+
+def resent_history(observed: Observed) -> Finding | None:
+    """A conversation whose every turn sends all the earlier ones, and the server reads them all."""
+    turns = max(_conversations(observed), key=_resent_tokens, default=[])
+    pairs = list(pairwise(turns))
+    resent = _resent_tokens(turns)
+    lost_ns = sum(
+        later.phase_ns("prefill") * _input_tokens(earlier) / _input_tokens(later)
+        for earlier, later in pairs
+    )
+    if len(turns) < HISTORY_CALLS or not observed.matters(lost_ns):
+        return None
+    cached = sum(later.count("cached_tokens") or 0 for _, later in pairs)
+    model = turns[0].model
+    return Finding(
+        rule="resent-history",
+        severity="warning",
+        model=model,
+        seen=f"{len(turns)} calls to '{model}' sent their whole history each time: prompts grew "
+        f"from {_input_tokens(turns[0])} to {_input_tokens(turns[-1])} tokens. {resent:.0f} tokens "
+        f"were sent again, and {cached:.0f} of them came out of the prefix cache; reading the "
+        f"others again took {observed.said(lost_ns)}.",
+        evidence=Evidence.of(turns, calls=len(turns), resent_tokens=resent, cached_tokens=cached),
+        meaning="A stateless client: each turn costs all the turns before it, unless the server "
+        "still has them.",
+        layer="L6",
+        move=(
+            "keep the history word for word and in order, so that a prefix cache serves it",
+            *moves("keep prefixes", observed.server(model)),
+            "or compress what lies further back, and send only what the turn needs",
+        ),
+        lost_ns=round(lost_ns),
+    )
+
+
+def _conversations(observed: Observed) -> list[list[Call]]:
+    """Calls of one node in one role, each with the tokens of the last and its reply, uncached."""
+    groups: dict[tuple[object, ...], list[Call]] = {}
+    for calls in observed.by_model().values():
+        for call in calls:
+            key = (call.model, call.role, observed.parents.get(call.id))
+            groups.setdefault(key, []).append(call)
+    return [
+        calls
+        for calls in groups.values()
+        if all(_continues(observed, earlier, later) for earlier, later in pairwise(calls))
+        and sum(call.count("cached_tokens") or 0 for call in calls[1:])
+        < MOSTLY * _resent_tokens(calls)
+    ]
+
+
+def _continues(observed: Observed, earlier: Call, later: Call) -> bool:
+    """Whether a call's prompt holds that of the one before, and its reply."""
+    least = _input_tokens(earlier) + (earlier.count("output_tokens") or 0)
+    reply, prompt = observed.text(earlier, "reply_sha256"), observed.text(later, "prompt_sha256")
+    return (
+        later.start_ns >= earlier.end_ns
+        and later.count("cached_tokens") is not None
+        and _input_tokens(later) >= least
+        and (reply is None or prompt is None or reply.strip() in prompt)
+    )
+
+
+def _resent_tokens(turns: Sequence[Call]) -> int:
+    return sum(map(_input_tokens, turns[:-1]))
+
+
+def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
+    """Each call with a long prompt, after the last one that had been answered when it was sent.
+
+    Only of the same role: others have other prompts.
+    """
+    pairs = []
+    for number, later in enumerate(calls):
+        before = [
+            call
+            for call in calls[max(0, number - 32) : number]
+            if call.end_ns <= later.start_ns and call.role == later.role
+        ]
+        if before and _input_tokens(later) >= LONG_PROMPT_TOKENS:
+            pairs.append((before[-1], later))
+    return pairs
+
+
+def _compared(
+    observed: Observed, pairs: Iterable[tuple[Call, Call]]
+) -> list[tuple[Call, Likeness]]:
+    """The later call of each pair, and how much of its prompt the earlier one has."""
+    compared = []
+    for earlier, later in pairs:
+        texts = [observed.text(call, "prompt_sha256") for call in (earlier, later)]
+        if texts[0] is not None and texts[1] is not None:
+            compared.append((later, likeness(texts[0], texts[1])))
+    return compared
+
+
+def _cached(found: Sequence[tuple[Call, Likeness]]) -> str:
+    """What of these prompts came out of the cache, for people."""
+    cached = [call.count("cached_tokens") for call, _ in found]
+    if None in cached:
+        return "what was cached of them the server does not say"
+    tokens = sum(_input_tokens(call) for call, _ in found)
+    return f"{sum(filter(None, cached))} of their {tokens} tokens were cached"
+
+
+def _uncached(call: Call) -> bool:
+    return (call.count("cached_tokens") or 0) <= LITTLE_CACHED * _input_tokens(call)
+
+
+def _input_tokens(call: Call) -> int:
+    return call.count("input_tokens") or 0

@@ -1,0 +1,84 @@
+"""When a call was sent and first answered, and what it waited for before and after that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.trace.calls import Call, Interval
+from harness.trace.diagnosis.intervals import common, depths, union
+from harness.trace.diagnosis.observed import Observed
+
+
+def first_token_ns(call: Call) -> int | None:
+    """When the first token came; None where the phases do not tell."""
+    if decode := call.phases.get("decode"):
+        return decode[0].start_ns
+    if prefill := call.phases.get("prefill"):
+        return prefill[-1].end_ns  # a reply of one token is not decoded
+    return None
+
+
+def ttft(call: Call) -> Interval | None:
+    """From sending the call to its first token; None where that is not known."""
+    end_ns = first_token_ns(call)
+    if end_ns is None or call.ttft_ns is None:
+        return None
+    return Interval(start_ns=end_ns - call.ttft_ns, end_ns=end_ns)
+
+
+def waits_before_sending(call: Call) -> list[Interval]:
+    """What it queued for in this process: room in memory for its model."""
+    sent = ttft(call)
+    queues = call.phases.get("queue", ())
+    return [q for q in queues if sent is None or q.start_ns < sent.start_ns]
+
+
+def busy_ns(call: Call) -> int:
+    """How long the model's server had it: without loading, and without waiting to be sent."""
+    waits = union([*waits_before_sending(call), *call.phases.get("load", ())])
+    return call.duration_ns - sum(wait.duration_ns for wait in waits)
+
+
+def decoding(calls: Sequence[Call]) -> list[Interval]:
+    """When each was being answered."""
+    return [interval for call in calls for interval in call.phases.get("decode", ())]
+
+
+def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Interval]:
+    """What calls waited in their server before it took them up, by their spans.
+
+    Llama.cpp and vLLM report it. Of another server it is inferred: what of the time to the first
+    token passed while its `waiting` counter was above 0 or, without that, while it was answering as
+    many other calls as it ever did, one of which had to end first.
+
+    Args:
+        observed: The run.
+        calls: All to one server.
+    """
+    sent = {call.id: one for call in calls if (one := ttft(call)) is not None}
+    queues = {
+        call.id: queue
+        for call in calls
+        for queue in call.phases.get("queue", ())
+        if call.id in sent and queue.start_ns >= sent[call.id].start_ns
+    }
+    if queues or not sent:
+        return queues
+    model = calls[0].model
+    if observed.highest(model, "waiting") is None:
+        full = _full_house(calls)
+    else:
+        full = observed.while_counter(model, "waiting", lambda waiting: waiting > 0)
+    waits = {number: common([one], full) for number, one in sent.items()}
+    return {
+        number: Interval(start_ns=sent[number].start_ns, end_ns=parts[-1].end_ns)
+        for number, parts in waits.items()
+        if parts
+    }
+
+
+def _full_house(calls: Sequence[Call]) -> list[Interval]:
+    """While as many calls were being answered as ever were at once."""
+    levels = depths(decoding(calls))
+    seats = max((depth for _, depth in levels), default=0)
+    return [stretch for stretch, depth in levels if depth == seats]

@@ -1,0 +1,197 @@
+"""Rules about calls that had been sent, and waited in their server."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from harness.trace.calls import Call, Interval
+from harness.trace.diagnosis.finding import Evidence, Finding, said_ns
+from harness.trace.diagnosis.intervals import common, depths, length_ns
+from harness.trace.diagnosis.moves import moves
+from harness.trace.diagnosis.observed import LEAST_LOST_NS, Observed, worst_model
+from harness.trace.diagnosis.timing import (
+    decoding,
+    queues_in_server,
+    ttft,
+)
+
+QUEUED_SHARE = 0.5
+"""A call queued when half of its time to the first token was queue: else the prompt was the
+matter."""
+
+LEAST_QUEUED = 2
+"""Calls that waited; one alone may have met a busy moment."""
+
+FULL_KV = 0.85
+"""From this share on, it is the KV cache that keeps calls waiting."""
+
+LONG_FACTOR = 3.0
+"""A convoy's head is that much longer than the median, and its tail waits that much longer than
+the call that waited least."""
+
+TAIL_CALLS = 50
+"""Fewer have no tail: their 99th percentile is the one slowest call."""
+
+TAIL_FACTOR = 5.0
+"""A tail call's time to the first token, in medians. Twice the median is everyday."""
+
+LEAST_TAIL_NS = 500_000_000
+"""And at least so far over it: the target for the 95th percentile."""
+
+
+def queueing(observed: Observed) -> Finding | None:
+    """Calls waited in their server for one of its places. Waiting to be sent is `budget-wait`."""
+    return worst_model(observed, _queueing_of)
+
+
+def _queueing_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    queues = queues_in_server(observed, calls)
+    queued = [
+        call
+        for call in calls
+        if call.id in queues
+        and queues[call.id].duration_ns
+        >= max(LEAST_LOST_NS, QUEUED_SHARE * (call.ttft_ns or call.duration_ns))
+    ]
+    lost_ns = length_ns(queues[call.id] for call in queued)
+    if len(queued) < LEAST_QUEUED or not observed.matters(lost_ns):
+        return None
+    reported = any("queue" in call.phases for call in calls)
+    waits = [queues[call.id].duration_ns for call in queued]
+    seats = max((depth for _, depth in depths(decoding(calls))), default=0)
+    waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache")
+    server = observed.server(model)
+    kv_is_full = kv is not None and kv > FULL_KV
+    figures = {"calls": len(calls), "queued_calls": len(queued), "answered_at_once": seats}
+    return Finding(
+        rule="queueing",
+        severity="warning" if reported or waiting else "hint",
+        model=model,
+        seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "
+        f"{said_ns(statistics.median(waits))} in the median, {said_ns(max(waits))} at most "
+        f"({observed.said(lost_ns)}). It answered {'one' if seats == 1 else seats} at a time"
+        + (f", and {waiting:.0f} were waiting" if waiting else "")
+        + (f", with its KV cache {kv:.0%} full." if kv_is_full else "."),
+        evidence=Evidence.of(
+            queued,
+            **figures,
+            queue_median_s=statistics.median(waits) / 1e9,
+            queue_max_s=max(waits) / 1e9,
+            **({} if waiting is None else {"waiting_max": waiting}),
+        ),
+        meaning="Queueing: more calls came at once than the server has places"
+        + ("; its KV cache was full." if kv_is_full else "; the prompts themselves were read fast.")
+        + ("" if reported else " The server does not say so; calls began only as others ended."),
+        layer="L4a",
+        move=(
+            *moves("more room for KV" if kv_is_full else "answer more at once", server),
+            *moves("bound the queue", server),
+            "or make fewer calls at once: they would wait here instead, and other work could go on",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def convoy(observed: Observed) -> Finding | None:
+    """Calls waited for one long call to end, while the server had places free."""
+    return worst_model(observed, _convoy_of)
+
+
+def _convoy_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    decodes = {call.id: decode[-1] for call in calls if (decode := call.phases.get("decode"))}
+    sent = {call.id: one for call in calls if (one := ttft(call)) is not None}
+    levels = depths(decodes.values())
+    seats = max((depth for _, depth in levels), default=0)
+    if seats < 2:
+        return None  # One at a time is `queueing`, whoever stands first.
+    usual_ns = min((one.duration_ns for one in sent.values()), default=0)
+    least_ns = max(LEAST_LOST_NS, LONG_FACTOR * usual_ns)
+    alone = [stretch for stretch, depth in levels if depth == 1]
+    head = max((c for c in calls if c.id in decodes), key=lambda c: decodes[c.id].duration_ns)
+    reply = decodes[head.id]
+    if reply.duration_ns < LONG_FACTOR * statistics.median(d.duration_ns for d in decodes.values()):
+        return None
+    waits = {
+        number: parts
+        for number, one in sent.items()
+        if one.end_ns >= reply.end_ns
+        and length_ns(parts := common(common([one], [reply]), alone)) >= least_ns
+    }
+    lost_ns = length_ns(part for parts in waits.values() for part in parts)
+    if len(waits) < LEAST_QUEUED or not observed.matters(lost_ns):
+        return None
+    waited = [call for call in calls if call.id in waits]
+    tokens = head.count("output_tokens")
+    return Finding(
+        rule="convoy",
+        severity="warning",
+        model=model,
+        seen=f"{len(waits)} calls to '{model}' got their first token only when one long reply had "
+        f"ended ({said_ns(reply.duration_ns)}"
+        + (f", {tokens} tokens" if tokens else "")
+        + f"), although it was the only one under way and the server had answered {seats} at once "
+        f"before ({observed.said(lost_ns)}).",
+        evidence=Evidence.of(
+            [head, *waited],
+            waiting_calls=len(waits),
+            long_reply_s=reply.duration_ns / 1e9,
+            answered_at_once=seats,
+        ),
+        meaning="A convoy: the server answers in fixed batches, and a batch lasts as long as its "
+        "longest reply.",
+        layer="L3",
+        move=(
+            "serve the model from an engine with continuous batching: vLLM, SGLang, llama-server",
+            "cap the long replies: a lower max_output_tokens",
+            "or send long requests to an endpoint of their own",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def tail(observed: Observed) -> Finding | None:
+    """A few calls among many waited far longer for their first token than the others."""
+    return worst_model(observed, _tail_of)
+
+
+def _tail_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    # A model's first call pays for what the others find done: caches, compilation, connections.
+    timed = [call for call in calls[1:] if call.ttft_ns is not None]
+    if len(timed) < TAIL_CALLS:
+        return None
+    times = sorted(call.ttft_ns or 0 for call in timed)
+    p50, p99 = statistics.median(times), times[-(-99 * len(times) // 100) - 1]
+    slow = [
+        call for call in timed if (call.ttft_ns or 0) >= max(TAIL_FACTOR * p50, p50 + LEAST_TAIL_NS)
+    ]
+    windows: list[Interval] = [one for call in slow if (one := ttft(call)) is not None]
+    lost_ns = length_ns(windows)
+    if len(slow) < 2 or p99 < TAIL_FACTOR * p50 or not observed.matters(lost_ns):
+        return None
+    longer = _mean(slow, "input_tokens") / max(1.0, _mean(timed, "input_tokens"))
+    return Finding(
+        rule="tail",
+        severity="warning",
+        model=model,
+        seen=f"{len(slow)} of {len(timed)} calls to '{model}' waited far longer for their first "
+        f"token than the rest: {said_ns(p50)} at p50, {said_ns(p99)} at p99 "
+        f"({observed.said(lost_ns)})."
+        + (f" Their prompts were {longer:.0f} times as long as the mean." if longer >= 2 else ""),
+        evidence=Evidence.of(
+            slow, calls=len(timed), ttft_p50_s=p50 / 1e9, ttft_p99_s=p99 / 1e9, prompt_ratio=longer
+        ),
+        meaning="Long prompts among short ones."
+        if longer >= 2
+        else "The way the server batches: the slow calls' prompts are no longer than the others'.",
+        layer="L4b",
+        move=(
+            "send long requests to an endpoint of their own",
+            *moves("spread prefill", observed.server(model)),
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _mean(calls: Sequence[Call], count: str) -> float:
+    return statistics.fmean(call.count(count) or 0 for call in calls)

@@ -1,0 +1,177 @@
+"""What a run amounts to: latencies, goodput, idle time, the critical path, loops and cost.
+
+Everything is derived from the journal, whatever ended the run; what the journal does not tell is
+None, never 0. Moments count from the run's start, not from the zero of its clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from harness.trace.call_group import CallGroup, call_group, group_calls
+from harness.trace.calls import Interval, calls_of
+from harness.trace.cost import RunCost, cost_of
+from harness.trace.critical_path import CriticalPath, critical_path
+from harness.trace.goodput import Goodput, Targets, goodput_of
+from harness.trace.journal_reader import Journal
+from harness.trace.loop_report import LoopReport, loops_of
+from harness.trace.occupancy import Occupancy, occupancy_of
+from harness.trace.records import Instant, SpanRecord, SpanStatus
+from harness.trace.timeline import title
+
+_NOT_EVICTED_FOR_ROOM = "end of run"
+"""Why a model leaves memory when the run is over: nothing was short then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoads:
+    """How often a model came into memory."""
+
+    model: str
+    """The endpoint's tag."""
+    loads: int
+    """How often, failed loads included."""
+    load_ns: int
+    """How long it took, added up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSpan:
+    """What was still under way at the end: the run was killed, or a thread outlived it."""
+
+    name: str
+    """The span's fixed phrase."""
+    title: str
+    """As in the timeline."""
+    start_ns: int
+    """When it began, from the run's start."""
+    open_ns: int
+    """How long it had taken by the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """A run in figures."""
+
+    run_id: str
+    """The run's name, which its files bear."""
+    pipeline: str
+    """What was run."""
+    status: SpanStatus
+    """How it ended; `unfinished` when it was killed, or is not over."""
+    error: str | None
+    """What ended it, if an error did."""
+    duration_ns: int
+    """From its first record to its last."""
+    calls: CallGroup
+    """All model calls."""
+    models: tuple[CallGroup, ...]
+    """By model, in the order of their first calls."""
+    nodes: tuple[CallGroup, ...]
+    """By the node that called."""
+    roles: tuple[CallGroup, ...]
+    """By what the model was used as."""
+    goodput: Goodput
+    """What came as fast as it should."""
+    occupancy: Occupancy
+    """When no call was under way, and how many were at once."""
+    loads: tuple[ModelLoads, ...]
+    """By model, in the order of their first loads; loads outside calls included."""
+    load_ns: int
+    """Loading in all, added up."""
+    critical_path: CriticalPath
+    """The chain of nodes that ended last."""
+    loops: tuple[LoopReport, ...]
+    """In the order they began."""
+    cost: RunCost
+    """As far as prices are known."""
+    retries: int
+    """Calls made again after an error."""
+    evictions: int
+    """Models taken out of memory to make room; those unloaded at the run's end are not."""
+    unfinished: tuple[OpenSpan, ...]
+    """What was still under way at the end, in the order it began."""
+
+
+def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
+    """Reads a journal twice, and keeps about a kilobyte for each model call in between.
+
+    Args:
+        journal: Of a run that ended, was killed, or is still going.
+        targets: What calls are judged by; half a second to the first token, and then twenty tokens
+            a second, when left out.
+
+    Raises:
+        JournalInvalid: A line in the middle is not a record.
+    """
+    run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
+    calls = calls_of(journal.spans())
+    seen = _Seen(journal)
+    loads = _loads(seen.spans["load"], {call.id: call.model for call in calls})
+    return RunReport(
+        run_id=journal.started.run_id,
+        pipeline=journal.started.name,
+        status=journal.ended.status if journal.ended else "unfinished",
+        error=journal.ended.error if journal.ended else None,
+        duration_ns=run.duration_ns,
+        calls=call_group(calls),
+        models=group_calls(calls, by=lambda call: call.model),
+        nodes=group_calls(calls, by=lambda call: call.node),
+        roles=group_calls(calls, by=lambda call: call.role),
+        goodput=goodput_of(calls, targets=targets or Targets(), run_ns=run.duration_ns),
+        occupancy=occupancy_of(calls, run=run),
+        loads=loads,
+        load_ns=sum(one.load_ns for one in loads),
+        critical_path=critical_path(seen.spans["node"], journal.flows, run=run),
+        loops=loops_of(
+            seen.spans["wiggum"], nodes=seen.spans["node"], rounds=seen.spans["evaluate"]
+        ),
+        cost=cost_of(calls, seen.instants["endpoint"], run_ns=run.duration_ns),
+        retries=len(seen.instants["retry"]),
+        evictions=sum(
+            one.attributes.get("reason") != _NOT_EVICTED_FOR_ROOM for one in seen.instants["evict"]
+        ),
+        unfinished=tuple(
+            OpenSpan(
+                name=span.name,
+                title=title(span),
+                start_ns=span.start_ns - run.start_ns,
+                open_ns=span.duration_ns,
+            )
+            for span in seen.unfinished
+        ),
+    )
+
+
+class _Seen:
+    """What a report looks at beside the calls, picked out of a journal by name."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.spans: dict[str, list[SpanRecord]] = {
+            name: [] for name in ("node", "load", "wiggum", "evaluate")
+        }
+        self.instants: dict[str, list[Instant]] = {
+            name: [] for name in ("endpoint", "retry", "evict")
+        }
+        self.unfinished: list[SpanRecord] = []
+        for item in journal.items():
+            if isinstance(item, SpanRecord):
+                if item.name in self.spans:
+                    self.spans[item.name].append(item)
+                if item.status == "unfinished":
+                    self.unfinished.append(item)
+            elif isinstance(item, Instant) and item.name in self.instants:
+                self.instants[item.name].append(item)
+
+
+def _loads(spans: Iterable[SpanRecord], models: Mapping[int | None, str]) -> tuple[ModelLoads, ...]:
+    """Loads by model: the one that the span names, else that of the call it is a phase of."""
+    times_ns: dict[str, list[int]] = {}
+    for span in spans:
+        model = span.attributes.get("model") or models.get(span.parent)
+        times_ns.setdefault(str(model), []).append(span.duration_ns)
+    return tuple(
+        ModelLoads(model=model, loads=len(times), load_ns=sum(times))
+        for model, times in times_ns.items()
+    )

@@ -1,0 +1,233 @@
+"""The server that shows a trace, asked as a browser and as an intruder would ask."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tracemalloc
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Thread
+from urllib.parse import urlsplit
+
+import pytest
+
+from harness.errors import InvalidInput
+from harness.trace import ManualClock
+from harness.trace.viewer import TraceViewer
+
+SHOW = """\
+import sys
+from pathlib import Path
+from rich.console import Console
+from harness.cli.trace_open import show
+
+try:
+    show(Path(sys.argv[1]), Console(stderr=True), open_browser=len(sys.argv) > 2)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+BROWSER_CLOSED_AT_ONCE = """\
+import sys, urllib.request
+
+with urllib.request.urlopen(sys.argv[1] + "harness-alive") as page:
+    page.read(1)
+"""
+
+
+@contextmanager
+def ask(url: str, path: str, **headers: str):
+    """The answer to a GET of exactly this path."""
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=10)
+    connection.request("GET", path, headers=headers)
+    with connection.getresponse() as answer:
+        yield answer
+    connection.close()
+
+
+@contextmanager
+def open_page(url: str):
+    """All that an open page is to the server."""
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as page:
+        page.sendall(f"GET /harness-alive HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        lines = page.makefile("rb")
+        assert any(line == b"retry: 1000\n" for line in lines)
+        yield
+        lines.close()
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "run.json"
+    path.write_text('{"traceEvents": []}')
+    return path
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def viewer(trace, clock):
+    with TraceViewer(trace, clock=clock, first_page_s=600, grace_s=5) as viewer:
+        yield viewer
+
+
+@pytest.fixture
+def serving(viewer, clock):
+    """The thread in which the viewer serves."""
+    thread = Thread(target=viewer.serve_until_closed)
+    thread.start()
+    yield thread
+    assert ends_as_time_goes_by(thread, clock)
+
+
+def goes_on(thread: Thread) -> bool:
+    thread.join(0.3)
+    return thread.is_alive()
+
+
+def ends_as_time_goes_by(thread: Thread, clock: ManualClock) -> bool:
+    # In steps: that a page has gone may be noticed, and its grace begin, after the first.
+    for _ in range(30):
+        clock.advance(ms=600_000)
+        if not goes_on(thread):
+            return True
+    return False
+
+
+def test_the_ui_comes_with_a_script_of_ours(viewer, serving):
+    with ask(viewer.url, "/") as page:
+        assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+        html = page.read()
+    assert b'src="/harness.js"></script></head>' in html
+    assert html.count(b"<script") == html.count(b"<script nonce=") > 1
+    with ask(viewer.url, "/harness.js?x") as script:
+        assert script.headers["Content-Type"] == "text/javascript; charset=utf-8"
+        assert b'"run.json"' in script.read()
+
+
+def test_the_trace_comes_as_the_bytes_it_is_at_the_time(viewer, serving, trace):
+    for content in (b"\x1f\x8b zipped", b"\n\x04 Perfetto's"):
+        trace.write_bytes(content)
+        with ask(viewer.url, "/localtrace") as answer:
+            assert answer.headers["Content-Length"] == str(len(content))
+            assert answer.headers["Content-Encoding"] is None
+            assert answer.read() == content
+    trace.unlink()
+    with ask(viewer.url, "/localtrace") as answer:
+        assert answer.status == 404
+
+
+def test_a_large_trace_is_not_held_in_memory(viewer, serving, trace):
+    size_bytes = 64 << 20
+    os.truncate(trace, size_bytes)
+    tracemalloc.start()
+    with ask(viewer.url, "/localtrace") as answer:
+        assert sum(map(len, iter(lambda: answer.read(1 << 16), b""))) == size_bytes
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 4 << 20
+
+
+@pytest.mark.parametrize("path", ["/", "/harness.js", "/localtrace", "/file_info", "/nothing"])
+def test_every_answer_forbids_to_ask_others_and_to_be_read_by_others(viewer, serving, path):
+    with ask(viewer.url, path) as answer:
+        headers = answer.headers
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    sources = {source for part in policy.split(";") for source in part.split()[1:]}
+    assert {source for source in sources if not source.startswith("'")} == {"data:", "blob:"}
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-DNS-Prefetch-Control"] == "off"
+    assert headers["Access-Control-Allow-Origin"] is None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:{}", "localhost:{}"])
+def test_it_answers_to_its_own_names(viewer, serving, host):
+    with ask(viewer.url, "/localtrace", Host=host.format(viewer.server_port)) as answer:
+        assert b"traceEvents" in answer.read()
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:{}", "localhost", "127.0.0.1:1", "127.0.0.1:{}0", ""]
+)
+def test_it_answers_to_no_other_name(viewer, serving, host):
+    with ask(viewer.url, "/localtrace", Host=host.format(viewer.server_port)) as answer:
+        assert answer.status == 403
+        assert b"traceEvents" not in answer.read()
+
+
+@pytest.mark.parametrize(
+    "path", ["/../viewer.py", "/%2e%2e/viewer.py", "//etc/passwd", "/run.json", "/%00", "/.", "*"]
+)
+def test_nothing_else_can_be_had(viewer, serving, path):
+    with ask(viewer.url, path) as answer:
+        assert answer.status == 404
+
+
+def test_it_stops_when_no_page_ever_comes(serving, clock):
+    clock.advance(ms=599_999)
+    assert goes_on(serving)
+    assert ends_as_time_goes_by(serving, clock)
+
+
+def test_it_serves_while_a_page_is_open_and_stops_a_while_after_the_last(viewer, serving, clock):
+    with open_page(viewer.url):
+        with open_page(viewer.url):
+            pass
+        clock.advance(ms=10**8)
+        assert goes_on(serving)
+    # It may only be reloading, as long as the clock stands still.
+    assert goes_on(serving)
+    assert ends_as_time_goes_by(serving, clock)
+
+
+def test_a_page_that_comes_back_keeps_it(viewer, serving, clock):
+    clock.advance(ms=599_999)
+    with open_page(viewer.url):
+        pass
+    with open_page(viewer.url):
+        clock.advance(ms=10**8)
+        assert goes_on(serving)
+
+
+def test_ctrl_c_ends_it_at_once_though_a_page_is_open(trace):
+    command = [sys.executable, "-c", SHOW, trace]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        said = process.stderr.readline()
+        url = said.split()[2]
+        assert said == f"Perfetto at {url} (close the tab or press Ctrl-C to stop)\n"
+        with open_page(url):
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (130, "")
+
+
+def test_a_browser_is_opened_and_all_ends_with_its_tab(trace, tmp_path):
+    browser = tmp_path / "browser.py"
+    browser.write_text(BROWSER_CLOSED_AT_ONCE)
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW, trace, "browser"],
+        env={**os.environ, "BROWSER": f"{sys.executable} {browser} %s"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+
+
+def test_what_cannot_be_shown_is_said_before_anything_is_served(trace, viewer, monkeypatch):
+    with pytest.raises(InvalidInput, match=r"none\.json: there is no such trace"):
+        TraceViewer(trace.with_name("none.json"))
+    with pytest.raises(InvalidInput, match=f"port {viewer.server_port}: .*; 0 takes any free one"):
+        TraceViewer(trace, port=viewer.server_port)
+    monkeypatch.setitem(sys.modules, "viztracer", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'wiggum-harness\[view\]'"):
+        TraceViewer(trace)

@@ -1,0 +1,91 @@
+"""A trace in the Perfetto UI, as a real browser shows it.
+
+HARNESS_SCREENSHOT=FILE.png keeps the picture of the recorded trace.
+"""
+
+import gzip
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from harness.trace.viewer import TraceViewer
+from tests.chromium import Chromium, open_trace
+
+RECORDED = Path(__file__).parents[2] / "traces" / "recorded" / "brief.json"
+
+TWO_PROCESSES = [
+    {"ph": "M", "pid": pid, "tid": pid, "name": kind, "args": {"name": f"{name} of {pid}"}}
+    for pid in (1, 2)
+    for kind, name in (("process_name", "group"), ("thread_name", "track"))
+] + [{"ph": "X", "pid": pid, "tid": pid, "ts": 0, "dur": 9, "name": "work"} for pid in (1, 2)]
+
+
+@pytest.fixture
+def browser(tmp_path):
+    with Chromium(tmp_path / "profile", width=1600, height=2000) as browser:
+        yield browser
+
+
+@contextmanager
+def shown(browser: Chromium, trace: Path, *, policy: bool = True):
+    """Perfetto with a trace in it; at the end its page is closed, and the server has to stop."""
+    with TraceViewer(trace, grace_s=1) as viewer:
+        thread = Thread(target=viewer.serve_until_closed, daemon=True)
+        thread.start()
+        try:
+            browser.call("Page.setBypassCSP", enabled=not policy)
+            open_trace(browser, viewer, name=trace.name)
+            yield viewer
+            assert thread.is_alive()
+        finally:
+            browser.call("Page.close")
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def names_of_tracks(trace: Path) -> list[str]:
+    return [
+        event["args"]["name"]
+        for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+        if event["name"] in ("process_name", "thread_name")
+    ]
+
+
+def wait_for_texts(browser: Chromium, texts: list[str]) -> None:
+    browser.wait_for(f"{json.dumps(texts)}.every(text => document.body?.innerText.includes(text))")
+
+
+def test_a_recorded_run_is_shown_and_no_one_else_is_asked_for_anything(browser, tmp_path):
+    with shown(browser, RECORDED) as viewer:
+        wait_for_texts(browser, names_of_tracks(RECORDED))
+        assert browser.hosts_asked() == {f"127.0.0.1:{viewer.server_port}"}
+        # Nor does the browser keep a copy of the trace.
+        assert browser.evaluate("caches.has('cached_traces')") is False
+
+        picture = browser.picture()
+        assert picture.startswith(b"\x89PNG")
+        for place in (tmp_path / "brief.png", os.environ.get("HARNESS_SCREENSHOT")):
+            if place:
+                Path(place).write_bytes(picture)
+
+
+def test_questions_to_others_would_be_noticed(browser):
+    # The check above is worth something only if the UI would ask, were it not forbidden.
+    with shown(browser, RECORDED, policy=False) as viewer:
+        others = browser.hosts_asked() - {f"127.0.0.1:{viewer.server_port}"}
+        assert others == {"storage.cloud.google.com", "127.0.0.1:9001"}
+
+
+def test_all_groups_are_open_after_a_reload_too(browser, tmp_path):
+    trace = tmp_path / "two.json.gz"
+    trace.write_bytes(gzip.compress(json.dumps(TWO_PROCESSES).encode()))
+    names = ["group of 1", "track of 1", "group of 2", "track of 2"]
+    with shown(browser, trace):
+        wait_for_texts(browser, names)
+        browser.call("Page.reload")
+        browser.wait_for("performance.getEntriesByType('navigation')[0].type === 'reload'")
+        wait_for_texts(browser, names)
