@@ -117,7 +117,8 @@ def export(
 def report(run: str, traces: Path | None, ttft_ms: float, itl_ms: float, *, as_json: bool) -> None:
     """Say where the time, the tokens and the money went."""
     from harness.cli.trace_report import print_report, report_as_json  # noqa: PLC0415 - as above
-    from harness.trace.report import Targets, report_of  # noqa: PLC0415
+    from harness.trace.goodput import Targets  # noqa: PLC0415
+    from harness.trace.report import report_of  # noqa: PLC0415
 
     with _complaints():
         targets = Targets(ttft_ns=round(ttft_ms * 1e6), itl_ns=round(itl_ms * 1e6))

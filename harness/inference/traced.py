@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion
 from harness.inference.request import ChatRequest
-from harness.trace import Tracer
+from harness.trace import Instant, Record, Span, SpanRecord, Tracer
 
 
 class Traced:
@@ -41,25 +42,7 @@ class Traced:
         ) as span:
             tracer.flow("call", source=span.parent, target=span.id)
             completion = await self._backend.chat(request)
-            for phase in completion.phases:
-                tracer.completed_span(
-                    phase.name, start_ns=phase.start_ns, end_ns=phase.end_ns, source=phase.source
-                )
-            if completion.first_token_ns is not None:
-                tracer.instant("first token", at_ns=completion.first_token_ns)
-                span.set(ttft_ns=completion.first_token_ns - completion.sent_ns)
-            if completion.itl is not None:
-                span.set(itl_mean_ns=completion.itl.mean_ns, itl_p95_ns=completion.itl.p95_ns)
-            if completion.cost_usd is not None:
-                span.set(cost_usd=completion.cost_usd)
-            span.set(
-                model_id=completion.model_id,
-                input_tokens=completion.usage.input_tokens,
-                cached_tokens=completion.usage.cached_tokens,
-                output_tokens=completion.usage.output_tokens,
-                finish_reason=completion.finish_reason,
-                reply_sha256=tracer.content(completion.text),
-            )
+            tracer.later(partial(_told, completion, span))
         return completion
 
     async def aclose(self) -> None:
@@ -70,3 +53,31 @@ class Traced:
 def _as_text(request: ChatRequest) -> str:
     """The conversation as one text, as the journal keeps it."""
     return "\n\n".join(f"[{m.role}]\n{m.content}" for m in request.messages)
+
+
+def _told(completion: Completion, span: Span) -> Iterator[Record]:
+    """What is known of a call when it is over: where its time went, and what came of it."""
+    for phase in completion.phases:
+        yield SpanRecord(
+            id=span.tracer.new_id(),
+            parent=span.id,
+            name=phase.name,
+            start_ns=phase.start_ns,
+            end_ns=phase.end_ns,
+            attributes={"source": phase.source},
+        )
+    if completion.first_token_ns is not None:
+        yield Instant(span=span.id, name="first token", time_ns=completion.first_token_ns)
+        span.set(ttft_ns=completion.first_token_ns - completion.sent_ns)
+    if completion.itl is not None:
+        span.set(itl_mean_ns=completion.itl.mean_ns, itl_p95_ns=completion.itl.p95_ns)
+    if completion.cost_usd is not None:
+        span.set(cost_usd=completion.cost_usd)
+    span.set(
+        model_id=completion.model_id,
+        input_tokens=completion.usage.input_tokens,
+        cached_tokens=completion.usage.cached_tokens,
+        output_tokens=completion.usage.output_tokens,
+        finish_reason=completion.finish_reason,
+        reply_sha256=span.tracer.content(completion.text),
+    )

@@ -147,9 +147,16 @@ class JournalWriter:
             while self._entries:
                 records: list[Record] = []
                 for _ in range(min(len(self._entries), _BATCH)):
-                    records += self._maker.records(self._entries.popleft())
+                    records += self._records(self._entries.popleft())
                 self._write(_merged(records))
                 self._observe(records)
+
+    def _records(self, entry: Entry) -> list[Record]:
+        try:
+            return list(self._maker.records(entry))
+        except Exception as error:  # noqa: BLE001 - a record that cannot be made must not end the rest
+            _log.warning("a record is missing", error=describe(error))
+            return []
 
     def _write(self, records: Sequence[Record]) -> None:
         clean = self._redactor.clean_line

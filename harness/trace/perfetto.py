@@ -167,18 +167,12 @@ class _Packets:
         if isinstance(value, str):
             number = self._texts.field(_TEXT_NUMBER, value) if len(value) <= _SHORT else None
             return number or text(6, value)
-        if isinstance(value, bool):
-            return integer(2, value)
-        if isinstance(value, int) and _INT64.start <= value < _INT64.stop:
-            return _INTEGER + varint(value)
-        if isinstance(value, float):
-            return double(5, value)
         if isinstance(value, dict):
             entries = [(str(key), one) for key, one in value.items() if one is not None]
             return b"".join(message(11, self._annotation(key, one)) for key, one in entries)
         if isinstance(value, list):
             return b"".join(message(12, self._value(one)) for one in value if one is not None)
-        return text(6, str(value))
+        return _scalar(value)
 
 
 class _Tracks:
@@ -242,6 +236,14 @@ class _Interned:
             known = self._fields[said] = tag + varint(number)
             self._fresh.append(message(self._kind, integer(1, number) + text(2, said)))
         return known
+
+
+def _scalar(value: object) -> bytes:
+    if isinstance(value, bool):
+        return integer(2, value)
+    if isinstance(value, int) and _INT64.start <= value < _INT64.stop:
+        return _INTEGER + varint(value)
+    return double(5, value) if isinstance(value, float) else text(6, str(value))
 
 
 def _descriptor(uuid: int, name: str, more: bytes) -> bytes:

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import itertools
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Literal, Self, TypeVar
@@ -28,6 +28,7 @@ from harness.trace.records import (
     Record,
     RunEnded,
     SpanEnded,
+    SpanRecord,
     SpanStarted,
     SpanStatus,
 )
@@ -110,13 +111,22 @@ class Tracer:
         self, name: str, /, *, start_ns: int, end_ns: int, **attributes: object
     ) -> None:
         """A span known only afterwards, such as a phase that a server reports with its reply."""
-        span = Span(self, name, attributes)
-        span.parent = self.current_id
-        span.id = next(self._ids)
-        span.start_ns = start_ns
-        self._take(span)
-        span.end_ns = max(start_ns, end_ns)
-        self._take(span)
+        end_ns = max(start_ns, end_ns)
+        number, parent = next(self._ids), self.current_id
+        self._take(SpanRecord(number, parent, name, start_ns, end_ns, "ok", None, attributes))
+
+    def later(self, make: Later) -> None:
+        """Records to be made when they are written, so that to say much costs the caller little.
+
+        Args:
+            make: Called once, from another thread if need be, before the record of the current
+                span's end is made: it may still set attributes of that span.
+        """
+        self._take(make)
+
+    def new_id(self) -> int:
+        """A number for a span record that `later` makes."""
+        return next(self._ids)
 
     def instant(self, name: str, /, *, at_ns: int | None = None, **attributes: object) -> None:
         """Something that happened now, or at `at_ns`, inside the current span."""
@@ -233,8 +243,12 @@ class Span:
 
 _current_span: ContextVar[Span | None] = ContextVar("harness_current_span", default=None)
 
-Entry = Span | Record
-"""What a tracer takes: a span when it begins and again when it ends, and records ready-made."""
+Later = Callable[[], Iterable[Record]]
+"""Makes records when they are written."""
+
+Entry = Span | Record | Later
+"""What a tracer takes: a span when it begins and again when it ends, records ready-made, and
+records to be made."""
 
 
 class RecordMaker:
@@ -264,13 +278,16 @@ class RecordMaker:
                 attributes = yield from self._plain(entry.late or {})
                 error = self._said(entry.error)
                 yield SpanEnded(entry.id, entry.end_ns, entry.status, error, attributes)
-            case Instant():
+            case Instant() | SpanRecord():
                 attributes = yield from self._plain(entry.attributes)
                 yield entry._replace(attributes=attributes)
             case RunEnded():
                 yield entry._replace(error=self._said(entry.error))
             case NodeOutput() if self._content != "full":
                 yield entry._replace(value=None)
+            case _ if callable(entry):
+                for record in entry():
+                    yield from self.records(record)
             case _:
                 yield entry
 

@@ -17,7 +17,7 @@ from harness.inference import (
     Usage,
 )
 from harness.trace import ManualClock, Tracer
-from harness.trace.records import Content, Instant, SpanEnded, SpanStarted
+from harness.trace.records import Content, Instant, SpanEnded, SpanRecord, SpanStarted
 
 REQUEST = ChatRequest(
     model="judge",
@@ -103,9 +103,9 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
 def test_its_phases_and_first_token_lie_inside():
     _, records = traced_call()
 
-    chat, *phases = of_class(records, SpanStarted)
-    ends = {end.id: end.time_ns for end in of_class(records, SpanEnded)}
-    assert [(p.name, p.parent, p.time_ns, ends[p.id], p.attributes) for p in phases] == [
+    [chat] = of_class(records, SpanStarted)
+    phases = of_class(records, SpanRecord)
+    assert [(p.name, p.parent, p.start_ns, p.end_ns, p.attributes) for p in phases] == [
         ("prefill", chat.id, 1_000_000, 101_000_000, {"source": "reported"}),
         ("decode", chat.id, 101_000_000, 400_000_000, {"source": "measured"}),
     ]
@@ -172,9 +172,9 @@ def test_a_real_call_is_inside_its_span_by_one_clock():
             await wire.aclose()
 
     asyncio.run(main())
-    chat, *phases = of_class(records, SpanStarted)
-    ends = {end.id: end.time_ns for end in of_class(records, SpanEnded)}
+    [chat], [end] = of_class(records, SpanStarted), of_class(records, SpanEnded)
+    phases = of_class(records, SpanRecord)
     assert phases[0].name in {"queue", "prefill"}
     assert all(phase.parent == chat.id for phase in phases)
-    edges = [edge for phase in phases for edge in (phase.time_ns, ends[phase.id])]
-    assert [chat.time_ns, *edges, ends[chat.id]] == sorted([chat.time_ns, *edges, ends[chat.id]])
+    edges = [edge for phase in phases for edge in (phase.start_ns, phase.end_ns)]
+    assert [chat.time_ns, *edges, end.time_ns] == sorted([chat.time_ns, *edges, end.time_ns])

@@ -11,6 +11,7 @@ from harness.trace import (
     ManualClock,
     NodeOutput,
     SpanEnded,
+    SpanRecord,
     SpanStarted,
     Tracer,
 )
@@ -209,13 +210,35 @@ def test_a_completed_span_has_the_times_it_is_given(tracer, records, start_ns, e
         tracer.completed_span("prefill", start_ns=start_ns, end_ns=end_ns, source="reported")
         tracer.instant("after it")
 
-    begun, ended = records.begun("prefill"), records.ended("prefill")
-    assert (begun.time_ns, ended.time_ns) == (start_ns, ends_at_ns)
-    assert begun.attributes == {"source": "reported"}
-    assert records.parent_name("prefill") == "chat"
+    (prefill,) = [r for r in records if isinstance(r, SpanRecord)]
+    assert (prefill.start_ns, prefill.end_ns) == (start_ns, ends_at_ns)
+    assert prefill.attributes == {"source": "reported"}
+    assert prefill.parent == records.begun("chat").id
     # It is over already, so nothing comes to lie in it.
     (after,) = [r for r in records if isinstance(r, Instant)]
     assert after.span == records.begun("chat").id
+
+
+def test_what_is_told_later_is_told_before_its_span_ends(tracer, records):
+    def told():
+        yield Instant(span.id, "first token", 5)
+        yield SpanRecord(tracer.new_id(), span.id, "prefill", 1, 5)
+        span.set(output_tokens=3)
+
+    with tracer.span("chat") as span:
+        tracer.later(told)
+
+    assert [type(record) for record in records] == [SpanStarted, Instant, SpanRecord, SpanEnded]
+    assert records[-1].attributes == {"output_tokens": 3}
+    assert records[2].id not in {0, span.id}
+
+
+def test_texts_in_what_is_told_later_are_hashed_too(tracer, records):
+    tracer.later(lambda: [Instant(None, "said", 1, {"text_sha256": tracer.content("hello")})])
+
+    content, said = records
+    assert content.text == "hello"
+    assert said.attributes == {"text_sha256": content.sha256}
 
 
 def test_instants_and_counters_carry_the_time(tracer, records, clock):
