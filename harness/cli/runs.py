@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 import orjson
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.cli.consoles import results
 from harness.cli.exit_codes import UNUSABLE
 from harness.errors import InvalidInput
 from harness.session import AUDIT_LOG, load_settings
@@ -38,7 +38,7 @@ def runs(limit: int, traces: Path | None, *, as_json: bool) -> None:
         for line in lines:
             sys.stdout.buffer.write(orjson.dumps(line.model_dump()) + b"\n")
     else:
-        Console().print(_table(lines))
+        results().print(_table(lines))
 
 
 def _table(lines: deque[AuditLine]) -> Table:

@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from harness.cli.consoles import results
 from harness.cli.exit_codes import FAILED, UNUSABLE
 from harness.cli.run_name import LATEST, find_journal
 from harness.cli.values import read_pairs
@@ -126,7 +127,7 @@ def report(run: str, traces: Path | None, ttft_ms: float, itl_ms: float, *, as_j
     if as_json:
         sys.stdout.buffer.write(report_as_json(found))
     else:
-        print_report(found, Console())
+        print_report(found, results())
 
 
 @trace.command()
@@ -146,7 +147,7 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.buffer.write(findings_as_json(findings))
     else:
-        print_findings(findings, Console())
+        print_findings(findings, results())
 
 
 @trace.command()
@@ -166,7 +167,7 @@ def check(run: str, traces: Path | None, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.buffer.write(check_as_json(found))
     else:
-        print_check(found, Console())
+        print_check(found, results())
     sys.exit(0 if found.is_whole else FAILED)
 
 

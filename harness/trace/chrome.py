@@ -4,6 +4,8 @@ What the importers enforce, and this file therefore does: times are microseconds
 run's start (an epoch would lose its fraction), process and thread ids are small, complete events on
 one thread nest, and no value is NaN, which would abort the whole load. A group of tracks is a
 process, since that is the only kind of group the format has.
+
+Integers from 2**63 on read as something else; Perfetto's own format has them right.
 """
 
 from __future__ import annotations

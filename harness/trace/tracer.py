@@ -278,9 +278,12 @@ class RecordMaker:
                 attributes = yield from self._plain(entry.late or {})
                 error = self._said(entry.error)
                 yield SpanEnded(entry.id, entry.end_ns, entry.status, error, attributes)
-            case Instant() | SpanRecord():
+            case Instant():
                 attributes = yield from self._plain(entry.attributes)
                 yield entry._replace(attributes=attributes)
+            case SpanRecord():
+                attributes = yield from self._plain(entry.attributes)
+                yield entry._replace(attributes=attributes, error=self._said(entry.error))
             case RunEnded():
                 yield entry._replace(error=self._said(entry.error))
             case NodeOutput() if self._content != "full":

@@ -1,10 +1,11 @@
 """Records the real runs in recorded_runs/, each with one fault in it, or its healthy twin.
 
     python tests/trace/record_runs.py cold_start swap_thrash drifting_prefix steady_prefix
+    python tests/trace/record_runs.py revise_loop
     python tests/trace/record_runs.py serial_client parallel_client --url http://127.0.0.1:18200/v1
     python tests/trace/record_runs.py queueing --url http://127.0.0.1:18201/v1
 
-The first line needs the demo's model (`make demo` installs it). The others need vLLM with
+The first two need the demo's model (`make demo` installs it). The others need vLLM with
 `--enable-per-request-metrics --enable-prompt-tokens-details`, serving its model as `smollm2`;
 `queueing` one that was started with `--max-num-seqs 1` as well. Timings are those of the machine:
 record on one that has nothing else to do.
@@ -83,6 +84,24 @@ def _notes(name: str, prompt: Callable[[str, str], str]) -> Pipeline:
     return pipeline
 
 
+def revise_loop() -> Pipeline:
+    """Calls that are serial because each needs the one before: nothing is wrong with that."""
+    pipeline = Pipeline("revise loop")
+
+    @pipeline.node
+    async def answer(run: Run) -> str:
+        loop = await run.wiggum(
+            "In two or three sentences: what does the operator sign for, and when?",
+            sources=[DOCUMENT],
+            rubric="answer",
+            max_rounds=4,
+            max_output_tokens=60,
+        )
+        return loop.text
+
+    return pipeline
+
+
 def serial_client() -> Pipeline:
     """A for-loop over things that have nothing to do with each other."""
     pipeline = Pipeline("serial client")
@@ -129,6 +148,7 @@ PIPELINES: Mapping[str, Callable[[], Pipeline]] = {
         swap_thrash,
         drifting_prefix,
         steady_prefix,
+        revise_loop,
         serial_client,
         parallel_client,
         queueing,
@@ -138,7 +158,7 @@ PIPELINES: Mapping[str, Callable[[], Pipeline]] = {
 
 def settings_for(name: str, url: str | None) -> Settings:
     """The models of a run; embedded ones by a path relative to the working directory."""
-    roles = {"writer": "smollm2"}
+    roles = {"writer": "smollm2", "producer": "smollm2"}
     trace = {"timelines": []}
     if url is not None:
         served = Endpoint(tag="smollm2", backend="vllm", url=url)
@@ -181,7 +201,7 @@ def main() -> None:
             settings = settings_for(name, given.url)
             result = asyncio.run(PIPELINES[name]().run_async({}, settings=settings))
             shutil.copyfile(result.files.journal, HERE / f"{name}.jsonl")
-            print(f"{name}: {result.duration_s:.1f} s, {result.models}")
+            print(f"{name}: {result.duration_s:.1f} s")
 
 
 if __name__ == "__main__":

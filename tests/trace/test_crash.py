@@ -37,17 +37,18 @@ HERE = Path(__file__).parent
 
 # --- killed ----------------------------------------------------------------------------------
 
-KILLS = 100
+RUNS = 103
+"""All but three of them are killed."""
 
 
 @pytest.fixture(scope="module")
 def killed_runs(tmp_path_factory):
-    """Folders of runs that were killed at random moments; the first was not."""
+    """Folders of runs that were killed at random moments; a few were let live."""
     directory = tmp_path_factory.mktemp("killed")
     subprocess.run(
-        [sys.executable, HERE / "kill_runs.py", directory, str(KILLS + 1)], check=True, timeout=120
+        [sys.executable, HERE / "kill_runs.py", directory, str(RUNS)], check=True, timeout=120
     )
-    return [directory / str(number) for number in range(KILLS + 1)]
+    return [directory / str(number) for number in range(RUNS)]
 
 
 def journal_of(folder):
@@ -71,7 +72,7 @@ def test_runs_are_killed_in_the_middle(killed_runs):
         if printed(folder) and (journal := journal_of(folder)) and journal.ended is None
     ]
 
-    assert len(in_the_middle) > KILLS / 2
+    assert len(in_the_middle) > RUNS / 3
     assert len({len(printed(folder)) for folder in in_the_middle}) > 20  # and at many moments
 
 
@@ -215,7 +216,7 @@ def test_in_step_with_the_disk_every_record_is_in_the_file_once_it_is_made(tmp_p
             trace.counter("queue", 3, unit="calls")
             assert last().value == 3
             trace.completed_span("decode", start_ns=1, end_ns=2)
-            assert last() == SpanEnded(2, 2)
+            assert last() == SpanRecord(2, 1, "decode", 1, 2)
             trace.output("plan", ["a"])
             assert last() == NodeOutput("plan", None, ["a"])
             trace.flow("draft", source=node.id, target=2)

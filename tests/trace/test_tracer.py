@@ -321,9 +321,7 @@ def test_a_text_is_recorded_once_before_what_refers_to_its_digest(tracer, record
         Content(sha256=sha256(text), text=text),
         SpanStarted(1, None, "chat", 0, {"prompt_sha256": sha256(text), "n": 1}),
         Content(sha256=sha256("b"), text="b"),
-        SpanEnded(
-            1, 0, attributes={"reply_sha256": sha256(text), "other_sha256": sha256("b")}
-        ),
+        SpanEnded(1, 0, attributes={"reply_sha256": sha256(text), "other_sha256": sha256("b")}),
         Instant(None, "kept", 0, {"draft_sha256": sha256(text)}),
     ]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.trace.calls import Call, Interval
 from harness.trace.diagnosis.dependence import needed_calls
 from harness.trace.diagnosis.finding import Evidence, Finding, named
-from harness.trace.diagnosis.intervals import common, length_ns, without
+from harness.trace.diagnosis.intervals import common, length_ns, parts_within, without
 from harness.trace.diagnosis.moves import moves
 from harness.trace.diagnosis.observed import TEXTS_OF_CALLS, Observed
 from harness.trace.diagnosis.timing import busy_ns, ttft
@@ -33,30 +33,32 @@ def serial_client(observed: Observed) -> Finding | None:
     What must wait, may: nodes for the nodes before them, a revise loop's rounds for each other,
     prompts for the replies they hold.
     """
-    alone = _alone(observed.calls)[:TEXTS_OF_CALLS]
-    if len(alone) < LEAST_SERIAL_CALLS:
+    alone = _alone(observed.calls)
+    first = alone[:TEXTS_OF_CALLS]
+    if len(first) < LEAST_SERIAL_CALLS:
         return None
-    # The least time it takes when each call begins as soon as those it needs have ended, and by
-    # how many others each must be preceded.
+    # When each could have ended, had it begun as soon as those it needs had; and its place in the
+    # longest row of calls that it needs.
     ends_ns: list[int] = []
     ranks: list[int] = []
-    for number, (call, needed) in enumerate(zip(alone, needed_calls(observed, alone), strict=True)):
-        if number and call.start_ns - alone[number - 1].end_ns > LONGEST_GAP_NS:
-            needed.add(number - 1)
+    for call, needed in zip(first, _needed_or_paused(observed, first), strict=True):
         ends_ns.append(busy_ns(call) + max((ends_ns[n] for n in needed), default=0))
         ranks.append(1 + max((ranks[n] for n in needed), default=0))
-    lost_ns = sum(map(busy_ns, alone)) - max(ends_ns)
+    # The first calls, whose texts are known, stand for all.
+    lost_share = 1 - max(ends_ns) / max(1, sum(map(busy_ns, first)))
+    lost_ns = round(lost_share * sum(map(busy_ns, alone)))
     (rank, at_once), *_ = Counter(ranks).most_common()
     if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
         return None
-    independent = [call for call, its in zip(alone, ranks, strict=True) if its == rank]
+    independent = [call for call, its in zip(first, ranks, strict=True) if its == rank]
     server = observed.server(independent[0].model)
     nodes = named(call.node for call in independent if call.node)
     return Finding(
         rule="serial-client",
         severity="warning",
         model=server.tag,
-        seen=f"{len(alone)} calls went one after another, and {at_once} of them"
+        seen=f"{len(alone)} calls went one after another, and {at_once} of "
+        + ("them" if first == alone else f"the first {len(first)}")
         + (f" in {nodes}" if nodes else "")
         + " need nothing of each other. All at once they could have saved up to "
         f"{observed.said(lost_ns)}.",
@@ -71,6 +73,15 @@ def serial_client(observed: Observed) -> Finding | None:
         ),
         lost_ns=lost_ns,
     )
+
+
+def _needed_or_paused(observed: Observed, calls: Sequence[Call]) -> Iterator[set[int]]:
+    """Which calls each needs; after a pause, those before it as well."""
+    last_before_pause: set[int] = set()
+    for number, needed in enumerate(needed_calls(observed, calls)):
+        if number and calls[number].start_ns - calls[number - 1].end_ns > LONGEST_GAP_NS:
+            last_before_pause = {number - 1}
+        yield needed | last_before_pause
 
 
 def _alone(calls: Sequence[Call]) -> list[Call]:
@@ -129,9 +140,10 @@ def _idle_server(observed: Observed) -> Finding | None:
             observed.while_counter(model, "waiting", lambda waiting: waiting == 0),
         )
         certain = [Interval(start_ns=i.start_ns, end_ns=i.end_ns - SAMPLE_LAG_NS) for i in idle]
-        waits = {call.id: common([one], certain) for call in calls if (one := ttft(call))}
-        waiting = [call for call in calls if waits.get(call.id)]
-        lost_ns = length_ns(part for parts in waits.values() for part in parts)
+        sent = [(call, one) for call in calls if (one := ttft(call))]
+        waits = parts_within((one for _, one in sent), certain)
+        waiting = [call for (call, _), parts in zip(sent, waits, strict=True) if parts]
+        lost_ns = length_ns(part for parts in waits for part in parts)
         if len(waiting) >= LEAST_IDLE_CALLS and observed.matters(lost_ns):
             return Finding(
                 rule="idle-device",

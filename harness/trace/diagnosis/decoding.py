@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.trace.calls import Call
 from harness.trace.diagnosis.finding import Evidence, Finding, said_ns
-from harness.trace.diagnosis.intervals import common, depths, length_ns
+from harness.trace.diagnosis.intervals import common, length_ns, mean_depths
 from harness.trace.diagnosis.moves import moves
 from harness.trace.diagnosis.observed import Observed, worst_model
 from harness.trace.diagnosis.timing import decoding
@@ -163,21 +163,9 @@ def _company(calls: Sequence[Call]) -> Mapping[int, float]:
 
     By the call's span; itself included.
     """
-    levels = depths(decoding(calls))
-    company: dict[int, float] = {}
-    first = 0
-    decodes = {call.id: call.phases["decode"][0] for call in calls if call.phase_ns("decode")}
-    for number, decode in sorted(decodes.items(), key=lambda pair: pair[1].start_ns):
-        while levels[first][0].end_ns <= decode.start_ns:
-            first += 1
-        weighed = 0
-        for stretch, depth in levels[first:]:
-            if stretch.start_ns >= decode.end_ns:
-                break
-            overlap_ns = min(stretch.end_ns, decode.end_ns) - max(stretch.start_ns, decode.start_ns)
-            weighed += overlap_ns * depth
-        company[number] = weighed / decode.duration_ns
-    return company
+    answered = [call for call in calls if call.phase_ns("decode") > 0]
+    depths = mean_depths([call.phases["decode"][0] for call in answered])
+    return {call.id: depth for call, depth in zip(answered, depths, strict=True)}
 
 
 def _itl_ns(call: Call) -> int:

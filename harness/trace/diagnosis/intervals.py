@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from harness.trace.calls import Interval
 
@@ -43,6 +45,26 @@ def common(some: Iterable[Interval], others: Iterable[Interval]) -> list[Interva
     return shared
 
 
+def parts_within(
+    windows: Iterable[Interval], stretches: Iterable[Interval]
+) -> list[list[Interval]]:
+    """For each window, what of the stretches lies in it."""
+    joined = union(stretches)
+    starts = [one.start_ns for one in joined]
+    parts = []
+    for window in windows:
+        inside: list[Interval] = []
+        at = max(0, bisect_right(starts, window.start_ns) - 1)
+        while at < len(joined) and joined[at].start_ns < window.end_ns:
+            start_ns = max(window.start_ns, joined[at].start_ns)
+            end_ns = min(window.end_ns, joined[at].end_ns)
+            if start_ns < end_ns:
+                inside.append(Interval(start_ns=start_ns, end_ns=end_ns))
+            at += 1
+        parts.append(inside)
+    return parts
+
+
 def without(some: Iterable[Interval], others: Iterable[Interval]) -> list[Interval]:
     """The first less the second."""
     mine = union(some)
@@ -66,6 +88,24 @@ def depths(intervals: Iterable[Interval]) -> list[tuple[Interval, int]]:
             stretches.append((Interval(start_ns=since_ns, end_ns=time_ns), depth))
         depth, since_ns = depth + step, time_ns
     return stretches
+
+
+def mean_depths(intervals: Sequence[Interval]) -> list[float]:
+    """For each interval, how many of them lie over it on average; itself included, so 1 at least.
+
+    Args:
+        intervals: None of them empty.
+    """
+    levels = depths(intervals)
+    starts = [stretch.start_ns for stretch, _ in levels]
+    areas = [0, *accumulate(stretch.duration_ns * depth for stretch, depth in levels)]
+
+    def area_until(time_ns: int) -> int:
+        at = bisect_right(starts, time_ns) - 1
+        stretch, depth = levels[at]
+        return areas[at] + depth * (min(time_ns, stretch.end_ns) - stretch.start_ns)
+
+    return [(area_until(i.end_ns) - area_until(i.start_ns)) / i.duration_ns for i in intervals]
 
 
 def _gaps(taken: Sequence[Interval], start_ns: int, end_ns: int) -> list[Interval]:

@@ -25,6 +25,9 @@ HISTORY_CALLS = 4
 LITTLE_CACHED = 0.2
 """Less of a prompt than this was cached: about nothing, a chat template apart."""
 
+LOOKED_BACK = 32
+"""Calls before one among which its predecessor is looked for."""
+
 MOSTLY = 0.5
 """More than half."""
 
@@ -44,12 +47,13 @@ def _drifting_of(observed: Observed, model: str, calls: Sequence[Call]) -> Findi
     pairs = [pair for pair in _successive(calls) if _uncached(pair[1])]
     if not any(observed.text(call, "prompt_sha256") for call in calls):
         return _drifting_unseen(observed, model, pairs)
+    compared = _compared(observed, pairs)
     drifted = [
         (call, like)
-        for call, like in _compared(observed, pairs)
+        for call, like in compared
         if like.shared_share >= MOSTLY and like.prefix_share < MOSTLY * like.shared_share
     ]
-    lost_ns = sum(
+    lost_ns = _for_all(pairs, compared) * sum(
         call.phase_ns("prefill") * (like.shared_share - like.prefix_share) for call, like in drifted
     )
     if len(drifted) < LEAST_PAIRS or not observed.matters(lost_ns):
@@ -127,8 +131,11 @@ def _uncached_prefix_of(observed: Observed, model: str, calls: Sequence[Call]) -
         for earlier, later in _successive(calls)
         if later.count("cached_tokens") is not None and _uncached(later)
     ]
-    same = [pair for pair in _compared(observed, pairs) if pair[1].prefix_share >= MOSTLY]
-    lost_ns = sum(call.phase_ns("prefill") * like.prefix_share for call, like in same)
+    compared = _compared(observed, pairs)
+    same = [pair for pair in compared if pair[1].prefix_share >= MOSTLY]
+    lost_ns = _for_all(pairs, compared) * sum(
+        call.phase_ns("prefill") * like.prefix_share for call, like in same
+    )
     if len(same) < LEAST_PAIRS or not observed.matters(lost_ns):
         return None
     share = statistics.median(like.prefix_share for _, like in same)
@@ -152,23 +159,21 @@ def _uncached_prefix_of(observed: Observed, model: str, calls: Sequence[Call]) -
 def resent_history(observed: Observed) -> Finding | None:
     """A conversation whose every turn sends all the earlier ones, and the server reads them all."""
     turns = max(_conversations(observed), key=_resent_tokens, default=[])
-    pairs = list(pairwise(turns))
     resent = _resent_tokens(turns)
-    lost_ns = sum(
-        later.phase_ns("prefill") * _input_tokens(earlier) / _input_tokens(later)
-        for earlier, later in pairs
-    )
+    cached = sum(map(_cached_tokens, turns[1:]))
+    read_again = max(0, resent - cached)
+    read = sum(map(_input_tokens, turns[1:])) - cached
+    lost_ns = sum(turn.phase_ns("prefill") for turn in turns[1:]) * read_again / max(1, read)
     if len(turns) < HISTORY_CALLS or not observed.matters(lost_ns):
         return None
-    cached = sum(later.count("cached_tokens") or 0 for _, later in pairs)
     model = turns[0].model
     return Finding(
         rule="resent-history",
         severity="warning",
         model=model,
         seen=f"{len(turns)} calls to '{model}' sent their whole history each time: prompts grew "
-        f"from {_input_tokens(turns[0])} to {_input_tokens(turns[-1])} tokens. {resent:.0f} tokens "
-        f"were sent again, and {cached:.0f} of them came out of the prefix cache; reading the "
+        f"from {_input_tokens(turns[0])} to {_input_tokens(turns[-1])} tokens. {resent} tokens "
+        f"were sent again, and {cached} of them came out of the prefix cache; reading the "
         f"others again took {observed.said(lost_ns)}.",
         evidence=Evidence.of(turns, calls=len(turns), resent_tokens=resent, cached_tokens=cached),
         meaning="A stateless client: each turn costs all the turns before it, unless the server "
@@ -194,8 +199,7 @@ def _conversations(observed: Observed) -> list[list[Call]]:
         calls
         for calls in groups.values()
         if all(_continues(observed, earlier, later) for earlier, later in pairwise(calls))
-        and sum(call.count("cached_tokens") or 0 for call in calls[1:])
-        < MOSTLY * _resent_tokens(calls)
+        and sum(map(_cached_tokens, calls[1:])) < MOSTLY * _resent_tokens(calls)
     ]
 
 
@@ -218,14 +222,14 @@ def _resent_tokens(turns: Sequence[Call]) -> int:
 def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
     """Each call with a long prompt, after the last one that had been answered when it was sent.
 
-    Only of the same role: others have other prompts.
+    Only of the same role in the same node: others have other prompts.
     """
     pairs = []
     for number, later in enumerate(calls):
         before = [
             call
-            for call in calls[max(0, number - 32) : number]
-            if call.end_ns <= later.start_ns and call.role == later.role
+            for call in calls[max(0, number - LOOKED_BACK) : number]
+            if call.end_ns <= later.start_ns and (call.role, call.node) == (later.role, later.node)
         ]
         if before and _input_tokens(later) >= LONG_PROMPT_TOKENS:
             pairs.append((before[-1], later))
@@ -244,6 +248,11 @@ def _compared(
     return compared
 
 
+def _for_all(pairs: Sequence[object], compared: Sequence[object]) -> float:
+    """By how much to multiply: the first calls, whose texts are known, stand for all."""
+    return len(pairs) / max(1, len(compared))
+
+
 def _cached(found: Sequence[tuple[Call, Likeness]]) -> str:
     """What of these prompts came out of the cache, for people."""
     cached = [call.count("cached_tokens") for call, _ in found]
@@ -254,7 +263,11 @@ def _cached(found: Sequence[tuple[Call, Likeness]]) -> str:
 
 
 def _uncached(call: Call) -> bool:
-    return (call.count("cached_tokens") or 0) <= LITTLE_CACHED * _input_tokens(call)
+    return _cached_tokens(call) <= LITTLE_CACHED * _input_tokens(call)
+
+
+def _cached_tokens(call: Call) -> int:
+    return call.count("cached_tokens") or 0
 
 
 def _input_tokens(call: Call) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.trace.calls import Call, Interval
-from harness.trace.diagnosis.intervals import common, depths, union
+from harness.trace.diagnosis.intervals import depths, parts_within, union
 from harness.trace.diagnosis.observed import Observed
 
 
@@ -69,10 +69,10 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
         full = _full_house(calls)
     else:
         full = observed.while_counter(model, "waiting", lambda waiting: waiting > 0)
-    waits = {number: common([one], full) for number, one in sent.items()}
+    waits = zip(sent.items(), parts_within(sent.values(), full), strict=True)
     return {
-        number: Interval(start_ns=sent[number].start_ns, end_ns=parts[-1].end_ns)
-        for number, parts in waits.items()
+        number: Interval(start_ns=one.start_ns, end_ns=parts[-1].end_ns)
+        for (number, one), parts in waits
         if parts
     }
 

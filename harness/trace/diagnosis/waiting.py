@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.trace.calls import Call, Interval
 from harness.trace.diagnosis.finding import Evidence, Finding, said_ns
-from harness.trace.diagnosis.intervals import common, depths, length_ns
+from harness.trace.diagnosis.intervals import common, depths, length_ns, parts_within
 from harness.trace.diagnosis.moves import moves
 from harness.trace.diagnosis.observed import LEAST_LOST_NS, Observed, worst_model
 from harness.trace.diagnosis.timing import (
@@ -112,11 +112,12 @@ def _convoy_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding
     reply = decodes[head.id]
     if reply.duration_ns < LONG_FACTOR * statistics.median(d.duration_ns for d in decodes.values()):
         return None
+    behind = {number: one for number, one in sent.items() if one.end_ns >= reply.end_ns}
+    parts_alone = parts_within(behind.values(), common([reply], alone))
     waits = {
         number: parts
-        for number, one in sent.items()
-        if one.end_ns >= reply.end_ns
-        and length_ns(parts := common(common([one], [reply]), alone)) >= least_ns
+        for number, parts in zip(behind, parts_alone, strict=True)
+        if length_ns(parts) >= least_ns
     }
     lost_ns = length_ns(part for parts in waits.values() for part in parts)
     if len(waits) < LEAST_QUEUED or not observed.matters(lost_ns):

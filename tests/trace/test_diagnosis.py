@@ -1,0 +1,283 @@
+"""Runs with one fault planted in them, runs without any, and real ones: what is said of each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import planted_runs
+import pytest
+from planted_runs import FAULTS, HEALTHY, Make, PlantedRun
+from sample_runs import record_eventful_run
+
+from harness.trace import Journal, RunEnded, RunStarted
+from harness.trace.diagnosis import LAYERS, RULES, Finding, diagnose
+from harness.trace.records import encode
+
+RECORDED = Path(__file__).parent / "recorded_runs"
+RECORDED_RUNS: list[tuple[str, set[str], set[str]]] = [
+    ("cold_start", {"cold-start"}, set()),
+    ("swap_thrash", {"swap-thrash"}, {"cold-start"}),
+    ("drifting_prefix", {"drifting-prefix"}, set()),
+    ("steady_prefix", set(), {"cold-start"}),
+    ("revise_loop", set(), {"cold-start"}),
+    ("serial_client", {"serial-client"}, set()),
+    ("parallel_client", set(), set()),
+    ("queueing", {"queueing"}, set()),
+]
+"""Made by record_runs.py: what must be said of each, and what may be."""
+
+
+def found(run: PlantedRun, directory: Path) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in diagnose(run.journal(directory))}
+
+
+@pytest.mark.parametrize(
+    ("make", "rule", "beside"), [pytest.param(*fault, id=fault[0].__name__) for fault in FAULTS]
+)
+def test_the_planted_fault_is_named_and_no_other(
+    make: Make, rule: str, beside: set[str], tmp_path: Path
+) -> None:
+    findings = found(make(), tmp_path)
+
+    assert rule in findings
+    assert findings.keys() <= {rule} | beside
+
+
+@pytest.mark.parametrize("make", HEALTHY, ids=lambda make: make.__name__)
+def test_nothing_is_said_of_a_healthy_run(make: Make, tmp_path: Path) -> None:
+    assert found(make(), tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "beside"), [pytest.param(*run, id=run[0]) for run in RECORDED_RUNS]
+)
+def test_a_recorded_run_is_diagnosed_as_what_it_was_made_to_show(
+    name: str, expected: set[str], beside: set[str]
+) -> None:
+    rules = {finding.rule for finding in diagnose(Journal(RECORDED / f"{name}.jsonl"))}
+
+    assert expected <= rules <= expected | beside
+
+
+def test_recorded_runs_are_small_and_tell_nothing_of_their_machine() -> None:
+    paths = {path.stem: path for path in RECORDED.glob("*.jsonl")}
+
+    assert paths.keys() == {name for name, _, _ in RECORDED_RUNS}
+    for path in paths.values():
+        text = path.read_text(encoding="utf-8")
+        assert len(text) < 60_000
+        assert not [place for place in ("/tmp", "/home", "/root", "/work") if place in text]
+
+
+def test_every_rule_has_a_run_in_which_it_is_the_planted_fault() -> None:
+    # A run that did not end has no calls to plant anything in: see below.
+    assert {rule for _, rule, _ in FAULTS} | {"failed-run"} == RULES.keys()
+
+
+@pytest.mark.parametrize("make", [fault[0] for fault in FAULTS], ids=lambda make: make.__name__)
+def test_a_finding_says_what_it_means_where_to_look_and_what_to_change(
+    make: Make, tmp_path: Path
+) -> None:
+    run = make()
+    journal = run.journal(tmp_path)
+    spans = {span.id for span in journal.spans()}
+
+    for finding in diagnose(journal):
+        assert finding.rule in RULES
+        assert finding.layer in LAYERS
+        assert finding.seen.endswith(".") or finding.severity == "error"
+        assert finding.meaning.endswith(".")
+        assert finding.move
+        assert "{" not in "".join(finding.move).replace("each={...}", "")
+        assert set(finding.evidence.spans) <= spans
+        assert finding.evidence.figures
+        assert finding.lost_ns is None or 0 <= finding.lost_ns <= journal.duration_ns
+
+
+def test_errors_come_first_and_then_what_took_the_most_time(tmp_path: Path) -> None:
+    run = planted_runs.swap_thrash()
+    run.failed_call(100, 5, "AuthenticationFailed: large: no key", model="large")
+
+    findings = diagnose(run.journal(tmp_path))
+
+    assert [f.rule for f in findings] == ["failed-calls", "swap-thrash", "cold-start"]
+    assert (findings[1].lost_ns or 0) > (findings[2].lost_ns or 0)
+
+
+def test_a_fault_that_costs_next_to_nothing_is_not_worth_saying(tmp_path: Path) -> None:
+    run = planted_runs.cold_start()
+    assert "cold-start" in found(run, tmp_path)
+
+    run.node("long work", 4000, 80_000)
+    assert found(run, tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("backend", "flag"),
+    [
+        ("embedded", "[endpoints.small] in harness.toml: more slots (4)"),
+        ("llamacpp", "-np"),
+        ("vllm", "--max-num-seqs"),
+        ("ollama", "OLLAMA_NUM_PARALLEL"),
+    ],
+)
+def test_what_to_change_is_said_in_the_words_of_the_server_in_question(
+    backend: str, flag: str, tmp_path: Path
+) -> None:
+    run = planted_runs.queueing()
+    run.endpoint("small", backend=backend)
+
+    assert flag in found(run, tmp_path)["queueing"].move[0]
+
+
+def test_a_server_of_unknown_kind_gets_general_advice(tmp_path: Path) -> None:
+    run = planted_runs.queueing()
+    run.endpoint("small", backend="litellm")
+
+    assert found(run, tmp_path)["queueing"].move[0].startswith("or make fewer calls")
+
+
+def test_it_is_said_where_calls_queued(tmp_path: Path) -> None:
+    server = found(planted_runs.queueing(), tmp_path)["queueing"]
+    budget = found(planted_runs.budget_wait(), tmp_path)["budget-wait"]
+
+    assert "in the server, not here" in server.seen
+    assert "in this process, not in the server" in budget.seen
+
+
+def test_a_queue_that_is_only_inferred_is_a_hint(tmp_path: Path) -> None:
+    finding = found(planted_runs.queueing_unsaid(), tmp_path)["queueing"]
+
+    assert finding.severity == "hint"
+    assert "does not say so" in finding.meaning
+
+
+def test_a_queue_behind_a_full_kv_cache_needs_room_not_places(tmp_path: Path) -> None:
+    finding = found(planted_runs.queueing_for_kv(), tmp_path)["queueing"]
+
+    assert "KV cache 97% full" in finding.seen
+    assert "--kv-cache-dtype" in finding.move[0]
+
+
+def test_models_that_push_each_other_out_are_told_how_much_room_they_need(tmp_path: Path) -> None:
+    finding = found(planted_runs.swap_thrash(), tmp_path)["swap-thrash"]
+
+    assert '[budget] capacity = "300 MiB"' in finding.move[0]
+    assert finding.evidence.figures["reloads"] == 4
+
+
+def test_the_place_where_prompts_begin_to_differ_is_shown(tmp_path: Path) -> None:
+    finding = found(planted_runs.drifting_prefix(), tmp_path)["drifting-prefix"]
+
+    assert "line 2, character 10: 'It is 10:07.' became 'It is 10:17.'" in finding.seen
+    assert "0 of their 4800 tokens were cached" in finding.seen
+
+
+def test_without_texts_a_drifting_prefix_is_a_hint_that_shows_nothing(tmp_path: Path) -> None:
+    findings = found(planted_runs.drifting_prefix(texts=False), tmp_path)
+
+    assert findings["drifting-prefix"].severity == "hint"
+    assert "not recorded" in findings["drifting-prefix"].meaning
+
+
+def test_where_the_server_does_not_count_cached_tokens_the_texts_still_tell(
+    tmp_path: Path,
+) -> None:
+    finding = found(planted_runs.drifting_prefix(cached_tokens=None), tmp_path)["drifting-prefix"]
+
+    assert "the server does not say" in finding.seen
+
+
+def test_texts_that_no_server_counts_and_nobody_recorded_tell_nothing(tmp_path: Path) -> None:
+    run = planted_runs.drifting_prefix(texts=False, cached_tokens=None)
+
+    assert found(run, tmp_path).keys() == {"prefill-bound"}
+
+
+def test_calls_of_one_function_are_not_called_serial_when_their_texts_are_unknown(
+    tmp_path: Path,
+) -> None:
+    assert "serial-client" not in found(planted_runs.loop_without_texts(), tmp_path)
+
+
+def test_a_chain_that_only_repeats_what_it_was_given_is_still_a_chain(tmp_path: Path) -> None:
+    """A model may reply with a piece of its prompt, round after round."""
+    run = PlantedRun()
+    node, at_ms, text = run.node("chain", 0, 3000), 0, "nothing yet"
+    for number in range(10):
+        prompt = f"{planted_runs.DOCUMENT}\n\nSo far: {text}\n\nIt is {number} o'clock. Go on."
+        text = "Line 3 of the handbook says what to do in case 3."
+        at_ms = run.call(at_ms, parent=node, prompt=prompt, reply=text).end_ms
+
+    assert found(run, tmp_path) == {}
+
+
+def test_replies_taken_from_a_shared_document_do_not_make_a_chain(tmp_path: Path) -> None:
+    run = PlantedRun()
+    node, at_ms = run.node("answers", 0, 3000), 0
+    for number in range(10):
+        prompt = f"{planted_runs.DOCUMENT}\n\nWhat about case {number}?"
+        reply = f"Line {number} of the handbook says what to do in case {number}."
+        at_ms = run.call(at_ms, parent=node, prompt=prompt, reply=reply).end_ms
+
+    assert found(run, tmp_path).keys() == {"serial-client"}
+
+
+def test_a_run_that_ended_in_an_error_of_its_own_is_not_called_healthy(tmp_path: Path) -> None:
+    path = tmp_path / "failed.jsonl"
+    started = RunStarted(1, "20260102T030405Z-00", "planted", 0, 0, 1)
+    ended = RunEnded(5, "error", "NodeFailed: node 'text' failed: division by zero")
+    path.write_bytes(encode(started) + encode(ended))
+
+    (finding,) = diagnose(Journal(path))
+
+    assert finding.rule == "failed-run"
+    assert "division by zero" in finding.seen
+
+
+def test_a_killed_run_is_diagnosed_as_far_as_it_got(tmp_path: Path) -> None:
+    planted_runs.cold_start().journal(tmp_path)
+    path = tmp_path / "planted.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+    findings = diagnose(Journal(path))
+
+    assert [finding.rule for finding in findings] == ["cold-start", "failed-run"]
+    assert findings[1].severity == "hint"
+
+
+def test_a_failed_call_explains_the_failed_run(tmp_path: Path) -> None:
+    journal = planted_runs.out_of_memory_at_start().journal(tmp_path)
+    lines = journal.path.read_bytes().splitlines(keepends=True)
+    journal.path.write_bytes(b"".join(lines[:-1]) + encode(RunEnded(9, "error", "NodeFailed: …")))
+
+    assert [finding.rule for finding in diagnose(Journal(journal.path))] == [
+        "out-of-memory-at-start"
+    ]
+
+
+def test_a_damaged_file_is_not_taken_for_want_of_memory(tmp_path: Path) -> None:
+    run = PlantedRun()
+    run.failed_call(0, 5, "ModelFileInvalid: a.gguf: there is no such file; set path")
+
+    (finding,) = diagnose(run.journal(tmp_path))
+
+    assert finding.rule == "failed-calls"
+    assert finding.move == ("check path under [endpoints.small]",)
+
+
+def test_a_run_whose_spans_lack_what_calls_usually_have_is_read_all_the_same(
+    tmp_path: Path,
+) -> None:
+    trace = record_eventful_run(tmp_path)
+    journal = trace.journal()
+    assert journal is not None
+
+    diagnose(journal)
+
+
+def test_figures_are_numbers_that_json_can_hold(tmp_path: Path) -> None:
+    for make, _, _ in FAULTS:
+        for finding in diagnose(make().journal(tmp_path)):
+            json.dumps(dict(finding.evidence.figures), allow_nan=False)

@@ -1,0 +1,131 @@
+"""The arithmetic under the rules: stretches of time against a naive count, and texts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_runs import steady
+
+from harness.trace.calls import Interval
+from harness.trace.diagnosis.finding import counted, named, said_ns
+from harness.trace.diagnosis.intervals import (
+    common,
+    depths,
+    length_ns,
+    mean_depths,
+    parts_within,
+    union,
+    without,
+)
+from harness.trace.diagnosis.texts import likeness, needed_replies
+
+
+def interval(start_ns: int, end_ns: int) -> Interval:
+    return Interval(start_ns=start_ns, end_ns=end_ns)
+
+
+intervals = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 12)).map(lambda p: interval(p[0], p[0] + p[1])),
+    max_size=8,
+)
+not_empty = intervals.map(lambda some: [one for one in some if one.duration_ns])
+
+
+def moments(some: list[Interval]) -> set[int]:
+    """Every nanosecond that one of them covers: the naive way."""
+    return {ns for one in some for ns in range(one.start_ns, one.end_ns)}
+
+
+@steady
+@given(intervals, intervals)
+def test_stretches_are_as_a_naive_count_has_them(some, others):
+    assert moments(union(some)) == moments(some)
+    assert length_ns(some) == len(moments(some))
+    assert moments(common(some, others)) == moments(some) & moments(others)
+    assert moments(without(some, others)) == moments(some) - moments(others)
+    assert [moments(parts) for parts in parts_within(some, others)] == [
+        moments([one]) & moments(others) for one in some
+    ]
+
+
+@steady
+@given(not_empty)
+def test_depths_are_as_a_naive_count_has_them(some):
+    over = {ns: sum(one.start_ns <= ns < one.end_ns for one in some) for ns in moments(some)}
+
+    assert {
+        ns: depth
+        for stretch, depth in depths(some)
+        for ns in range(stretch.start_ns, stretch.end_ns)
+    } == over
+    assert mean_depths(some) == pytest.approx(
+        [sum(over[ns] for ns in moments([one])) / one.duration_ns for one in some]
+    )
+
+
+DOCUMENT = "".join(f"Clause {n}: whoever signs here, signs for {n * n} others. " for n in range(40))
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "prefix_share", "shared_share"),
+    [
+        pytest.param(DOCUMENT, DOCUMENT, 1, 1, id="the same"),
+        pytest.param(f"10:01\n{DOCUMENT}", f"11:02\n{DOCUMENT}", 0, 1, id="early difference"),
+        pytest.param(f"{DOCUMENT}\n10:01", f"{DOCUMENT}\n11:02", 1, 1, id="late difference"),
+        pytest.param("abc" * 900, "xyz" * 900, 0, 0, id="nothing in common"),
+        pytest.param(DOCUMENT, "short", 0, 0, id="a short one"),
+        pytest.param("", "", 0, 0, id="empty"),
+    ],
+)
+def test_likeness_is_what_a_cache_serves_and_what_it_could(
+    earlier, later, prefix_share, shared_share
+):
+    like = likeness(earlier, later)
+
+    assert like.prefix_share == pytest.approx(prefix_share, abs=0.07)
+    assert like.shared_share == pytest.approx(shared_share, abs=0.07)
+
+
+def test_small_pieces_in_common_are_not_worth_caching():
+    earlier = "".join(f"Item {n} of the list is called {n}. " for n in range(100))
+    later = earlier.replace("Item", "Thing")
+
+    assert likeness(earlier, later).shared_share == 0
+
+
+REPLY = "It was the best of times, and no one had noticed."
+
+
+@pytest.mark.parametrize(
+    ("prompts", "replies", "needed"),
+    [
+        pytest.param(["a?", f"On: {REPLY}"], [REPLY, ""], [set(), {0}], id="quoted"),
+        pytest.param(["a?", f"{REPLY[:30]}…"], [REPLY, ""], [set(), {0}], id="a part"),
+        pytest.param([f"{REPLY} a?", f"{REPLY} b?"], [REPLY, REPLY], [set(), set()], id="given"),
+        pytest.param(["a?", "b?"], [REPLY, REPLY], [set(), set()], id="unused"),
+        pytest.param(["a?", "Is 42 right?"], ["42", "yes"], [set(), {0}], id="short"),
+        pytest.param(["a or b?", "c or b?"], ["b", ""], [set(), set()], id="short, given"),
+        pytest.param(["a?", "b?"], ["", ""], [set(), set()], id="empty"),
+    ],
+)
+def test_a_prompt_needs_the_replies_it_holds_something_of(prompts, replies, needed):
+    assert needed_replies(prompts, replies) == needed
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (said_ns(210_400_000), "210 ms"),
+        (said_ns(4_321_000_000), "4.3 s"),
+        (counted(1, "call"), "1 call"),
+        (counted(3, "call"), "3 calls"),
+        (named([]), ""),
+        (named(["a", "a"]), "'a'"),
+        (named(["a", "b"]), "'a' and 'b'"),
+        (named(["a", "b", "c"]), "'a', 'b' and 'c'"),
+        (named(["a", "b", "c", "d", "e"]), "'a', 'b', 'c' and 2 more"),
+    ],
+)
+def test_numbers_and_names_read_well(said, text):
+    assert said == text
