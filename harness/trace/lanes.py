@@ -139,8 +139,11 @@ def _nest(lane: Lane, here: _Slice, start_ns: int, parent: int | None) -> bool:
         if around.id == parent:
             if not (around.free_ns <= start_ns < around.until_ns and here.end_ns <= around.end_ns):
                 return False
-            lane.ended = [one.end_ns for one in reversed(stack[depth + 1 :])]
-            del stack[depth + 1 :]
+            if depth + 1 < len(stack):
+                lane.ended = [one.end_ns for one in reversed(stack[depth + 1 :])]
+                del stack[depth + 1 :]
+            else:
+                lane.ended = _OVER
             around.free_ns = here.until_ns
             stack.append(here)
             return True

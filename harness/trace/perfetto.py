@@ -18,7 +18,16 @@ from pathlib import Path
 
 from harness.trace.journal_reader import Journal
 from harness.trace.lanes import Lane, Lanes
-from harness.trace.protobuf import double, fixed64, integer, message, tag, text, varint
+from harness.trace.protobuf import (
+    SHORT_VARINTS,
+    double,
+    fixed64,
+    integer,
+    message,
+    tag,
+    text,
+    varint,
+)
 from harness.trace.records import Attributes, CounterSet, Instant, SpanRecord
 from harness.trace.timeline import flow_ends, lane_title, span_arguments, title, track_rank
 from harness.trace.whole_file import whole_file
@@ -86,6 +95,9 @@ class _Packets:
         fresh = self._fresh = list[bytes]()
         self._categories, self._names = _Interned(1, fresh), _Interned(2, fresh)
         self._keys, self._texts = _Interned(3, fresh), _Interned(29, fresh)
+        # What was encoded once: annotations of words, and the beginnings of those of integers.
+        self._said: dict[tuple[str, str], bytes] = {}
+        self._integers: dict[str, bytes] = {}
 
     def all(self) -> Iterator[bytes]:
         yield message(1, _SEQUENCE + _STATE_BEGINS)
@@ -123,7 +135,7 @@ class _Packets:
 
     def _end(self, lane: Lane, end_ns: int) -> bytes:
         body = _TIMESTAMP + varint(end_ns - self._origin_ns) + self._tracks.ends[lane.number]
-        return _PACKET + varint(len(body)) + body
+        return _PACKET + SHORT_VARINTS[len(body)] + body
 
     def _count(self, counter: CounterSet) -> Iterator[bytes]:
         lane = self._lanes.of(counter.span, counter.track)
@@ -155,10 +167,29 @@ class _Packets:
         """Every attribute as a DebugAnnotation; what has no value has no annotation."""
         parts = []
         for key, value in attributes.items():
-            if value is not None:
-                body = self._annotation(key, value)
-                parts.append(_ANNOTATION + varint(len(body)) + body)
+            if type(value) is int and value in _INT64:
+                body = (self._integers.get(key) or self._integer(key)) + varint(value)
+                parts.append(_ANNOTATION + SHORT_VARINTS[len(body)] + body)
+            elif type(value) is str:
+                # Most are words that recur.
+                parts.append(self._said.get((key, value)) or self._word(key, value))
+            elif value is not None:
+                parts.append(message(4, self._annotation(key, value)))
         return b"".join(parts)
+
+    def _integer(self, key: str) -> bytes:
+        """All of an integer's annotation but its value."""
+        beginning = (self._keys.field(_KEY, key) or text(10, key)) + _INTEGER
+        if len(self._integers) < _MOST:
+            self._integers[key] = beginning
+        return beginning
+
+    def _word(self, key: str, value: str) -> bytes:
+        """A text's whole annotation."""
+        whole = message(4, self._annotation(key, value))
+        if len(value) <= _SHORT and len(self._said) < _MOST:
+            self._said[key, value] = whole
+        return whole
 
     def _annotation(self, key: str, value: object) -> bytes:
         return (self._keys.field(_KEY, key) or text(10, key)) + self._value(value)

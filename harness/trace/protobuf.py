@@ -10,7 +10,8 @@ from __future__ import annotations
 import struct
 
 _DIGIT = 1 << 14
-_LAST = [bytes([n]) if n < 128 else bytes([n & 127 | 128, n >> 7]) for n in range(_DIGIT)]
+SHORT_VARINTS = [bytes([n]) if n < 128 else bytes([n & 127 | 128, n >> 7]) for n in range(_DIGIT)]
+"""The varints of the integers below 2**14, by integer: to look one up is faster than to call."""
 _MORE = [bytes([n & 127 | 128, n >> 7 | 128]) for n in range(_DIGIT)]
 _UINT64 = (1 << 64) - 1
 
@@ -18,13 +19,13 @@ _UINT64 = (1 << 64) - 1
 def varint(number: int) -> bytes:
     """An integer, seven bits a byte; negative ones as 64 bits of two's complement."""
     if 0 <= number < _DIGIT:
-        return _LAST[number]
+        return SHORT_VARINTS[number]
     number &= _UINT64
     digits = b""
     while number >= _DIGIT:
-        digits += _MORE[number % _DIGIT]
-        number //= _DIGIT
-    return digits + _LAST[number]
+        digits += _MORE[number & _DIGIT - 1]
+        number >>= 14
+    return digits + SHORT_VARINTS[number]
 
 
 def tag(field: int, wire_type: int) -> bytes:

@@ -241,16 +241,18 @@ def decode(line: bytes) -> Record:
         kind = values["kind"]
         if kind == "span":
             # As below, in half the time: most lines of a long journal are these.
-            return SpanRecord(
+            get = values.get
+            fields = (
                 values["id"],
                 values["parent"],
                 values["name"],
                 values["start_ns"],
                 values["end_ns"],
-                values.get("status", "ok"),
-                values.get("error"),
-                values.get("attributes", _NONE),
+                get("status", "ok"),
+                get("error"),
+                get("attributes", _NONE),
             )
+            return tuple.__new__(SpanRecord, fields)
         cls = _CLASSES[kind]
         return cls(**{name: values[name] for name in cls._fields if name in values})
     except (KeyError, TypeError, AttributeError) as error:

@@ -135,7 +135,7 @@ def test_a_server_of_unknown_kind_gets_general_advice(tmp_path: Path) -> None:
     run = planted_runs.queueing()
     run.endpoint("small", backend="litellm")
 
-    assert found(run, tmp_path)["queueing"].move[0].startswith("or make fewer calls")
+    assert found(run, tmp_path)["queueing"].move[0].startswith("make fewer calls")
 
 
 def test_it_is_said_where_calls_queued(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.trace.calls import Call, Interval
 from harness.trace.diagnosis.dependence import needed_calls
-from harness.trace.diagnosis.finding import Evidence, Finding, named
+from harness.trace.diagnosis.finding import MOST_SPANS, Evidence, Finding, named
 from harness.trace.diagnosis.intervals import common, length_ns, parts_within, without
 from harness.trace.diagnosis.moves import moves
 from harness.trace.diagnosis.observed import TEXTS_OF_CALLS, Observed
@@ -68,7 +68,7 @@ def serial_client(observed: Observed) -> Finding | None:
         layer="L6",
         move=(
             "make it a mapped node, which runs once per item: @pipeline.node(each={...})",
-            "or make the calls of one function together: asyncio.gather, or a task group",
+            "make the calls of one function together: asyncio.gather, or a task group",
             *(moves("answer more at once", server) if server.backend == "embedded" else ()),
         ),
         lost_ns=lost_ns,
@@ -100,7 +100,7 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
 def idle_device(observed: Observed) -> Finding | None:
     """Work waited in the client while no server had anything to do."""
     for_place = _waits_for_a_place(observed)
-    idle_ns = length_ns(without(for_place, observed.calls))
+    idle_ns = length_ns(without(for_place.values(), observed.calls))
     if len(for_place) >= LEAST_IDLE_CALLS and observed.matters(idle_ns):
         return Finding(
             rule="idle-device",
@@ -108,28 +108,32 @@ def idle_device(observed: Observed) -> Finding | None:
             model=None,
             seen=f"{len(for_place)} calls of nodes were ready and waited for a place, while not "
             f"one call to a model was under way ({observed.said(idle_ns)}).",
-            evidence=Evidence(figures={"waiting_node_calls": len(for_place)}),
+            evidence=Evidence(
+                spans=tuple(for_place)[:MOST_SPANS],
+                figures={"waiting_node_calls": len(for_place)},
+            ),
             meaning="A limit in the client: nodes that do something else than call a model hold "
             "all the places that the run has for nodes.",
             layer="L6",
             move=(
-                "keep slow work that is no model call out of nodes that call models",
-                "or raise parallel_calls, the number of node calls that may be under way",
+                "make the nodes that call no model faster, or fewer at once: each holds one of "
+                "the places that all nodes share while it is under way",
             ),
             lost_ns=idle_ns,
         )
     return _idle_server(observed)
 
 
-def _waits_for_a_place(observed: Observed) -> list[Interval]:
-    """From when each node's call had all it needed to when it began."""
-    waits = []
+def _waits_for_a_place(observed: Observed) -> dict[int, Interval]:
+    """From when each node's call had all it needed to when it began, by its span."""
+    waits = {}
     for span, began in observed.nodes.items():
         sources = [observed.nodes[s] for s in observed.sources.get(span, ()) if s in observed.nodes]
         if sources:
             ready_ns = max(source.end_ns for source in sources)
-            waits.append(Interval(start_ns=ready_ns, end_ns=began.start_ns))
-    return [wait for wait in waits if wait.duration_ns > 0]
+            if ready_ns < began.start_ns:
+                waits[span] = Interval(start_ns=ready_ns, end_ns=began.start_ns)
+    return waits
 
 
 def _idle_server(observed: Observed) -> Finding | None:

@@ -89,7 +89,7 @@ def _kv_pressure_of(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
         meaning="KV pressure: every step reads the cache of all replies under way, and there is "
         "hardly room for another.",
         layer="L4b",
-        move=(*moves("more room for KV", observed.server(model)), "or make fewer calls at once"),
+        move=(*moves("more room for KV", observed.server(model)), "make fewer calls at once"),
         lost_ns=round(lost_ns),
     )
 
@@ -128,7 +128,7 @@ def _bandwidth_bound_of(observed: Observed, model: str, calls: Sequence[Call]) -
         move=(
             *moves("write faster", observed.server(model)),
             "use smaller weights, or a device with more memory bandwidth",
-            "or decode several calls at once: one reading of the weights then serves all of them",
+            "decode several calls at once: one reading of the weights then serves all of them",
         ),
         lost_ns=round(lost_ns),
     )
@@ -154,7 +154,7 @@ def _preemptions_of(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
         evidence=Evidence(figures={"preemptions": count, "calls": len(calls)}),
         meaning="The KV cache was full while replies were growing in it.",
         layer="L4b",
-        move=(*moves("more room for KV", observed.server(model)), "or make fewer calls at once"),
+        move=(*moves("more room for KV", observed.server(model)), "make fewer calls at once"),
     )
 
 

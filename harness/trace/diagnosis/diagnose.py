@@ -72,6 +72,8 @@ def diagnose(journal: Journal) -> tuple[Finding, ...]:
 
 
 def _explains(cause: Finding, finding: Finding) -> bool:
-    return cause.rule in _EXPLAINED_BY.get(finding.rule, ()) and (
-        finding.model in {None, cause.model}
+    return (
+        cause.rule in _EXPLAINED_BY.get(finding.rule, ())
+        and cause.severity != "hint"
+        and finding.model in {None, cause.model}
     )

@@ -25,7 +25,7 @@ _OUT_OF_MEMORY = re.compile(
 
 _OR_DAMAGED = " Or the file is damaged: llama.cpp does not say which."
 
-_MORE_BUDGET = ("or raise [budget] capacity in harness.toml, if the machine has more memory",)
+_MORE_BUDGET = ("raise [budget] capacity in harness.toml, if the machine has more memory",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ _CAUSES: Mapping[str, _Cause] = {
     "RateLimited": _Cause(
         meaning="The account is at its limit of calls or tokens a minute.",
         layer="L5",
-        move=("make fewer calls at once", "or have the account's limit raised"),
+        move=("make fewer calls at once", "have the account's limit raised"),
     ),
     "Overloaded": _Cause(
         meaning="The server was loading, or had more calls than it takes.",
@@ -112,7 +112,7 @@ def out_of_memory_at_start(observed: Observed) -> Finding | None:
         move=(
             *moves("fit at start", server),
             *(_MORE_BUDGET if server.backend == "embedded" else ()),
-            "or use smaller weights",
+            "use smaller weights",
         ),
         lost_ns=length_ns(failed),
     )

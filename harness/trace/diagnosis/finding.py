@@ -28,7 +28,9 @@ LAYERS: Mapping[Layer, str] = {
 }
 """What each is called."""
 
-_MOST_SPANS = 20
+MOST_SPANS = 20
+"""So many places are enough to look at."""
+
 _MOST_NAMES = 3
 
 
@@ -54,7 +56,7 @@ class Evidence:
     def of(cls, shown: Iterable[Spanned], /, **figures: float) -> Evidence:
         """The first of these spans, and the figures as far as they can be trusted."""
         return cls(
-            spans=tuple(one.id for one in shown)[:_MOST_SPANS],
+            spans=tuple(one.id for one in shown)[:MOST_SPANS],
             figures={name: round(value, 3) for name, value in figures.items()},
         )
 

@@ -41,7 +41,7 @@ def cold_start(observed: Observed) -> Finding | None:
         layer="L3",
         move=(
             *moves("keep it loaded", observed.server(longest.model)),
-            "or do more in one run: a model is loaded once, at its first call",
+            "do more in one run: a model is loaded once, at its first call",
         ),
         lost_ns=lost_ns,
     )
@@ -76,7 +76,7 @@ def swap_thrash(observed: Observed) -> Finding | None:
             *_room_for_all(observed),
             "group the calls by model: first all that one model has to do, then all of the other",
             *moves("let both stay", observed.server(taking_turns[0])),
-            "or use smaller weights for one of them",
+            "use smaller weights for one of them",
         ),
         lost_ns=lost_ns,
     )

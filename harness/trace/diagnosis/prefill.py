@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from harness.trace.calls import Call
 from harness.trace.diagnosis.finding import Evidence, Finding, said_ns
-from harness.trace.diagnosis.intervals import length_ns
+from harness.trace.diagnosis.intervals import length_ns, mean_depths
 from harness.trace.diagnosis.moves import moves
 from harness.trace.diagnosis.observed import Observed, worst_model
-from harness.trace.diagnosis.timing import queues_in_server
+from harness.trace.diagnosis.timing import queues_in_server, tells_of_queues
 
 HIGH_TTFT_NS = 500_000_000
 """The target for interactive use; it is set for the 95th percentile, so a median above it is
@@ -24,6 +24,9 @@ LEAST_CALLS = 3
 
 LITTLE_QUEUE = 0.2
 """More queue than this share of the time to the first token, and the prompt is not what is slow."""
+
+ALONE = 1.1
+"""Calls under way at once, on average, up to which a call was alone."""
 
 MOSTLY = 0.5
 """More than half."""
@@ -40,6 +43,10 @@ def prefill_bound(observed: Observed) -> Finding | None:
 
 def _prefill_bound_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     timed = [call for call in calls if call.ttft_ns and call.count("input_tokens")]
+    if timed and not tells_of_queues(observed, calls):
+        # A queue may hide in the time to the first token, but not of a call without company.
+        company = mean_depths(timed)
+        timed = [call for call, depth in zip(timed, company, strict=True) if depth <= ALONE]
     if len(timed) < LEAST_CALLS:
         return None
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)

@@ -99,7 +99,7 @@ def _drifting_unseen(
         and (later.ttft_ns or 0) >= HIGH_TTFT_NS
     ]
     lost_ns = length_ns(part for call in alike for part in call.phases.get("prefill", ()))
-    if len(alike) < LEAST_PAIRS or not observed.matters(lost_ns):
+    if len(alike) < max(LEAST_PAIRS, MOSTLY * len(pairs)) or not observed.matters(lost_ns):
         return None
     return Finding(
         rule="drifting-prefix",
@@ -182,7 +182,7 @@ def resent_history(observed: Observed) -> Finding | None:
         move=(
             "keep the history word for word and in order, so that a prefix cache serves it",
             *moves("keep prefixes", observed.server(model)),
-            "or compress what lies further back, and send only what the turn needs",
+            "compress what lies further back, and send only what the turn needs",
         ),
         lost_ns=round(lost_ns),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.trace.calls import Call, Interval
-from harness.trace.diagnosis.intervals import depths, parts_within, union
+from harness.trace.diagnosis.intervals import depths, length_ns, parts_within, union
 from harness.trace.diagnosis.observed import Observed
 
 
@@ -29,8 +29,7 @@ def ttft(call: Call) -> Interval | None:
 def waits_before_sending(call: Call) -> list[Interval]:
     """What it queued for in this process: room in memory for its model."""
     sent = ttft(call)
-    queues = call.phases.get("queue", ())
-    return [q for q in queues if sent is None or q.start_ns < sent.start_ns]
+    return [q for q in _queues(call) if sent is None or q.start_ns < sent.start_ns]
 
 
 def busy_ns(call: Call) -> int:
@@ -47,9 +46,9 @@ def decoding(calls: Sequence[Call]) -> list[Interval]:
 def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Interval]:
     """What calls waited in their server before it took them up, by their spans.
 
-    Llama.cpp and vLLM report it. Of another server it is inferred: what of the time to the first
-    token passed while its `waiting` counter was above 0 or, without that, while it was answering as
-    many other calls as it ever did, one of which had to end first.
+    Llama.cpp and vLLM report it. Of another server it is inferred: a call queued if most of the
+    time to its first token passed while the server's `waiting` counter was above 0 or, without
+    that, while it was answering as many other calls as it ever did, one of which had to end first.
 
     Args:
         observed: The run.
@@ -59,7 +58,7 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     queues = {
         call.id: queue
         for call in calls
-        for queue in call.phases.get("queue", ())
+        for queue in _queues(call)
         if call.id in sent and queue.start_ns >= sent[call.id].start_ns
     }
     if queues or not sent:
@@ -73,8 +72,19 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     return {
         number: Interval(start_ns=one.start_ns, end_ns=parts[-1].end_ns)
         for (number, one), parts in waits
-        if parts
+        if length_ns(parts) > one.duration_ns / 2
     }
+
+
+def tells_of_queues(observed: Observed, calls: Sequence[Call]) -> bool:
+    """Whether a queue at the server of these calls would be known, and not just be inferred."""
+    if observed.highest(calls[0].model, "waiting") is not None:
+        return True
+    return any(queue not in waits_before_sending(c) for c in calls for queue in _queues(c))
+
+
+def _queues(call: Call) -> Sequence[Interval]:
+    return call.phases.get("queue", ())
 
 
 def _full_house(calls: Sequence[Call]) -> list[Interval]:

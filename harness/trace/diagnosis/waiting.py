@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from harness.trace.calls import Call, Interval
+from harness.trace.calls import Call
 from harness.trace.diagnosis.finding import Evidence, Finding, said_ns
 from harness.trace.diagnosis.intervals import common, depths, length_ns, parts_within
 from harness.trace.diagnosis.moves import moves
@@ -13,8 +13,10 @@ from harness.trace.diagnosis.observed import LEAST_LOST_NS, Observed, worst_mode
 from harness.trace.diagnosis.timing import (
     decoding,
     queues_in_server,
+    tells_of_queues,
     ttft,
 )
+from harness.trace.percentiles import percentiles_of
 
 QUEUED_SHARE = 0.5
 """A call queued when half of its time to the first token was queue: else the prompt was the
@@ -22,6 +24,9 @@ matter."""
 
 LEAST_QUEUED = 2
 """Calls that waited; one alone may have met a busy moment."""
+
+LEAST_INFERRED = 4
+"""As many, where queueing is only inferred: long prompts can look like it."""
 
 FULL_KV = 0.85
 """From this share on, it is the KV cache that keeps calls waiting."""
@@ -55,9 +60,10 @@ def _queueing_of(observed: Observed, model: str, calls: Sequence[Call]) -> Findi
         >= max(LEAST_LOST_NS, QUEUED_SHARE * (call.ttft_ns or call.duration_ns))
     ]
     lost_ns = length_ns(queues[call.id] for call in queued)
-    if len(queued) < LEAST_QUEUED or not observed.matters(lost_ns):
+    certain = tells_of_queues(observed, calls)
+    least = LEAST_QUEUED if certain else LEAST_INFERRED
+    if len(queued) < least or not observed.matters(lost_ns):
         return None
-    reported = any("queue" in call.phases for call in calls)
     waits = [queues[call.id].duration_ns for call in queued]
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
     waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache")
@@ -66,7 +72,7 @@ def _queueing_of(observed: Observed, model: str, calls: Sequence[Call]) -> Findi
     figures = {"calls": len(calls), "queued_calls": len(queued), "answered_at_once": seats}
     return Finding(
         rule="queueing",
-        severity="warning" if reported or waiting else "hint",
+        severity="warning" if certain else "hint",
         model=model,
         seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "
         f"{said_ns(statistics.median(waits))} in the median, {said_ns(max(waits))} at most "
@@ -81,13 +87,13 @@ def _queueing_of(observed: Observed, model: str, calls: Sequence[Call]) -> Findi
             **({} if waiting is None else {"waiting_max": waiting}),
         ),
         meaning="Queueing: more calls came at once than the server has places"
-        + ("; its KV cache was full." if kv_is_full else "; the prompts themselves were read fast.")
-        + ("" if reported else " The server does not say so; calls began only as others ended."),
+        + ("; its KV cache was full." if kv_is_full else ".")
+        + ("" if certain else " The server does not say so; calls began only as others ended."),
         layer="L4a",
         move=(
             *moves("more room for KV" if kv_is_full else "answer more at once", server),
             *moves("bound the queue", server),
-            "or make fewer calls at once: they would wait here instead, and other work could go on",
+            "make fewer calls at once: they would wait here instead, and other work could go on",
         ),
         lost_ns=lost_ns,
     )
@@ -145,7 +151,7 @@ def _convoy_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding
         move=(
             "serve the model from an engine with continuous batching: vLLM, SGLang, llama-server",
             "cap the long replies: a lower max_output_tokens",
-            "or send long requests to an endpoint of their own",
+            "send long requests to an endpoint of their own",
         ),
         lost_ns=lost_ns,
     )
@@ -161,14 +167,12 @@ def _tail_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding |
     timed = [call for call in calls[1:] if call.ttft_ns is not None]
     if len(timed) < TAIL_CALLS:
         return None
-    times = sorted(call.ttft_ns or 0 for call in timed)
-    p50, p99 = statistics.median(times), times[-(-99 * len(times) // 100) - 1]
-    slow = [
-        call for call in timed if (call.ttft_ns or 0) >= max(TAIL_FACTOR * p50, p50 + LEAST_TAIL_NS)
-    ]
-    windows: list[Interval] = [one for call in slow if (one := ttft(call)) is not None]
-    lost_ns = length_ns(windows)
-    if len(slow) < 2 or p99 < TAIL_FACTOR * p50 or not observed.matters(lost_ns):
+    times = percentiles_of(call.ttft_ns for call in timed)
+    assert times is not None
+    far_ns = max(TAIL_FACTOR * times.p50_ns, times.p50_ns + LEAST_TAIL_NS)
+    slow = [call for call in timed if (call.ttft_ns or 0) >= far_ns]
+    lost_ns = length_ns(one for call in slow if (one := ttft(call)) is not None)
+    if len(slow) < LEAST_QUEUED or times.p99_ns < far_ns or not observed.matters(lost_ns):
         return None
     longer = _mean(slow, "input_tokens") / max(1.0, _mean(timed, "input_tokens"))
     return Finding(
@@ -176,11 +180,15 @@ def _tail_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding |
         severity="warning",
         model=model,
         seen=f"{len(slow)} of {len(timed)} calls to '{model}' waited far longer for their first "
-        f"token than the rest: {said_ns(p50)} at p50, {said_ns(p99)} at p99 "
+        f"token than the rest: {said_ns(times.p50_ns)} at p50, {said_ns(times.p99_ns)} at p99 "
         f"({observed.said(lost_ns)})."
         + (f" Their prompts were {longer:.0f} times as long as the mean." if longer >= 2 else ""),
         evidence=Evidence.of(
-            slow, calls=len(timed), ttft_p50_s=p50 / 1e9, ttft_p99_s=p99 / 1e9, prompt_ratio=longer
+            slow,
+            calls=len(timed),
+            ttft_p50_s=times.p50_ns / 1e9,
+            ttft_p99_s=times.p99_ns / 1e9,
+            prompt_ratio=longer,
         ),
         meaning="Long prompts among short ones."
         if longer >= 2
