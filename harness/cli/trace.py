@@ -118,8 +118,7 @@ def export(
 def report(run: str, traces: Path | None, ttft_ms: float, itl_ms: float, *, as_json: bool) -> None:
     """Say where the time, the tokens and the money went."""
     from harness.cli.trace_report import print_report, report_as_json  # noqa: PLC0415 - as above
-    from harness.trace.goodput import Targets  # noqa: PLC0415
-    from harness.trace.report import report_of  # noqa: PLC0415
+    from harness.trace.report import Targets, report_of  # noqa: PLC0415
 
     with _complaints():
         targets = Targets(ttft_ns=round(ttft_ms * 1e6), itl_ns=round(itl_ms * 1e6))
@@ -174,7 +173,7 @@ def check(run: str, traces: Path | None, *, as_json: bool) -> None:
 def _send(
     journal: Journal, endpoint: str | None, headers: tuple[str, ...], *, content: bool
 ) -> None:
-    from harness.trace.otlp import send_otlp  # noqa: PLC0415 - an extra
+    from harness.trace.otlp import send_otlp  # noqa: PLC0415 - it brings an HTTP client
 
     given = endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     if not given:

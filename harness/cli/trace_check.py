@@ -21,11 +21,11 @@ def print_check(found: JournalCheck, console: Console) -> None:
         console.print(Text(problem), style="red")
     if found.open_spans:
         table = Table(title="Open at the end", title_justify="left")
-        for column in ("span", "what", "open for"):
+        for column in ("what", "since second", "for seconds"):
             table.add_column(column)
         for span in found.open_spans:
-            what = span.label if span.label == span.name else f"{span.name}: {span.label}"
-            table.add_row(str(span.id), Text(what), f"{span.open_ns / 1e9:.3f} s")
+            what = span.title if span.title == span.name else f"{span.name}: {span.title}"
+            table.add_row(Text(what), f"{span.start_ns / 1e9:.3f}", f"{span.open_ns / 1e9:.3f}")
         console.print(table)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness.trace.viewer import TraceViewer
+from harness.trace.timelines.viewer import TraceViewer
 
 
 def show(trace: Path, console: Console, *, open_browser: bool = True, port: int = 0) -> None:

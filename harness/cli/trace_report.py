@@ -10,14 +10,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.trace.call_group import CallGroup
-from harness.trace.cost import RunCost
-from harness.trace.critical_path import CriticalPath
-from harness.trace.goodput import Goodput
-from harness.trace.loop_report import LoopReport
-from harness.trace.occupancy import Occupancy
-from harness.trace.percentiles import Percentiles
-from harness.trace.report import OpenSpan, RunReport
+from harness.trace.open_span import OpenSpan
+from harness.trace.report import RunReport
+from harness.trace.report.call_group import CallGroup
+from harness.trace.report.cost import RunCost
+from harness.trace.report.critical_path import CriticalPath
+from harness.trace.report.goodput import Goodput
+from harness.trace.report.loop_report import LoopReport
+from harness.trace.report.occupancy import Occupancy
+from harness.trace.report.percentiles import Percentiles
 
 T = TypeVar("T")
 

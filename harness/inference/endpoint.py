@@ -48,7 +48,8 @@ class Endpoint(BaseModel):
     timeout_s: float = Field(default=300.0, gt=0)
     """Longest that one call may take."""
     usd_per_hour: float | None = Field(default=None, ge=0)
-    """What the machine costs that serves it, for the report."""
+    """What the machine costs that serves it, for the report; of two endpoints on one machine, only
+    one should have it."""
     usd_per_million_input_tokens: float | None = Field(default=None, ge=0)
     """What a provider charges; litellm knows its providers' prices."""
     usd_per_million_output_tokens: float | None = Field(default=None, ge=0)

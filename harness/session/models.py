@@ -100,16 +100,12 @@ async def open_models(
             if tag in required:
                 raise
             bare[tag] = _Unusable(error)
-    budget = (
-        KeepAliveBudget(
-            capacity_bytes=settings.budget.capacity_bytes
-            or int(machine_memory_bytes() * _SHARE_OF_MACHINE),
-            tenants=tenants,
-            tracer=tracer,
-        )
-        if tenants
-        else None
-    )
+    budget = None
+    if tenants:
+        machine_bytes = machine_memory_bytes()
+        capacity_bytes = settings.budget.capacity_bytes or int(machine_bytes * _SHARE_OF_MACHINE)
+        budget = KeepAliveBudget(capacity_bytes=capacity_bytes, tenants=tenants, tracer=tracer)
+        tracer.instant("budget", capacity_bytes=capacity_bytes, machine_bytes=machine_bytes)
     shim = InferenceShim(
         {
             tag: Retrying(

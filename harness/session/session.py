@@ -81,7 +81,7 @@ async def open_session(
         async with AsyncExitStack() as stack:
             # 2. The record first, so that everything after it is in it.
             stack.enter_context(trace)
-            _describe_endpoints(endpoints, roles, trace)
+            _describe_endpoints(endpoints, trace)
             shim = await stack.enter_async_context(
                 open_models(
                     endpoints,
@@ -113,10 +113,9 @@ async def open_session(
             _append(settings.traces / AUDIT_LOG, trace.redactor.clean_line(entry.as_line()))
 
 
-def _describe_endpoints(endpoints: Mapping[str, Endpoint], roles: Roles, trace: RunTrace) -> None:
+def _describe_endpoints(endpoints: Mapping[str, Endpoint], trace: RunTrace) -> None:
     """What the report must know of the models that calls will name, at the head of the record."""
-    for tag in sorted(roles.in_use):
-        endpoint = endpoints[tag]
+    for tag, endpoint in endpoints.items():
         trace.instant(
             "endpoint",
             model=tag,

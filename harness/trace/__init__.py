@@ -12,15 +12,10 @@ from harness.trace.audit_log import (
     append_line,
     read_audit_log,
 )
-from harness.trace.call_group import CallGroup, call_group, group_calls
 from harness.trace.calls import Call, Interval, calls_of
-from harness.trace.chrome import write_chrome_trace
 from harness.trace.clock import Clock, ManualClock, monotonic
-from harness.trace.exports import TIMELINES, TimelineFormat
 from harness.trace.journal import Durability, JournalWriter
 from harness.trace.journal_reader import Item, Journal
-from harness.trace.lanes import Lane, Lanes
-from harness.trace.perfetto import write_perfetto_trace
 from harness.trace.records import (
     Attributes,
     Content,
@@ -36,9 +31,18 @@ from harness.trace.records import (
     SpanStarted,
     SpanStatus,
 )
+from harness.trace.report import CallGroup, RunReport, Targets, call_group, group_calls, report_of
 from harness.trace.run_record import RunRecord, load_run
 from harness.trace.run_trace import JoinedTrace, RunTrace, TraceOptions
 from harness.trace.secrets import Redactor
+from harness.trace.timelines import (
+    TIMELINES,
+    Lane,
+    Lanes,
+    TimelineFormat,
+    write_chrome_trace,
+    write_perfetto_trace,
+)
 from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Span, Tracer, describe, sha256_of
 
 __all__ = [
@@ -71,6 +75,7 @@ __all__ = [
     "RoundEntry",
     "RunEnded",
     "RunRecord",
+    "RunReport",
     "RunStarted",
     "RunTrace",
     "Sink",
@@ -80,6 +85,7 @@ __all__ = [
     "SpanStarted",
     "SpanStatus",
     "StageUse",
+    "Targets",
     "TimelineFormat",
     "TraceOptions",
     "Tracer",
@@ -91,6 +97,7 @@ __all__ = [
     "load_run",
     "monotonic",
     "read_audit_log",
+    "report_of",
     "sha256_of",
     "write_chrome_trace",
     "write_perfetto_trace",

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.trace.open_span import OpenSpan
 from harness.trace.records import (
     SCHEMA_VERSION,
     Record,
@@ -16,22 +17,9 @@ from harness.trace.records import (
     SpanStarted,
     decode,
 )
+from harness.trace.timelines.timeline import title
 
 _SHOWN = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenSpan:
-    """A span that began and never ended."""
-
-    id: int
-    """Its number."""
-    name: str
-    """What it was."""
-    label: str
-    """And which one."""
-    open_ns: int
-    """How long it had been open when the last record was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +78,9 @@ def check_journal(path: Path) -> JournalCheck:
         problems=tuple(seen.problems[:_SHOWN]),
         open_spans=tuple(
             OpenSpan(
-                id=span.id,
                 name=span.name,
-                label=str(span.attributes.get("label", span.name)),
+                title=title(span),
+                start_ns=span.time_ns - seen.started_ns,
                 open_ns=seen.last_ns - span.time_ns,
             )
             for span in seen.open.values()
@@ -107,7 +95,7 @@ class _Seen:
         self.counts: Counter[str] = Counter()
         self.open: dict[int, SpanStarted] = {}
         self.problems: list[str] = []
-        self.last_ns = 0
+        self.started_ns = self.last_ns = 0
 
     def add(self, record: Record, line: int) -> None:
         self.counts[type(record).__name__] += 1
@@ -115,7 +103,7 @@ class _Seen:
             self.problems.append("line 1: a journal begins with its run")
         match record:
             case RunStarted():
-                self.run_id = record.run_id
+                self.run_id, self.started_ns = record.run_id, record.time_ns
                 if record.schema > SCHEMA_VERSION:
                     self.problems.append(f"line {line}: written by a newer version")
             case SpanStarted():

@@ -22,11 +22,11 @@ from pydantic import BaseModel, ValidationError
 
 from harness.errors import InvalidInput, JournalInvalid
 from harness.trace.clock import Clock, monotonic
-from harness.trace.exports import TIMELINES, TimelineFormat
 from harness.trace.journal import Durability, JournalWriter
 from harness.trace.journal_reader import Journal
 from harness.trace.records import SCHEMA_VERSION, RunEnded, RunStarted
 from harness.trace.secrets import Redactor
+from harness.trace.timelines.formats import TIMELINES, TimelineFormat
 from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Tracer, describe, status_of
 
 _log = structlog.get_logger(__name__)

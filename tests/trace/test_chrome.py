@@ -5,7 +5,7 @@ from sample_runs import STARTED, record_eventful_run, span, write_journal
 
 from harness.errors import JournalInvalid
 from harness.trace import CounterSet, Flow, Instant, Journal, write_chrome_trace
-from harness.trace.chrome import chrome_events
+from harness.trace.timelines.chrome import chrome_events
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from otlp_sample import PROMPT, REPLY, by_name, chat, essay_run, sent_spans
 
 import harness
 from harness.trace import Journal, ManualClock, RunTrace, TraceOptions
-from harness.trace.otel_model import ServedModel
-from harness.trace.otel_names import QUOTING
 from harness.trace.otlp import send_otlp
+from harness.trace.otlp.names import QUOTING
+from harness.trace.otlp.served_model import ServedModel
 
 
 @pytest.fixture

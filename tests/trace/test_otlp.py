@@ -8,8 +8,8 @@ from otlp_sample import NEW_YEAR_NS, by_name, essay_run, new_run, sent_spans
 import harness
 from harness.trace import Content, JoinedTrace, Journal, ManualClock
 from harness.trace.otlp import send_otlp
-from harness.trace.otlp_message import attributes
-from harness.trace.otlp_spans import _Spans, _Texts, otlp_spans
+from harness.trace.otlp.message import attributes
+from harness.trace.otlp.spans import _Spans, _Texts, otlp_spans
 
 RECORDED = Path(__file__).parents[2] / "traces" / "recorded" / "brief.jsonl"
 

@@ -4,7 +4,7 @@ from otlp_receiver import PROTOBUF, Receiver, Reply, service
 from harness.errors import HarnessError, InvalidInput
 from harness.trace import Journal, ManualClock, RunTrace, TraceOptions
 from harness.trace.otlp import send_otlp
-from harness.trace.otlp_collector import retry_delay_s
+from harness.trace.otlp.collector import retry_delay_s
 from harness.version import __version__
 
 KEY = "pa55word-of-the-collector"

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from sample_runs import STARTED, span, steady, write_journal
 
 from harness.trace import Flow, Instant, Journal, ManualClock, RunEnded, RunTrace, TraceOptions
-from harness.trace.call_group import call_group
 from harness.trace.calls import Call, Interval
-from harness.trace.cost import cost_of
-from harness.trace.critical_path import critical_path
-from harness.trace.goodput import Targets, goodput_of
-from harness.trace.occupancy import occupancy_of
-from harness.trace.percentiles import percentiles_of
 from harness.trace.report import report_of
+from harness.trace.report.call_group import call_group
+from harness.trace.report.cost import cost_of
+from harness.trace.report.critical_path import critical_path
+from harness.trace.report.goodput import Targets, goodput_of
+from harness.trace.report.occupancy import occupancy_of
+from harness.trace.report.percentiles import percentiles_of
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -460,14 +460,23 @@ def test_the_cost_of_a_run_is_of_the_models_whose_cost_is_known_and_names_the_ot
         [
             call(model="writer", cost_usd=1.0, output_tokens=500_000),
             call(model="judge", output_tokens=900_000),
+            call(model="rented", output_tokens=0),
         ],
-        [endpoint("judge"), endpoint("idle", usd_per_hour=3600), endpoint("spare")],
+        [endpoint("judge"), endpoint("rented", usd_per_hour=3600)],
         run_ns=S,
     )
-    assert [one.model for one in cost.models] == ["writer", "judge", "idle"]
+    assert [one.model for one in cost.models] == ["writer", "judge", "rented"]
     assert cost.usd == 2.0
     assert cost.usd_per_million_output_tokens == 4.0
     assert cost.unpriced_models == ("judge",)
+
+
+def test_a_machine_that_was_not_called_costs_the_run_nothing():
+    prices = [endpoint("rented", usd_per_hour=3600), endpoint("spare", usd_per_hour=3600)]
+
+    cost = cost_of([call(model="rented")], prices, run_ns=S)
+
+    assert ([one.model for one in cost.models], cost.usd) == (["rented"], 1.0)
 
 
 def test_a_run_without_calls_has_no_known_cost():

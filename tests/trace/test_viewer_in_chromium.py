@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from harness.trace.viewer import TraceViewer
+from harness.trace.timelines.viewer import TraceViewer
 from tests.chromium import Chromium, open_trace
 
 RECORDED = Path(__file__).parents[2] / "traces" / "recorded" / "brief.json"

@@ -1,6 +1,6 @@
 import pytest
 
-from harness.trace.whole_file import whole_file
+from harness.trace.timelines.whole_file import whole_file
 
 
 def test_a_file_takes_its_name_when_it_is_whole(tmp_path):

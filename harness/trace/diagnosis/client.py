@@ -115,10 +115,7 @@ def idle_device(observed: Observed) -> Finding | None:
             meaning="A limit in the client: nodes that do something else than call a model hold "
             "all the places that the run has for nodes.",
             layer="L6",
-            move=(
-                "make the nodes that call no model faster, or fewer at once: each holds one of "
-                "the places that all nodes share while it is under way",
-            ),
+            move=("make nodes that call no model faster, or fewer: each holds a place meanwhile",),
             lost_ns=idle_ns,
         )
     return _idle_server(observed)

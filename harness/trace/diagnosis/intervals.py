@@ -91,11 +91,7 @@ def depths(intervals: Iterable[Interval]) -> list[tuple[Interval, int]]:
 
 
 def mean_depths(intervals: Sequence[Interval]) -> list[float]:
-    """For each interval, how many of them lie over it on average; itself included, so 1 at least.
-
-    Args:
-        intervals: None of them empty.
-    """
+    """For each interval, how many of them lie over it on average, itself included: 1 at least."""
     levels = depths(intervals)
     starts = [stretch.start_ns for stretch, _ in levels]
     areas = [0, *accumulate(stretch.duration_ns * depth for stretch, depth in levels)]
@@ -105,7 +101,12 @@ def mean_depths(intervals: Sequence[Interval]) -> list[float]:
         stretch, depth = levels[at]
         return areas[at] + depth * (min(time_ns, stretch.end_ns) - stretch.start_ns)
 
-    return [(area_until(i.end_ns) - area_until(i.start_ns)) / i.duration_ns for i in intervals]
+    return [
+        (area_until(one.end_ns) - area_until(one.start_ns)) / one.duration_ns
+        if one.duration_ns > 0
+        else 1.0
+        for one in intervals
+    ]
 
 
 def _gaps(taken: Sequence[Interval], start_ns: int, end_ns: int) -> list[Interval]:

@@ -16,7 +16,7 @@ from harness.trace.diagnosis.timing import (
     tells_of_queues,
     ttft,
 )
-from harness.trace.percentiles import percentiles_of
+from harness.trace.report.percentiles import percentiles_of
 
 QUEUED_SHARE = 0.5
 """A call queued when half of its time to the first token was queue: else the prompt was the

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.trace.calls import Call
-from harness.trace.percentiles import Percentiles, percentiles_of
+from harness.trace.report.percentiles import Percentiles, percentiles_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

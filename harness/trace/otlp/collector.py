@@ -15,7 +15,7 @@ from typing import Self
 import httpx
 
 from harness.errors import ExportFailed, InvalidInput
-from harness.trace.otlp_message import partial_success, status_message
+from harness.trace.otlp.message import partial_success, status_message
 from harness.trace.secrets import Redactor
 from harness.version import __version__
 

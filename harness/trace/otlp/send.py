@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from harness.errors import ExportFailed
 from harness.trace.journal_reader import Journal
-from harness.trace.otlp_collector import Collector
-from harness.trace.otlp_message import export_request
-from harness.trace.otlp_spans import otlp_spans
+from harness.trace.otlp.collector import Collector
+from harness.trace.otlp.message import export_request
+from harness.trace.otlp.spans import otlp_spans
 from harness.version import __version__
 
 _BATCH_BYTES = 4_000_000

@@ -17,7 +17,6 @@ from itertools import count
 from pathlib import Path
 
 from harness.trace.journal_reader import Journal
-from harness.trace.lanes import Lane, Lanes
 from harness.trace.protobuf import (
     SHORT_VARINTS,
     double,
@@ -29,8 +28,15 @@ from harness.trace.protobuf import (
     varint,
 )
 from harness.trace.records import Attributes, CounterSet, Instant, SpanRecord
-from harness.trace.timeline import flow_ends, lane_title, span_arguments, title, track_rank
-from harness.trace.whole_file import whole_file
+from harness.trace.timelines.lanes import Lane, Lanes
+from harness.trace.timelines.timeline import (
+    flow_ends,
+    lane_title,
+    span_arguments,
+    title,
+    track_rank,
+)
+from harness.trace.timelines.whole_file import whole_file
 
 _BATCH_BYTES = 1 << 18
 _MOST = 10_000

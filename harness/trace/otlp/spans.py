@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from hashlib import sha256
 
 from harness.trace.journal_reader import Journal
-from harness.trace.otel_model import IN_PROCESS, ServedModel
-from harness.trace.otel_names import (
+from harness.trace.otlp.message import attributes, event, link
+from harness.trace.otlp.names import (
     evaluation_results,
     own_attributes,
     span_attributes,
     span_name,
 )
-from harness.trace.otlp_message import attributes, event, link
+from harness.trace.otlp.served_model import IN_PROCESS, ServedModel
 from harness.trace.protobuf import fixed64, integer, message, text
 from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from harness.trace.chrome import write_chrome_trace
 from harness.trace.journal_reader import Journal
-from harness.trace.perfetto import write_perfetto_trace
+from harness.trace.timelines.chrome import write_chrome_trace
+from harness.trace.timelines.perfetto import write_perfetto_trace
 
 TimelineFormat = Literal["chrome", "perfetto"]
 

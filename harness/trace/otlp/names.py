@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.trace.lenient_json import dump_json
-from harness.trace.otel_model import ServedModel
+from harness.trace.otlp.served_model import ServedModel
 from harness.trace.records import Attributes, SpanRecord
 
 TextOf = Callable[[str], str | None]

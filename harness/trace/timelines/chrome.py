@@ -15,17 +15,17 @@ from itertools import islice
 from pathlib import Path
 
 from harness.trace.journal_reader import Journal
-from harness.trace.lanes import Lane, Lanes
 from harness.trace.lenient_json import dump_json
 from harness.trace.records import CounterSet, Instant, SpanRecord
-from harness.trace.timeline import (
+from harness.trace.timelines.lanes import Lane, Lanes
+from harness.trace.timelines.timeline import (
     flow_ends,
     lane_title,
     span_arguments,
     title,
     track_rank,
 )
-from harness.trace.whole_file import whole_file
+from harness.trace.timelines.whole_file import whole_file
 
 _BATCH = 500
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from harness.trace.lanes import Lane
-from harness.trace.records import Flow, SpanRecord
+from harness.trace.records import Flow, SpanRecord, SpanStarted
+from harness.trace.timelines.lanes import Lane
 
 _KINDS = ("run", "node", "model", "server")
 
@@ -22,7 +22,7 @@ class FlowEnd(NamedTuple):
     """Whether the arrow begins here."""
 
 
-def title(span: SpanRecord) -> str:
+def title(span: SpanRecord | SpanStarted) -> str:
     """What people read on a slice."""
     label = span.attributes.get("label")
     return str(label) if label else span.name

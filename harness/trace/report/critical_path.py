@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.trace.calls import Interval
 from harness.trace.records import Flow, SpanRecord, SpanStatus
-from harness.trace.timeline import title
+from harness.trace.timelines.timeline import title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,8 +72,8 @@ class _Prices:
 def cost_of(calls: Sequence[Call], endpoints: Iterable[Instant], *, run_ns: int) -> RunCost:
     """Adds up what calls and machines cost.
 
-    A machine is paid for the whole run, busy or not, and once for each endpoint with a price: of
-    two endpoints on one machine, only one should have it.
+    A machine is paid for the whole run, busy or not, if it was called at all, and once for each
+    endpoint with a price: of two endpoints on one machine, only one should have it.
 
     Args:
         calls: All of a run's.
@@ -81,7 +81,6 @@ def cost_of(calls: Sequence[Call], endpoints: Iterable[Instant], *, run_ns: int)
         run_ns: How long the run took.
     """
     prices = {str(one.attributes.get("model")): _Prices.of(one.attributes) for one in endpoints}
-    paid_by_hour = [model for model, price in prices.items() if price.usd_per_hour is not None]
     models = tuple(
         _model_cost(
             model,
@@ -89,7 +88,7 @@ def cost_of(calls: Sequence[Call], endpoints: Iterable[Instant], *, run_ns: int)
             prices.get(model, _Prices()),
             run_ns=run_ns,
         )
-        for model in dict.fromkeys([*(call.model for call in calls), *paid_by_hour])
+        for model in dict.fromkeys(call.model for call in calls)
     )
     priced = [one for one in models if one.usd is not None]
     usd = sum(one.usd or 0.0 for one in priced) if priced else None

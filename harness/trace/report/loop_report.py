@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.trace.records import SpanRecord, SpanStatus
-from harness.trace.timeline import title
+from harness.trace.timelines.timeline import title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

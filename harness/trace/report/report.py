@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from harness.trace.call_group import CallGroup, call_group, group_calls
 from harness.trace.calls import Interval, calls_of
-from harness.trace.cost import RunCost, cost_of
-from harness.trace.critical_path import CriticalPath, critical_path
-from harness.trace.goodput import Goodput, Targets, goodput_of
 from harness.trace.journal_reader import Journal
-from harness.trace.loop_report import LoopReport, loops_of
-from harness.trace.occupancy import Occupancy, occupancy_of
+from harness.trace.open_span import OpenSpan
 from harness.trace.records import Instant, SpanRecord, SpanStatus
-from harness.trace.timeline import title
+from harness.trace.report.call_group import CallGroup, call_group, group_calls
+from harness.trace.report.cost import RunCost, cost_of
+from harness.trace.report.critical_path import CriticalPath, critical_path
+from harness.trace.report.goodput import Goodput, Targets, goodput_of
+from harness.trace.report.loop_report import LoopReport, loops_of
+from harness.trace.report.occupancy import Occupancy, occupancy_of
+from harness.trace.timelines.timeline import title
 
 _NOT_EVICTED_FOR_ROOM = "end of run"
 """Why a model leaves memory when the run is over: nothing was short then."""
@@ -34,20 +35,6 @@ class ModelLoads:
     """How often, failed loads included."""
     load_ns: int
     """How long it took, added up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenSpan:
-    """What was still under way at the end: the run was killed, or a thread outlived it."""
-
-    name: str
-    """The span's fixed phrase."""
-    title: str
-    """As in the timeline."""
-    start_ns: int
-    """When it began, from the run's start."""
-    open_ns: int
-    """How long it had taken by the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
