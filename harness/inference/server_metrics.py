@@ -45,10 +45,10 @@ class Metric:
 _RUNNING = Metric(name="running", unit="requests")
 _WAITING = Metric(name="waiting", unit="requests")
 _KV_CACHE = Metric(name="KV cache", unit="share", combine="max")
-_PREEMPTIONS = Metric(name="preemptions", unit="preemptions", total=True)
-_PROMPT = Metric(name="prompt tokens", unit="tokens", total=True)
-_CACHED = Metric(name="cached prompt tokens", unit="tokens", total=True)
-_GENERATED = Metric(name="generated tokens", unit="tokens", total=True)
+_PREEMPTIONS = Metric(name="preempted", unit="requests", total=True)
+_PROMPT = Metric(name="prompt", unit="tokens", total=True)
+_CACHED = Metric(name="cached prompt", unit="tokens", total=True)
+_GENERATED = Metric(name="generated", unit="tokens", total=True)
 
 Table = tuple[tuple[str, Metric], ...]
 """Prometheus names, and the quantity that each is, or is a part of."""

@@ -116,13 +116,13 @@ async def open_session(
 def _describe_endpoints(endpoints: Mapping[str, Endpoint], trace: RunTrace) -> None:
     """What the report must know of the models that calls will name, at the head of the record."""
     for tag, endpoint in endpoints.items():
-        trace.instant(
-            "endpoint",
-            model=tag,
-            **endpoint.model_dump(
-                mode="json", exclude={"tag", "api_key_env"}, exclude_defaults=True
-            ),
+        # A trace is shown to others: where a file lies on this machine is not theirs to know.
+        said = endpoint.model_dump(
+            mode="json", exclude={"tag", "api_key_env", "path"}, exclude_defaults=True
         )
+        if endpoint.path is not None:
+            said["file"] = endpoint.path.name
+        trace.instant("endpoint", model=tag, **said)
 
 
 def _append(path: Path, line: bytes) -> None:

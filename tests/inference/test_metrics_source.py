@@ -118,8 +118,8 @@ def test_totals_count_from_the_first_answer():
             first = await source.read()
             server.answer = 200, VLLM % 5010
             second = await source.read()
-        assert values(first) == {"running": 2, "generated tokens": 0}
-        assert values(second) == {"running": 2, "generated tokens": 10}
+        assert values(first) == {"running": 2, "generated": 0}
+        assert values(second) == {"running": 2, "generated": 10}
 
     asyncio.run(main())
 
@@ -250,11 +250,11 @@ def test_the_embedded_engine_can_be_asked_while_it_answers():
         gone = values(await source.read())
         await source.aclose()
 
-        assert (idle["running"], idle["KV cache"], idle["prompt tokens"]) == (0, 0, 0)
+        assert (idle["running"], idle["KV cache"], idle["prompt"]) == (0, 0, 0)
         assert (busy["running"], busy["waiting"]) == (1, 0)
         assert 0 < busy["KV cache"] <= 0.5
-        assert done["prompt tokens"] == usage.input_tokens
-        assert done["generated tokens"] == usage.output_tokens
+        assert done["prompt"] == usage.input_tokens
+        assert done["generated"] == usage.output_tokens
         assert done["prefix cache hits"] == 0
         assert gone == {"running": 0, "waiting": 0, "KV cache": 0}
 

@@ -34,10 +34,10 @@ def test_vllm_says_how_busy_it_is():
         "running": 4,
         "waiting": 0,
         "KV cache": pytest.approx(0.0179, abs=1e-4),
-        "preemptions": 0,
-        "prompt tokens": 2888,
-        "cached prompt tokens": 1920,
-        "generated tokens": 316,
+        "preempted": 0,
+        "prompt": 2888,
+        "cached prompt": 1920,
+        "generated": 316,
     }
 
 
@@ -48,9 +48,9 @@ def test_llama_cpp_says_how_busy_it_is():
     assert values(readings) == {
         "running": 2,
         "waiting": 1,
-        "prompt tokens": 360 + 168,
-        "cached prompt tokens": 168,
-        "generated tokens": 4,
+        "prompt": 360 + 168,
+        "cached prompt": 168,
+        "generated": 4,
     }
 
 
@@ -180,8 +180,8 @@ def test_of_several_engines_the_fullest_cache_counts():
 
 def tokens(prompt, cached=0):
     return (
-        Reading(name="prompt tokens", unit="tokens", value=prompt, total=True),
-        Reading(name="cached prompt tokens", unit="tokens", value=cached, total=True),
+        Reading(name="prompt", unit="tokens", value=prompt, total=True),
+        Reading(name="cached prompt", unit="tokens", value=cached, total=True),
     )
 
 
@@ -208,7 +208,7 @@ def counted(*answers):
 def test_totals_count_from_the_beginning_of_the_run(answers, prompt, cached):
     last = counted(*answers)
 
-    assert (last["prompt tokens"], last["cached prompt tokens"]) == (prompt, cached)
+    assert (last["prompt"], last["cached prompt"]) == (prompt, cached)
 
 
 def test_the_share_of_cached_prompt_tokens_is_that_of_the_run():

@@ -186,6 +186,6 @@ def test_a_sampled_engine_still_notices_that_a_call_was_cancelled():
             call.cancel()
             await counters.reach("running", 0)
             await model.unload()
-        assert max(counters.values("prompt tokens")) < prompt_tokens
+        assert max(counters.values("prompt")) < prompt_tokens
 
     asyncio.run(main())

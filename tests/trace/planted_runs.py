@@ -351,7 +351,7 @@ def kv_pressure(*, share: float = 0.93) -> PlantedRun:
 
 def preemptions() -> PlantedRun:
     run = kv_pressure()
-    run.counter("preemptions", (0, 0), (3000, 2), (4000, 5))
+    run.counter("preempted", (0, 0), (3000, 2), (4000, 5))
     return run
 
 

@@ -140,7 +140,7 @@ def preemptions(observed: Observed) -> Finding | None:
 
 
 def _preemptions_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
-    values = [counter.value for counter in observed.counters.get((model, "preemptions"), ())]
+    values = [counter.value for counter in observed.counters.get((model, "preempted"), ())]
     count = values[-1] - values[0] if values else 0.0
     if count < max(LEAST_PREEMPTIONS, len(calls) / 20):
         return None
