@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from typing import Literal
 
 import structlog
 
-from harness.trace.records import Record, SpanEnded, SpanStarted, encode, joined
+from harness.trace.records import Content, Record, SpanEnded, SpanStarted, encode, joined
 from harness.trace.secrets import Redactor
 from harness.trace.tracer import Entry, RecordMaker, Sink, describe
 
@@ -29,10 +30,13 @@ run ends; from `persisted` on, which the graph awaits after every node; each at 
 _log = structlog.get_logger(__name__)
 
 _EVERY_S = 0.025
+"""More often, and the thread is in the way of an event loop that is busy: it writes best while that
+waits."""
 _BATCH = 4096
 """Entries looked at together: spans that begin and end among them become one record each."""
-_WRITE = 64
-"""Records encoded between two writes. Writing lets other threads run; encoding does not."""
+_BREATH = 32
+"""Records made, or encoded and written, before other threads may run: a fraction of a millisecond.
+An event loop that wakes up meanwhile has to wait for it."""
 _BACKLOG = 50_000
 """Entries waiting from which on whoever makes more has to help writing them."""
 
@@ -146,8 +150,10 @@ class JournalWriter:
                 self._entries.clear()
             while self._entries:
                 records: list[Record] = []
-                for _ in range(min(len(self._entries), _BATCH)):
+                for number in range(min(len(self._entries), _BATCH)):
                     records += self._records(self._entries.popleft())
+                    if number % _BREATH == 0:
+                        time.sleep(0)
                 self._write(_merged(records))
                 self._observe(records)
 
@@ -159,17 +165,25 @@ class JournalWriter:
             return []
 
     def _write(self, records: Sequence[Record]) -> None:
-        clean = self._redactor.clean_line
-        for start in range(0, len(records), _WRITE):
+        for start in range(0, len(records), _BREATH):
             if self._descriptor is None or self.failure is not None:
                 return
-            batch = records[start : start + _WRITE]
-            data = b"".join([clean(encode(record)) for record in batch])
+            batch = records[start : start + _BREATH]
+            data = self._lines(batch)
             try:
                 while data:
                     data = data[os.write(self._descriptor, data) :]
             except OSError as error:
                 self._fail(error)
+
+    def _lines(self, records: Sequence[Record]) -> bytes:
+        lines = [encode(record) for record in records]
+        # Texts were cleaned before they were hashed.
+        others = [n for n, record in enumerate(records) if type(record) is not Content]
+        if self._redactor.finds_any(b"".join([lines[n] for n in others])):
+            for n in others:
+                lines[n] = self._redactor.clean_line(lines[n])
+        return b"".join(lines)
 
     def _observe(self, records: Sequence[Record]) -> None:
         for observe in self._observers:

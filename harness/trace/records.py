@@ -222,12 +222,34 @@ def line_start(record: type[Record]) -> bytes:
 def encode(record: Record) -> bytes:
     """One line of a journal, with its newline; `dump_json` says what becomes of odd values."""
     cls = type(record)
+    if cls is SpanRecord:
+        return dump_json(_span_values(record)) + b"\n"
     values = {
         name: value
         for name, value, default in zip(cls._fields, record, _DEFAULTS[cls], strict=True)
         if default is _NO_DEFAULT or value != default
     }
     return dump_json({"kind": _KINDS[cls], **values}) + b"\n"
+
+
+def _span_values(span: SpanRecord) -> dict[str, object]:
+    """As for any other record, in half the time: most lines of a long journal are these."""
+    number, parent, name, start_ns, end_ns, status, error, attributes = span
+    values: dict[str, object] = {
+        "kind": "span",
+        "id": number,
+        "parent": parent,
+        "name": name,
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+    }
+    if status != "ok":
+        values["status"] = status
+    if error is not None:
+        values["error"] = error
+    if attributes:
+        values["attributes"] = attributes
+    return values
 
 
 def decode(line: bytes) -> Record:

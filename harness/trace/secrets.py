@@ -74,8 +74,7 @@ class Redactor:
 
     def clean_line(self, line: bytes) -> bytes:
         """The same for a record's line, whose own words and times stay as they are."""
-        text = line.decode()
-        if not _has_hint(text) and not any(form in text for form in self._forms):
+        if not self.finds_any(line):
             return line
         record = orjson.loads(line)
         cleaned = {
@@ -85,6 +84,11 @@ class Redactor:
             for name, value in record.items()
         }
         return line if cleaned == record else dump_json(cleaned) + b"\n"
+
+    def finds_any(self, lines: bytes) -> bool:
+        """Whether lines may hold a secret; one look at many of them tells that nearly always."""
+        text = lines.decode()
+        return _has_hint(text) or any(form in text for form in self._forms)
 
     def _cleaned(self, value: object) -> object:
         if isinstance(value, str):

@@ -300,10 +300,11 @@ class RecordMaker:
 
     def _plain(self, attributes: Attributes) -> Generator[Record, None, Attributes]:
         """The attributes with hashes in place of texts (returned), after the texts' own records."""
-        texts = [(name, value) for name, value in attributes.items() if type(value) is Text]
-        if texts:
+        if Text in map(type, attributes.values()):
             plain = dict(attributes)
-            for name, value in texts:
+            for name, value in attributes.items():
+                if type(value) is not Text:
+                    continue
                 if self._content == "none":
                     del plain[name]
                 else:

@@ -76,7 +76,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "name": title(item),
                 # What kind of span it is, whatever its title: to colour, filter and sum by.
                 "cat": item.name,
-                "args": span_arguments(item),
+                "args": span_arguments(item, lane),
             }
             # Arrows at the span's very beginning: what lies inside it begins later.
             for end in flows.get(item.id, ()):

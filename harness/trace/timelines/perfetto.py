@@ -133,7 +133,7 @@ class _Packets:
             + self._tracks.on[lane.number]
             + self._name(title(span))
             + (self._categories.field(_CATEGORY, span.name) or text(22, span.name))
-            + self._annotations(span_arguments(span))
+            + self._annotations(span_arguments(span, lane))
         )
         for end in self._flows.get(span.id, ()):
             event += fixed64(_FLOW if end.is_source else _LAST_FLOW, end.number)
@@ -239,7 +239,8 @@ class _Tracks:
         uuid, packet = self.add(lane_title(lane), lane.track, integer(12, lane.index) + _NOT_MERGED)
         yield packet
         self.on.append(_TRACK + varint(uuid))
-        self.ends.append(_IN_SEQUENCE + message(11, _END + self.on[-1]))
+        # Nothing in it is a number that stands for a text.
+        self.ends.append(_SEQUENCE + message(11, _END + self.on[-1]))
 
     def add(self, name: str, group: str, more: bytes) -> tuple[int, bytes]:
         """A new track in a group: its uuid, and the packet that describes it."""

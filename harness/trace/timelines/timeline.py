@@ -48,12 +48,19 @@ def flow_ends(flows: Iterable[Flow]) -> dict[int, list[FlowEnd]]:
     return ends
 
 
-def span_arguments(span: SpanRecord) -> dict[str, object]:
-    """What a click on a slice shows: its id and its parent's, its attributes, how it ended.
+def span_arguments(span: SpanRecord, lane: Lane) -> dict[str, object]:
+    """What a click on a slice shows: its id, its attributes, how it ended.
 
-    Without `track` and `label`, which are to be seen where the slice is.
+    Its parent's id only where it is not drawn in its parent; and not `track` and `label`, which are
+    to be seen where it is.
+
+    Args:
+        span: The last that was placed on the lane.
+        lane: Where it is drawn.
     """
-    arguments: dict[str, object] = {"span": span.id, "parent": span.parent, **span.attributes}
+    arguments: dict[str, object] = {"span": span.id, **span.attributes}
+    if span.parent is not None and len(lane.open) == 1:
+        arguments["parent"] = span.parent
     arguments.pop("track", None)
     arguments.pop("label", None)
     if span.status != "ok":
