@@ -222,7 +222,7 @@ def line_start(record: type[Record]) -> bytes:
 def encode(record: Record) -> bytes:
     """One line of a journal, with its newline; `dump_json` says what becomes of odd values."""
     cls = type(record)
-    if cls is SpanRecord:
+    if type(record) is SpanRecord:
         return dump_json(_span_values(record)) + b"\n"
     values = {
         name: value
