@@ -42,7 +42,7 @@ def test_the_document_is_what_the_brief_is_about(demo_run: DemoRun) -> None:
 
 def test_tokens_speed_and_cache_hits_are_reported(demo_run: DemoRun) -> None:
     (model,) = demo_run.result["models"]
-    assert model["model"] == "smollm2-135m"
+    assert model["name"] == "smollm2-135m"
     assert model["failed"] == 0
     assert model["input_tokens"] > 0
     assert model["output_tokens"] > 0
@@ -80,9 +80,12 @@ def test_perfetto_shows_the_run_as_it_was(demo_run: DemoRun, record: RunRecord) 
 
     rows = query_trace(
         trace,
-        "select category, name, ts, dur, extract_arg(arg_set_id, 'args.span') as span,"
-        " extract_arg(arg_set_id, 'args.parent') as parent from slice"
-        " where category is not null and dur >= 0",
+        "select slice.category, slice.dur, extract_arg(slice.arg_set_id, 'args.span') as span,"
+        # Its parent, where it is drawn in it and where it is not.
+        " coalesce(extract_arg(around.arg_set_id, 'args.span'),"
+        " extract_arg(slice.arg_set_id, 'args.parent')) as parent"
+        " from slice left join slice as around on around.id = slice.parent_id"
+        " where slice.category is not null and slice.dur >= 0",
     )
     shown = {row["span"]: row for row in rows}
     assert shown.keys() == {span.id for span in record.spans}
@@ -117,7 +120,40 @@ def test_perfetto_nests_calls_in_rounds_and_rounds_in_the_loop(demo_run: DemoRun
 def test_the_tracks_bear_the_names_of_the_nodes(demo_run: DemoRun) -> None:
     rows = query_trace(demo_run.chrome_trace, "select distinct name from thread")
     names = {row["name"] for row in rows}
-    assert {"parts", "topics", "sources", "sections", "sections (2)", "text"} <= names
+    nodes = {"parts", "topics", "sources", "sections", "sections (2)", "text"}
+    assert {f"node {name}" for name in nodes} <= names
+    assert {"run brief", "model smollm2-135m"} <= names
+
+
+def test_arrows_lead_through_the_pipeline_and_round_the_loop(demo_run: DemoRun) -> None:
+    rows = query_trace(
+        demo_run.chrome_trace,
+        "select source.name || ' to ' || target.name as arrow from flow"
+        " join slice as source on source.id = slice_out"
+        " join slice as target on target.id = slice_in",
+    )
+    arrows = {row["arrow"] for row in rows}
+    assert {
+        "topics to sources[0]",
+        "sources[1] to sections[1]",
+        "sections[2] to text",
+        "topics to chat planner",
+        "evaluate round 1 to revise for round 2",
+        "revise for round 2 to evaluate round 2",
+    } <= arrows
+
+
+def test_what_the_server_said_is_drawn(demo_run: DemoRun) -> None:
+    rows = query_trace(
+        demo_run.chrome_trace,
+        "select process.name || ': ' || track.name as counter, max(value) as most"
+        " from counter join process_counter_track as track on track.id = track_id"
+        " join process using (upid) group by 1",
+    )
+    most = {row["counter"]: row["most"] for row in rows}
+    assert float(str(most["server smollm2-135m: running requests"])) >= 1
+    assert float(str(most["server keep-alive budget: resident bytes"])) > 100_000_000
+    assert "node text: composite points" in most
 
 
 def test_the_audit_log_has_the_runs_line(demo_run: DemoRun) -> None:

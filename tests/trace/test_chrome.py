@@ -64,7 +64,15 @@ def test_a_slice_carries_its_identity_its_attributes_and_how_it_ended(
 
     _, event = events("X", span(1, 0, 9), child)
 
-    assert event["args"] == {"span": 2, "parent": 1, "model": "small", **arguments}
+    assert event["args"] == {"span": 2, "model": "small", **arguments}
+
+
+def test_a_slice_that_is_not_drawn_in_its_parent_names_it(events):
+    inside, elsewhere = span(2, 1, 2, parent=1), span(3, 3, 4, parent=1, track="model small")
+
+    shown = events("X", span(1, 0, 9), inside, elsewhere)
+
+    assert [event["args"].get("parent") for event in shown] == [None, None, 1]
 
 
 def test_each_track_is_a_process_and_each_lane_of_it_a_thread(events):
