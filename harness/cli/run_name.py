@@ -5,8 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.errors import InvalidInput, did_you_mean
+from harness.trace import AUDIT_LOG
 
 LATEST = "latest"
+
+
+def traces_directory(given: Path | None) -> Path:
+    """Where runs land: as given, else as `harness.toml` says.
+
+    Raises:
+        ConfigurationInvalid: It cannot be read.
+    """
+    if given is not None:
+        return given
+    # Here rather than at the top: it imports all of the engine, which help does not need.
+    from harness.session import load_settings  # noqa: PLC0415
+
+    return load_settings(environment={}).traces
 
 
 def find_journal(run: str, directory: Path) -> Path:
@@ -49,4 +64,4 @@ def _near(run: str, journals: dict[str, Path]) -> str:
 
 def _is_run(path: Path) -> bool:
     # The audit log lies there too, and the files of processes that joined a run.
-    return path.name != "runs.jsonl" and "." not in path.stem
+    return path.name != AUDIT_LOG and "." not in path.stem

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from harness.cli.consoles import results
 from harness.cli.exit_codes import UNUSABLE
+from harness.cli.run_name import traces_directory
 from harness.errors import InvalidInput
-from harness.session import AUDIT_LOG, load_settings
-from harness.trace import AuditLine, read_audit_log
+from harness.trace import AUDIT_LOG, AuditLine, read_audit_log
 
 
 @click.command()
@@ -29,8 +29,8 @@ from harness.trace import AuditLine, read_audit_log
 def runs(limit: int, traces: Path | None, *, as_json: bool) -> None:
     """List the runs that ended, the latest last."""
     try:
-        directory = traces or load_settings(environment={}).traces
-        lines = deque(read_audit_log(directory / AUDIT_LOG), maxlen=limit or None)
+        path = traces_directory(traces) / AUDIT_LOG
+        lines = deque(read_audit_log(path), maxlen=limit or None)
     except InvalidInput as error:
         click.echo(f"harness: {error}", err=True)
         sys.exit(UNUSABLE)

@@ -17,10 +17,9 @@ from rich.console import Console
 
 from harness.cli.consoles import results
 from harness.cli.exit_codes import FAILED, UNUSABLE
-from harness.cli.run_name import LATEST, find_journal
+from harness.cli.run_name import LATEST, find_journal, traces_directory
 from harness.cli.values import read_pairs
 from harness.errors import HarnessError, InvalidInput, JournalInvalid
-from harness.session import load_settings
 from harness.trace import TIMELINES, Journal, TimelineFormat
 
 _RUN = click.argument("run", default=LATEST)
@@ -162,7 +161,7 @@ def check(run: str, traces: Path | None, *, as_json: bool) -> None:
     from harness.trace.check import check_journal  # noqa: PLC0415
 
     with _complaints():
-        found = check_journal(find_journal(run, _directory(traces)))
+        found = check_journal(find_journal(run, traces_directory(traces)))
     if as_json:
         sys.stdout.buffer.write(check_as_json(found))
     else:
@@ -196,11 +195,7 @@ def _timeline_format(form: str) -> TimelineFormat:
 
 
 def _journal(run: str, traces: Path | None) -> Journal:
-    return Journal(find_journal(run, _directory(traces)))
-
-
-def _directory(traces: Path | None) -> Path:
-    return load_settings(environment={}).traces if traces is None else traces
+    return Journal(find_journal(run, traces_directory(traces)))
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
-from harness.session.audit import AUDIT_LOG
 from harness.session.chat import chat
 from harness.session.pipeline import Pipeline
 from harness.session.result import RunFiles, RunResult
@@ -9,7 +8,6 @@ from harness.session.session import Session, open_session
 from harness.session.settings import Settings, load_settings
 
 __all__ = [
-    "AUDIT_LOG",
     "Pipeline",
     "Run",
     "RunFiles",

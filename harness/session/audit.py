@@ -22,8 +22,6 @@ from harness.trace import (
 )
 from harness.wiggum import WiggumResult
 
-AUDIT_LOG = "runs.jsonl"
-
 
 def audit_entry(
     journal: Journal,

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from harness.errors import InvalidInput
 from harness.graph import Graph, bind_inputs, execute
 from harness.inference import Backend
-from harness.session.audit import AUDIT_LOG
 from harness.session.result import RunFiles, RunResult
 from harness.session.run import Run
 from harness.session.session import open_session
 from harness.session.settings import Settings, load_settings
-from harness.trace import Sink, calls_of, group_calls, monotonic
+from harness.trace import AUDIT_LOG, Sink, calls_of, group_calls, monotonic
 
 
 class Pipeline(Graph):

@@ -11,13 +11,13 @@ import structlog
 
 from harness.errors import ConfigurationInvalid
 from harness.inference import Backend, Endpoint, InferenceShim
-from harness.session.audit import AUDIT_LOG, audit_entry
+from harness.session.audit import audit_entry
 from harness.session.library import PassageLibrary
 from harness.session.models import known_endpoints, open_models
 from harness.session.roles import Roles
 from harness.session.secrets import known_secrets
 from harness.session.settings import Settings
-from harness.trace import RunTrace, Sink, TraceOptions, append_line
+from harness.trace import AUDIT_LOG, RunTrace, Sink, TraceOptions, append_line
 from harness.wiggum import WiggumResult
 
 _log = structlog.get_logger(__name__)

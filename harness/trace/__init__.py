@@ -4,6 +4,7 @@ Knows nothing of models or rubrics.
 """
 
 from harness.trace.audit_log import (
+    AUDIT_LOG,
     AuditEntry,
     AuditLine,
     LoopEntry,
@@ -46,6 +47,7 @@ from harness.trace.timelines import (
 from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Span, Tracer, describe, sha256_of
 
 __all__ = [
+    "AUDIT_LOG",
     "TIMELINES",
     "Attributes",
     "AuditEntry",

@@ -20,6 +20,9 @@ from harness.trace.lenient_json import dump_json
 
 SCHEMA_VERSION = 1
 
+AUDIT_LOG = "runs.jsonl"
+"""The file's name, beside the journals."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageUse:
