@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         load_settings,
         open_session,
     )
-    from harness.trace import JoinedTrace, RunTrace, load_run
+    from harness.trace import JoinedTrace, RunTrace, TraceOptions, load_run
     from harness.wiggum import Round, WiggumResult
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "RunTrace",
     "ScriptedBackend",
     "Settings",
+    "TraceOptions",
     "Verdict",
     "WiggumResult",
     "__version__",
@@ -70,7 +71,7 @@ _HOMES = {
         "load_settings",
         "open_session",
     ),
-    "trace": ("JoinedTrace", "RunTrace", "load_run"),
+    "trace": ("JoinedTrace", "RunTrace", "TraceOptions", "load_run"),
     "wiggum": ("Round", "WiggumResult"),
 }
 _HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names}

@@ -221,7 +221,8 @@ class NodeFailed(HarnessError):
     def __init__(self, node: str, cause: BaseException) -> None:
         # Ours speak for themselves; of a KeyError('x') the message alone would be 'x'.
         said = str(cause) if isinstance(cause, HarnessError) else f"{type(cause).__name__}: {cause}"
-        super().__init__(f"node '{node}' failed: {said}")
+        place = "" if isinstance(cause, HarnessError) else _place_of(cause)
+        super().__init__(f"node '{node}' failed: {said}{place}")
         self.node = node
 
 
@@ -267,6 +268,18 @@ class MemoryStoreFailed(HarnessError):
     def __init__(self, message: str, *, path: Path) -> None:
         super().__init__(f"{path}: {message}")
         self.path = path
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in a user's own files an exception came from, as the end of a message."""
+    # Here rather than at the top: only what fails needs them.
+    import sysconfig  # noqa: PLC0415
+    import traceback  # noqa: PLC0415
+
+    ours = (str(Path(__file__).parent), *(sysconfig.get_path(n) for n in ("stdlib", "purelib")))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(ours)]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -19,7 +19,13 @@ from harness.trace import AUDIT_LOG, AuditLine, read_audit_log
 
 
 @click.command()
-@click.option("--limit", default=20, show_default=True, help="How many of the latest; 0 for all.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="How many of the latest; 0 for all.",
+)
 @click.option(
     "--traces",
     type=click.Path(path_type=Path),
@@ -37,6 +43,8 @@ def runs(limit: int, traces: Path | None, *, as_json: bool) -> None:
     if as_json:
         for line in lines:
             sys.stdout.buffer.write(orjson.dumps(line.model_dump()) + b"\n")
+    elif not lines:
+        click.echo(f"no run has ended yet that is in {path}", err=True)
     else:
         results().print(_table(lines))
 

@@ -39,7 +39,12 @@ def trace() -> None:
 @trace.command("open")
 @_RUN
 @_TRACES
-@click.option("--port", default=0, help="Where to serve the page; any free port when left out.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Where to serve the page; any free port when left out.",
+)
 @click.option("--no-browser", is_flag=True, help="Only say the address.")
 def open_(run: str, traces: Path | None, port: int, *, no_browser: bool) -> None:
     """Show a run in the Perfetto UI, served from this machine: nothing is uploaded.
@@ -98,7 +103,11 @@ def export(
     """Write a run as a timeline, or send it to a collector. The run may still be going."""
     with _complaints():
         journal = _journal(run, traces)
+        if form != "otlp" and (endpoint or headers or content):
+            raise InvalidInput("--endpoint, --header and --content are for --format otlp")
         if form == "otlp":
+            if output is not None:
+                raise InvalidInput("--output is for a timeline; otlp sends to --endpoint")
             _send(journal, endpoint, headers, content=content)
             return
         suffix, write = TIMELINES[_timeline_format(form)]
@@ -111,16 +120,28 @@ def export(
 @trace.command()
 @_RUN
 @_TRACES
-@click.option("--ttft-ms", default=500.0, show_default=True, help="Target: time to first token.")
-@click.option("--itl-ms", default=50.0, show_default=True, help="Target: time between tokens.")
+@click.option(
+    "--ttft-ms",
+    type=click.IntRange(min=0),
+    default=500,
+    show_default=True,
+    help="Target: time to first token.",
+)
+@click.option(
+    "--itl-ms",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="Target: time between tokens.",
+)
 @_JSON
-def report(run: str, traces: Path | None, ttft_ms: float, itl_ms: float, *, as_json: bool) -> None:
+def report(run: str, traces: Path | None, ttft_ms: int, itl_ms: int, *, as_json: bool) -> None:
     """Say where the time, the tokens and the money went."""
     from harness.cli.trace_report import print_report, report_as_json  # noqa: PLC0415 - as above
     from harness.trace.report import Targets, report_of  # noqa: PLC0415
 
     with _complaints():
-        targets = Targets(ttft_ns=round(ttft_ms * 1e6), itl_ns=round(itl_ms * 1e6))
+        targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
         found = report_of(_journal(run, traces), targets=targets)
     if as_json:
         sys.stdout.buffer.write(report_as_json(found))
@@ -207,5 +228,6 @@ def _complaints() -> Iterator[None]:
         click.echo(f"harness: {error}", err=True)
         sys.exit(UNUSABLE if isinstance(error, InvalidInput | JournalInvalid) else FAILED)
     except OSError as error:
-        click.echo(f"harness: {error.filename}: {error.strerror}", err=True)
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"harness: {place}{error.strerror}", err=True)
         sys.exit(UNUSABLE)

@@ -72,7 +72,8 @@ class _Execution:
         self._tracer = tracer
         self._places = asyncio.Semaphore(parallel_calls)
         self._done = {name: asyncio.Event() for name in graph.nodes}
-        self._spans: dict[str, list[int]] = {name: [] for name in graph.nodes}
+        # The spans of what is done, by node and item, in the order they ended.
+        self._spans: dict[str, dict[int | None, int]] = {name: {} for name in graph.nodes}
 
     async def run_all(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -102,12 +103,12 @@ class _Execution:
             with self._tracer.span(
                 "node", track=f"node {node.name}", label=label, node=node.name, item=item
             ) as span:
-                self._spans[node.name].append(span.id)
-                self._draw_needs(node, span.id)
+                self._draw_needs(node, item, span.id)
                 try:
                     value = await self._invoke(node, item)
                     self._tracer.output(node.name, _as_json(value), item=item)
                     await self._tracer.persisted()
+                    self._spans[node.name][item] = span.id
                 except asyncio.CancelledError as error:
                     task = asyncio.current_task()
                     if task is None or task.cancelling():
@@ -122,11 +123,23 @@ class _Execution:
                     raise NodeFailed(label, cause) from cause
         return value
 
-    def _draw_needs(self, node: Node, span: int) -> None:
-        """Arrows from everything that the node waited for."""
-        for source in self._graph.dependencies(node):
-            for earlier in self._spans[source]:
-                self._tracer.flow("output", source=earlier, target=span)
+    def _draw_needs(self, node: Node, item: int | None, span: int) -> None:
+        """Arrows from what this call waited for: a walk back along them is what took so long.
+
+        From one item to the same item where a list is walked through; from every item to a plain
+        node that takes the list; and to each of many items that take the whole list, from the item
+        that was done last: all of them would be too many to see, or to keep.
+        """
+        waited_for: dict[int, None] = {}
+        for parameter in node.parameters:
+            sources = self._spans.get(parameter.source, {})
+            if parameter.is_mapped and item in sources:
+                waited_for[sources[item]] = None
+            else:
+                done = list(sources.values())
+                waited_for |= dict.fromkeys(done[-1:] if node.is_mapped else done)
+        for source in waited_for:
+            self._tracer.flow("output", source=source, target=span)
 
     async def _invoke(self, node: Node, item: int | None) -> object:
         arguments: dict[str, Any] = {RUN_PARAMETER: self._run} if node.takes_run else {}

@@ -15,6 +15,7 @@ from harness.inference.scripted import ScriptedBackend
 from harness.inference.server_metrics import Reading
 from harness.inference.shim import InferenceShim
 from harness.inference.structured import ReplyType
+from harness.inference.to_its_end import to_its_end
 from harness.inference.traced import Traced
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "metrics_source",
     "model_identity",
     "retry_delay_s",
+    "to_its_end",
 ]

@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
 from harness.inference.openai_wire import OpenAIWire
 from harness.inference.request import ChatRequest
+from harness.inference.to_its_end import to_its_end
 from harness.trace import Clock, monotonic
 
 _UNDER_WAY = re.compile(r"^llamacpp:requests_(processing|deferred) [1-9]", re.MULTILINE)
@@ -79,7 +80,7 @@ class EmbeddedLlamaCpp:
                 path=path,
             )
         try:
-            await _to_its_end(self._start)
+            await to_its_end(self._start)
         except (RuntimeError, ValueError, MemoryError) as error:
             raise ModelFileInvalid(
                 "llama.cpp cannot load it; is it a whole GGUF, and is there memory for "
@@ -105,7 +106,7 @@ class EmbeddedLlamaCpp:
             if wire is not None:
                 await wire.aclose()
         finally:
-            await _to_its_end(self._stop)
+            await to_its_end(self._stop)
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
@@ -163,17 +164,3 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
     # itself answers this, so afterwards it runs.
     server.handle_metrics()
     return server
-
-
-async def _to_its_end(function: Callable[[], None]) -> None:
-    """Runs it in a thread. A cancellation waits for its end: half a load cannot be taken back."""
-    running = asyncio.get_running_loop().run_in_executor(None, function)
-    cancelled = None
-    while not running.done():
-        try:
-            await asyncio.wait([running])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    running.result()
-    if cancelled is not None:
-        raise cancelled

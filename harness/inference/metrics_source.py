@@ -30,6 +30,7 @@ from harness.inference.server_metrics import (
 _log = structlog.get_logger(__name__)
 
 _TIMEOUT_S = 1.0
+_LARGEST_BYTES = 4_000_000
 _KEEPALIVE_S = 3.0
 _SHORTEST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 5.0
@@ -153,11 +154,16 @@ class MetricsSource:
 
     async def _ask(self, address: str, path: str) -> tuple[Reading, ...]:
         try:
-            response = await self._client.get(address + path)
-            if response.status_code in _NOT_OFFERED:
-                del self._paths[path]
-                return ()
-            return self._paths[path](response.raise_for_status().content)
+            async with self._client.stream("GET", address + path) as response:
+                if response.status_code in _NOT_OFFERED:
+                    del self._paths[path]
+                    return ()
+                body = bytearray()
+                async for chunk in response.raise_for_status().aiter_bytes():
+                    body += chunk
+                    if len(body) > _LARGEST_BYTES:
+                        raise ValueError(f"it is larger than {_LARGEST_BYTES} bytes")
+            return self._paths[path](bytes(body))
         except ValueError as error:
             del self._paths[path]
             _log.warning(

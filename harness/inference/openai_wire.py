@@ -162,6 +162,7 @@ class _StreamedReply:
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     token_ns: list[int] = field(default_factory=list)
+    ended_ns: int | None = None
     finish_reason: str | None = None
     model_id: str | None = None
     usage: WireUsage | None = None
@@ -189,7 +190,9 @@ class _StreamedReply:
         self.timings = chunk.timings or self.timings
         self.metrics = chunk.metrics or self.metrics
         for choice in chunk.choices:
-            self.finish_reason = choice.finish_reason or self.finish_reason
+            if choice.finish_reason:
+                # The last tokens may have had no text: the end of a word, or of the reply.
+                self.finish_reason, self.ended_ns = choice.finish_reason, self.clock()
             thought = choice.delta.reasoning or choice.delta.reasoning_content or ""
             said = choice.delta.content or ""
             if thought or said:
@@ -218,7 +221,7 @@ class _StreamedReply:
             phases=call_phases(
                 sent_ns=sent_ns,
                 first_token_ns=first_token_ns,
-                done_ns=self.token_ns[-1] if self.token_ns else self.clock(),
+                done_ns=self.clock() if self.ended_ns is None else self.ended_ns,
                 timings=self.timings,
                 metrics=self.metrics,
             ),

@@ -15,7 +15,6 @@ from harness.inference import (
     EmbeddedLlamaCpp,
     Endpoint,
     InferenceShim,
-    MetricsSource,
     Retrying,
     RetryPolicy,
     Traced,
@@ -25,7 +24,7 @@ from harness.inference import (
 )
 from harness.residency import KeepAliveBudget, Leased, Tenant
 from harness.session.demo_model import demo_endpoint
-from harness.session.sampler import sampling
+from harness.session.sampler import Noticing, Sampled, sampling
 from harness.session.settings import Settings
 from harness.trace import Tracer
 
@@ -73,8 +72,8 @@ async def open_models(
         required: Tags of the endpoints that must be usable; what is wrong with another is only
             said when it is called.
         tracer: Sees every call.
-        sample_every_s: How often the servers of required endpoints are asked for their counters;
-            never when 0.
+        sample_every_s: How often the servers that are called are asked for their counters; never
+            when 0.
 
     Raises:
         ConfigurationInvalid: A required endpoint's API key is missing.
@@ -83,7 +82,7 @@ async def open_models(
     ready_made = backends or {}
     bare: dict[str, Backend] = {}
     tenants: dict[str, Tenant] = {}
-    sources: dict[str, MetricsSource] = {}
+    sampled: dict[str, Sampled] = {}
     for tag, endpoint in endpoints.items():
         try:
             if tag in ready_made:
@@ -93,9 +92,12 @@ async def open_models(
             bare[tag] = backend = connect(endpoint, api_key=api_key, clock=tracer.now_ns)
             if isinstance(backend, EmbeddedLlamaCpp):
                 tenants[tag] = Tenant(host=backend, need_bytes=_need_bytes(endpoint))
-            source = metrics_source(endpoint, backend, api_key=api_key)
-            if source is not None and tag in required:
-                sources[tag] = source
+            server = _server_of(endpoint)
+            if server in sampled:
+                bare[tag] = Noticing(backend, called=sampled[server].called)
+            elif sample_every_s and (source := metrics_source(endpoint, backend, api_key=api_key)):
+                sampled[server] = Sampled(source=source, track=f"server {tag}")
+                bare[tag] = Noticing(backend, called=sampled[server].called)
         except (ConfigurationInvalid, ModelFileInvalid) as error:
             if tag in required:
                 raise
@@ -127,9 +129,9 @@ async def open_models(
         stack.push_async_callback(shim.aclose)
         if budget:
             stack.push_async_callback(budget.aclose)
-        if sample_every_s:
+        if sampled:
             await stack.enter_async_context(
-                sampling(sources, tracer=tracer, every_s=sample_every_s)
+                sampling(sampled.values(), tracer=tracer, every_s=sample_every_s)
             )
         yield shim
 
@@ -144,6 +146,11 @@ def _api_key(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
             "which is not set; export it"
         )
     return key
+
+
+def _server_of(endpoint: Endpoint) -> str:
+    """What tells servers apart: two tags may stand for models of one."""
+    return f"{endpoint.backend} {endpoint.url.rstrip('/')}" if endpoint.url else endpoint.tag
 
 
 def _need_bytes(endpoint: Endpoint) -> int:

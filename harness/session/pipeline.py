@@ -13,7 +13,7 @@ from harness.session.result import RunFiles, RunResult
 from harness.session.run import Run
 from harness.session.session import open_session
 from harness.session.settings import Settings, load_settings
-from harness.trace import AUDIT_LOG, Sink, calls_of, group_calls, monotonic
+from harness.trace import AUDIT_LOG, Sink, monotonic
 
 
 class Pipeline(Graph):
@@ -48,7 +48,7 @@ class Pipeline(Graph):
     ) -> RunResult:
         """Runs the pipeline.
 
-        However it ends, its journal, its Chrome trace and its line in the audit log are written.
+        However it ends, its journal, its timelines and its line in the audit log are written.
 
         Args:
             inputs: By name.
@@ -73,16 +73,14 @@ class Pipeline(Graph):
         ) as session:
             with session.trace.span("run", label=self.name):
                 outputs = await execute(self, values, run=Run(session), tracer=session.trace)
-        trace, journal = session.trace, session.trace.journal()
+        trace = session.trace
         return RunResult(
             run_id=trace.run_id,
             pipeline=self.name,
             outputs=outputs,
             result=next(reversed(outputs.values()), None),
             loops=tuple(session.loops),
-            models=group_calls(calls_of(journal.spans()), by=lambda call: call.model)
-            if journal
-            else (),
+            models=tuple(session.models),
             duration_s=(monotonic() - started_ns) / 1e9,
             files=RunFiles(
                 journal=trace.journal_path,

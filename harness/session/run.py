@@ -12,6 +12,7 @@ from harness.memory import Hit, Passage
 from harness.rubric import Draft, Evaluator, Rubric, load_rubric
 from harness.session.roles import PRODUCER
 from harness.session.session import Session
+from harness.trace import Span
 from harness.wiggum import LoopLimits, Reviser, WiggumResult, revise_until_met
 
 T = TypeVar("T")
@@ -31,6 +32,19 @@ class Run:
     def id(self) -> str:
         """The run's name, which its files bear."""
         return self._session.trace.run_id
+
+    def span(self, name: str, /, **attributes: object) -> Span:
+        """Shows a stretch of the node's own work in the timeline: `with run.span("parse", rows=7):`.
+
+        Args:
+            name: A fixed phrase; those of the harness's own spans (`chat`, `load`, …) mean theirs.
+            attributes: What varies: JSON values.
+        """
+        return self._session.trace.span(name, **attributes)
+
+    def counter(self, name: str, value: float, *, unit: str) -> None:
+        """Shows a quantity's new value over time, on the node's track."""
+        self._session.trace.counter(name, value, unit=unit)
 
     def invitation(self) -> str:
         """A text with which another process can record what it does for this node.

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from harness.errors import ConfigurationInvalid
-from harness.inference import Backend, Endpoint, InferenceShim
+from harness.inference import Backend, Endpoint, InferenceShim, to_its_end
 from harness.session.audit import audit_entry
 from harness.session.library import PassageLibrary
 from harness.session.models import known_endpoints, open_models
 from harness.session.roles import Roles
 from harness.session.secrets import known_secrets
 from harness.session.settings import Settings
-from harness.trace import AUDIT_LOG, RunTrace, Sink, TraceOptions, append_line
+from harness.trace import (
+    AUDIT_LOG,
+    CallGroup,
+    RunTrace,
+    Sink,
+    TraceOptions,
+    append_line,
+    calls_of,
+    describe,
+    group_calls,
+)
 from harness.wiggum import WiggumResult
 
 _log = structlog.get_logger(__name__)
@@ -39,6 +50,8 @@ class Session:
     """Where rubrics are looked for first."""
     loops: list[WiggumResult] = field(default_factory=list)
     """How each revise loop ended; grows as they do."""
+    models: list[CallGroup] = field(default_factory=list)
+    """What each model was used for; known when the session is closed."""
 
 
 @asynccontextmanager
@@ -53,8 +66,8 @@ async def open_session(
 ) -> AsyncIterator[Session]:
     """Opens everything that a run needs, and closes it in reverse order.
 
-    However the block is left, the run's journal, its Chrome trace and its line in the audit log
-    are written.
+    However the block is left, the run's journal, its timelines and its line in the audit log are
+    written.
 
     Args:
         settings: What to open.
@@ -76,11 +89,11 @@ async def open_session(
         endpoints.values(), environment=environment, named=settings.trace.secrets
     )
     trace = _start_record(settings, name, secrets, observers)
-    loops: list[WiggumResult] = []
+    made = _Made()
     try:
         async with AsyncExitStack() as stack:
             # 2. The record first, so that everything after it is in it.
-            stack.enter_context(trace)
+            await stack.enter_async_context(_recorded(trace))
             _describe_endpoints(endpoints, trace)
             shim = await stack.enter_async_context(
                 open_models(
@@ -101,16 +114,12 @@ async def open_session(
                 roles=roles,
                 passages=passages,
                 rubrics=settings.rubrics,
-                loops=loops,
+                loops=made.loops,
+                models=made.models,
             )
     finally:
-        # 3. The line about it, now that the record is closed and can be read.
-        journal = trace.journal()
-        if journal is not None:
-            entry = audit_entry(
-                journal, task=task, roles=roles, loops=loops, content=settings.trace.content
-            )
-            _append(settings.traces / AUDIT_LOG, trace.redactor.clean_line(entry.as_line()))
+        # 3. What is made of it, now that it is closed and can be read.
+        await to_its_end(partial(_conclude, trace, settings, task=task, roles=roles, made=made))
 
 
 def _describe_endpoints(endpoints: Mapping[str, Endpoint], trace: RunTrace) -> None:
@@ -125,12 +134,43 @@ def _describe_endpoints(endpoints: Mapping[str, Endpoint], trace: RunTrace) -> N
         trace.instant("endpoint", model=tag, **said)
 
 
-def _append(path: Path, line: bytes) -> None:
-    """A run's result, or its error, must not be lost because its line cannot be written."""
+@asynccontextmanager
+async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
+    """The trace's block. It is left in a thread: to draw a long run takes a while."""
+    trace.__enter__()
     try:
-        append_line(path, line)
-    except OSError as error:
-        _log.warning("the run is not in the audit log", path=str(path), error=str(error))
+        yield
+    except BaseException as error:
+        await to_its_end(partial(trace.__exit__, type(error), error, error.__traceback__))
+        raise
+    await to_its_end(partial(trace.__exit__, None, None, None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What grows while a run goes on, and is whole when it is over."""
+
+    loops: list[WiggumResult] = field(default_factory=list)
+    models: list[CallGroup] = field(default_factory=list)
+
+
+def _conclude(trace: RunTrace, settings: Settings, *, task: str, roles: Roles, made: _Made) -> None:
+    """Sums up the calls, and adds the run's line to the audit log.
+
+    A run's result, or its error, must not be lost because its record cannot be read or written.
+    """
+    path = settings.traces / AUDIT_LOG
+    journal = trace.journal()
+    if journal is None:
+        return
+    try:
+        made.models.extend(group_calls(calls_of(journal.spans()), by=lambda call: call.model))
+        entry = audit_entry(
+            journal, task=task, roles=roles, loops=made.loops, content=settings.trace.content
+        )
+        append_line(path, trace.redactor.clean_line(entry.as_line()))
+    except Exception as error:  # noqa: BLE001 - as above
+        _log.warning("the run is not in the audit log", path=str(path), error=describe(error))
 
 
 def _start_record(

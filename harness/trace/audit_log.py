@@ -8,15 +8,19 @@ milliseconds, as there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from harness.errors import InvalidInput
 from harness.trace.lenient_json import dump_json
+
+_log = structlog.get_logger(__name__)
 
 SCHEMA_VERSION = 1
 
@@ -190,8 +194,11 @@ def append_line(path: Path, line: bytes) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    with path.open("ab", buffering=0) as file:
-        file.write(line)
+    with path.open("a+b", buffering=0) as file:
+        if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+            line = b"\n" + line  # after a line that a full disk cut off
+        while line:
+            line = line[file.write(line) :]
 
 
 class AuditLine(BaseModel):
@@ -238,10 +245,12 @@ class AuditLine(BaseModel):
 
 
 def read_audit_log(path: Path) -> Iterator[AuditLine]:
-    """The lines of an audit log, oldest first. A last line that was cut off is left out.
+    """The lines of an audit log, oldest first; none if there is no such file yet.
+
+    What is not a run is left out, with a warning: one damaged line must not hide all others.
 
     Raises:
-        InvalidInput: There is no such file, or a line is not a run.
+        InvalidInput: The file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -250,9 +259,9 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
                     continue
                 try:
                     yield AuditLine.model_validate_json(line)
-                except ValidationError as error:
-                    raise InvalidInput(
-                        f"not a run: {error.errors()[0]['msg']}", path=path, line=number
-                    ) from error
+                except ValidationError:
+                    _log.warning("not a run, and left out", path=str(path), line=number)
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise InvalidInput(f"cannot be read ({error.strerror})", path=path) from error

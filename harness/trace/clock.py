@@ -8,12 +8,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 Clock = Callable[[], int]
 """Nanoseconds since an arbitrary start; only differences mean anything."""
 
 monotonic: Clock = time.perf_counter_ns
 """The clock of every real run."""
+
+
+@cache
+def boot_id() -> str | None:
+    """Names this machine's time since it was started; None where the system has no such name.
+
+    Processes with the same one read `monotonic` from the same clock, unless a container has set
+    its own ("time namespaces", `man 7 time_namespaces`).
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+@cache
+def boot_id() -> str | None:
+    """Names this machine's time since it was started; None where the system has no such name.
+
+    Processes with the same one read `monotonic` from the same clock, unless a container has set
+    its own ("time namespaces", `man 7 time_namespaces`).
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
+        return None
 
 
 class ManualClock:

@@ -8,6 +8,7 @@ that somebody waited for: see `Durability`.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 import time
@@ -74,27 +75,34 @@ class JournalWriter:
         self._descriptor: int | None = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666
         )
+        if durability != "exit":
+            _sync_directory(path.parent)
         self._process_id = os.getpid()
         self._entries: deque[Entry] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._wake = threading.Event()
         self._closing = False
-        # Whoever writes holds it. Reentrant, since collecting garbage in the middle may end a span.
+        # Whoever writes holds it. Reentrant, since making a record may end a span, by collecting
+        # garbage if by nothing else; what that adds is written by the loop that it is in.
         self._lock = threading.RLock()
+        self._is_writing = False
         self._thread = threading.Thread(target=self._work, name="harness journal", daemon=True)
         # The queue's own method, for speed: this is all that tracing costs the traced.
         self.append = self._append_durably if durability == "sync" else self._entries.append
 
     def start(self) -> None:
-        """Begins to write what is appended."""
+        """Writes what was appended so far, and begins to write what is appended from now on."""
+        self._write_queue()
         self._thread.start()
+        # An interpreter that ends with the journal open takes the thread with it.
+        atexit.register(self._write_queue)
 
     async def persisted(self) -> None:
         """Returns when everything appended so far is on the disk, if the run is to wait for that.
 
         Those who wait at the same time share one `fsync`.
         """
-        if self._durability == "node" and self._thread.is_alive():
+        if self._durability == "node" and self._thread.is_alive() and not self.is_forked:
             waiting = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
             self._wake.set()
@@ -113,12 +121,19 @@ class JournalWriter:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
+        atexit.unregister(self._write_queue)
         self._write_for_those_waiting()
         self._sync()
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
+            self._entries.clear()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a forked child: the file is its parent's, and perhaps the lock too."""
+        return os.getpid() != self._process_id
 
     def _work(self) -> None:
         while not self._closing:
@@ -128,13 +143,15 @@ class JournalWriter:
 
     def _write_for_those_waiting(self) -> None:
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        self._write_queue()
-        if waiting:
-            self._sync()
-        for future in waiting:
-            # Its loop may be over by now, and so nobody waits any more.
-            with suppress(RuntimeError):
-                future.get_loop().call_soon_threadsafe(_resolve, future)
+        try:
+            self._write_queue()
+            if waiting:
+                self._sync()
+        finally:
+            for future in waiting:
+                # Its loop may be over by now, and so nobody waits any more.
+                with suppress(RuntimeError):
+                    future.get_loop().call_soon_threadsafe(_resolve, future)
 
     def _append_durably(self, entry: Entry) -> None:
         self._entries.append(entry)
@@ -146,30 +163,36 @@ class JournalWriter:
             self._entries.clear()
             return
         with self._lock:
+            if self._is_writing:
+                return
             if self._descriptor is None:
                 self._entries.clear()
-            while self._entries:
-                records: list[Record] = []
-                for number in range(min(len(self._entries), _BATCH)):
-                    records += self._records(self._entries.popleft())
-                    if number % _BREATH == 0:
-                        time.sleep(0)
-                self._write(_merged(records))
-                self._observe(records)
+            self._is_writing = True
+            try:
+                while self._entries:
+                    records = self._take_records()
+                    self._write(_merged(records))
+                    self._observe(records)
+            finally:
+                self._is_writing = False
 
-    def _records(self, entry: Entry) -> list[Record]:
-        try:
-            return list(self._maker.records(entry))
-        except Exception as error:  # noqa: BLE001 - a record that cannot be made must not end the rest
-            _log.warning("a record is missing", error=describe(error))
-            return []
+    def _take_records(self) -> list[Record]:
+        records: list[Record] = []
+        for number in range(min(len(self._entries), _BATCH)):
+            entry = self._entries.popleft()
+            try:
+                records += self._maker.records(entry)
+            except Exception as error:  # noqa: BLE001 - one that cannot be made must not cost others
+                _warn("a record is missing", error=describe(error))
+            if number % _BREATH == 0:
+                time.sleep(0)
+        return records
 
     def _write(self, records: Sequence[Record]) -> None:
         for start in range(0, len(records), _BREATH):
             if self._descriptor is None or self.failure is not None:
                 return
-            batch = records[start : start + _BREATH]
-            data = self._lines(batch)
+            data = self._lines(records[start : start + _BREATH])
             try:
                 while data:
                     data = data[os.write(self._descriptor, data) :]
@@ -177,13 +200,19 @@ class JournalWriter:
                 self._fail(error)
 
     def _lines(self, records: Sequence[Record]) -> bytes:
-        lines = [encode(record) for record in records]
-        # Texts were cleaned before they were hashed.
-        others = [n for n, record in enumerate(records) if type(record) is not Content]
-        if self._redactor.finds_any(b"".join([lines[n] for n in others])):
-            for n in others:
-                lines[n] = self._redactor.clean_line(lines[n])
-        return b"".join(lines)
+        try:
+            lines = [encode(record) for record in records]
+            # Texts were cleaned before they were hashed.
+            others = [n for n, record in enumerate(records) if type(record) is not Content]
+            if self._redactor.finds_any(b"".join([lines[n] for n in others])):
+                for n in others:
+                    lines[n] = self._redactor.clean_line(lines[n])
+            return b"".join(lines)
+        except Exception as error:  # noqa: BLE001 - as above: find the one that is to blame
+            if len(records) > 1:
+                return b"".join(self._lines([record]) for record in records)
+            _warn("a record is missing", error=describe(error))
+            return b""
 
     def _observe(self, records: Sequence[Record]) -> None:
         for observe in self._observers:
@@ -192,7 +221,7 @@ class JournalWriter:
                     observe(record)
             except Exception as error:  # noqa: BLE001 - whatever an observer raises is not the run's
                 self._observers = tuple(o for o in self._observers if o is not observe)
-                _log.warning("an observer failed and is called no more", error=describe(error))
+                _warn("an observer failed and is called no more", error=describe(error))
 
     def _sync(self) -> None:
         if self.is_forked:
@@ -204,15 +233,10 @@ class JournalWriter:
                 except OSError as error:
                     self._fail(error)
 
-    @property
-    def is_forked(self) -> bool:
-        """Whether this is a forked child: the file is its parent's, and perhaps the lock too."""
-        return os.getpid() != self._process_id
-
     def _fail(self, error: OSError) -> None:
         # A run must not fail because its trace does.
         self.failure = error
-        _log.warning("the journal is incomplete", path=str(self.path), error=str(error))
+        _warn("the journal is incomplete", path=str(self.path), error=str(error))
 
 
 def _merged(records: Sequence[Record]) -> list[Record]:
@@ -235,3 +259,19 @@ def _merged(records: Sequence[Record]) -> list[Record]:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Without this a loss of power may leave a file without a name."""
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _warn(what: str, **details: object) -> None:
+    # Nobody may be there to read it: a pipe that was closed, a disk that is full.
+    with suppress(Exception):
+        _log.warning(what, **details)

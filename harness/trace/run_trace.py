@@ -131,7 +131,7 @@ class RunTrace(_JournalTracer):
 
     Attributes:
         journal_path: The journal.
-        timeline_paths: Where each timeline is, once the run is over.
+        timeline_paths: Where each timeline is; once the run is over, those that could be written.
         redactor: Cleans what else is written about the run.
     """
 
@@ -173,9 +173,7 @@ class RunTrace(_JournalTracer):
         ).model_dump_json()
 
     def journal(self) -> Journal | None:
-        """The run as recorded so far; None when the journal could not be written whole."""
-        if self._journal.failure is not None:
-            return None
+        """The run as recorded so far, be it cut short by a full disk; None if there is nothing."""
         try:
             return Journal(self.journal_path)
         except (OSError, JournalInvalid) as error:
@@ -193,12 +191,14 @@ class RunTrace(_JournalTracer):
             return
         journal = self.journal()
         if journal is None:
+            self.timeline_paths.clear()
             return
-        for form, path in self.timeline_paths.items():
+        for form, path in list(self.timeline_paths.items()):
             try:
                 TIMELINES[form][1](journal, path)
-            except (OSError, JournalInvalid) as error:
-                _log.warning("a timeline is missing", path=str(path), error=str(error))
+            except Exception as error:  # noqa: BLE001 - it can be drawn again, and not be run again
+                del self.timeline_paths[form]
+                _log.warning("a timeline is missing", path=str(path), error=describe(error))
 
 
 class JoinedTrace(_JournalTracer):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import sys
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
@@ -132,9 +132,10 @@ class Tracer:
         """Something that happened now, or at `at_ns`, inside the current span."""
         time_ns = self.now_ns() if at_ns is None else at_ns
         self._take(Instant(self.current_id, name, time_ns, attributes))
+        self._relieve()
 
     def counter(self, name: str, value: float, *, unit: str, track: str | None = None) -> None:
-        """A quantity's new value. NaN and what is beyond a double are none, and left out.
+        """A quantity's new value. What is no finite number is left out.
 
         Args:
             name: Fixed for the quantity.
@@ -142,16 +143,18 @@ class Tracer:
             unit: What it counts.
             track: Where it is drawn, as in `span`; with the current span when left out.
         """
-        if -sys.float_info.max <= value <= sys.float_info.max:
-            # A larger integer than timelines have room for is not exact in them anyway.
-            number = value if -(2**63) <= value < 2**63 else float(value)
+        # Beyond 64 bits an integer is not exact in timelines anyway; numpy has numbers of its own.
+        number = value if type(value) is int and -(2**63) <= value < 2**63 else _finite(value)
+        if number is not None:
             span = self.current_id if track is None else None
             self._take(CounterSet(name, unit, self.now_ns(), number, span, track))
+            self._relieve()
 
     def flow(self, name: str, *, source: int | None, target: int | None) -> None:
         """An arrow from one span to a later one, by their ids; without both ends there is none."""
         if source is not None and target is not None:
             self._take(Flow(name, source, target))
+            self._relieve()
 
     def content(self, text: str | Callable[[], str]) -> Text:
         """A text for an attribute to refer to: recorded once a run, and by its hash there.
@@ -235,10 +238,21 @@ class Span:
         self.end_ns = tracer.now_ns()
         # Set rather than reset: a token is only valid in the context it was made in, and an async
         # generator may be closed from another.
-        _current_span.set(self._outer)
+        if _current_span.get() is self:
+            _current_span.set(self._outer)
+        else:
+            self._leave_late()
         if exc is not None:
             self.status, self.error = status_of(exc), describe(exc)
         tracer._take(self)  # noqa: SLF001
+
+    def _leave_late(self) -> None:
+        """A generator left a span open inside this one, or closes its own when all is over."""
+        current = _current_span.get()
+        while current is not None and current is not self:
+            current = current._outer  # noqa: SLF001 - another span
+        if current is self:
+            _current_span.set(self._outer)
 
 
 _current_span: ContextVar[Span | None] = ContextVar("harness_current_span", default=None)
@@ -316,6 +330,14 @@ class RecordMaker:
                         yield Content(sha256, text)
             return plain
         return attributes
+
+
+def _finite(value: float) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def sha256_of(text: str) -> str:

@@ -127,7 +127,8 @@ def test_a_diagnosis_of_nothing_wrong_says_so(project: Path) -> None:
 
     assert "Nothing is wrong" in harness("trace", "diagnose", run, cwd=project).stdout
     done = harness("trace", "diagnose", run, "--json", cwd=project)
-    assert json.loads(done.stdout) == {"findings": []}
+    said = json.loads(done.stdout)
+    assert (said["run_id"], said["status"], said["findings"]) == (run, "ok", [])
 
 
 def test_a_whole_journal_is_called_whole(project: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 from rich.console import Console
 
 from harness.cli.trace_diagnose import findings_as_json, print_findings
-from harness.trace.diagnosis import Evidence, Finding
+from harness.trace.diagnosis import Diagnosis, Evidence, Finding
 
 FINDING = Finding(
     rule="queueing",
@@ -23,9 +24,13 @@ FINDING = Finding(
 )
 
 
-def printed(*findings: Finding) -> str:
+def diagnosis(*findings: Finding, **more: Any) -> Diagnosis:
+    return Diagnosis(**{"run_id": "r1", "status": "ok", "findings": findings, **more})
+
+
+def printed(*findings: Finding, **more: Any) -> str:
     console = Console(file=io.StringIO(), width=100)
-    print_findings(findings, console)
+    print_findings(diagnosis(*findings, **more), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -33,7 +38,7 @@ def printed(*findings: Finding) -> str:
 def test_a_finding_is_printed_with_its_owner_its_moves_and_its_spans():
     lines = [line.rstrip() for line in printed(FINDING).splitlines()]
 
-    assert lines[0] == "1. queueing  warning, L4a routing"
+    assert lines[0] == "1. queueing  warning, routing"
     assert "   - start vLLM with a larger --max-num-seqs" in lines
     assert "   spans 6, 8" in lines
 
@@ -54,14 +59,46 @@ def test_nothing_found_is_said_with_what_cannot_be_seen():
     text = printed()
 
     assert text.startswith("Nothing is wrong that this can see: ")
+    assert "one after another" in text
     assert "how busy the device was" in text.replace("\n", " ")
 
 
+def test_where_spans_are_found_is_said_once():
+    assert printed(FINDING, FINDING).count("A span's number is") == 1
+
+
+def test_nothing_is_denied_that_was_not_examined():
+    text = printed(not_examined=("where prompts were the same: no texts were recorded",))
+
+    assert text.startswith("Nothing is wrong that this can see: ")
+    assert "one after another" not in text
+    assert "Not examined: where prompts were the same: no texts were recorded." in text
+
+
+def test_slow_calls_are_no_all_clear():
+    text = printed(unexplained="8 of 8 calls took longer than 500 ms.")
+
+    assert text == "Calls were slow, and no rule knows why. 8 of 8 calls took longer than 500 ms.\n"
+    assert "Calls were also slow" in printed(FINDING, unexplained="Of 8, 8.")
+
+
+def test_a_run_that_was_cut_short_is_not_said_to_have_loaded_no_model():
+    assert printed(status="cancelled") == (
+        "Nothing was wrong that this can see until the run was cut short.\n"
+    )
+
+
 def test_json_holds_everything_that_was_found():
-    (finding,) = json.loads(findings_as_json([FINDING]))["findings"]
+    (finding,) = json.loads(findings_as_json(diagnosis(FINDING)))["findings"]
 
     assert finding["rule"] == "queueing"
     assert finding["evidence"] == {"spans": [6, 8], "figures": {"queue_max_s": 3.4}}
     assert finding["move"] == list(FINDING.move)
     assert finding["lost_ns"] == 3_400_000_000
-    assert json.loads(findings_as_json([])) == {"findings": []}
+    assert json.loads(findings_as_json(diagnosis(status="cancelled", not_examined=("texts",)))) == {
+        "run_id": "r1",
+        "status": "cancelled",
+        "findings": [],
+        "unexplained": None,
+        "not_examined": ["texts"],
+    }

@@ -323,6 +323,35 @@ def test_arrows_lead_from_what_a_node_waited_for(tracer, records):
     assert flows == [("output", "doubled[0]", "total"), ("output", "doubled[1]", "total")]
 
 
+def test_items_have_arrows_from_the_item_they_wait_for(tracer, records):
+    graph = Graph("g")
+
+    @graph.node(each={"number": "numbers"})
+    def doubled(number):
+        return 2 * number
+
+    @graph.node(each={"one": "doubled"})
+    def shown(one):
+        return str(one)
+
+    @graph.node(each={"text": "shown"})
+    def compared(text, doubled):
+        return text in map(str, doubled)
+
+    asyncio.run(execute_with(graph, {"numbers": [5, 6, 7]}, tracer=tracer))
+
+    labels = {r.id: r.attributes["label"] for r in records if isinstance(r, SpanStarted)}
+    flows = [(labels[r.source], labels[r.target]) for r in records if isinstance(r, Flow)]
+    assert [flow for flow in flows if flow[1].startswith("shown")] == [
+        (f"doubled[{n}]", f"shown[{n}]") for n in range(3)
+    ]
+    # Of a whole list only the item that was done last: all would be items times items.
+    for n in range(3):
+        sources = [source for source, target in flows if target == f"compared[{n}]"]
+        assert len(sources) == 2
+        assert f"shown[{n}]" in sources
+
+
 def test_successors_start_when_an_output_is_as_safe_as_the_run_wants_it(records):
     graph = Graph("g")
     begun = []

@@ -335,12 +335,12 @@ def phase(name, start_ms, end_ms, source):
         ),
     ],
 )
-def test_phases_run_from_the_request_to_the_last_token(told, before_the_first_token):
+def test_phases_run_from_the_request_to_the_word_that_all_is_said(told, before_the_first_token):
     completion = timed(chunk(choices=[], usage=usage(), **told))
 
     assert completion.sent_ns == 1_000_000_000
     assert completion.first_token_ns == 1_100_000_000
-    assert completion.phases == (*before_the_first_token, phase("decode", 1100, 1400, "measured"))
+    assert completion.phases == (*before_the_first_token, phase("decode", 1100, 1450, "measured"))
 
 
 def test_a_thought_is_a_token_too():

@@ -11,7 +11,7 @@ import pytest
 
 from harness import Pipeline, Run, ScriptedBackend, Settings, load_run
 from harness.errors import ConfigurationInvalid, NodeFailed
-from harness.inference import Backend, Endpoint
+from harness.inference import Backend, ChatRequest, Endpoint, as_messages
 from harness.session import load_settings, open_session
 from harness.session.secrets import known_secrets
 from harness.session.settings import TraceSettings
@@ -205,9 +205,13 @@ def test_a_server_is_sampled_while_the_run_is_on(tmp_path: Path) -> None:
                 trace=TraceSettings(sample_ms=1),
             )
             async with open_session(settings, name="x", environment={}) as session:
-                # The second question comes when the answer to the first has been written down.
-                await asked.acquire()
-                await asked.acquire()
+                request = ChatRequest(model="producer", messages=as_messages("Hello."))
+                call = asyncio.create_task(session.shim.chat(request))
+                # The call; and the second question, which comes when the answer to the first has
+                # been written down.
+                for _ in range(3):
+                    await asked.acquire()
+                call.cancel()
                 path = session.trace.journal_path
             await gone.wait()
         return path
@@ -216,6 +220,27 @@ def test_a_server_is_sampled_while_the_run_is_on(tmp_path: Path) -> None:
     assert {("running", 3.0, "server producer"), ("waiting", 7.0, "server producer")} <= {
         (counter.name, counter.value, counter.track) for counter in counters
     }
+
+
+def test_a_node_can_show_its_own_work(tmp_path: Path) -> None:
+    pipeline = Pipeline("parsing")
+
+    @pipeline.node
+    def parse(run: Run) -> int:
+        with run.span("parse rows", rows=7):
+            run.counter("rows", 7, unit="rows")
+        return 7
+
+    backends: dict[str, Backend] = {"p": ScriptedBackend([])}
+    result = asyncio.run(
+        pipeline.run_async({}, settings=Settings(traces=tmp_path), backends=backends)
+    )
+
+    record = load_run(result.files.journal)
+    spans = {span.name: span for span in record.spans}
+    assert spans["parse rows"].parent == spans["node"].id
+    assert spans["parse rows"].attributes == {"rows": 7}
+    assert [(one.name, one.span) for one in record.counters] == [("rows", spans["parse rows"].id)]
 
 
 def test_another_process_joins_by_the_runs_invitation(tmp_path: Path) -> None:

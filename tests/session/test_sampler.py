@@ -8,11 +8,12 @@ from harness.inference import (
     ChatRequest,
     EmbeddedLlamaCpp,
     Reading,
+    ScriptedBackend,
     as_messages,
     metrics_source,
 )
 from harness.session.demo_model import demo_endpoint
-from harness.session.sampler import sampling
+from harness.session.sampler import Noticing, Sampled, sampling
 from harness.trace import CounterSet, Tracer
 
 PROMPTLY_S = 0.5
@@ -66,13 +67,20 @@ class Source:
         self.closed = True
 
 
+def server(source, tag="m1", *, called=True):
+    sampled = Sampled(source=source, track=f"server {tag}")
+    if called:
+        sampled.called.set()
+    return sampled
+
+
 def sampled(*sources, every_s=0.0):
     """What is written of these sources until each has said all it has to say."""
 
     async def main():
         counters = Counters()
-        by_tag = {f"m{i}": source for i, source in enumerate(sources, start=1)}
-        async with sampling(by_tag, tracer=counters.tracer, every_s=every_s):
+        servers = [server(source, f"m{i}") for i, source in enumerate(sources, start=1)]
+        async with sampling(servers, tracer=counters.tracer, every_s=every_s):
             for source in sources:
                 await source.stuck.wait()
         return counters.written
@@ -114,6 +122,34 @@ def test_without_servers_there_is_nothing_to_do():
     assert sampled() == []
 
 
+def test_a_server_is_left_alone_until_it_is_called():
+    async def main():
+        source = Source(1)
+        uncalled = server(source, called=False)
+        backend = Noticing(ScriptedBackend(["A reply."]), called=uncalled.called)
+        async with sampling([uncalled], tracer=Tracer(), every_s=0.0):
+            await asyncio.sleep(0.01)
+            assert source.asked_at == []
+            await backend.chat(ChatRequest(model="m1", messages=as_messages("Hello.")))
+            await source.stuck.wait()
+
+    asyncio.run(main())
+
+
+def test_a_source_that_fails_ends_its_own_sampling_and_nothing_else():
+    class Broken(Source):
+        async def read(self):
+            raise ZeroDivisionError
+
+    async def main():
+        broken, sound = Broken(), Source(1)
+        async with sampling([server(broken), server(sound)], tracer=Tracer(), every_s=0.0):
+            await sound.stuck.wait()
+        assert broken.closed
+
+    asyncio.run(main())
+
+
 # --- leaving ---------------------------------------------------------------------------------
 
 
@@ -121,8 +157,8 @@ def test_leaving_waits_for_no_answer_and_closes_every_source():
     async def main():
         stuck, resting = Source(), Source(1)
         async with asyncio.timeout(PATIENCE_S) as patience:
-            sources = {"stuck": stuck, "resting": resting}
-            async with sampling(sources, tracer=Tracer(), every_s=PATIENCE_S):
+            servers = [server(stuck), server(resting)]
+            async with sampling(servers, tracer=Tracer(), every_s=PATIENCE_S):
                 await stuck.stuck.wait()
                 patience.reschedule(asyncio.get_running_loop().time() + PROMPTLY_S)
         assert stuck.closed
@@ -136,7 +172,7 @@ def test_an_error_in_the_block_leaves_it_as_it_is(error):
     source = Source()
 
     async def main():
-        async with sampling({"m1": source}, tracer=Tracer()):
+        async with sampling([server(source)], tracer=Tracer()):
             await source.stuck.wait()
             raise error
 
@@ -151,7 +187,7 @@ def test_a_cancelled_block_is_cancelled_and_its_sources_are_closed():
         source = Source()
 
         async def block():
-            async with sampling({"m1": source}, tracer=Tracer()):
+            async with sampling([server(source)], tracer=Tracer()):
                 await asyncio.Event().wait()
 
         task = asyncio.create_task(block())
@@ -178,8 +214,8 @@ def test_a_sampled_engine_still_notices_that_a_call_was_cancelled():
     async def main():
         counters = Counters()
         model = EmbeddedLlamaCpp(endpoint)
-        sources = {endpoint.tag: metrics_source(endpoint, model)}
-        async with sampling(sources, tracer=counters.tracer):
+        sampled = server(metrics_source(endpoint, model), endpoint.tag)
+        async with sampling([sampled], tracer=counters.tracer):
             await model.load()
             call = asyncio.create_task(model.chat(request))
             await counters.reach("running", 1)

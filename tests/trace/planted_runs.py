@@ -18,7 +18,7 @@ from harness.trace import (
     RunStarted,
     SpanRecord,
 )
-from harness.trace.records import Record, encode
+from harness.trace.records import Record, SpanStatus, encode
 
 MS = 1_000_000
 DOCUMENT = "\n".join(f"Line {n} of the handbook says what to do in case {n}." for n in range(60))
@@ -134,7 +134,7 @@ class PlantedRun:
             counter = CounterSet(name, "any", at_ms * MS, value, track=f"server {tag}")
             self._records.append((at_ms, counter))
 
-    def journal(self, directory: Path) -> Journal:
+    def journal(self, directory: Path, *, ended: SpanStatus = "ok") -> Journal:
         started = RunStarted(1, "20260102T030405Z-00", "planted", 0, 0, 1)
         end_ns = self._end_ms * MS
         records = [record for _, record in sorted(self._records, key=lambda pair: pair[0])]
@@ -143,7 +143,7 @@ class PlantedRun:
             for one in records
         ]
         path = directory / "planted.jsonl"
-        lines = map(encode, [started, *whole, *self._flows, RunEnded(end_ns, "ok")])
+        lines = map(encode, [started, *whole, *self._flows, RunEnded(end_ns, ended)])
         path.write_bytes(b"".join(lines))
         return Journal(path)
 
@@ -223,6 +223,16 @@ def queueing_unsaid() -> PlantedRun:
 def queueing_for_kv() -> PlantedRun:
     run = queueing()
     run.counter("KV cache", (0, 0.97), (3500, 0.2))
+    return run
+
+
+def behind_prefill() -> PlantedRun:
+    """Three calls at once on four slots: the last two wait while the first prompt is read."""
+    run = PlantedRun()
+    run.endpoint("small", backend="embedded", file="small.gguf")
+    for queue_ms, prefill_ms in ((10, 2400), (2400, 500), (2500, 600)):
+        run.call(0, queue_ms=queue_ms, prefill_ms=prefill_ms, input_tokens=600)
+    run.counter("waiting", (0, 0))
     return run
 
 
@@ -365,10 +375,20 @@ def bandwidth_bound() -> PlantedRun:
     return run
 
 
-def serial_loop() -> PlantedRun:
+def slow_decode() -> PlantedRun:
+    """Eight calls at once on two cores, and two threads that wait for each other spinning."""
+    run = PlantedRun()
+    run.endpoint("small", backend="embedded", slots=8, threads=2, file="small.gguf")
+    for _ in range(8):
+        run.call(0, prefill_ms=2900, itl_ms=440, tokens=40)
+    run.counter("waiting", (0, 0))
+    return run
+
+
+def serial_loop(backend: str = "vllm", **settings: Any) -> PlantedRun:
     """One function asks about eight things, one after another."""
     run = PlantedRun()
-    run.endpoint("small", backend="embedded", slots=4)
+    run.endpoint("small", backend=backend, **settings)
     node, at_ms = run.node("sentences", 0, 2000), 0
     for thing in ("tea", "salt", "rain", "bread", "sand", "glass", "wool", "ink"):
         at_ms = run.call(
@@ -403,10 +423,10 @@ def serial_siblings() -> PlantedRun:
 
 
 def idle_device() -> PlantedRun:
-    """Two nodes that do something else hold all places; eight calls wait for one."""
+    """Sixteen nodes that do something else hold all places; eight calls wait for one."""
     run = PlantedRun()
     things = run.node("things", 0, 100)
-    for _ in range(2):
+    for _ in range(16):
         run.node("download", 100, 5000, after=[things])
     for item in range(8):
         node = run.node("sections", 5100, 300, after=[things], item=item)
@@ -581,9 +601,27 @@ def questions_of_a_person() -> PlantedRun:
 
 
 def no_calls() -> PlantedRun:
+    """Forty node calls of one second, sixteen at a time: no model could have been busy."""
     run = PlantedRun()
-    run.node("count", 0, 3000)
+    things = run.node("things", 0, 10)
+    for number in range(40):
+        run.node("count", 10 + 1000 * (number // 16), 1000, after=[things])
     return run
+
+
+def nodes_that_begin_at_once() -> PlantedRun:
+    """Each begins a millisecond after what it needs; the calls that follow are few."""
+    run = PlantedRun()
+    before = [run.node("things", 0, 100)]
+    for at_ms in range(101, 5000, 501):
+        before = [run.node("work", at_ms + n % 3, 498, after=before) for n in range(16)]
+    run.call(5200, parent=run.node("text", 5200, 300, after=before))
+    return run
+
+
+def serial_on_one_slot() -> PlantedRun:
+    """The engine answers one call at a time, however many there are."""
+    return serial_loop("embedded", slots=1)
 
 
 Make = Callable[[], PlantedRun]
@@ -596,6 +634,7 @@ FAULTS: list[tuple[Make, str, set[str]]] = [
     (queueing_by_counter, "queueing", set()),
     (queueing_unsaid, "queueing", set()),
     (queueing_for_kv, "queueing", set()),
+    (behind_prefill, "behind-prefill", set()),
     (convoy, "convoy", set()),
     (tail, "tail", set()),
     (prefill_bound, "prefill-bound", {"serial-client"}),
@@ -605,6 +644,7 @@ FAULTS: list[tuple[Make, str, set[str]]] = [
     (kv_pressure, "kv-pressure", set()),
     (preemptions, "preemptions", {"kv-pressure"}),
     (bandwidth_bound, "bandwidth-bound", set()),
+    (slow_decode, "slow-decode", set()),
     (serial_loop, "serial-client", set()),
     (serial_pairs, "serial-client", set()),
     (serial_siblings, "serial-client", set()),
@@ -630,4 +670,6 @@ HEALTHY: list[Make] = [
     busy_but_not_full,
     questions_of_a_person,
     no_calls,
+    nodes_that_begin_at_once,
+    serial_on_one_slot,
 ]

@@ -2,6 +2,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from harness.errors import InvalidInput
 from harness.trace import (
@@ -181,14 +182,30 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path):
         assert len(list(read_audit_log(path))) == 1
 
 
-def test_a_line_that_is_no_run_is_named(tmp_path):
+def test_a_line_that_is_no_run_is_left_out_with_a_warning(tmp_path):
     path = tmp_path / "runs.jsonl"
     path.write_bytes(ENTRY.as_line() + b"a note\n" + ENTRY.as_line())
 
-    with pytest.raises(InvalidInput, match=r"runs\.jsonl:2: not a run: "):
-        list(read_audit_log(path))
+    with capture_logs() as logs:
+        assert len(list(read_audit_log(path))) == 2
+
+    assert [(log["event"], log["line"]) for log in logs] == [("not a run, and left out", 2)]
 
 
-def test_a_log_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InvalidInput, match=r"runs\.jsonl: cannot be read \(No such file"):
-        list(read_audit_log(tmp_path / "runs.jsonl"))
+def test_a_line_that_a_full_disk_cut_off_takes_no_other_with_it(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(ENTRY.as_line()[:50])
+
+    append_line(path, ENTRY.as_line())
+
+    with capture_logs():
+        assert [line.run_id for line in read_audit_log(path)] == [ENTRY.run_id]
+
+
+def test_a_log_that_is_not_there_has_no_lines(tmp_path):
+    assert list(read_audit_log(tmp_path / "runs.jsonl")) == []
+
+
+def test_a_log_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        list(read_audit_log(tmp_path))

@@ -10,8 +10,10 @@ import pytest
 from planted_runs import FAULTS, HEALTHY, Make, PlantedRun
 from sample_runs import record_eventful_run
 
+from harness.graph.executor import DEFAULT_PARALLEL_CALLS
 from harness.trace import Journal, RunEnded, RunStarted
 from harness.trace.diagnosis import LAYERS, RULES, Finding, diagnose
+from harness.trace.diagnosis.client import PLACES
 from harness.trace.records import encode
 
 RECORDED = Path(__file__).parent / "recorded_runs"
@@ -29,7 +31,7 @@ RECORDED_RUNS: list[tuple[str, set[str], set[str]]] = [
 
 
 def found(run: PlantedRun, directory: Path) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in diagnose(run.journal(directory))}
+    return {finding.rule: finding for finding in diagnose(run.journal(directory)).findings}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_nothing_is_said_of_a_healthy_run(make: Make, tmp_path: Path) -> None:
 def test_a_recorded_run_is_diagnosed_as_what_it_was_made_to_show(
     name: str, expected: set[str], beside: set[str]
 ) -> None:
-    rules = {finding.rule for finding in diagnose(Journal(RECORDED / f"{name}.jsonl"))}
+    rules = {finding.rule for finding in diagnose(Journal(RECORDED / f"{name}.jsonl")).findings}
 
     assert expected <= rules <= expected | beside
 
@@ -83,7 +85,7 @@ def test_a_finding_says_what_it_means_where_to_look_and_what_to_change(
     journal = run.journal(tmp_path)
     spans = {span.id for span in journal.spans()}
 
-    for finding in diagnose(journal):
+    for finding in diagnose(journal).findings:
         assert finding.rule in RULES
         assert finding.layer in LAYERS
         assert finding.seen.endswith(".") or finding.severity == "error"
@@ -99,7 +101,7 @@ def test_errors_come_first_and_then_what_took_the_most_time(tmp_path: Path) -> N
     run = planted_runs.swap_thrash()
     run.failed_call(100, 5, "AuthenticationFailed: large: no key", model="large")
 
-    findings = diagnose(run.journal(tmp_path))
+    findings = diagnose(run.journal(tmp_path)).findings
 
     assert [f.rule for f in findings] == ["failed-calls", "swap-thrash", "cold-start"]
     assert (findings[1].lost_ns or 0) > (findings[2].lost_ns or 0)
@@ -116,7 +118,7 @@ def test_a_fault_that_costs_next_to_nothing_is_not_worth_saying(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("backend", "flag"),
     [
-        ("embedded", "[endpoints.small] in harness.toml: more slots (4)"),
+        ("embedded", "which needs path too (to small.gguf): more slots (4)"),
         ("llamacpp", "-np"),
         ("vllm", "--max-num-seqs"),
         ("ollama", "OLLAMA_NUM_PARALLEL"),
@@ -126,7 +128,7 @@ def test_what_to_change_is_said_in_the_words_of_the_server_in_question(
     backend: str, flag: str, tmp_path: Path
 ) -> None:
     run = planted_runs.queueing()
-    run.endpoint("small", backend=backend)
+    run.endpoint("small", backend=backend, file="small.gguf")
 
     assert flag in found(run, tmp_path)["queueing"].move[0]
 
@@ -158,6 +160,113 @@ def test_a_queue_behind_a_full_kv_cache_needs_room_not_places(tmp_path: Path) ->
 
     assert "KV cache 97% full" in finding.seen
     assert "--kv-cache-dtype" in finding.move[0]
+
+
+def test_calls_that_had_a_place_are_not_told_to_have_more_of_them(tmp_path: Path) -> None:
+    finding = found(planted_runs.behind_prefill(), tmp_path)["behind-prefill"]
+
+    assert "At most 3 were there at once, and none waited for a place" in finding.seen
+    assert not [move for move in finding.move if "slots" in move]
+
+
+def test_calls_that_waited_for_a_slot_are_told_so_even_by_the_embedded_engine(
+    tmp_path: Path,
+) -> None:
+    run = planted_runs.behind_prefill()
+    run.endpoint("small", backend="embedded", slots=2)
+
+    assert found(run, tmp_path).keys() == {"queueing"}
+
+
+def test_slow_decoding_names_the_threads_that_are_too_many(tmp_path: Path) -> None:
+    finding = found(planted_runs.slow_decode(), tmp_path)["slow-decode"]
+
+    assert "440 ms apart in 8 of 8 calls" in finding.seen
+    assert finding.move[0] == "make fewer calls at once"
+    assert "threads one less than there are cores (now 2)" in finding.move[1]
+
+
+def test_slow_calls_that_no_rule_explains_are_not_called_healthy(tmp_path: Path) -> None:
+    run = PlantedRun()
+    for _ in range(4):
+        run.call(0, prefill_ms=900, itl_ms=80)
+
+    diagnosis = diagnose(run.journal(tmp_path))
+
+    assert diagnosis.findings == ()
+    assert diagnosis.unexplained == (
+        "4 of 4 calls took longer than 500 ms to their first token or 50 ms from token to token: "
+        "900 ms and 80 ms in the median."
+    )
+
+
+def test_slow_calls_are_unexplained_although_something_else_was_found(tmp_path: Path) -> None:
+    run = PlantedRun()
+    run.call(0, load_ms=3000, prefill_ms=900)
+    run.call(0, wait_ms=3000, prefill_ms=900)
+
+    diagnosis = diagnose(run.journal(tmp_path))
+
+    assert [finding.rule for finding in diagnosis.findings] == ["cold-start"]
+    assert diagnosis.unexplained is not None
+
+
+def test_slowness_that_a_finding_explains_is_not_said_again(tmp_path: Path) -> None:
+    assert diagnose(planted_runs.slow_decode().journal(tmp_path)).unexplained is None
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [(planted_runs.loop_without_texts, 1), (planted_runs.chain_in_one_function, 0)],
+    ids=["not recorded", "recorded"],
+)
+def test_what_texts_would_have_told_is_not_examined_without_them(
+    make: Make, count: int, tmp_path: Path
+) -> None:
+    assert len(diagnose(make().journal(tmp_path)).not_examined) == count
+
+
+def test_calls_whose_latencies_are_not_known_are_not_called_fast(tmp_path: Path) -> None:
+    run = PlantedRun()
+    run.span("chat", 0, 4000, run.root, model="small")
+
+    (missing,) = diagnose(run.journal(tmp_path)).not_examined
+
+    assert missing.startswith("how fast replies came")
+
+
+def test_the_embedded_engine_promises_no_gain_from_calls_at_once(tmp_path: Path) -> None:
+    embedded = found(planted_runs.serial_loop("embedded"), tmp_path)["serial-client"]
+    server = found(planted_runs.serial_loop("vllm"), tmp_path)["serial-client"]
+
+    assert (embedded.severity, embedded.lost_ns) == ("hint", None)
+    assert "saved" not in embedded.seen
+    assert "costs it little more" not in embedded.meaning
+    assert server.severity == "warning"
+    assert "could have saved up to" in server.seen
+
+
+def test_threads_are_not_to_be_raised_where_they_are_all_but_one(tmp_path: Path) -> None:
+    run = planted_runs.prefill_bound()
+    run.endpoint("small", backend="embedded")
+    assert "threads" not in "".join(found(run, tmp_path)["prefill-bound"].move)
+
+    run.endpoint("small", backend="embedded", threads=1)
+    assert "more threads (now 1)" in found(run, tmp_path)["prefill-bound"].move[-1]
+
+
+def test_a_call_that_queued_is_named_beside_slow_prompts(tmp_path: Path) -> None:
+    run = PlantedRun()
+    run.endpoint("small", backend="embedded")
+    for number in range(5):
+        queue_ms, prefill_ms = (2000, 900) if number == 2 else (8, 2600)
+        run.call(0, queue_ms=queue_ms, prefill_ms=prefill_ms, input_tokens=600)
+
+    assert "1 of 5 mostly in a queue" in found(run, tmp_path)["prefill-bound"].seen
+
+
+def test_places_are_as_many_as_the_graph_has() -> None:
+    assert PLACES == DEFAULT_PARALLEL_CALLS
 
 
 def test_models_that_push_each_other_out_are_told_how_much_room_they_need(tmp_path: Path) -> None:
@@ -230,10 +339,32 @@ def test_a_run_that_ended_in_an_error_of_its_own_is_not_called_healthy(tmp_path:
     ended = RunEnded(5, "error", "NodeFailed: node 'text' failed: division by zero")
     path.write_bytes(encode(started) + encode(ended))
 
-    (finding,) = diagnose(Journal(path))
+    (finding,) = diagnose(Journal(path)).findings
 
     assert finding.rule == "failed-run"
     assert "division by zero" in finding.seen
+
+
+def test_a_failed_run_shows_the_node_that_failed(tmp_path: Path) -> None:
+    run = PlantedRun()
+    run.node("whole", 0, 10)
+    failed = run.node("divide", 10, 5, status="error", error="ZeroDivisionError: division by zero")
+
+    (finding,) = diagnose(run.journal(tmp_path, ended="error")).findings
+
+    assert finding.rule == "failed-run"
+    assert finding.evidence.spans == (failed,)
+
+
+def test_how_the_run_ended_is_part_of_its_diagnosis(tmp_path: Path) -> None:
+    run = PlantedRun()
+    call = run.span("chat", 0, 900, run.root, model="small", status="cancelled")
+    run.span("load", 0, 900, call, model="small", status="cancelled")
+
+    diagnosis = diagnose(run.journal(tmp_path, ended="cancelled"))
+
+    assert (diagnosis.status, diagnosis.findings) == ("cancelled", ())
+    assert diagnosis.run_id == "20260102T030405Z-00"
 
 
 def test_a_killed_run_is_diagnosed_as_far_as_it_got(tmp_path: Path) -> None:
@@ -241,7 +372,7 @@ def test_a_killed_run_is_diagnosed_as_far_as_it_got(tmp_path: Path) -> None:
     path = tmp_path / "planted.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
 
-    findings = diagnose(Journal(path))
+    findings = diagnose(Journal(path)).findings
 
     assert [finding.rule for finding in findings] == ["cold-start", "failed-run"]
     assert findings[1].severity == "hint"
@@ -252,7 +383,7 @@ def test_a_failed_call_explains_the_failed_run(tmp_path: Path) -> None:
     lines = journal.path.read_bytes().splitlines(keepends=True)
     journal.path.write_bytes(b"".join(lines[:-1]) + encode(RunEnded(9, "error", "NodeFailed: …")))
 
-    assert [finding.rule for finding in diagnose(Journal(journal.path))] == [
+    assert [finding.rule for finding in diagnose(Journal(journal.path)).findings] == [
         "out-of-memory-at-start"
     ]
 
@@ -261,7 +392,7 @@ def test_a_damaged_file_is_not_taken_for_want_of_memory(tmp_path: Path) -> None:
     run = PlantedRun()
     run.failed_call(0, 5, "ModelFileInvalid: a.gguf: there is no such file; set path")
 
-    (finding,) = diagnose(run.journal(tmp_path))
+    (finding,) = diagnose(run.journal(tmp_path)).findings
 
     assert finding.rule == "failed-calls"
     assert finding.move == ("check path under [endpoints.small]",)
@@ -279,5 +410,5 @@ def test_a_run_whose_spans_lack_what_calls_usually_have_is_read_all_the_same(
 
 def test_figures_are_numbers_that_json_can_hold(tmp_path: Path) -> None:
     for make, _, _ in FAULTS:
-        for finding in diagnose(make().journal(tmp_path)):
+        for finding in diagnose(make().journal(tmp_path)).findings:
             json.dumps(dict(finding.evidence.figures), allow_nan=False)

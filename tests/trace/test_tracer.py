@@ -1,6 +1,8 @@
 import asyncio
 import hashlib
+from decimal import Decimal
 
+import numpy as np
 import pytest
 
 from harness.trace import (
@@ -409,3 +411,47 @@ def test_a_tracer_without_a_sink_records_nothing():
         tracer.output("plan", "text")
         assert tracer.current_id == span.id
     asyncio.run(tracer.persisted())
+
+
+def test_a_generator_that_is_closed_late_moves_nothing_into_its_place(tracer, records):
+    def generator():
+        with tracer.span("inside the generator"):
+            yield
+
+    with tracer.span("first"):
+        late = generator()
+        next(late)
+    late.close()
+    with tracer.span("second"):
+        pass
+
+    assert records.parent_name("inside the generator") == "first"
+    assert records.parent_name("second") is None
+
+
+def test_a_span_that_ends_around_an_open_one_gives_its_place_back(tracer, records):
+    with tracer.span("run"):
+        with tracer.span("first"):
+            tracer.span("never ended").__enter__()
+        with tracer.span("second"):
+            pass
+
+    assert records.parent_name("second") == "run"
+
+
+@pytest.mark.parametrize(
+    ("value", "recorded"),
+    [
+        pytest.param(np.float32(1.5), 1.5, id="numpy's float"),
+        pytest.param(np.bool_(1), 1.0, id="numpy's bool"),
+        pytest.param(Decimal("2.5"), 2.5, id="decimal"),
+        pytest.param(2**70, 2.0**70, id="beyond 64 bits"),
+        pytest.param(10**400, None, id="beyond a double"),
+        pytest.param(float("nan"), None, id="no number"),
+        pytest.param("many", None, id="a word"),
+    ],
+)
+def test_a_counter_takes_any_finite_number(tracer, records, value, recorded):
+    tracer.counter("composite", value, unit="points")
+
+    assert [record.value for record in records] == ([] if recorded is None else [recorded])

@@ -7,6 +7,7 @@ busy, what else ran on the machine, whether the replies were any good.
 """
 
 from harness.trace.diagnosis.diagnose import RULES, diagnose
+from harness.trace.diagnosis.diagnosis import Diagnosis
 from harness.trace.diagnosis.finding import LAYERS, Evidence, Finding, Layer, Severity
 
-__all__ = ["LAYERS", "RULES", "Evidence", "Finding", "Layer", "Severity", "diagnose"]
+__all__ = ["LAYERS", "RULES", "Diagnosis", "Evidence", "Finding", "Layer", "Severity", "diagnose"]

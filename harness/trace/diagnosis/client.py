@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from harness.trace.calls import Call, Interval
 from harness.trace.diagnosis.dependence import needed_calls
 from harness.trace.diagnosis.finding import MOST_SPANS, Evidence, Finding, named
-from harness.trace.diagnosis.intervals import common, length_ns, parts_within, without
-from harness.trace.diagnosis.moves import moves
+from harness.trace.diagnosis.intervals import common, depths, length_ns, parts_within, without
 from harness.trace.diagnosis.observed import TEXTS_OF_CALLS, Observed
 from harness.trace.diagnosis.timing import busy_ns, ttft
 
@@ -22,6 +21,12 @@ LONGEST_GAP_NS = 1_000_000_000
 
 SAMPLE_LAG_NS = 1_200_000_000
 """A counter may be so much older than it looks: llama.cpp is asked every 1.1 s."""
+
+PLACES = 16
+"""Node calls that a graph runs at once."""
+
+HANDOVER_NS = 5_000_000
+"""A node that begins so soon after the last one it needs did not wait."""
 
 LEAST_IDLE_CALLS = 2
 """Calls, or node calls, that waited while nothing was at work."""
@@ -44,34 +49,48 @@ def serial_client(observed: Observed) -> Finding | None:
     for call, needed in zip(first, _needed_or_paused(observed, first), strict=True):
         ends_ns.append(busy_ns(call) + max((ends_ns[n] for n in needed), default=0))
         ranks.append(1 + max((ranks[n] for n in needed), default=0))
-    # The first calls, whose texts are known, stand for all.
-    lost_share = 1 - max(ends_ns) / max(1, sum(map(busy_ns, first)))
-    lost_ns = round(lost_share * sum(map(busy_ns, alone)))
     (rank, at_once), *_ = Counter(ranks).most_common()
-    if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
-        return None
     independent = [call for call, its in zip(first, ranks, strict=True) if its == rank]
     server = observed.server(independent[0].model)
+    is_embedded = server.backend == "embedded"
+    # The first calls, whose texts are known, stand for all.
+    in_turn_ns = max(1, sum(map(busy_ns, first)))
+    at_best_ns = max(*ends_ns, in_turn_ns / server.slots if is_embedded else 0)
+    lost_ns = round((1 - at_best_ns / in_turn_ns) * sum(map(busy_ns, alone)))
+    if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
+        return None
     nodes = named(call.node for call in independent if call.node)
     return Finding(
         rule="serial-client",
-        severity="warning",
+        severity="hint" if is_embedded else "warning",
         model=server.tag,
         seen=f"{len(alone)} calls went one after another, and {at_once} of "
         + ("them" if first == alone else f"the first {len(first)}")
         + (f" in {nodes}" if nodes else "")
-        + " need nothing of each other. All at once they could have saved up to "
-        f"{observed.said(lost_ns)}.",
+        + " need nothing of each other."
+        + (
+            ""
+            if is_embedded
+            else f" All at once they could have saved up to {observed.said(lost_ns)}."
+        ),
         evidence=Evidence.of(independent, serial_calls=len(alone), independent_calls=at_once),
-        meaning="A serial client: the server had one call at a time, and a batch of them costs it "
+        meaning="A serial client: the engine had one call at a time. It shares the processor's "
+        "cores among the calls under way, so several at once may be no faster there; a server "
+        "that batches them on a GPU would be."
+        if is_embedded
+        else "A serial client: the server had one call at a time, and a batch of them costs it "
         "little more.",
         layer="L6",
         move=(
+            *(
+                ("serve the model from one that batches on a GPU, such as vLLM, if there is one",)
+                if is_embedded
+                else ()
+            ),
             "make it a mapped node, which runs once per item: @pipeline.node(each={...})",
             "make the calls of one function together: asyncio.gather, or a task group",
-            *(moves("answer more at once", server) if server.backend == "embedded" else ()),
         ),
-        lost_ns=lost_ns,
+        lost_ns=None if is_embedded else lost_ns,
     )
 
 
@@ -99,38 +118,51 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
 
 def idle_device(observed: Observed) -> Finding | None:
     """Work waited in the client while no server had anything to do."""
-    for_place = _waits_for_a_place(observed)
-    idle_ns = length_ns(without(for_place.values(), observed.calls))
+    if not observed.calls:
+        return None  # There is nothing that could have been idle.
+    waits = _waits_for_a_place(observed)
+    idle = common(without(waits.values(), observed.calls), _all_places_taken(observed))
+    idle_ns = length_ns(idle)
+    parts = parts_within(waits.values(), idle)
+    for_place = [span for span, part in zip(waits, parts, strict=True) if part]
     if len(for_place) >= LEAST_IDLE_CALLS and observed.matters(idle_ns):
         return Finding(
             rule="idle-device",
             severity="warning",
             model=None,
-            seen=f"{len(for_place)} calls of nodes were ready and waited for a place, while not "
-            f"one call to a model was under way ({observed.said(idle_ns)}).",
+            seen=f"{len(for_place)} calls of nodes were ready and waited for a place, while "
+            f"{PLACES} others were under way and not one call to a model was "
+            f"({observed.said(idle_ns)}).",
             evidence=Evidence(
-                spans=tuple(for_place)[:MOST_SPANS],
+                spans=tuple(for_place[:MOST_SPANS]),
                 figures={"waiting_node_calls": len(for_place)},
             ),
-            meaning="A limit in the client: nodes that do something else than call a model hold "
-            "all the places that the run has for nodes.",
+            meaning=f"The graph's limit: {PLACES} calls of nodes run at once, and such as do "
+            "something else than call a model held all of these places.",
             layer="L6",
-            move=("make nodes that call no model faster, or fewer: each holds a place meanwhile",),
+            move=(
+                "make nodes that call no model faster, or fewer: each holds a place meanwhile",
+                "do such work for several items in one call of a node",
+            ),
             lost_ns=idle_ns,
         )
     return _idle_server(observed)
 
 
 def _waits_for_a_place(observed: Observed) -> dict[int, Interval]:
-    """From when each node's call had all it needed to when it began, by its span."""
+    """Of nodes that began late: from when each had all it needed to when it began, by its span."""
     waits = {}
     for span, began in observed.nodes.items():
         sources = [observed.nodes[s] for s in observed.sources.get(span, ()) if s in observed.nodes]
         if sources:
             ready_ns = max(source.end_ns for source in sources)
-            if ready_ns < began.start_ns:
+            if began.start_ns - ready_ns > HANDOVER_NS:
                 waits[span] = Interval(start_ns=ready_ns, end_ns=began.start_ns)
     return waits
+
+
+def _all_places_taken(observed: Observed) -> list[Interval]:
+    return [stretch for stretch, depth in depths(observed.nodes.values()) if depth >= PLACES]
 
 
 def _idle_server(observed: Observed) -> Finding | None:

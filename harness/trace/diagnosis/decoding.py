@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from harness.trace.calls import Call
-from harness.trace.diagnosis.finding import Evidence, Finding, said_ns
+from harness.trace.diagnosis.finding import Evidence, Finding, counted, said_ns
 from harness.trace.diagnosis.intervals import common, length_ns, mean_depths
 from harness.trace.diagnosis.moves import moves
 from harness.trace.diagnosis.observed import Observed, worst_model
@@ -26,6 +26,12 @@ TYPEWRITER_NS = 100_000_000
 
 TARGET_ITL_NS = 50_000_000
 """What they should be apart at most."""
+
+SLOW_FACTOR = 2.0
+"""From so many times that on, a call is slow whatever the company."""
+
+LEAST_SLOW = 3
+"""Calls as slow; one may have met a busy moment."""
 
 LEAST_ALONE = 3
 """Calls without company that a server's own speed is read from."""
@@ -129,6 +135,57 @@ def _bandwidth_bound_of(observed: Observed, model: str, calls: Sequence[Call]) -
             *moves("write faster", observed.server(model)),
             "use smaller weights, or a device with more memory bandwidth",
             "decode several calls at once: one reading of the weights then serves all of them",
+        ),
+        lost_ns=round(lost_ns),
+    )
+
+
+def slow_decode(observed: Observed) -> Finding | None:
+    """Tokens came very far apart in most calls, whatever else was under way."""
+    return worst_model(observed, _slow_decode_of)
+
+
+def _slow_decode_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    timed = [
+        call
+        for call in calls
+        if call.phase_ns("decode")
+        and call.count("itl_mean_ns")
+        and (call.count("output_tokens") or 0) >= LEAST_OUTPUT_TOKENS
+    ]
+    slow = [call for call in timed if _itl_ns(call) >= SLOW_FACTOR * TYPEWRITER_NS]
+    if len(slow) < LEAST_SLOW or 2 * len(slow) <= len(timed):
+        return None
+    itl_ns = statistics.median(map(_itl_ns, slow))
+    lost_ns = length_ns(decoding(slow)) * (1 - TARGET_ITL_NS / itl_ns)
+    if not observed.matters(lost_ns):
+        return None
+    company = _company([call for call in observed.calls if call.status == "ok"])
+    at_once = statistics.median(company[call.id] for call in slow)
+    server = observed.server(model)
+    return Finding(
+        rule="slow-decode",
+        severity="warning",
+        model=model,
+        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(slow)} of {len(timed)} "
+        f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
+        f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
+        evidence=Evidence.of(
+            slow,
+            slow_calls=len(slow),
+            calls=len(timed),
+            itl_median_ms=itl_ns / 1e6,
+            answered_at_once=at_once,
+        ),
+        meaning="Slow decoding: the machine cannot compute and read as much as that many replies "
+        "need for each token"
+        + (", or its threads are in each other's way." if server.backend == "embedded" else "."),
+        layer="L3",
+        move=(
+            *(("make fewer calls at once",) if at_once > ALONE else ()),
+            *moves("compute faster", server),
+            *moves("write faster", server),
+            "use smaller weights, or a device with more memory bandwidth",
         ),
         lost_ns=round(lost_ns),
     )

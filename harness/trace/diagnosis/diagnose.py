@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from harness.trace.diagnosis.blind_spots import not_examined, slowness
 from harness.trace.diagnosis.client import idle_device, serial_client
-from harness.trace.diagnosis.decoding import bandwidth_bound, kv_pressure, preemptions
+from harness.trace.diagnosis.decoding import bandwidth_bound, kv_pressure, preemptions, slow_decode
+from harness.trace.diagnosis.diagnosis import Diagnosis
 from harness.trace.diagnosis.failures import (
     failed_calls,
     failed_run,
@@ -18,7 +20,7 @@ from harness.trace.diagnosis.loading import budget_wait, cold_start, swap_thrash
 from harness.trace.diagnosis.observed import Observed, observe
 from harness.trace.diagnosis.prefill import prefill_bound
 from harness.trace.diagnosis.prefixes import drifting_prefix, resent_history, uncached_prefix
-from harness.trace.diagnosis.waiting import convoy, queueing, tail
+from harness.trace.diagnosis.waiting import behind_prefill, convoy, queueing, tail
 from harness.trace.journal_reader import Journal
 
 Rule = Callable[[Observed], Finding | None]
@@ -33,6 +35,7 @@ RULES: Mapping[str, Rule] = {
     "swap-thrash": swap_thrash,
     "budget-wait": budget_wait,
     "queueing": queueing,
+    "behind-prefill": behind_prefill,
     "convoy": convoy,
     "tail": tail,
     "prefill-bound": prefill_bound,
@@ -42,6 +45,7 @@ RULES: Mapping[str, Rule] = {
     "kv-pressure": kv_pressure,
     "preemptions": preemptions,
     "bandwidth-bound": bandwidth_bound,
+    "slow-decode": slow_decode,
     "serial-client": serial_client,
     "idle-device": idle_device,
 }
@@ -52,18 +56,48 @@ _EXPLAINED_BY: Mapping[str, frozenset[str]] = {
     "failed-run": frozenset({"failed-calls", "out-of-memory-at-start", "out-of-memory-later"}),
     "budget-wait": frozenset({"swap-thrash"}),
     "queueing": frozenset({"convoy"}),
-    "tail": frozenset({"convoy", "queueing"}),
+    "tail": frozenset({"convoy", "queueing", "behind-prefill"}),
     "prefill-bound": frozenset({"drifting-prefix", "uncached-prefix", "resent-history"}),
     "uncached-prefix": frozenset({"resent-history"}),
     "resent-history": frozenset({"drifting-prefix"}),
+    "slow-decode": frozenset({"bandwidth-bound", "kv-pressure", "preemptions"}),
 }
 """What is not worth saying, of a model or the whole run, when one of these was found of it: they
 name the cause."""
 
 
-def diagnose(journal: Journal) -> tuple[Finding, ...]:
-    """What was wrong with a run, worst first: errors, then what took the most time."""
+_NO_MATTER_OF_SPEED = frozenset(
+    {
+        "out-of-memory-at-start",
+        "out-of-memory-later",
+        "failed-calls",
+        "failed-run",
+        "retries",
+        "cold-start",
+        "swap-thrash",
+        "budget-wait",
+        "serial-client",
+    }
+)
+"""Rules about what is not in a call's time to the first token, nor between its tokens."""
+
+
+def diagnose(journal: Journal) -> Diagnosis:
+    """What was wrong with a run, and what cannot be told of it."""
     observed = observe(journal)
+    findings = _findings(observed)
+    return Diagnosis(
+        run_id=journal.started.run_id,
+        status=observed.ended.status if observed.ended else "unfinished",
+        findings=findings,
+        unexplained=slowness(observed)
+        if all(finding.rule in _NO_MATTER_OF_SPEED for finding in findings)
+        else None,
+        not_examined=not_examined(observed),
+    )
+
+
+def _findings(observed: Observed) -> tuple[Finding, ...]:
     found = [finding for rule in RULES.values() if (finding := rule(observed)) is not None]
     unexplained = [one for one in found if not any(_explains(other, one) for other in found)]
     return tuple(

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.trace.calls import Call
-from harness.trace.diagnosis.finding import Evidence, Finding, Layer, counted
+from harness.trace.diagnosis.finding import MOST_SPANS, Evidence, Finding, Layer, counted
 from harness.trace.diagnosis.intervals import length_ns
 from harness.trace.diagnosis.moves import Aim, moves
 from harness.trace.diagnosis.observed import Observed, Server
+from harness.trace.records import RunEnded
 
 LEAST_RETRIES = 2
 """One retry is what retries are for."""
@@ -198,22 +199,33 @@ def failed_run(observed: Observed) -> Finding | None:
     ended = observed.ended
     if ended is not None and ended.status != "error":
         return None
+    if ended is not None:
+        return _failed_of_itself(observed, ended)
     open_calls = [call for call in observed.calls if call.status == "unfinished"]
     return Finding(
         rule="failed-run",
-        severity="hint" if ended is None else "error",
+        severity="hint",
         model=None,
-        seen=f"The journal has no end, and {counted(len(open_calls), 'call')} in it has none."
-        if ended is None
-        else f"The run ended with: {ended.error}",
+        seen="The journal has no end"
+        + (f", and {counted(len(open_calls), 'call')} had none yet." if open_calls else "."),
         evidence=Evidence.of(open_calls, open_calls=len(open_calls)),
-        meaning="The process was killed, or the run is still going."
-        if ended is None
-        else "An error that is no model call's stopped the run.",
+        meaning="The process was killed, or the run is still going.",
         layer="L6",
-        move=("see what ended the process: its terminal, or the system's log",)
-        if ended is None
-        else ("mend what the error names, and run it again",),
+        move=("see what ended the process: its terminal, or the system's log",),
+    )
+
+
+def _failed_of_itself(observed: Observed, ended: RunEnded) -> Finding:
+    nodes = observed.failed_nodes
+    return Finding(
+        rule="failed-run",
+        severity="error",
+        model=None,
+        seen=f"The run ended with: {ended.error}",
+        evidence=Evidence(spans=nodes[:MOST_SPANS], figures={"failed_nodes": len(nodes)}),
+        meaning="An error that is no model call's stopped the run.",
+        layer="L6",
+        move=("mend what the error names, and run it again",),
     )
 
 

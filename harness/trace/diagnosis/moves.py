@@ -19,6 +19,7 @@ Aim = Literal[
     "keep prefixes",
     "more room for KV",
     "write faster",
+    "compute faster",
     "fit at start",
     "fit later",
     "longer context",
@@ -27,18 +28,23 @@ Aim = Literal[
 """What a change is for."""
 
 _WHERE: Mapping[str, str] = {
-    "embedded": "under [endpoints.{tag}] in harness.toml: ",
+    # Without its path the table is refused, and a built-in model has no table yet to add to.
+    "embedded": "under [endpoints.{tag}] in harness.toml, which needs path too ({file}): ",
     "llamacpp": "start llama-server with ",
     "vllm": "start vLLM with ",
     "ollama": "start Ollama with ",
 }
 """By backend: where its settings are. A managed API has none."""
 
+_WHERE_PATH_CHANGES: Mapping[Aim, str] = {
+    "keep it loaded": "under [endpoints.{tag}] in harness.toml, in place of path: ",
+    "write faster": "under [endpoints.{tag}] in harness.toml: ",
+}
+"""For an embedded model, what is about the path itself."""
+
 _MOVES: Mapping[Aim, Mapping[str, tuple[str, ...]]] = {
     "keep it loaded": {
-        "embedded": (
-            'backend = "llamacpp", and the url of a llama-server, which outlives the run',
-        ),
+        "embedded": ('backend = "llamacpp", and the url of a llama-server: it outlives the run',),
         "llamacpp": ("--sleep-idle-seconds -1; in a router's preset, load-on-startup",),
         "ollama": ("OLLAMA_KEEP_ALIVE=-1 (5m by default), and load ahead: ollama run {tag} ''",),
     },
@@ -58,7 +64,7 @@ _MOVES: Mapping[Aim, Mapping[str, tuple[str, ...]]] = {
         "ollama": ("a smaller OLLAMA_MAX_QUEUE, to refuse early what cannot be served soon",),
     },
     "read prompts faster": {
-        "embedded": ("more threads, up to the cores that nothing else wants",),
+        "embedded": ("more threads ({threads}), to one less than there are cores at most",),
         "llamacpp": ("all layers on the GPU (-ngl all), and -b 2048 -ub 2048",),
         "vllm": ("a larger --max-num-batched-tokens, and no --no-enable-chunked-prefill",),
         "ollama": ("the model whole on the GPU: ollama ps tells",),
@@ -92,6 +98,14 @@ _MOVES: Mapping[Aim, Mapping[str, tuple[str, ...]]] = {
         ),
         "ollama": ("the model whole on the GPU: ollama ps tells",),
     },
+    "compute faster": {
+        "embedded": (
+            "threads one less than there are cores ({threads}): they wait spinning, and with one "
+            + "core too few are ten times slower",
+        ),
+        "llamacpp": ("-t one less than there are cores, where it computes on the processor",),
+        "ollama": ("the model whole on the GPU: ollama ps tells",),
+    },
     "fit at start": {
         "embedded": ("a lower context_tokens ({context_tokens}) or slots ({slots})",),
         "llamacpp": ("a smaller -c, or fewer layers on the GPU: -ngl",),
@@ -115,11 +129,21 @@ _MOVES: Mapping[Aim, Mapping[str, tuple[str, ...]]] = {
 
 def moves(aim: Aim, server: Server) -> tuple[str, ...]:
     """What can be changed at a server; nothing for a kind that offers no such thing."""
+    found = _MOVES[aim].get(server.backend, ())
+    if not found:
+        return ()
+    where = _WHERE[server.backend]
+    if server.backend == "embedded":
+        if aim == "read prompts faster" and server.threads is None:
+            return ()  # it has all that it should
+        where = _WHERE_PATH_CHANGES.get(aim, where)
     return tuple(
-        (_WHERE[server.backend] + move).format(
+        (where + move).format(
             tag=server.tag,
             slots=server.slots,
             context_tokens=server.context_tokens,
+            threads=f"now {server.threads}" if server.threads else "which is the default",
+            file=f"to {server.file}" if server.file else "to its GGUF file",
         )
-        for move in _MOVES[aim].get(server.backend, ())
+        for move in found
     )

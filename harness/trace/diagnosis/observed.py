@@ -45,6 +45,10 @@ class Server:
     """Calls that an embedded model answers side by side."""
     context_tokens: int = 4096
     """Context of one call, for an embedded model."""
+    threads: int | None = None
+    """Processor threads of an embedded model; None where they are all cores but one."""
+    file: str | None = None
+    """Name of an embedded model's GGUF file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,8 @@ class Observed:
     """What servers said of themselves, by tag and name, each in order."""
     nodes: Mapping[int, Interval] = field(default_factory=dict)
     """Calls of nodes, by their spans."""
+    failed_nodes: tuple[int, ...] = ()
+    """Those of them that an error ended, in the order they began."""
     parents: Mapping[int, int | None] = field(default_factory=dict)
     """The span around each span; phases left out."""
     sources: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -160,6 +166,7 @@ def observe(journal: Journal) -> Observed:
         servers=reading.servers,
         counters={key: tuple(values) for key, values in reading.counters.items()},
         nodes=reading.nodes,
+        failed_nodes=tuple(reading.failed_nodes),
         parents=reading.parents,
         sources=_sources(journal.flows),
         texts=_texts(journal, calls[:TEXTS_OF_CALLS]),
@@ -176,6 +183,7 @@ class _Reading:
         self.servers: dict[str, Server] = {}
         self.counters: dict[tuple[str, str], list[CounterSet]] = {}
         self.nodes: dict[int, Interval] = {}
+        self.failed_nodes: list[int] = []
         self.parents: dict[int, int | None] = {}
 
     def spans_among(self, items: Iterator[Item]) -> Iterator[SpanRecord]:
@@ -212,6 +220,8 @@ class _Reading:
             case "node":
                 self.nodes[span.id] = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
                 self.parents[span.id] = span.parent
+                if span.status == "error":
+                    self.failed_nodes.append(span.id)
             case _:
                 self.parents[span.id] = span.parent
 
@@ -234,6 +244,8 @@ def _server(said: Attributes) -> Server:
         backend=str(said.get("backend", "openai")),
         slots=_whole(said.get("slots"), default=4),
         context_tokens=_whole(said.get("context_tokens"), default=4096),
+        threads=_whole(said.get("threads"), default=None),
+        file=file if isinstance(file := said.get("file"), str) else None,
     )
 
 

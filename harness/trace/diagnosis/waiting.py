@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from harness.trace.calls import Call
+from harness.trace.calls import Call, Interval
 from harness.trace.diagnosis.finding import Evidence, Finding, said_ns
 from harness.trace.diagnosis.intervals import common, depths, length_ns, parts_within
 from harness.trace.diagnosis.moves import moves
@@ -52,17 +52,11 @@ def queueing(observed: Observed) -> Finding | None:
 
 def _queueing_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     queues = queues_in_server(observed, calls)
-    queued = [
-        call
-        for call in calls
-        if call.id in queues
-        and queues[call.id].duration_ns
-        >= max(LEAST_LOST_NS, QUEUED_SHARE * (call.ttft_ns or call.duration_ns))
-    ]
+    queued = _queued(calls, queues)
     lost_ns = length_ns(queues[call.id] for call in queued)
     certain = tells_of_queues(observed, calls)
     least = LEAST_QUEUED if certain else LEAST_INFERRED
-    if len(queued) < least or not observed.matters(lost_ns):
+    if len(queued) < least or not observed.matters(lost_ns) or _had_places(observed, calls):
         return None
     waits = [queues[call.id].duration_ns for call in queued]
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
@@ -97,6 +91,79 @@ def _queueing_of(observed: Observed, model: str, calls: Sequence[Call]) -> Findi
         ),
         lost_ns=lost_ns,
     )
+
+
+def behind_prefill(observed: Observed) -> Finding | None:
+    """Calls had a place in their server, and waited there until other prompts had been read."""
+    return worst_model(observed, _behind_prefill_of)
+
+
+def _behind_prefill_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    queues = queues_in_server(observed, calls)
+    queued = _queued(calls, queues)
+    if len(queued) < LEAST_QUEUED or not _had_places(observed, calls):
+        return None
+    # A call's own prompt is read after its queue, never during it.
+    prefills = [part for call in calls for part in call.phases.get("prefill", ())]
+    waits = [queues[call.id] for call in queued]
+    behind = [part for parts in parts_within(waits, prefills) for part in parts]
+    lost_ns = length_ns(behind)
+    if lost_ns < QUEUED_SHARE * length_ns(waits) or not observed.matters(lost_ns):
+        return None
+    longest_ns = max(wait.duration_ns for wait in waits)
+    server = observed.server(model)
+    return Finding(
+        rule="behind-prefill",
+        severity="warning",
+        model=model,
+        seen=f"{len(queued)} of {len(calls)} calls to '{model}' waited in the server up to "
+        f"{said_ns(longest_ns)} while the prompts of others were read ({observed.said(lost_ns)}). "
+        f"At most {_most_at_once(calls)} were there at once, and none waited for a place.",
+        evidence=Evidence.of(
+            queued,
+            calls=len(calls),
+            queued_calls=len(queued),
+            queue_max_s=longest_ns / 1e9,
+            calls_at_once=_most_at_once(calls),
+        ),
+        meaning="Behind other prompts: the server reads so many tokens at a time, and a long "
+        "prompt takes all of them, batch after batch. More places would not help.",
+        layer="L4b",
+        move=(
+            "shorten the prompts: fewer or shorter passages, only sources that bear on the task",
+            "put what is the same in every prompt first, so that a prefix cache serves it",
+            *moves("spread prefill", server),
+            "make fewer calls with long prompts at once",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _queued(calls: Sequence[Call], queues: Mapping[int, Interval]) -> list[Call]:
+    """The calls that spent most of their time to the first token in a queue."""
+    return [
+        call
+        for call in calls
+        if call.id in queues
+        and queues[call.id].duration_ns
+        >= max(LEAST_LOST_NS, QUEUED_SHARE * (call.ttft_ns or call.duration_ns))
+    ]
+
+
+def _had_places(observed: Observed, calls: Sequence[Call]) -> bool:
+    """Whether it is certain that the server had a place for each of a model's calls."""
+    model = calls[0].model
+    server, waiting = observed.server(model), observed.highest(model, "waiting")
+    if server.backend == "embedded":
+        return not waiting and _most_at_once(calls) <= server.slots
+    answered = max((depth for _, depth in depths(decoding(calls))), default=0)
+    return waiting == 0 and _most_at_once(calls) <= answered
+
+
+def _most_at_once(calls: Sequence[Call]) -> int:
+    """Calls that had been sent and had not ended."""
+    sent = [Interval(start_ns=one.start_ns, end_ns=c.end_ns) for c in calls if (one := ttft(c))]
+    return max((depth for _, depth in depths(sent)), default=0)
 
 
 def convoy(observed: Observed) -> Finding | None:

@@ -23,9 +23,12 @@ class FlowEnd(NamedTuple):
 
 
 def title(span: SpanRecord | SpanStarted) -> str:
-    """What people read on a slice."""
+    """What people read on a slice: what it was, and how it ended if not well."""
     label = span.attributes.get("label")
-    return str(label) if label else span.name
+    said = str(label) if label else span.name
+    return (
+        said if isinstance(span, SpanStarted) or span.status == "ok" else f"{said}: {span.status}"
+    )
 
 
 def lane_title(lane: Lane) -> str:

@@ -1,0 +1,26 @@
+"""What must not be left half done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+
+async def to_its_end(function: Callable[[], object]) -> None:
+    """Runs it in a thread of its own; a cancellation waits for its end.
+
+    Of its own, since those that a loop shares may all be busy with plain functions that nobody can
+    stop, and this is also how a run is closed that was interrupted.
+    """
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        running = asyncio.get_running_loop().run_in_executor(pool, function)
+        cancelled = None
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    running.result()
+    if cancelled is not None:
+        raise cancelled
