@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import click
-import structlog
 from rich.console import Console
 
+from harness.cli.consoles import log_to_stderr
 from harness.cli.exit_codes import FAILED, INTERRUPTED, UNUSABLE
 from harness.cli.pipeline_file import load_pipeline
 from harness.cli.progress import Progress
@@ -59,7 +59,7 @@ def run(
     not its rubric was met: --json says "passed"), 1 it failed, 2 something given is not usable,
     130 interrupted.
     """
-    _log_to_stderr()
+    log_to_stderr()
     begun: list[RunStarted] = []
     try:
         result = _run(target, task, assignments, config, roles, begun=begun)
@@ -114,13 +114,3 @@ def _is_users_mistake(error: HarnessError) -> bool:
 def _journal_of(begun: list[RunStarted]) -> str:
     """Where to look for what was done, if a run had begun; the end of a message."""
     return f" (what was done is in the journal of run {begun[0].run_id})" if begun else ""
-
-
-def _log_to_stderr() -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )

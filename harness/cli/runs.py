@@ -11,7 +11,7 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.consoles import results
+from harness.cli.consoles import log_to_stderr, results
 from harness.cli.exit_codes import UNUSABLE
 from harness.cli.run_name import traces_directory
 from harness.errors import InvalidInput
@@ -34,6 +34,7 @@ from harness.trace import AUDIT_LOG, AuditLine, read_audit_log
 @click.option("--json", "as_json", is_flag=True, help="Print each as a line of JSON.")
 def runs(limit: int, traces: Path | None, *, as_json: bool) -> None:
     """List the runs that ended, the latest last."""
+    log_to_stderr()
     try:
         path = traces_directory(traces) / AUDIT_LOG
         lines = deque(read_audit_log(path), maxlen=limit or None)

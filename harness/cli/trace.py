@@ -1,6 +1,6 @@
 """`harness trace`: what a run's journal can be turned into, and asked.
 
-RUN is a run's id, the beginning or the end of one, a file of the run, or `latest`.
+RUN is a run's id, any part of one, a file of the run, or `latest`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.cli.consoles import results
+from harness.cli.consoles import log_to_stderr, results
 from harness.cli.exit_codes import FAILED, UNUSABLE
-from harness.cli.run_name import LATEST, find_journal, traces_directory
+from harness.cli.run_name import LATEST, find_journal
 from harness.cli.values import read_pairs
 from harness.errors import HarnessError, InvalidInput, JournalInvalid
 from harness.trace import TIMELINES, Journal, TimelineFormat
@@ -34,6 +34,7 @@ _TRACES = click.option(
 @click.group()
 def trace() -> None:
     """Look into a run: RUN is its id, a part of it, one of its files, or "latest"."""
+    log_to_stderr()
 
 
 @trace.command("open")
@@ -182,7 +183,7 @@ def check(run: str, traces: Path | None, *, as_json: bool) -> None:
     from harness.trace.check import check_journal  # noqa: PLC0415
 
     with _complaints():
-        found = check_journal(find_journal(run, traces_directory(traces)))
+        found = check_journal(find_journal(run, traces))
     if as_json:
         sys.stdout.buffer.write(check_as_json(found))
     else:
@@ -216,7 +217,7 @@ def _timeline_format(form: str) -> TimelineFormat:
 
 
 def _journal(run: str, traces: Path | None) -> Journal:
-    return Journal(find_journal(run, traces_directory(traces)))
+    return Journal(find_journal(run, traces))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What was found in a journal: in words for people, as JSON for scripts."""
+"""What was found in a run's journal: in words for people, as JSON for scripts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.trace.check import JournalCheck
+from harness.trace.check import FileCheck, JournalCheck
 
 
 def print_check(found: JournalCheck, console: Console) -> None:
-    """Prints whether the journal is whole, what is wrong with it, and what was open."""
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(found.records.items()))
-    console.print(Text(f"{found.path}: {_verdict(found)}"), soft_wrap=True)
-    console.print(Text(f"records: {kinds or 'none'}"), style="dim")
-    for problem in found.problems:
-        console.print(Text(problem), style="red")
+    """Prints of each file whether it is whole and what is wrong with it, and what was open."""
+    for file in found.files:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(file.records.items()))
+        console.print(Text(f"{file.path}: {_verdict(file)}"), soft_wrap=True)
+        console.print(Text(f"records: {kinds or 'none'}"), style="dim")
+        for problem in file.problems:
+            console.print(Text(problem), style="red")
     if found.open_spans:
         table = Table(title="Open at the end", title_justify="left")
         for column in ("what", "since second", "for seconds"):
@@ -31,14 +32,23 @@ def print_check(found: JournalCheck, console: Console) -> None:
 
 def check_as_json(found: JournalCheck) -> bytes:
     """The same as one JSON object, indented, with a newline."""
-    whole = {"is_whole": found.is_whole, "is_readable": found.is_readable}
-    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    return orjson.dumps({**whole, **asdict(found)}, option=options)
+    said = {
+        "is_whole": found.is_whole,
+        "is_readable": found.is_readable,
+        "run_id": found.run_id,
+        "open_spans": [asdict(span) for span in found.open_spans],
+        "files": [
+            {"is_whole": file.is_whole, "is_readable": file.is_readable, **asdict(file)}
+            for file in found.files
+        ],
+    }
+    return orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _verdict(found: JournalCheck) -> str:
+def _verdict(found: FileCheck) -> str:
     if found.run_id is None:
-        return "not a journal"
+        is_torn = found.torn_bytes > 0 and not found.problems
+        return "killed in its first line, or not a journal" if is_torn else "not a journal"
     if found.problems:
         return "damaged"
     if found.is_whole:

@@ -13,6 +13,7 @@ from harness.trace import (
     ContentPolicy,
     Journal,
     LoopEntry,
+    Redactor,
     RoundEntry,
     SpanRecord,
     StageUse,
@@ -29,6 +30,7 @@ def audit_entry(
     task: str,
     roles: Roles,
     loops: Sequence[WiggumResult],
+    redactor: Redactor,
     content: ContentPolicy = "full",
 ) -> AuditEntry:
     """What the log keeps of a run.
@@ -38,6 +40,7 @@ def audit_entry(
         task: Its `task` input, or an empty text.
         roles: Who produced and who evaluated.
         loops: How its revise loops ended.
+        redactor: The journal's: a draft is known there by the hash of what it left of it.
         content: What the run records of texts; the line holds no more.
     """
     started, ended = journal.started, journal.ended
@@ -55,7 +58,7 @@ def audit_entry(
         stages={stage.name or "other": _stage_use(stage) for stage in stages},
         subtask_count=sum(span.name == "node" for span in spans),
         memory_context_titles=tuple(_recalled_titles(spans)),
-        loops=tuple(_loop_entry(loop, content) for loop in loops),
+        loops=tuple(_loop_entry(loop, redactor, content) for loop in loops),
         final="ERROR" if failed else "PASS" if all(loop.passed for loop in loops) else "FAIL",
         error=ended.error if ended else "killed",
     )
@@ -79,7 +82,7 @@ def _recalled_titles(spans: Sequence[SpanRecord]) -> Iterator[str]:
         yield from (hit["title"] for hit in hits if hit["title"])
 
 
-def _loop_entry(loop: WiggumResult, content: ContentPolicy) -> LoopEntry:
+def _loop_entry(loop: WiggumResult, redactor: Redactor, content: ContentPolicy) -> LoopEntry:
     return LoopEntry(
         rubric=loop.rubric.id,
         rubric_sha256=loop.rubric.sha256,
@@ -93,7 +96,7 @@ def _loop_entry(loop: WiggumResult, content: ContentPolicy) -> LoopEntry:
                 issues=tuple(score.reason for score in one.verdict.scores if score.reason)
                 if content == "full"
                 else (),
-                content_sha256=sha256_of(one.draft) if content != "none" else None,
+                content_sha256=sha256_of(redactor.clean(one.draft)) if content != "none" else None,
                 compressed=one.verdict.compressed,
             )
             for one in loop.rounds

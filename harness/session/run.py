@@ -34,7 +34,7 @@ class Run:
         return self._session.trace.run_id
 
     def span(self, name: str, /, **attributes: object) -> Span:
-        """Shows a stretch of the node's own work in the timeline: `with run.span("parse", rows=7):`.
+        """Shows some of the node's own work in the timeline: `with run.span("parse", rows=7):`.
 
         Args:
             name: A fixed phrase; those of the harness's own spans (`chat`, `load`, …) mean theirs.
@@ -50,7 +50,8 @@ class Run:
         """A text with which another process can record what it does for this node.
 
         Hand it over as an argument or a variable; there, `with JoinedTrace(text) as trace:` gives a
-        tracer whose records are merged into the run's when its journal is read.
+        tracer whose records are merged into the run's when its journal is read. It names the run's
+        secret variables and holds none of their values: those are taken from the environment there.
         """
         return self._session.trace.invitation()
 

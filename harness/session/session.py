@@ -16,7 +16,7 @@ from harness.session.audit import audit_entry
 from harness.session.library import PassageLibrary
 from harness.session.models import known_endpoints, open_models
 from harness.session.roles import Roles
-from harness.session.secrets import known_secrets
+from harness.session.secrets import known_secrets, secret_variables
 from harness.session.settings import Settings
 from harness.trace import (
     AUDIT_LOG,
@@ -88,7 +88,8 @@ async def open_session(
     secrets = known_secrets(
         endpoints.values(), environment=environment, named=settings.trace.secrets
     )
-    trace = _start_record(settings, name, secrets, observers)
+    variables = secret_variables(endpoints.values(), named=settings.trace.secrets)
+    trace = _start_record(settings, name, secrets, variables, observers)
     made = _Made()
     try:
         async with AsyncExitStack() as stack:
@@ -166,7 +167,12 @@ def _conclude(trace: RunTrace, settings: Settings, *, task: str, roles: Roles, m
     try:
         made.models.extend(group_calls(calls_of(journal.spans()), by=lambda call: call.model))
         entry = audit_entry(
-            journal, task=task, roles=roles, loops=made.loops, content=settings.trace.content
+            journal,
+            task=task,
+            roles=roles,
+            loops=made.loops,
+            redactor=trace.redactor,
+            content=settings.trace.content,
         )
         append_line(path, trace.redactor.clean_line(entry.as_line()))
     except Exception as error:  # noqa: BLE001 - as above
@@ -174,13 +180,18 @@ def _conclude(trace: RunTrace, settings: Settings, *, task: str, roles: Roles, m
 
 
 def _start_record(
-    settings: Settings, name: str, secrets: Collection[str], observers: Sequence[Sink]
+    settings: Settings,
+    name: str,
+    secrets: Collection[str],
+    variables: tuple[str, ...],
+    observers: Sequence[Sink],
 ) -> RunTrace:
     options = TraceOptions(
         content=settings.trace.content,
         durability=settings.trace.durability,
         timelines=settings.trace.timelines,
         secrets=secrets,
+        secret_variables=variables,
     )
     try:
         return RunTrace(settings.traces, name=name, options=options, observers=observers)

@@ -31,19 +31,6 @@ def boot_id() -> str | None:
         return None
 
 
-@cache
-def boot_id() -> str | None:
-    """Names this machine's time since it was started; None where the system has no such name.
-
-    Processes with the same one read `monotonic` from the same clock, unless a container has set
-    its own ("time namespaces", `man 7 time_namespaces`).
-    """
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or None
-    except (OSError, ValueError):
-        return None
-
-
 class ManualClock:
     """A clock that moves only when told to.
 

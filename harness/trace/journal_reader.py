@@ -174,6 +174,8 @@ def clock_shift_ns(
         main: The first record of the main process.
         main_ended: Its last, if it came to its end.
     """
+    if own is main:
+        return 0
     by_wall_ns = (own.wall_ns - own.time_ns) - (main.wall_ns - main.time_ns)
     if own.joined_ns is None:
         return by_wall_ns

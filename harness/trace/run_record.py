@@ -33,7 +33,8 @@ class RunRecord:
     duration_ns: int
     """From the first record to the last."""
     spans: tuple[SpanRecord, ...]
-    """In the order they began: a parent stands before its children."""
+    """In the order of `Journal.items`: a parent stands before its children, and those known only
+    afterwards stand where they became known."""
     instants: tuple[Instant, ...]
     """In order."""
     counters: tuple[CounterSet, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,11 +21,11 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from harness.errors import InvalidInput, JournalInvalid
-from harness.trace.clock import Clock, monotonic
+from harness.trace.clock import Clock, boot_id, monotonic
 from harness.trace.journal import Durability, JournalWriter
 from harness.trace.journal_reader import Journal
 from harness.trace.records import SCHEMA_VERSION, RunEnded, RunStarted
-from harness.trace.secrets import Redactor
+from harness.trace.secrets import Redactor, secret_values
 from harness.trace.timelines.formats import TIMELINES, TimelineFormat
 from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Tracer, describe, status_of
 
@@ -44,6 +44,8 @@ class TraceOptions:
     """What is written beside the journal when the run ends."""
     secrets: Collection[str] = field(default=(), repr=False)
     """Values that no file may hold."""
+    secret_variables: tuple[str, ...] = ()
+    """Names of variables that are secret, so that a process that joins can look up theirs."""
 
 
 class Invitation(BaseModel):
@@ -63,6 +65,8 @@ class Invitation(BaseModel):
     """As in the main process."""
     durability: Durability
     """As in the main process."""
+    secret_variables: tuple[str, ...] = ()
+    """Names, never values, of what is secret in the other process's environment too."""
 
 
 class _JournalTracer(Tracer):
@@ -151,7 +155,15 @@ class RunTrace(_JournalTracer):
         run_id = new_run_id(started_ns)
         super().__init__(
             directory / f"{run_id}.jsonl",
-            RunStarted(SCHEMA_VERSION, run_id, name, started_ns, clock(), os.getpid()),
+            RunStarted(
+                SCHEMA_VERSION,
+                run_id,
+                name,
+                started_ns,
+                clock(),
+                os.getpid(),
+                boot_id=_boot_id_of(clock),
+            ),
             options=chosen,
             clock=clock,
             observers=observers,
@@ -170,6 +182,7 @@ class RunTrace(_JournalTracer):
             time_ns=self.now_ns(),
             content=self._options.content,
             durability=self._options.durability,
+            secret_variables=self._options.secret_variables,
         ).model_dump_json()
 
     def journal(self) -> Journal | None:
@@ -204,9 +217,14 @@ class RunTrace(_JournalTracer):
 class JoinedTrace(_JournalTracer):
     """Traces what another process does for a run, into a file beside the run's journal.
 
+    The values of secret variables are kept out of it: of those that the run names, and those whose
+    names say so. What the run knows as secret from elsewhere, such as the credentials in an
+    endpoint's address, is not known here: what no pattern gives away has to be given as `secrets`.
+
     Args:
         invitation: Of `RunTrace.invitation`.
-        secrets: Values that no file may hold; the invitation does not carry them.
+        secrets: Further values that no file may hold; the invitation does not carry them.
+        environment: Where the secret variables' values are.
         clock: This process's time.
         wall_ns: Unix time in nanoseconds.
 
@@ -220,6 +238,7 @@ class JoinedTrace(_JournalTracer):
         invitation: str,
         *,
         secrets: Collection[str] = (),
+        environment: Mapping[str, str] = os.environ,
         clock: Clock = monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -240,9 +259,13 @@ class JoinedTrace(_JournalTracer):
                 os.getpid(),
                 parent=invited.span,
                 joined_ns=invited.time_ns,
+                boot_id=_boot_id_of(clock),
             ),
             options=TraceOptions(
-                content=invited.content, durability=invited.durability, secrets=secrets
+                content=invited.content,
+                durability=invited.durability,
+                secrets=secret_values(environment, named=invited.secret_variables).union(secrets),
+                secret_variables=invited.secret_variables,
             ),
             clock=clock,
         )
@@ -256,6 +279,11 @@ def new_run_id(wall_ns: int) -> str:
     """
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
     return f"{moment:%Y%m%dT%H%M%SZ}-{_random()}"
+
+
+def _boot_id_of(clock: Clock) -> str | None:
+    """Names the clock, if it is the machine's own, so that another process's can be told the same."""
+    return boot_id() if clock is monotonic else None
 
 
 def _random() -> str:

@@ -1,15 +1,20 @@
 """Secrets never reach a file: what a run writes passes through here first.
 
 Known values (keys, and whatever is configured as secret) are replaced wherever they stand. Beyond
-that, what stands under a name that only secrets have, after `Bearer`, or in the shape of a
-well-known key is replaced too, since servers echo keys that nobody told us of.
+that, what stands under a name that only secrets have, after `Bearer`, in an address before its
+host, or in the shape of a well-known key is replaced too, since servers echo keys that nobody told
+us of. What is not found: an unknown secret in prose, in a list under a secret's name, or cut in
+two; a known one in an encoding other than those of URLs and JSON.
+
+Texts are whatever models and servers say, so every pattern takes time in proportion to a text's
+length: what repeats is bounded, or never given back once matched (`++`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import quote, quote_plus
 
 import orjson
@@ -21,26 +26,81 @@ REDACTED = "[redacted]"
 SHORTEST = 6
 """Characters. To replace every occurrence of something shorter would garble what it protects."""
 
-_NAMES = (
-    "(?:[a-z0-9_-]*[_-])?"
-    "(?:authorization|api[-_]?key|access[-_]?token|client[-_]?secret|password|secret)"
-)
-_NAME = re.compile(_NAMES, re.IGNORECASE)
-_QUOTE = r"\\*[\"']"  # JSON within JSON text has its quotes escaped
-# Ordinary words have no digits, and secrets by chance always do.
-_SHAPES = re.compile(
-    rf"(?P<named>(?P<q>{_QUOTE}){_NAMES}(?P=q)\s*:\s*(?P<r>{_QUOTE}))(?!(?P=r)).+?(?<!\\)(?=(?P=r))"
-    r"|(?P<bearer>\bbearer\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{8,}"
-    r"|\b(?:sk-|sk_|pk_|gsk_|hf_|r8_|ghp_|xoxb-)(?=[\w-]*\d)[\w-]{16,}",
-    re.IGNORECASE | re.DOTALL,
-)
-# Most lines hold none of these, and to look for them is thirty times faster than to match.
-_HINTS = (
-    "authorization", "api_key", "api-key", "apikey", "access_token", "access-token", "accesstoken",
-    "secret", "password", "bearer", "sk-", "sk_", "pk_", "gsk_", "hf_", "r8_", "ghp_", "xoxb-",
-)  # fmt: skip
 _CLOSED = ("kind", "status")
 """Fields of a record whose values are the journal's own words."""
+
+# --- names -----------------------------------------------------------------------------------
+# What a name of variables, attributes, headers and parameters ends in, if it is a secret's.
+_WORD = (
+    r"(?:authorization|(?:api|access|secret|private|account|subscription)[-_ ]?key"
+    r"|(?:access|refresh|auth|session)[-_]?token|secret|passw(?:or)?d|passphrase)"
+)
+
+# --- texts -----------------------------------------------------------------------------------
+_QUOTE = r"\\{0,15}[\"']"  # JSON within JSON text has its quotes escaped
+_IS = rf"(?:{_QUOTE})? {{0,4}}[:=]\s{{0,8}}(?:{_QUOTE})?"
+_SCHEME = r"(?:basic|bearer|token|apikey)\s{1,4}"
+_CHARACTER = r"[^\s\"'\\,;&<>()\[\]{}|`]"
+# Ordinary words have no digits and are shorter, and secrets by chance nearly always have some.
+_RANDOM = rf"(?={_CHARACTER}{{0,64}}\d|[a-z\d+/=-]{{20}}){_CHARACTER}{{8,}}+"
+# "Token" is also what models count by, and there are many numbers of those.
+_LETTERED = rf"(?={_CHARACTER}{{0,64}}[a-z]){_RANDOM}"
+_KEY = r"(?:sk-|sk_|pk_|gsk_|hf_|r8_|ghp_|xoxb-)"
+_HOST = r"[^\s/@:\"'<>\\]"  # what may stand before a colon or an @ in an address
+
+_NAME = re.compile(rf"[\w.-]*?(?:{_WORD}|(?P<token>token))", re.IGNORECASE | re.ASCII)
+_TOKEN = re.compile(_LETTERED, re.IGNORECASE | re.ASCII)
+# How names look in a folded text, see `_folded`, when a value follows.
+_NAMES = (
+    b"authorization=", b"key=", b"token=", b"secret=", b"passwd=", b"password=", b"passphrase=",
+)  # fmt: skip
+_KINDS = tuple(
+    (hints, re.compile(pattern, re.IGNORECASE | re.ASCII))
+    for hints, pattern in (
+        # What a name has in JSON, and in what Python says of a dictionary: all up to the quote.
+        (
+            _NAMES,
+            rf"({_WORD}{_QUOTE} {{0,4}}:\s{{0,8}}(?P<r>{_QUOTE}))(?:(?!(?<!\\)(?P=r))[^\n])++",
+        ),
+        # In plain text, what follows a scheme: `Authorization: Basic anything`.
+        ((b"authorization=",), rf"(authorization{_IS}{_SCHEME}){_CHARACTER}{{{SHORTEST},}}+"),
+        # A password in plain text: `password=anything`.
+        (
+            (b"passwd=", b"password=", b"passphrase="),
+            rf"((?:passw(?:or)?d|passphrase){_IS}){_CHARACTER}{{{SHORTEST},}}+",
+        ),
+        # Another name in plain text, which prose may have too: `x-api-key: 0123456789`.
+        (_NAMES, rf"({_WORD}{_IS}(?:{_SCHEME})?){_RANDOM}"),
+        # A token, in whatever form: `HF_TOKEN=abc123def`.
+        ((b"token=",), rf"((?<!per[-_])token{_IS}){_LETTERED}"),
+        # In an address: `?api_key=anything&sig=anything`.
+        (
+            (*_NAMES, b"sig=", b"signature="),
+            rf"([?&][\w.%-]{{0,40}}?(?:{_WORD}|token|sig|signature)=)[^&\s\"'\\#<>\[]++",
+        ),
+        # Parameters by names that others have too: `?key=0123456789`, `signature=0123456789`.
+        (
+            (b"key=", b"sig=", b"signature="),
+            rf"((?:[?&]key|(?<![a-z])(?:sig|signature))=){_RANDOM}",
+        ),
+        # `Bearer 0123456789`.
+        ((b"bearer",), rf"(\bbearer\s{{1,8}}){_RANDOM}"),
+        # `https://me:anything@host`.
+        ((b"@",), rf"(://{_HOST}{{0,128}}:)[^\s/@\"'<>\\\[]{{1,512}}+(?=@)"),
+        # `https://0123456789@host`.
+        ((b"@",), rf"(://)(?={_HOST}{{0,64}}\d){_HOST}{{8,512}}+(?=@)"),
+        # Well-known keys; a line may begin with one, in JSON text too.
+        (
+            (b"sk_", b"pk_", b"hf_", b"r8_", b"ghp_", b"xoxb_"),
+            rf"()(?:(?<![\w-])|(?<=\\[nrt])){_KEY}(?=[\w-]{{0,200}}\d)[\w-]{{16,}}+",
+        ),
+    )
+)
+"""What a text must hold, folded, and what to look for then; its first group stays."""
+
+# Most lines hold none of these, and to look for them is thirty times faster than to match.
+_HINTS = tuple(dict.fromkeys(hint for hints, _ in _KINDS for hint in hints))
+_FOLDING = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ-:", b"abcdefghijklmnopqrstuvwxyz_=")
 
 
 class Redactor:
@@ -62,14 +122,19 @@ class Redactor:
             forms.update(*map(_escaped, escaped))
         # The longest first: a secret may contain another.
         self._forms = sorted(forms, key=len, reverse=True)
+        self._encoded_forms = [form.encode() for form in self._forms]
 
     def clean(self, text: str) -> str:
         """The text without its secrets."""
         for form in self._forms:
             if form in text:
                 text = text.replace(form, REDACTED)
-        if _has_hint(text):
-            return _SHAPES.sub(lambda m: f"{m['named'] or m['bearer'] or ''}{REDACTED}", text)
+        folded = _folded(text.encode("utf-8", "replace"))
+        found = {hint for hint in _HINTS if hint in folded}
+        if found:
+            for hints, pattern in _KINDS:
+                if not found.isdisjoint(hints):
+                    text = pattern.sub(rf"\1{REDACTED}", text)
         return text
 
     def clean_line(self, line: bytes) -> bytes:
@@ -87,8 +152,7 @@ class Redactor:
 
     def finds_any(self, lines: bytes) -> bool:
         """Whether lines may hold a secret; one look at many of them tells that nearly always."""
-        text = lines.decode()
-        return _has_hint(text) or any(form in text for form in self._forms)
+        return _any_in(self._encoded_forms, lines) or _any_in(_HINTS, _folded(lines))
 
     def _cleaned(self, value: object) -> object:
         if isinstance(value, str):
@@ -97,21 +161,44 @@ class Redactor:
             return [self._cleaned(one) for one in value]
         if isinstance(value, dict):
             return {
-                self.clean(name): REDACTED
-                if isinstance(one, str | int | float) and _NAME.fullmatch(name)
-                else self._cleaned(one)
+                self.clean(name): REDACTED if _is_secret(name, one) else self._cleaned(one)
                 for name, one in value.items()
             }
         return REDACTED if str(value) in self._values else value
+
+
+def secret_values(environment: Mapping[str, str], *, named: Iterable[str]) -> set[str]:
+    """The values of variables that are secret.
+
+    Args:
+        environment: Variables. Those whose names say so are secret.
+        named: Further ones that are, set or not.
+    """
+    names = {*named, *filter(_NAME.fullmatch, environment)}
+    return {environment[name] for name in names if name in environment}
+
+
+def _is_secret(name: str, value: object) -> bool:
+    """Whether an attribute is, by its name, and by its value where the name leaves doubt."""
+    match = _NAME.fullmatch(name)
+    if match is None or isinstance(value, bool):
+        return False
+    if match["token"]:
+        return isinstance(value, str) and _TOKEN.match(value) is not None
+    return isinstance(value, str | int | float)
 
 
 def _escaped(text: str) -> set[str]:
     return {orjson.dumps(text).decode()[1:-1], json.dumps(text)[1:-1]}
 
 
-def _has_hint(text: str) -> bool:
-    lowered = text.lower()
-    for hint in _HINTS:  # noqa: SIM110 - as `any`, it takes twice as long
-        if hint in lowered:
+def _folded(text: bytes) -> bytes:
+    """Without what may stand between a name and its value, so that few hints find many forms."""
+    return text.translate(_FOLDING, b"\"'\\ ")
+
+
+def _any_in(needles: Iterable[bytes], text: bytes) -> bool:
+    for needle in needles:  # noqa: SIM110 - as `any`, it takes twice as long
+        if needle in text:
             return True
     return False

@@ -111,7 +111,7 @@ class Tracer:
         self, name: str, /, *, start_ns: int, end_ns: int, **attributes: object
     ) -> None:
         """A span known only afterwards, such as a phase that a server reports with its reply."""
-        end_ns = max(start_ns, end_ns)
+        start_ns, end_ns = int(start_ns), int(max(start_ns, end_ns))
         number, parent = next(self._ids), self.current_id
         self._take(SpanRecord(number, parent, name, start_ns, end_ns, "ok", None, attributes))
 
@@ -130,7 +130,7 @@ class Tracer:
 
     def instant(self, name: str, /, *, at_ns: int | None = None, **attributes: object) -> None:
         """Something that happened now, or at `at_ns`, inside the current span."""
-        time_ns = self.now_ns() if at_ns is None else at_ns
+        time_ns = self.now_ns() if at_ns is None else int(at_ns)
         self._take(Instant(self.current_id, name, time_ns, attributes))
         self._relieve()
 
@@ -152,7 +152,7 @@ class Tracer:
 
     def flow(self, name: str, *, source: int | None, target: int | None) -> None:
         """An arrow from one span to a later one, by their ids; without both ends there is none."""
-        if source is not None and target is not None:
+        if source and target:  # a span that was not entered has the id 0
             self._take(Flow(name, source, target))
             self._relieve()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from harness.cli.run_name import find_journal
-from harness.errors import InvalidInput
-from harness.trace import Journal, RunTrace
+from harness.errors import ConfigurationInvalid, InvalidInput
+from harness.trace import Journal, RunEnded, RunStarted, RunTrace
+from harness.trace.records import encode
 
 COMMAND = Path(sys.executable).with_name("harness")
 
@@ -80,8 +83,8 @@ def test_runs_can_be_listed_as_json_and_fewer(project: Path) -> None:
 def test_where_there_are_no_runs_the_list_says_so(tmp_path: Path) -> None:
     done = harness("runs", cwd=tmp_path)
 
-    assert done.returncode == 2
-    assert "traces/runs.jsonl: cannot be read (No such file or directory)" in done.stderr
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no run has ended yet that is in traces/runs.jsonl" in done.stderr
 
 
 @pytest.mark.parametrize(("form", "suffix"), [("chrome", ".json"), ("perfetto", ".pftrace")])
@@ -111,7 +114,7 @@ def test_a_file_that_cannot_be_written_is_said_and_not_a_traceback(project: Path
     done = harness("trace", "export", journals(project)[0], "--output", "no/where", cwd=project)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no/where.partial: No such file or directory" in done.stderr
+    assert "no/where: No such file or directory" in done.stderr
 
 
 def test_a_report_is_for_people_or_for_scripts(project: Path) -> None:
@@ -143,8 +146,44 @@ def test_of_a_killed_runs_journal_the_check_says_what_was_open(project: Path) ->
 
     found = json.loads(done.stdout)
     assert done.returncode == 1
-    assert (found["is_whole"], found["is_readable"], found["torn_bytes"]) == (False, True, 4)
+    assert (found["is_whole"], found["is_readable"]) == (False, True)
     assert [span["name"] for span in found["open_spans"]] == ["run"]
+    (file,) = found["files"]
+    assert (file["path"], file["torn_bytes"], file["ended"]) == ("traces/killed.jsonl", 4, None)
+    assert file["records"] == {"run": 1, "begin": 1}
+
+
+def test_a_check_looks_at_every_file_of_a_run(tmp_path: Path) -> None:
+    started = RunStarted(1, "20260101T000000Z-aaaaaaaaaaaa", "essay", 0, 0, 1)
+    journal = tmp_path / f"{started.run_id}.jsonl"
+    journal.write_bytes(encode(started) + encode(RunEnded(90, "ok")))
+    joined = journal.with_suffix(".77-00.jsonl")
+    joined.write_bytes(
+        encode(started._replace(joined_ns=5)) + b'{"kind":"end","id":1,"time_ns":"a"}\n'
+    )
+
+    done = harness("trace", "check", joined, cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert f"{journal}: whole; the run ended: ok\nrecords: 1 run, 1 run end\n" in done.stdout
+    assert f"{joined}: damaged\nrecords: 1 run\nline 2: time_ns of a 'end'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(b"", "not a journal\nrecords: none\nthe file is empty\n", id="empty"),
+        pytest.param(b'{"ki', "killed in its first line, or not a journal\n", id="half a line"),
+        pytest.param(b"\x7f\xff\n", "not a journal\nrecords: none\nline 1: not JSON", id="binary"),
+    ],
+)
+def test_a_check_of_what_is_no_journal_says_so(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "run.jsonl").write_bytes(content)
+
+    done = harness("trace", "check", "run.jsonl", cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert f"run.jsonl: {said}" in done.stdout
 
 
 def test_a_killed_run_is_exported_and_reported_too(project: Path) -> None:
@@ -193,13 +232,31 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
         pytest.param("20260101T000000Z-aaaaaaaaaaaa", "20260101T000000Z-aaaaaaaaaaaa", id="an id"),
         pytest.param("20260101", "20260101T000000Z-aaaaaaaaaaaa", id="its beginning"),
         pytest.param("bbbb", "20260202T000000Z-bbbbbbbbbbbb", id="its end"),
+        pytest.param("0202T", "20260202T000000Z-bbbbbbbbbbbb", id="a part in the middle"),
+        pytest.param("essay", "essay", id="a name that is part of another"),
         pytest.param("latest", "20260202T000000Z-bbbbbbbbbbbb", id="the latest"),
     ],
 )
 def test_a_run_is_found_by_part_of_its_name(tmp_path: Path, name: str, meant: str) -> None:
-    for stem in ("20260101T000000Z-aaaaaaaaaaaa", "20260202T000000Z-bbbbbbbbbbbb", "runs"):
-        (tmp_path / f"{stem}.jsonl").write_text("")
-    (tmp_path / "20260101T000000Z-aaaaaaaaaaaa.77-00.jsonl").write_text("")  # a process that joined
+    first, second = "20260101T000000Z-aaaaaaaaaaaa", "20260202T000000Z-bbbbbbbbbbbb"
+    begun = encode(RunStarted(1, first, "essay", 0, 0, 1))
+    for age, (stem, content) in enumerate(
+        [
+            ("killed at once", b""),
+            ("notes", b'{"a":1}\n'),
+            ("binary", b"\xff\n"),
+            ("runs", begun),
+            (f"{first}.77-00", begun),  # a process that joined
+            (second, begun),
+            (first, begun),
+            ("essay", b""),
+            ("second essay", b""),
+        ]
+    ):
+        path = tmp_path / f"{stem}.jsonl"
+        path.write_bytes(content)
+        moment_s = 1e9 - age * 60 if content == begun else 2e9
+        os.utime(path, (moment_s, moment_s))
 
     assert find_journal(name, tmp_path) == tmp_path / f"{meant}.jsonl"
 
@@ -218,3 +275,59 @@ def test_a_timeline_stands_for_its_run(project: Path) -> None:
     found = find_journal(str(journal.with_suffix(".json")), project)
 
     assert Journal(found).started.run_id == journal.stem
+
+
+def test_a_file_of_a_process_that_joined_stands_for_its_run(tmp_path: Path) -> None:
+    journal = tmp_path / "20260101T000000Z-aaaaaaaaaaaa.jsonl"
+    joined = journal.with_suffix(".77-00c0ffee.jsonl")
+    joined.write_text("")
+
+    with pytest.raises(InvalidInput, match=f"the run's journal, {journal.name}, is not beside it"):
+        find_journal(str(joined), None)
+    journal.write_text("")
+    assert find_journal(str(joined), None) == journal
+    copy = tmp_path / "essay.old.jsonl"
+    copy.write_text("")
+    assert find_journal(str(copy), None) == copy
+
+
+def test_a_file_is_found_whatever_stands_in_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "harness.toml").write_text("[broken")
+    (tmp_path / "run.jsonl").write_text("")
+    monkeypatch.chdir(tmp_path)
+
+    assert find_journal("run.jsonl", None) == Path("run.jsonl")
+    with pytest.raises(ConfigurationInvalid):
+        find_journal("latest", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        pytest.param("there/", "a directory; name a run in it: latest --traces ", id="slash"),
+        pytest.param(".", "a directory; name a run in it: latest --traces .,", id="here"),
+        pytest.param("there", "there is no run 'there'", id="a directory's name"),
+        pytest.param("notes.txt", "not a file of a run; give its journal (.jsonl) or", id="text"),
+        pytest.param("away.jsonl", "away.jsonl: there is no such file", id="no such file"),
+        pytest.param("there/away", "there/away: there is no such file", id="no such place"),
+    ],
+)
+def test_what_cannot_be_a_run_is_refused_with_what_could(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "20260101T000000Z-aa.jsonl").write_text("")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(InvalidInput, match=re.escape(message)):
+        find_journal(name, tmp_path)
+
+
+def test_where_no_file_is_a_journal_there_is_no_latest(tmp_path: Path) -> None:
+    (tmp_path / "notes.jsonl").write_text("")
+
+    with pytest.raises(InvalidInput, match="there are no runs in"):
+        find_journal("latest", tmp_path)

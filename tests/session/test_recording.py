@@ -8,14 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from harness import Pipeline, Run, ScriptedBackend, Settings, load_run
 from harness.errors import ConfigurationInvalid, NodeFailed
 from harness.inference import Backend, ChatRequest, Endpoint, as_messages
 from harness.session import load_settings, open_session
-from harness.session.secrets import known_secrets
+from harness.session.secrets import known_secrets, secret_variables
 from harness.session.settings import TraceSettings
-from harness.trace import RunRecord
+from harness.trace import AUDIT_LOG, RunRecord
+from harness.trace.secrets import REDACTED
 from tests.inference.loopback import Loopback, Reply
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -169,15 +171,67 @@ def test_what_is_secret_is_told_by_names_and_addresses() -> None:
         "HOME": "/home/me",
     }
 
-    assert known_secrets([endpoint], environment=environment, named=["ALSO", "NOT_SET"]) == {
+    assert known_secrets([endpoint], environment=environment, named=["ALSO"]) == {
         "one-secret",
         "another-secret",
         "third-secret",
         "fourth-secret",
         "p%40ss-word",
         "p@ss-word",
+        "bWU6cEBzcy13b3Jk",
         "in-the-url",
     }
+
+
+@pytest.mark.parametrize(
+    ("url", "secrets"),
+    [
+        pytest.param("http://host:80/v1?model=a&empty_key=", set(), id="none"),
+        pytest.param(
+            "https://mytoken12345@host/v1",
+            {"mytoken12345", "bXl0b2tlbjEyMzQ1Og==", "bXl0b2tlbjEyMzQ1Og"},
+            id="a name alone",
+        ),
+        pytest.param("https://:p%3Aw@h", {"p%3Aw", "p:w", "OnA6dw==", "OnA6dw"}, id="no name"),
+        pytest.param(
+            "https://h?Sig=a%2Fb%2bc+d&sv=1", {"a%2Fb%2bc+d", "a/b+c+d", "a/b+c d"}, id="as written"
+        ),
+    ],
+)
+def test_what_is_secret_in_an_address_is_known_as_it_is_written_and_sent(
+    url: str, secrets: set[str]
+) -> None:
+    endpoint = Endpoint(tag="a", url=url)
+
+    assert known_secrets([endpoint], environment={}, named=()) == secrets
+
+
+def test_a_secret_variable_that_is_not_set_is_told_of() -> None:
+    with capture_logs() as logs:
+        known_secrets([], environment={"ALSO": "another-secret"}, named=["ALSO", "ALOS"])
+
+    assert [log["variable"] for log in logs] == ["ALOS"]
+
+
+def test_variables_that_somebody_calls_secret_are_known_by_name() -> None:
+    endpoints = [Endpoint(tag="a", url="http://h", api_key_env="MINE")]
+
+    assert secret_variables(endpoints, named=["ALSO"]) == ("ALSO", "MINE")
+
+
+def test_the_audit_log_names_a_draft_by_the_hash_that_the_journal_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", SECRET)
+    drafts = [f"{BAD} {SECRET}", f"{GOOD} {SECRET}"]
+
+    record = run(loop(), Settings(traces=tmp_path), producer=ScriptedBackend(drafts))
+
+    (line,) = (tmp_path / AUDIT_LOG).read_text().splitlines()
+    rounds = json.loads(line)["loops"][0]["rounds"]
+    texts = [record.contents[one["content_sha256"]] for one in rounds]
+    assert texts == [f"{BAD} {REDACTED}", f"{GOOD} {REDACTED}"]
+    assert files_with(SECRET, tmp_path) == []
 
 
 def test_a_server_is_sampled_while_the_run_is_on(tmp_path: Path) -> None:
@@ -269,6 +323,39 @@ def test_another_process_joins_by_the_runs_invitation(tmp_path: Path) -> None:
     assert spans["worked elsewhere"].parent == spans["node"].id
     assert result.files.chrome_trace is not None
     assert b"worked elsewhere" in result.files.chrome_trace.read_bytes()
+
+
+def test_another_process_that_joins_writes_none_of_the_runs_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline("joined")
+    variables = {"MY_TOKEN": "a" + SECRET, "NAMED": "b" + SECRET, "OF_ENDPOINT": "c" + SECRET}
+    child = (
+        "import os, sys; from harness import JoinedTrace\n"
+        "with JoinedTrace(sys.argv[1]) as trace:\n"
+        f"    trace.instant('said', values=[os.environ[one] for one in {list(variables)}])\n"
+    )
+    invitations = []
+
+    @pipeline.node
+    async def delegate(run: Run) -> int | None:
+        invitations.append(run.invitation())
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", child, invitations[0])
+        return await process.wait()
+
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    endpoint = Endpoint(tag="p", url="http://127.0.0.1:1/v1", api_key_env="OF_ENDPOINT")
+    settings = Settings(
+        traces=tmp_path, endpoints={"p": endpoint}, trace=TraceSettings(secrets=("NAMED",))
+    )
+    result = asyncio.run(pipeline.run_async({}, settings=settings))
+
+    assert result.result == 0
+    (said,) = [one for one in load_run(result.files.journal).instants if one.name == "said"]
+    assert said.attributes == {"values": [REDACTED] * 3}
+    assert files_with(SECRET, tmp_path) == []
+    assert SECRET not in invitations[0]
 
 
 def test_settings_of_the_record_are_read_and_mistakes_named(tmp_path: Path) -> None:

@@ -427,10 +427,10 @@ def idle_device() -> PlantedRun:
     run = PlantedRun()
     things = run.node("things", 0, 100)
     for _ in range(16):
-        run.node("download", 100, 5000, after=[things])
+        run.node("download", 101, 5000, after=[things])
     for item in range(8):
-        node = run.node("sections", 5100, 300, after=[things], item=item)
-        run.call(5100, parent=node)
+        node = run.node("sections", 5101, 300, after=[things], item=item)
+        run.call(5101, parent=node)
     return run
 
 
@@ -619,6 +619,16 @@ def nodes_that_begin_at_once() -> PlantedRun:
     return run
 
 
+def items_in_step() -> PlantedRun:
+    """Thirty-two items in two rows; arrows go from item to item, and yet all wait for all."""
+    run = PlantedRun()
+    items = [run.node("first", 1000 * (n // 16), 1000, item=n) for n in range(32)]
+    for n, before in enumerate(items[:16]):
+        node = run.node("second", 2001, 500, after=[before], item=n)
+        run.call(2001, parent=node)
+    return run
+
+
 def serial_on_one_slot() -> PlantedRun:
     """The engine answers one call at a time, however many there are."""
     return serial_loop("embedded", slots=1)
@@ -671,5 +681,6 @@ HEALTHY: list[Make] = [
     questions_of_a_person,
     no_calls,
     nodes_that_begin_at_once,
+    items_in_step,
     serial_on_one_slot,
 ]

@@ -265,6 +265,13 @@ def test_a_call_that_queued_is_named_beside_slow_prompts(tmp_path: Path) -> None
     assert "1 of 5 mostly in a queue" in found(run, tmp_path)["prefill-bound"].seen
 
 
+def test_only_nodes_that_began_late_count_as_waiting(tmp_path: Path) -> None:
+    finding = found(planted_runs.idle_device(), tmp_path)["idle-device"]
+
+    assert finding.evidence.figures["waiting_node_calls"] == 8
+    assert "16 calls of nodes run at once" in finding.meaning
+
+
 def test_places_are_as_many_as_the_graph_has() -> None:
     assert PLACES == DEFAULT_PARALLEL_CALLS
 

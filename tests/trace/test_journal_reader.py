@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_runs import STARTED, random_spans, steady, write_journal
+from structlog.testing import capture_logs
 
 from harness.errors import JournalInvalid
 from harness.trace import (
@@ -194,6 +195,11 @@ def test_a_run_can_be_read_while_it_goes_on(tmp_path):
         pytest.param(b'{"kind":"flow","name":"x"}\n', 2, id="half a flow"),
         pytest.param(b'{"kind":"end","id":}\n', 2, id="a broken end"),
         pytest.param(encode(instant(1)) + b'{"kind":"dream"}\n', 3, id="an unknown kind"),
+        pytest.param(b'{"kind":"instant","span":null,"name":null,"time_ns":1}\n', 2, id="no name"),
+        pytest.param(encode(SpanEnded(4 * 10**12, 5)), 2, id="an end with a wild id"),
+        pytest.param(b'{"kind":"end","id":-7,"time_ns":5}\n', 2, id="an end below zero"),
+        pytest.param(encode(SpanRecord(4 * 10**12, None, "chat", 1, 2)), 2, id="a wild id"),
+        pytest.param(encode(SpanRecord(2, -7, "chat", 1, 2)), 2, id="a parent below zero"),
     ],
 )
 def test_a_broken_line_in_the_middle_is_named(path, broken, line):
@@ -204,13 +210,15 @@ def test_a_broken_line_in_the_middle_is_named(path, broken, line):
 
     assert (caught.value.path, caught.value.line) == (path, line)
     assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert str(caught.value).endswith("; harness trace check says what is wrong")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         pytest.param(b"", "does not begin with a run", id="empty"),
-        pytest.param(b"a text\n", "unexpected character", id="a text"),
+        pytest.param(b"a text\n", "not a journal: it does not begin with a run", id="a text"),
+        pytest.param(b"\x7fELF\xff\n\xff\n", "not a journal: it does not", id="a binary"),
         pytest.param(encode(SpanEnded(1, 0)), "does not begin with a run", id="beginning lost"),
         pytest.param(encode(STARTED)[:-1], "does not begin with a run", id="half a beginning"),
     ],
@@ -344,7 +352,7 @@ HOUR_NS = 3_600_000_000_000
         pytest.param(-HOUR_NS, 610, id="an hour behind"),
         pytest.param(-20, 610, id="a little behind"),
         pytest.param(25, 635, id="a little ahead"),
-        pytest.param(HOUR_NS, 610 + HOUR_NS, id="an hour ahead"),
+        pytest.param(HOUR_NS, 610 + HOUR_NS, id="an hour ahead and killed"),
     ],
 )
 def test_nothing_happened_before_it_was_asked_for_whatever_the_wall_clock_says(
@@ -370,6 +378,77 @@ def test_nothing_happened_before_it_was_asked_for_whatever_the_wall_clock_says(
     ]
 
 
+@pytest.mark.parametrize(
+    ("ahead_ns", "starts_ns"),
+    [
+        pytest.param(0, 610, id="right"),
+        pytest.param(-HOUR_NS, 610, id="an hour behind"),
+        pytest.param(100, 710, id="a little ahead"),
+        pytest.param(HOUR_NS, 870, id="an hour ahead"),
+    ],
+)
+def test_on_another_machine_a_process_began_after_it_was_asked_and_ended_before_the_run(
+    path, ahead_ns, starts_ns
+):
+    started = MAIN._replace(boot_id="this machine")
+    write_journal(path, SpanRecord(2, None, "node", 590, 890), RunEnded(900, "ok"), started=started)
+    write_joined(
+        path,
+        "1-a",
+        SpanRecord(1, None, "work", 10, 40),
+        RunEnded(40, "ok"),
+        wall_ns=MAIN.wall_ns + 100 + ahead_ns,
+        time_ns=0,
+        boot_id="another",
+    )
+    journal = Journal(path)
+
+    assert [span.start_ns for span in journal.spans()] == [590, starts_ns]
+    assert journal.duration_ns == 400
+
+
+@pytest.mark.parametrize("main_end", [[], [RunEnded(620, "ok")]], ids=["killed", "ended first"])
+def test_what_had_no_time_to_end_before_the_run_is_where_its_wall_clock_says(path, main_end):
+    write_journal(path, SpanRecord(2, None, "node", 590, 615), *main_end, started=MAIN)
+    write_joined(
+        path, "1-a", SpanRecord(1, None, "work", 10, 40), RunEnded(40, "ok"),
+        wall_ns=MAIN.wall_ns + 700, time_ns=0,
+    )  # fmt: skip
+
+    assert [span.start_ns for span in Journal(path).spans()] == [590, 1210]
+
+
+@pytest.mark.parametrize("ahead_ns", [0, HOUR_NS, -HOUR_NS])
+def test_on_one_machine_the_clock_is_the_same_whatever_the_wall_clock_says(path, ahead_ns):
+    started = MAIN._replace(boot_id="this machine")
+    write_journal(path, SpanRecord(2, None, "node", 590, 800), RunEnded(900, "ok"), started=started)
+    write_joined(
+        path,
+        "1-a",
+        SpanRecord(1, None, "work", 640, 670),
+        wall_ns=MAIN.wall_ns + ahead_ns,
+        time_ns=630,
+        boot_id="this machine",
+    )
+
+    assert [(s.start_ns, s.end_ns) for s in Journal(path).spans()] == [(590, 800), (640, 670)]
+
+
+def test_a_clock_that_shows_less_than_when_it_was_asked_is_not_the_same(path):
+    started = MAIN._replace(boot_id="this machine")
+    write_journal(path, RunEnded(900, "ok"), started=started)
+    write_joined(
+        path,
+        "1-a",
+        SpanRecord(1, None, "work", 40, 70),
+        wall_ns=MAIN.wall_ns + 120,
+        time_ns=30,
+        boot_id="this machine",
+    )
+
+    assert [span.start_ns for span in Journal(path).spans()] == [630]
+
+
 @pytest.mark.parametrize("length", [0, 1, 60])
 def test_a_process_killed_before_its_first_line_was_whole_takes_nothing_from_the_run(path, length):
     path.write_bytes(encode(MAIN) + encode(instant(600)))
@@ -386,16 +465,74 @@ def test_the_journals_of_other_runs_beside_it_are_not_of_the_run(path):
     assert list(Journal(path).items()) == [instant(600)]
 
 
-def test_a_joined_file_that_is_broken_is_named(path):
-    path.write_bytes(encode(MAIN))
-    beside = write_joined(path, "1-a")
+SOUND = [
+    SpanStarted(1, None, "work", 10),
+    SpanStarted(2, 1, "chat", 20),
+    SpanEnded(2, 30),
+    Flow("asked", 1, 2),
+]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(b"nonsense\n", id="nonsense"),
+        pytest.param(b'{"kind":"end","id":1,"time_ns":"a"}\n', id="a broken end"),
+        pytest.param(b'{"kind":"flow","name":"x"}\n', id="half a flow"),
+        pytest.param(encode(SpanEnded(4 * 10**12, 5)), id="a wild id"),
+    ],
+)
+def test_a_joined_file_that_is_damaged_ends_there(path, damage):
+    write_journal(path, SpanRecord(2, None, "node", 590, 800), RunEnded(900, "ok"), started=MAIN)
+    beside = write_joined(path, "1-a", *SOUND, wall_ns=MAIN.wall_ns + 100, time_ns=0)
+    later = [instant(35), Flow("asked", 2, 1), SpanEnded(1, 40), RunEnded(41, "ok")]
     with beside.open("ab") as file:
-        file.write(b"nonsense\n" + encode(instant(7)))
+        file.write(damage + b"".join(map(encode, later)))
 
-    with pytest.raises(JournalInvalid) as caught:
-        list(Journal(path).items())
+    with capture_logs() as logs:
+        journal = Journal(path)
+        items = list(journal.items())
 
-    assert (caught.value.path, caught.value.line) == (beside, 2)
+    assert [(one.name, one.end_ns, one.status) for one in items] == [
+        ("node", 800, "ok"),
+        ("work", 630, "unfinished"),
+        ("chat", 630, "ok"),
+    ]
+    assert [flow.name for flow in journal.flows] == ["asked"]
+    assert journal.ended == RunEnded(900, "ok")
+    (warning,) = logs
+    assert (warning["event"], warning["path"], warning["line"]) == (
+        "what a process did for the run is known in part",
+        str(beside),
+        6,
+    )
+    assert warning["hint"] == "harness trace check says what is wrong"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"\x7fELF\xff\n", id="a binary"),
+        pytest.param(encode(instant(1)), id="beginning lost"),
+        pytest.param(encode(MAIN._replace(schema=2)), id="of a newer version"),
+    ],
+)
+def test_a_joined_file_that_is_no_journal_is_left_out(path, content):
+    write_journal(path, instant(600), started=MAIN)
+    path.with_suffix(".1-a.jsonl").write_bytes(content)
+
+    with capture_logs() as logs:
+        assert list(Journal(path).items()) == [instant(600)]
+
+    (warning,) = logs
+    assert warning["path"] == str(path.with_suffix(".1-a.jsonl"))
+    assert warning["hint"] == "harness trace check says what is wrong"
+
+
+def test_a_joined_file_reads_alone_on_its_own_clock(path):
+    beside = write_joined(path, "1-a", *SOUND, wall_ns=7, time_ns=0)
+
+    assert [span.start_ns for span in Journal(beside).spans()] == [10, 20]
 
 
 def test_a_run_whose_name_means_something_to_the_shell_finds_its_own_parts_only(tmp_path):

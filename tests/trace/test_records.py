@@ -17,7 +17,7 @@ from harness.trace import (
     SpanRecord,
     SpanStarted,
 )
-from harness.trace.records import decode, encode, joined, line_start
+from harness.trace.records import decode, encode, joined, last_moment, line_start
 
 TIMES = st.integers(0, 2**62)
 IDS = st.integers(1, 2**31)
@@ -44,6 +44,7 @@ RECORDS = st.one_of(
         process_id=IDS,
         parent=st.none() | IDS,
         joined_ns=st.none() | TIMES,
+        boot_id=st.none() | st.text(),
     ),
     st.builds(
         SpanStarted,
@@ -162,8 +163,100 @@ def test_a_record_with_odd_values_keeps_everything_else():
     ],
 )
 def test_what_is_no_record_is_a_value_error(line):
-    with pytest.raises(ValueError):  # noqa: PT011 - the message is orjson's or Python's
+    with pytest.raises(ValueError, match=r"^not (a journal record|JSON)"):
         decode(line)
+
+
+WHOLE = [
+    RunStarted(1, "20260102T030405Z-00", "essay", 5, 6, 7, 8, 9, "9e63"),
+    SpanStarted(1, 2, "chat", 3, {"a": 1}),
+    SpanEnded(1, 2, "error", "X: y", {"a": 1}),
+    SpanRecord(1, 2, "chat", 3, 4, "error", "X: y", {"a": 1}),
+    Instant(1, "stop", 2, {"a": 1}),
+    CounterSet("queue", "calls", 1, 2.5, 3, "model qwen"),
+    Flow("draft", 1, 2),
+    Content("f00d", "a text"),
+    NodeOutput("plan", 1, None),
+    RunEnded(1, "error", "X: y"),
+]
+"""Every field of every class, at no default."""
+ODD = {
+    "int": ["a", [1], {"a": 1}, 1.5, True, 2**63, 2**64],
+    "str": [1, True, ["a"], {"a": 1}],
+    "float": ["a", [1]],
+    "SpanStatus": [1, "fine", ["ok"], {}],
+    "Attributes": [1, "a", [1]],
+}
+"""By a field's annotation, what must not be in it."""
+IDS_FIELDS = {"id", "parent", "span", "source", "target"}
+
+
+@pytest.mark.parametrize(
+    ("record", "name", "odd"),
+    [
+        pytest.param(record, name, odd, id=f"{type(record).__name__}.{name}: {odd}")
+        for record in WHOLE
+        for name in record._fields
+        for annotation in [record.__annotations__[name].__forward_arg__]
+        if annotation != "object"
+        for odd in [
+            *ODD[annotation.removesuffix(" | None")],
+            *([0, -7] if name in IDS_FIELDS else []),
+            *([] if annotation.endswith("None") else [None]),
+        ]
+    ],
+)
+def test_a_field_that_is_not_of_its_type_is_named(record, name, odd):
+    values = json.loads(encode(record))
+    line = json.dumps(values | {name: odd}).encode()
+
+    assert decode(encode(record)) == record
+    with pytest.raises(ValueError, match=f"^{name} of a '{values['kind']}' cannot be "):
+        decode(line)
+
+
+def test_what_is_said_of_an_odd_field_is_short():
+    line = json.dumps({"kind": "flow", "name": "x", "source": "x" * 99, "target": 1}).encode()
+
+    with pytest.raises(ValueError, match=r"cannot be \"x{39}…$"):
+        decode(line)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda n: SpanRecord(n, None, "chat", 1, 2), id="span"),
+        pytest.param(lambda n: SpanStarted(n, None, "chat", 1), id="begin"),
+        pytest.param(lambda n: SpanEnded(n, 1), id="end"),
+    ],
+)
+def test_ids_count_from_one_and_so_cannot_be_far_beyond_their_line(make):
+    for possible in (1, 5, 100_000):
+        assert decode(encode(make(possible)), number=3) == make(possible)
+    for impossible in (2_000_000, 4 * 10**12):
+        with pytest.raises(ValueError, match=f"there cannot be a span {impossible} by line 3"):
+            decode(encode(make(impossible)), number=3)
+    assert decode(encode(make(2_000_000)), number=1_500_000) == make(2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("record", "moment_ns"),
+    [
+        (RunStarted(1, "r", "essay", 5, 6, 7), 6),
+        (SpanStarted(1, None, "chat", 3), 3),
+        (SpanEnded(1, 4), 4),
+        (SpanRecord(1, None, "chat", 3, 9), 9),
+        (Instant(None, "stop", 8), 8),
+        (CounterSet("queue", "calls", 7, 100), 7),
+        (RunEnded(12, "ok"), 12),
+        (Flow("draft", 1, 2), 0),
+        (Content("f00d", "a text"), 0),
+        (NodeOutput("plan", None, 99), 0),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, tuple) else str(value),
+)
+def test_a_record_speaks_of_a_last_moment(record, moment_ns):
+    assert last_moment(record) == moment_ns
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import json
+import timeit
 from urllib.parse import quote, quote_plus
 
 import orjson
@@ -10,6 +11,7 @@ from sample_runs import journal_lines, steady
 from harness.trace import (
     Content,
     Instant,
+    JoinedTrace,
     Journal,
     ManualClock,
     Redactor,
@@ -18,7 +20,7 @@ from harness.trace import (
     load_run,
 )
 from harness.trace.records import decode, encode
-from harness.trace.secrets import REDACTED
+from harness.trace.secrets import REDACTED, secret_values
 
 PLAIN = "correct-horse-battery"
 ODD = 'pa"ss\\wörd/with space'
@@ -78,6 +80,7 @@ def test_a_secret_that_is_no_valid_unicode_is_replaced_as_it_is_written():
 
 
 TOKEN = "aGVsbG8gd29ybGQ0NQ"
+DIGITS = "0123456789012345"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +114,40 @@ TOKEN = "aGVsbG8gd29ybGQ0NQ"
         pytest.param("r8_abcDEF0123456789abc", REDACTED, id="r8_"),
         pytest.param("ghp_abcDEF0123456789abc", REDACTED, id="ghp_"),
         pytest.param("xoxb-1234567890-abcDEF01", REDACTED, id="xoxb-"),
+        pytest.param("Authorization: Basic dXNlcjpw", f"Authorization: Basic {REDACTED}",
+                     id="a header"),
+        pytest.param(f"x-api-key: {DIGITS}\nn: 1", f"x-api-key: {REDACTED}\nn: 1", id="another"),
+        pytest.param(f"authorization=Token {TOKEN}", f"authorization=Token {REDACTED}",
+                     id="a field"),
+        pytest.param(f"-H 'Api-Key: {DIGITS}' -v", f"-H 'Api-Key: {REDACTED}' -v", id="curl"),
+        pytest.param(f'API_KEY="{TOKEN}" x', f'API_KEY="{REDACTED}" x', id="shell"),
+        pytest.param(f"api_key = '{TOKEN}')", f"api_key = '{REDACTED}')", id="source code"),
+        pytest.param(f'"api_key" : {DIGITS}}}', f'"api_key" : {REDACTED}}}', id="a number"),
+        pytest.param("PGPASSWORD=correct psql", f"PGPASSWORD={REDACTED} psql", id="a password"),
+        pytest.param("passwd: correct-horse", f"passwd: {REDACTED}", id="passwd"),
+        pytest.param(f"aws_secret_access_key = {TOKEN}", f"aws_secret_access_key = {REDACTED}",
+                     id="AWS"),
+        pytest.param(f"AccountKey={TOKEN}==;x=1", f"AccountKey={REDACTED};x=1", id="Azure"),
+        pytest.param(f"HF_TOKEN={TOKEN}", f"HF_TOKEN={REDACTED}", id="a token"),
+        pytest.param(json.dumps({"refresh_token": TOKEN}), json.dumps({"refresh_token": REDACTED}),
+                     id="a token in JSON"),
+        pytest.param(json.dumps(json.dumps({"a": 1, "token": TOKEN})),
+                     json.dumps(json.dumps({"a": 1, "token": REDACTED})),
+                     id="a token in JSON in JSON"),
+        pytest.param('{"access_token": "words"}', f'{{"access_token": "{REDACTED}"}}',
+                     id="a token that looks like a word"),
+        pytest.param("https://host/v1?api_key=abc&n=1", f"https://host/v1?api_key={REDACTED}&n=1",
+                     id="a parameter"),
+        pytest.param("https://h/b?sv=2022&sig=a%2Fb%3D#c", f"https://h/b?sv=2022&sig={REDACTED}#c",
+                     id="Azure SAS"),
+        pytest.param(f"https://h/?X-Amz-Signature={TOKEN}", f"https://h/?X-Amz-Signature={REDACTED}",
+                     id="a signed address"),
+        pytest.param(f"GET /v1?key={TOKEN} 200", f"GET /v1?key={REDACTED} 200", id="Google"),
+        pytest.param("https://me:pass@host/v1", f"https://me:{REDACTED}@host/v1", id="an address"),
+        pytest.param("https://mytoken12345@host/v1", f"https://{REDACTED}@host/v1",
+                     id="an address with a name alone"),
+        pytest.param("b'...\\nsk-proj-abcDEF0123456789'", f"b'...\\n{REDACTED}'",
+                     id="a key on its line, in JSON text"),
         pytest.param("a\nsk-proj-abcDEF0123456789\n\tsk-proj-abcDEF0123456789",
                      f"a\n{REDACTED}\n\t{REDACTED}", id="keys on their lines"),
     ],
@@ -127,13 +164,63 @@ def test_what_must_be_a_secret_is_replaced_though_nobody_told_of_it(text, cleane
     }
 
 
-@pytest.mark.parametrize("name", ["Authorization", "x-api-key", "api_key", "password", "secret"])
+SECRET_NAMES = [
+    "Authorization", "x-api-key", "api_key", "OPENAI_API_KEY", "password", "passwd", "secret",
+    "HF_TOKEN", "refresh_token", "access-token", "aws_secret_access_key", "client_secret",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
 def test_an_attribute_whose_name_is_a_secrets_is_replaced(name):
-    line = encode(Instant(None, "x", 1, {"headers": {name: TOKEN, "n": "b"}, name: 'a"b'}))
+    line = encode(Instant(None, "x", 1, {"headers": {name: TOKEN, "n": "b"}, name: f"{TOKEN}!"}))
 
     cleaned = decode(Redactor().clean_line(line))
 
     assert cleaned.attributes == {"headers": {name: REDACTED, "n": "b"}, name: REDACTED}
+
+
+@pytest.mark.parametrize("name", [*SECRET_NAMES[:7], "x_access_token", "refresh-token"])
+def test_under_a_name_without_doubt_any_value_is_secret(name):
+    line = encode(Instant(None, "x", 1, {name: "word", "nested": {name: 1}}))
+
+    assert decode(Redactor().clean_line(line)).attributes == {
+        name: REDACTED,
+        "nested": {name: REDACTED},
+    }
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_variable_is_secret_by_the_names_that_attributes_are(name):
+    environment = {name: PLAIN, "PWD": "/home/me", "MAX_TOKENS": "4096", "PASSWORD_STORE": "/x"}
+
+    assert secret_values(environment, named=["NOT_SET"]) == {PLAIN}
+    assert secret_values(environment, named=["PWD"]) == {PLAIN, "/home/me"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("output_tokens", 123456789),
+        ("input_tokens", 123456789),
+        ("max_tokens", "123456789"),
+        ("prompt_tokens", {"cached": 123456789}),
+        ("token", 123456789),
+        ("token", "hello"),
+        ("token", "123456789"),
+        ("eos_token", "<|reserved_special_token_0|>"),
+        ("kv_bytes_per_token", 131072000),
+        ("first_token_ns", 123456789),
+        ("uses_api_key", True),
+        ("api_key_env", "OPENAI_API_KEY"),
+        ("secret", None),
+    ],
+)
+def test_an_attribute_that_only_counts_tokens_or_tells_of_a_key_stays(name, value):
+    line = encode(Instant(None, "x", 1, {name: value, "nested": [{name: value}]}))
+
+    assert Redactor().clean_line(line) == line
+    text = json.dumps({name: value})
+    assert Redactor().clean(text) == text
 
 
 @pytest.mark.parametrize(
@@ -150,6 +237,14 @@ def test_an_attribute_whose_name_is_a_secrets_is_replaced(name):
         "a sha256 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
         "https://example.org/a?b=c&d=1234567890123456",
         "2026-01-02T03:04:05Z essay 12345678",
+        "output_tokens=123456789, token=123456789, time to first token: 12345678.5",
+        "kv_bytes_per_token=131072, usd_per_token: 1.523e-06",
+        "the password: it was long; the token: an owl",
+        'she told him the secret: "I never left."',
+        "api_key=None, api_key=settings.key, token=tokenizer.eos_token_id",
+        "sorted(names, key=len); ?key=name; design=12345678901",
+        "write to someone1234@example.org, see http://127.0.0.1:8080/v1 and http://host:80/@me12345",
+        "ssh://git@github.com/a/b",
     ],
 )
 def test_ordinary_prose_is_left_as_it_is(text):
@@ -158,6 +253,64 @@ def test_ordinary_prose_is_left_as_it_is(text):
 
     assert redactor.clean(text) == text
     assert redactor.clean_line(line) == line
+
+
+# What patterns could be made to try over and over: beginnings without an end, what nearly fits,
+# what may be read in two ways.
+NASTY = {
+    "backslashes": ("secret ", "\\"),
+    "quoted backslashes": ('"secret": ', "\\"),
+    "a quote that does not end": ('"secret": "', "a"),
+    "quotes that do not end": ("", '"secret": \''),
+    "quotes that end in backslashes": ("", '"secret":"x\\'),
+    "escaped quotes": ("", '\\"secret\\":\\"'),
+    "quotes of growing depth": ("", "secret\\':\\\\\"x"),
+    "beginnings of keys": ("", "sk-"),
+    "keys without a digit": ("", "sk-abcdefgh"),
+    "keys on lines in JSON": ("", "\\nsk-"),
+    "all beginnings of keys": ("", "gsk_hf_r8_ghp_xoxb-"),
+    "words": ("", "a-"),
+    "bearers": ("", "bearer "),
+    "blanks after bearer": ("bearer", " "),
+    "schemes": ("", "authorization: basic "),
+    "blanks after a scheme": ("authorization: basic", " "),
+    "names": ("", "authorization"),
+    "names that are": ("", "password="),
+    "names that are random": ("", "api_key=a1"),
+    "blanks before a colon": ("password", " "),
+    "blanks after a colon": ("password:", " "),
+    "short values": ("", "passwd=ab "),
+    "tokens": ("", "token="),
+    "tokens by name": ("", "token:token"),
+    "numbers of tokens": ("", "token=1"),
+    "parameters": ("", "?a"),
+    "parameters without a name": ("token=&sig=", "&"),
+    "one long parameter": ("?key=&", "a."),
+    "signatures": ("", "sig="),
+    "keys of addresses": ("", "?key=a"),
+    "addresses": ("@", "://a"),
+    "addresses with a colon": ("@", "://a:"),
+    "addresses that are long": ("@://", "a"),
+    "addresses with many colons": ("@://", "a:"),
+    "addresses with names": ("@", "://a1234567"),
+    "at": ("://", "@"),
+    "words without a digit": ("api_key=", "a"),
+    "blanks": ("key= secret= bearer sk- @", " "),
+    "line ends": ("password:", "\n"),
+}
+
+
+@pytest.mark.parametrize(("begins", "repeats"), NASTY.values(), ids=NASTY)
+def test_the_time_to_clean_a_text_grows_as_the_text_does(begins, repeats):
+    redactor = Redactor()
+
+    def seconds(size):
+        text = begins + repeats * (size // len(repeats))
+        return min(timeit.repeat(lambda: redactor.clean(text), number=1, repeat=3))
+
+    # Four times as long takes four times, or sixteen where time grows with the square. What takes
+    # no time at all is too short to be compared.
+    assert seconds(80_000) < max(10 * seconds(20_000), 0.02)
 
 
 # --- lines -----------------------------------------------------------------------------------
@@ -296,6 +449,20 @@ def test_the_hash_of_a_text_is_that_of_the_text_without_its_secrets(tmp_path):
     (instant,) = load_run(trace.journal_path).instants
     assert content.text == f"my {REDACTED}"
     assert instant.attributes == {"draft_sha256": content.sha256}
+
+
+def test_a_process_that_joins_looks_up_the_runs_secrets_in_its_own_environment(tmp_path):
+    environment = {"NAMED": PLAIN, "MY_TOKEN": ODD, "HOME": "/home/somebody"}
+    told = "from-elsewhere"
+    said = [*environment.values(), told]
+    options = TraceOptions(secret_variables=("NAMED", "NOT_SET"))
+    with RunTrace(tmp_path, name="essay", options=options) as trace:
+        invitation = trace.invitation()
+        with JoinedTrace(invitation, secrets=[told], environment=environment) as joined:
+            joined.instant("said", values=said)
+
+    (instant,) = load_run(trace.journal_path).instants
+    assert instant.attributes == {"values": [REDACTED, REDACTED, "/home/somebody", REDACTED]}
 
 
 def test_who_observes_sees_the_records_as_they_are(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -151,11 +152,20 @@ def idle_device(observed: Observed) -> Finding | None:
 
 def _waits_for_a_place(observed: Observed) -> dict[int, Interval]:
     """Of nodes that began late: from when each had all it needed to when it began, by its span."""
+    # An arrow may come from one item alone, and the node waited for all of them.
+    ends_ns: dict[str, list[int]] = {}
+    for span, one in sorted(observed.nodes.items(), key=lambda pair: pair[1].end_ns):
+        ends_ns.setdefault(observed.node_names[span], []).append(one.end_ns)
     waits = {}
     for span, began in observed.nodes.items():
-        sources = [observed.nodes[s] for s in observed.sources.get(span, ()) if s in observed.nodes]
-        if sources:
-            ready_ns = max(source.end_ns for source in sources)
+        needed = {observed.node_names.get(source) for source in observed.sources.get(span, ())}
+        done_ns = [
+            of_node[at - 1]
+            for name, of_node in ends_ns.items()
+            if name in needed and (at := bisect_right(of_node, began.start_ns))
+        ]
+        if done_ns:
+            ready_ns = max(done_ns)
             if began.start_ns - ready_ns > HANDOVER_NS:
                 waits[span] = Interval(start_ns=ready_ns, end_ns=began.start_ns)
     return waits

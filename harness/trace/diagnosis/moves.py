@@ -100,8 +100,10 @@ _MOVES: Mapping[Aim, Mapping[str, tuple[str, ...]]] = {
     },
     "compute faster": {
         "embedded": (
-            "threads one less than there are cores ({threads}): they wait spinning, and with one "
-            + "core too few are ten times slower",
+            (
+                "threads one less than there are cores ({threads}), for they wait spinning, and "
+                "with a core too few are ten times slower"
+            ),
         ),
         "llamacpp": ("-t one less than there are cores, where it computes on the processor",),
         "ollama": ("the model whole on the GPU: ollama ps tells",),

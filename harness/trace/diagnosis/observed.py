@@ -95,6 +95,8 @@ class Observed:
     """What servers said of themselves, by tag and name, each in order."""
     nodes: Mapping[int, Interval] = field(default_factory=dict)
     """Calls of nodes, by their spans."""
+    node_names: Mapping[int, str] = field(default_factory=dict)
+    """What each of these nodes is called."""
     failed_nodes: tuple[int, ...] = ()
     """Those of them that an error ended, in the order they began."""
     parents: Mapping[int, int | None] = field(default_factory=dict)
@@ -166,6 +168,7 @@ def observe(journal: Journal) -> Observed:
         servers=reading.servers,
         counters={key: tuple(values) for key, values in reading.counters.items()},
         nodes=reading.nodes,
+        node_names=reading.node_names,
         failed_nodes=tuple(reading.failed_nodes),
         parents=reading.parents,
         sources=_sources(journal.flows),
@@ -183,6 +186,7 @@ class _Reading:
         self.servers: dict[str, Server] = {}
         self.counters: dict[tuple[str, str], list[CounterSet]] = {}
         self.nodes: dict[int, Interval] = {}
+        self.node_names: dict[int, str] = {}
         self.failed_nodes: list[int] = []
         self.parents: dict[int, int | None] = {}
 
@@ -220,6 +224,7 @@ class _Reading:
             case "node":
                 self.nodes[span.id] = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
                 self.parents[span.id] = span.parent
+                self.node_names[span.id] = str(span.attributes.get("node"))
                 if span.status == "error":
                     self.failed_nodes.append(span.id)
             case _:
