@@ -282,7 +282,7 @@ def new_run_id(wall_ns: int) -> str:
 
 
 def _boot_id_of(clock: Clock) -> str | None:
-    """Names the clock, if it is the machine's own, so that another process's can be told the same."""
+    """Names the clock, if it is the machine's own: other processes' clocks show the same then."""
     return boot_id() if clock is monotonic else None
 
 

@@ -439,10 +439,8 @@ def test_times_are_in_order_whatever_a_process_took_for_the_time(joined_run):
         seen.add(span.id)
     starts_ns = [span.start_ns for span in spans.values()]
     assert starts_ns == sorted(starts_ns)
-    # Who is an hour ahead cannot be told from who came an hour later.
     began_ns = {s.attributes["name"]: s.start_ns for s in spans.values() if s.name == "work"}
-    assert 3_599 < (began_ns["ahead"] - journal.started.time_ns) / 1e9 < 3_700
-    for name in ("right", "behind", "killed"):
+    for name in PROCESSES:
         assert 0 < (began_ns[name] - journal.started.time_ns) / 1e9 < 100, name
 
 
@@ -469,5 +467,6 @@ def test_perfetto_shows_all_processes_in_one_timeline(joined_run):
     for complaints, rows in zip(answers[::2], answers[1::2], strict=True):
         assert complaints == []
         assert {row["name"]: row["count"] for row in rows} == {
-            "run": 1, "node": 4, "work": 4, "chat": 12, "first token": 12, "for ever": 1
+            "run": 1, "node": 4, "work": 3, "work: unfinished": 1, "chat": 12, "first token": 12,
+            "for ever: unfinished": 1,
         }  # fmt: skip

@@ -237,6 +237,7 @@ def test_an_invitation_holds_what_another_process_needs_and_no_secret(tmp_path):
         "time_ns": json.loads(invitation)["time_ns"],
         "content": "hash",
         "durability": "sync",
+        "secret_variables": [],
     }
 
 

@@ -243,7 +243,8 @@ def test_every_span_is_a_slice_with_its_title_and_its_times_to_the_nanosecond(ru
         }
         assert shown == {
             one.id: (
-                str(one.attributes.get("label") or one.name),
+                str(one.attributes.get("label") or one.name)
+                + ("" if one.status == "ok" else f": {one.status}"),
                 one.name,
                 run.since_start(one.start_ns),
                 one.duration_ns,

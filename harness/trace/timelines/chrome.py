@@ -21,8 +21,8 @@ from harness.trace.timelines.lanes import Lane, Lanes
 from harness.trace.timelines.timeline import (
     flow_ends,
     lane_title,
+    slice_title,
     span_arguments,
-    title,
     track_rank,
 )
 from harness.trace.timelines.whole_file import whole_file
@@ -73,7 +73,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "tid": lane.number + 1,
                 "ts": begin,
                 "dur": (item.end_ns - item.start_ns) / 1000,
-                "name": title(item),
+                "name": slice_title(item),
                 # What kind of span it is, whatever its title: to colour, filter and sum by.
                 "cat": item.name,
                 "args": span_arguments(item, lane),

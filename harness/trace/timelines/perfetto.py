@@ -32,8 +32,8 @@ from harness.trace.timelines.lanes import Lane, Lanes
 from harness.trace.timelines.timeline import (
     flow_ends,
     lane_title,
+    slice_title,
     span_arguments,
-    title,
     track_rank,
 )
 from harness.trace.timelines.whole_file import whole_file
@@ -131,7 +131,7 @@ class _Packets:
         event = (
             _BEGIN
             + self._tracks.on[lane.number]
-            + self._name(title(span))
+            + self._name(slice_title(span))
             + (self._categories.field(_CATEGORY, span.name) or text(22, span.name))
             + self._annotations(span_arguments(span, lane))
         )

@@ -23,12 +23,14 @@ class FlowEnd(NamedTuple):
 
 
 def title(span: SpanRecord | SpanStarted) -> str:
-    """What people read on a slice: what it was, and how it ended if not well."""
+    """What people call a span: its label, or else its name."""
     label = span.attributes.get("label")
-    said = str(label) if label else span.name
-    return (
-        said if isinstance(span, SpanStarted) or span.status == "ok" else f"{said}: {span.status}"
-    )
+    return str(label) if label else span.name
+
+
+def slice_title(span: SpanRecord) -> str:
+    """What people read on a slice: the title, and how it ended if not well."""
+    return title(span) if span.status == "ok" else f"{title(span)}: {span.status}"
 
 
 def lane_title(lane: Lane) -> str:
