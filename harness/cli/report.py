@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -39,7 +42,12 @@ def print_result(result: RunResult, console: Console) -> None:
     for path in asdict(result.files).values():
         if path is not None:
             console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"See where the time went: harness trace open {result.run_id}", style="dim")
+    console.print(f"See where the time went: {_command()} trace open", style="dim")
+
+
+def _command() -> str:
+    """How the command is called from here: its virtual environment may not be active."""
+    return "harness" if shutil.which("harness") else os.path.relpath(sys.argv[0])
 
 
 def result_as_json(result: RunResult) -> bytes:
