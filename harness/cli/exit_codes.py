@@ -8,3 +8,6 @@ UNUSABLE = 2
 
 INTERRUPTED = 130
 """Ctrl-C."""
+
+TERMINATED = 143
+"""Told to end (SIGTERM), by a supervisor or `timeout`."""

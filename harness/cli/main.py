@@ -1,6 +1,7 @@
 """`harness`: the command and its subcommands.
 
-Exit codes: 0 the run finished; 1 it failed; 2 something given is not usable; 130 interrupted.
+Exit codes: 0 the run finished; 1 it failed; 2 something given is not usable; 130 interrupted,
+143 terminated.
 """
 
 from __future__ import annotations

@@ -195,7 +195,12 @@ def test_a_rubric_with_a_mistake_is_answered_by_its_line(project: Path) -> None:
     assert "rubrics/mine.yaml:3: 'nmae' is not allowed here; did you mean 'name'?" in done.stderr
 
 
-def test_ctrl_c_ends_with_130_and_a_journal_that_is_complete_up_to_there(project: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_an_interrupted_run_is_closed_as_far_as_it_came(
+    project: Path, number: signal.Signals, code: int
+) -> None:
     (project / "slow.py").write_text(
         "import asyncio\nfrom pathlib import Path\nfrom harness import Pipeline, Run\n"
         'slow = Pipeline("slow")\n'
@@ -213,9 +218,9 @@ def test_ctrl_c_ends_with_130_and_a_journal_that_is_complete_up_to_there(project
         deadline = time.monotonic() + 30
         while not (project / "started").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=10)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "interrupted" in errors
     assert "Traceback" not in errors
     (journal,) = (project / "traces").glob("2*.jsonl")
@@ -223,6 +228,8 @@ def test_ctrl_c_ends_with_130_and_a_journal_that_is_complete_up_to_there(project
     assert [(output.node, output.value) for output in record.outputs] == [("first", "done")]
     assert record.ended is not None
     assert record.ended.status == "cancelled"
+    assert journal.with_suffix(".pftrace").is_file()
+    assert "CancelledError" in (project / "traces/runs.jsonl").read_text()
 
 
 def test_help_answers_without_importing_the_engine() -> None:
