@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import InvalidInput, did_you_mean
 from harness.trace import AUDIT_LOG, TIMELINES, RunStarted
-from harness.trace.records import decode
+from harness.trace.journal_line import decode
 
 LATEST = "latest"
 

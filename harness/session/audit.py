@@ -9,6 +9,7 @@ from typing import Any
 from harness.session.roles import Roles
 from harness.trace import (
     AuditEntry,
+    Call,
     CallGroup,
     ContentPolicy,
     Journal,
@@ -17,7 +18,6 @@ from harness.trace import (
     RoundEntry,
     SpanRecord,
     StageUse,
-    calls_of,
     group_calls,
     sha256_of,
 )
@@ -27,6 +27,7 @@ from harness.wiggum import WiggumResult
 def audit_entry(
     journal: Journal,
     *,
+    calls: Sequence[Call],
     task: str,
     roles: Roles,
     loops: Sequence[WiggumResult],
@@ -37,6 +38,7 @@ def audit_entry(
 
     Args:
         journal: The whole run.
+        calls: All of its model calls.
         task: Its `task` input, or an empty text.
         roles: Who produced and who evaluated.
         loops: How its revise loops ended.
@@ -44,7 +46,7 @@ def audit_entry(
         content: What the run records of texts; the line holds no more.
     """
     started, ended = journal.started, journal.ended
-    stages = group_calls(calls_of(journal.spans()), by=lambda call: call.role)
+    stages = group_calls(calls, by=lambda call: call.role)
     spans = [span for span in journal.spans() if span.name in {"node", "recall"}]
     failed = ended is None or ended.status != "ok"
     return AuditEntry(

@@ -165,9 +165,11 @@ def _conclude(trace: RunTrace, settings: Settings, *, task: str, roles: Roles, m
     if journal is None:
         return
     try:
-        made.models.extend(group_calls(calls_of(journal.spans()), by=lambda call: call.model))
+        calls = calls_of(journal.spans())
+        made.models.extend(group_calls(calls, by=lambda call: call.model))
         entry = audit_entry(
             journal,
+            calls=calls,
             task=task,
             roles=roles,
             loops=made.loops,

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.trace.journal_line import decode, kind_of
 from harness.trace.journal_reader import clock_shift_ns, joined_paths
 from harness.trace.open_span import OpenSpan
 from harness.trace.records import (
@@ -18,8 +19,6 @@ from harness.trace.records import (
     RunStarted,
     SpanEnded,
     SpanStarted,
-    decode,
-    kind_of,
     last_moment,
 )
 from harness.trace.timelines.timeline import title

@@ -20,7 +20,14 @@ from typing import Literal
 
 import structlog
 
-from harness.trace.records import Content, Record, SpanEnded, SpanStarted, encode, joined
+from harness.trace.journal_line import encode
+from harness.trace.records import (
+    Content,
+    Record,
+    SpanEnded,
+    SpanStarted,
+    joined,
+)
 from harness.trace.secrets import Redactor
 from harness.trace.tracer import Entry, RecordMaker, Sink, describe
 

@@ -20,6 +20,7 @@ from typing import BinaryIO
 import structlog
 
 from harness.errors import JournalInvalid
+from harness.trace.journal_line import decode, line_start
 from harness.trace.records import (
     SCHEMA_VERSION,
     Content,
@@ -33,10 +34,8 @@ from harness.trace.records import (
     SpanEnded,
     SpanRecord,
     SpanStarted,
-    decode,
     joined,
     last_moment,
-    line_start,
 )
 
 Item = SpanRecord | Instant | CounterSet | Content | NodeOutput

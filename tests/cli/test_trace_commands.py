@@ -14,7 +14,7 @@ import pytest
 from harness.cli.run_name import find_journal
 from harness.errors import ConfigurationInvalid, InvalidInput
 from harness.trace import Journal, RunEnded, RunStarted, RunTrace
-from harness.trace.records import encode
+from harness.trace.journal_line import encode
 
 COMMAND = Path(sys.executable).with_name("harness")
 

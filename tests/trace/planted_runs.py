@@ -18,7 +18,11 @@ from harness.trace import (
     RunStarted,
     SpanRecord,
 )
-from harness.trace.records import Record, SpanStatus, encode
+from harness.trace.journal_line import encode
+from harness.trace.records import (
+    Record,
+    SpanStatus,
+)
 
 MS = 1_000_000
 DOCUMENT = "\n".join(f"Line {n} of the handbook says what to do in case {n}." for n in range(60))

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import settings
 
 from harness.trace import Journal, ManualClock, Record, RunStarted, RunTrace, SpanRecord
-from harness.trace.records import decode, encode
+from harness.trace.journal_line import decode, encode
 
 # The same examples in every run: a red test is a fault, never luck.
 steady = settings(derandomize=True, deadline=None)

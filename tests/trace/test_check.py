@@ -14,7 +14,7 @@ from harness.trace import (
     SpanStarted,
 )
 from harness.trace.check import check_journal
-from harness.trace.records import encode
+from harness.trace.journal_line import encode
 
 RUN = SpanStarted(1, None, "run", 10, {"label": "tea"})
 

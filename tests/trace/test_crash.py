@@ -31,7 +31,7 @@ from harness.trace import (
     group_calls,
     load_run,
 )
-from harness.trace.records import decode
+from harness.trace.journal_line import decode
 
 HERE = Path(__file__).parent
 

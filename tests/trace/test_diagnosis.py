@@ -14,7 +14,7 @@ from harness.graph.executor import DEFAULT_PARALLEL_CALLS
 from harness.trace import Journal, RunEnded, RunStarted
 from harness.trace.diagnosis import LAYERS, RULES, Finding, diagnose
 from harness.trace.diagnosis.client import PLACES
-from harness.trace.records import encode
+from harness.trace.journal_line import encode
 
 RECORDED = Path(__file__).parent / "recorded_runs"
 RECORDED_RUNS: list[tuple[str, set[str], set[str]]] = [

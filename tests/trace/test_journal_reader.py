@@ -22,7 +22,7 @@ from harness.trace import (
     SpanRecord,
     SpanStarted,
 )
-from harness.trace.records import encode
+from harness.trace.journal_line import encode
 
 
 def instant(number):

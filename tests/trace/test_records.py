@@ -17,7 +17,11 @@ from harness.trace import (
     SpanRecord,
     SpanStarted,
 )
-from harness.trace.records import decode, encode, joined, last_moment, line_start
+from harness.trace.journal_line import decode, encode, line_start
+from harness.trace.records import (
+    joined,
+    last_moment,
+)
 
 TIMES = st.integers(0, 2**62)
 IDS = st.integers(1, 2**31)

@@ -14,7 +14,7 @@ from harness.trace import (
     SpanStarted,
     load_run,
 )
-from harness.trace.records import encode
+from harness.trace.journal_line import encode
 
 
 def test_a_run_is_put_together_from_its_records(tmp_path):

@@ -19,7 +19,7 @@ from harness.trace import (
     TraceOptions,
     load_run,
 )
-from harness.trace.records import decode, encode
+from harness.trace.journal_line import decode, encode
 from harness.trace.secrets import REDACTED, secret_values
 
 PLAIN = "correct-horse-battery"

@@ -21,6 +21,7 @@ from harness.trace.timelines.lanes import Lane, Lanes
 from harness.trace.timelines.timeline import (
     flow_ends,
     lane_title,
+    on_lane,
     slice_title,
     span_arguments,
     track_rank,
@@ -108,7 +109,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "pid": threads.processes[lane.track],
                 "ts": (item.time_ns - origin_ns) / 1000,
                 # A process's counters are told apart by their names alone.
-                "name": f"{item.name} ({lane.index + 1})" if lane.index else item.name,
+                "name": on_lane(item.name, lane),
                 # Perfetto names the counter "name key".
                 "args": {item.unit: item.value},
             }

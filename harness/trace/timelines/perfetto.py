@@ -32,6 +32,7 @@ from harness.trace.timelines.lanes import Lane, Lanes
 from harness.trace.timelines.timeline import (
     flow_ends,
     lane_title,
+    on_lane,
     slice_title,
     span_arguments,
     track_rank,
@@ -148,10 +149,8 @@ class _Packets:
         yield from self._tracks.describe(lane)
         key = (lane.number, counter.name, counter.unit)
         if key not in self._counters:
-            name = f"{counter.name} ({lane.index + 1})" if lane.index else counter.name
-            uuid, packet = self._tracks.add(
-                f"{name} {counter.unit}", lane.track, message(8, text(6, counter.unit))
-            )
+            name = f"{on_lane(counter.name, lane)} {counter.unit}"
+            uuid, packet = self._tracks.add(name, lane.track, message(8, text(6, counter.unit)))
             self._counters[key] = _TRACK + varint(uuid)
             yield packet
         value = counter.value

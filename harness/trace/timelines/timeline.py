@@ -34,8 +34,13 @@ def slice_title(span: SpanRecord) -> str:
 
 
 def lane_title(lane: Lane) -> str:
-    """What people read on a lane: the track's name, and which lane it is when there are several."""
-    return f"{lane.track} ({lane.index + 1})" if lane.index else lane.track
+    """What people read on a lane."""
+    return on_lane(lane.track, lane)
+
+
+def on_lane(name: str, lane: Lane) -> str:
+    """A name, and which of its track's lanes it is on when there are several."""
+    return f"{name} ({lane.index + 1})" if lane.index else name
 
 
 def track_rank(track: str) -> int:

@@ -1,0 +1,221 @@
+"""A journal's lines: what a record looks like as JSON, and which JSON is a record.
+
+`kind` says which class a line is of; fields at their defaults are left out. What is read back is
+checked field by field, since disks and editors damage files, and everything that is made of a
+journal relies on its types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import get_args
+
+import orjson
+
+from harness.trace.lenient_json import dump_json
+from harness.trace.records import (
+    Attributes,
+    Content,
+    CounterSet,
+    Flow,
+    Instant,
+    NodeOutput,
+    Record,
+    RunEnded,
+    RunStarted,
+    SpanEnded,
+    SpanRecord,
+    SpanStarted,
+    SpanStatus,
+)
+
+# The word of each class in a journal. Readers look for some of these lines by how they begin.
+_KINDS: dict[type[Record], str] = {
+    RunStarted: "run",
+    SpanStarted: "begin",
+    SpanEnded: "end",
+    SpanRecord: "span",
+    Instant: "instant",
+    CounterSet: "counter",
+    Flow: "flow",
+    Content: "content",
+    NodeOutput: "output",
+    RunEnded: "run end",
+}
+_CLASSES = {kind: record for record, kind in _KINDS.items()}
+_STATUSES: tuple[str, ...] = get_args(SpanStatus)
+_MOST_ID = 2**48
+_MOST_NS = 2**63 - 1
+_WITH_ID = (SpanStarted, SpanEnded, SpanRecord)
+_IDS_AHEAD = 1_000_000
+"""By how much an id may exceed the number of its line. Ids count from 1 and every span has a line,
+so that only threads and records lost on the way let ids run ahead; what is kept by id, in a table,
+must not be at the mercy of a damaged one."""
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and 0 < value <= _MOST_ID
+
+
+def _is_time(value: object) -> bool:
+    # What is below 64 bits, orjson reads as a float.
+    return type(value) is int and value <= _MOST_NS
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MOST_ID
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_status(value: object) -> bool:
+    return value in _STATUSES
+
+
+def _is_attributes(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_anything(_value: object) -> bool:
+    return True
+
+
+def _or_none(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or fits(value)
+
+
+_MAYBE_ID, _MAYBE_TIME, _MAYBE_TEXT = _or_none(_is_id), _or_none(_is_time), _or_none(_is_text)
+
+# What each field may be, in the order of the class's fields.
+_FITS: dict[type[Record], tuple[Callable[[object], bool], ...]] = {
+    RunStarted: (
+        _is_whole, _is_text, _is_text, _is_time, _is_time, _is_whole, _MAYBE_ID, _MAYBE_TIME,
+        _MAYBE_TEXT,
+    ),
+    SpanStarted: (_is_id, _MAYBE_ID, _is_text, _is_time, _is_attributes),
+    SpanEnded: (_is_id, _is_time, _is_status, _MAYBE_TEXT, _is_attributes),
+    SpanRecord: (
+        _is_id, _MAYBE_ID, _is_text, _is_time, _is_time, _is_status, _MAYBE_TEXT, _is_attributes,
+    ),
+    Instant: (_MAYBE_ID, _is_text, _is_time, _is_attributes),
+    CounterSet: (_is_text, _is_text, _is_time, _is_number, _MAYBE_ID, _MAYBE_TEXT),
+    Flow: (_is_text, _is_id, _is_id),
+    Content: (_is_text, _is_text),
+    NodeOutput: (_is_text, _or_none(_is_whole), _is_anything),
+    RunEnded: (_is_time, _is_status, _MAYBE_TEXT),
+}  # fmt: skip
+_LONGEST_EXCERPT = 40
+_NO_DEFAULT = object()
+_NO_ATTRIBUTES: Attributes = {}
+_DEFAULTS: dict[type[Record], tuple[object, ...]] = {
+    record: tuple(record._field_defaults.get(name, _NO_DEFAULT) for name in record._fields)
+    for record in _KINDS
+}
+
+
+def kind_of(record: Record) -> str:
+    """The word of a record's class in a journal."""
+    return _KINDS[type(record)]
+
+
+def line_start(record: type[Record]) -> bytes:
+    """What every line of a class begins with."""
+    return b'{"kind":"%b",' % _KINDS[record].encode()
+
+
+def encode(record: Record) -> bytes:
+    """One line of a journal, with its newline; `dump_json` says what becomes of odd values."""
+    cls = type(record)
+    if type(record) is SpanRecord:
+        return dump_json(_span_values(record)) + b"\n"
+    values = {
+        name: value
+        for name, value, default in zip(cls._fields, record, _DEFAULTS[cls], strict=True)
+        if default is _NO_DEFAULT or value != default
+    }
+    return dump_json({"kind": _KINDS[cls], **values}) + b"\n"
+
+
+def _span_values(span: SpanRecord) -> dict[str, object]:
+    """As for any other record, in half the time: most lines of a long journal are these."""
+    number, parent, name, start_ns, end_ns, status, error, attributes = span
+    values: dict[str, object] = {
+        "kind": "span",
+        "id": number,
+        "parent": parent,
+        "name": name,
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+    }
+    if status != "ok":
+        values["status"] = status
+    if error is not None:
+        values["error"] = error
+    if attributes:
+        values["attributes"] = attributes
+    return values
+
+
+def decode(line: bytes, *, number: int = _MOST_ID) -> Record:
+    """The record on one line. Fields that a later version added are left out.
+
+    Args:
+        line: With its newline or without.
+        number: Which line of its file it is, counted from 1, if that is known.
+
+    Raises:
+        ValueError: The line is not a record, a field is not of its type, or a span's id is far
+            beyond what there can be by this line.
+    """
+    try:
+        values = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg}") from error
+    try:
+        kind = values["kind"]
+        if kind == "span":
+            # As below, in half the time: most lines of a long journal are these.
+            get = values.get
+            fields = span, parent, name, start_ns, end_ns, status, left_by, attributes = (
+                values["id"],
+                values["parent"],
+                values["name"],
+                values["start_ns"],
+                values["end_ns"],
+                get("status", "ok"),
+                get("error"),
+                get("attributes", _NO_ATTRIBUTES),
+            )
+            if (
+                type(span) is type(start_ns) is type(end_ns) is int
+                and type(name) is str
+                and 0 < span <= number + _IDS_AHEAD
+                and (parent is None or (type(parent) is int and 0 < parent <= _MOST_ID))
+                and start_ns <= _MOST_NS
+                and end_ns <= _MOST_NS
+                and status in _STATUSES
+                and (left_by is None or type(left_by) is str)
+                and (attributes is _NO_ATTRIBUTES or type(attributes) is dict)
+            ):
+                return tuple.__new__(SpanRecord, fields)
+        cls = _CLASSES[kind]
+        record = cls(**{name: values[name] for name in cls._fields if name in values})
+        for name, value, fits in zip(cls._fields, record, _FITS[cls], strict=True):
+            if not fits(value):
+                raise ValueError(f"{name} of a '{kind}' cannot be {_excerpt(value)}")
+        if isinstance(record, _WITH_ID) and record.id > number + _IDS_AHEAD:
+            raise ValueError(f"there cannot be a span {record.id} by line {number}")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("not a journal record") from error
+    return record
+
+
+def _excerpt(value: object) -> str:
+    text = dump_json(value).decode()
+    return text if len(text) <= _LONGEST_EXCERPT else text[:_LONGEST_EXCERPT] + "…"
