@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from harness.errors import ConfigurationInvalid
 from harness.inference.backend import Backend
-from harness.inference.embedded import EmbeddedLlamaCpp
 from harness.inference.endpoint import Endpoint
+from harness.inference.engines.embedded import EmbeddedLlamaCpp
 from harness.inference.litellm_backend import LiteLLMBackend
-from harness.inference.openai_wire import OpenAIWire
+from harness.inference.wire.openai import OpenAIWire
 from harness.trace import Clock
 
 

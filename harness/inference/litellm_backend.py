@@ -22,9 +22,9 @@ from harness.inference.completion import Completion, Usage, inter_token_latency
 from harness.inference.endpoint import Endpoint
 from harness.inference.phases import call_phases
 from harness.inference.request import ChatRequest
-from harness.inference.wire_errors import SHORTEN, error_from_reply
-from harness.inference.wire_reply import finish_reason
-from harness.inference.wire_request import wire_fields
+from harness.inference.wire.errors import SHORTEN, error_from_reply
+from harness.inference.wire.openai_reply import finish_reason
+from harness.inference.wire.openai_request import wire_fields
 from harness.trace import Clock, monotonic
 
 

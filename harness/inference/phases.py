@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.inference.completion import Phase
-from harness.inference.wire_reply import LlamaTimings, VllmMetrics
+from harness.inference.wire.openai_reply import LlamaTimings, VllmMetrics
 
 _NS_PER_MS = 1_000_000
 

@@ -343,7 +343,7 @@ CYCLES = """
 import asyncio, os, sys
 from pathlib import Path
 from harness.inference import ChatRequest, EmbeddedLlamaCpp, Endpoint, as_messages
-from harness.inference.embedded import _start_server
+from harness.inference.engines.embedded import _start_server
 
 if hasattr(os, "sched_setaffinity"):
     # On one core the engine's loop has not begun when its constructor returns.

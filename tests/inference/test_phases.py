@@ -2,7 +2,7 @@ import pytest
 
 from harness.inference import Phase
 from harness.inference.phases import call_phases
-from harness.inference.wire_reply import LlamaTimings, VllmMetrics
+from harness.inference.wire.openai_reply import LlamaTimings, VllmMetrics
 
 MS = 1_000_000
 

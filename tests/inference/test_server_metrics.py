@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.inference.server_metrics import (
+from harness.inference.metrics.server_metrics import (
     LLAMA_CPP,
     Reading,
     RunTotals,

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from harness.inference.sse import event_data
+from harness.inference.wire.sse import event_data
 
 
 def payloads(*chunks):

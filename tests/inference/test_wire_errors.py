@@ -10,7 +10,7 @@ from harness.errors import (
     RateLimited,
     ServerError,
 )
-from harness.inference.wire_errors import error_from_reply
+from harness.inference.wire.errors import error_from_reply
 
 LLAMA_OVERFLOW = {
     "error": {

@@ -22,9 +22,9 @@ from typing import Any
 from harness.errors import ModelFileInvalid, ServerError
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
-from harness.inference.openai_wire import OpenAIWire
 from harness.inference.request import ChatRequest
 from harness.inference.to_its_end import to_its_end
+from harness.inference.wire.openai import OpenAIWire
 from harness.trace import Clock, monotonic
 
 _UNDER_WAY = re.compile(r"^llamacpp:requests_(processing|deferred) [1-9]", re.MULTILINE)

@@ -16,9 +16,9 @@ import httpx
 import structlog
 
 from harness.inference.backend import Backend
-from harness.inference.embedded import EmbeddedLlamaCpp
 from harness.inference.endpoint import Endpoint
-from harness.inference.server_metrics import (
+from harness.inference.engines.embedded import EmbeddedLlamaCpp
+from harness.inference.metrics.server_metrics import (
     Reading,
     RunTotals,
     llama_cpp_readings,

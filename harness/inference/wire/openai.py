@@ -27,16 +27,16 @@ from harness.inference.completion import Completion, Usage, inter_token_latency
 from harness.inference.endpoint import Endpoint
 from harness.inference.phases import call_phases
 from harness.inference.request import ChatRequest
-from harness.inference.sse import event_data
-from harness.inference.wire_errors import error_from_reply
-from harness.inference.wire_reply import (
+from harness.inference.wire.errors import error_from_reply
+from harness.inference.wire.openai_reply import (
     Chunk,
     LlamaTimings,
     VllmMetrics,
     WireUsage,
     finish_reason,
 )
-from harness.inference.wire_request import wire_fields
+from harness.inference.wire.openai_request import wire_fields
+from harness.inference.wire.sse import event_data
 from harness.trace import Clock, monotonic
 
 _CONNECT_TIMEOUT_S = 5.0

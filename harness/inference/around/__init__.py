@@ -1,0 +1,1 @@
+"""What a call passes on its way to a backend: each wraps one behind the same protocol."""

@@ -1,0 +1,1 @@
+"""Which model an endpoint really is."""
