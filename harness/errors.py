@@ -16,6 +16,7 @@
     │   ├── CallTimeout
     │   ├── StreamCut
     │   ├── ReplyInvalid
+    │   ├── NotOffered          the server has no such kind of call
     │   └── ServerError
     ├── ModelFileInvalid        a GGUF that is missing, cut or not a GGUF
     ├── DoesNotFit              a model larger than the budget
@@ -34,6 +35,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 
 class HarnessError(Exception):
@@ -138,8 +140,22 @@ class RateLimited(Overloaded):
     """The account, not the server, is at its limit (HTTP 429)."""
 
 
+TimeLimit = Literal[
+    "connect_timeout_s", "first_token_timeout_s", "between_tokens_timeout_s", "timeout_s"
+]
+"""The limits of a call, as an endpoint's settings name them."""
+
+
 class CallTimeout(InferenceError):
-    """The call took longer than one of its limits; the message names which."""
+    """The call took longer than one of its limits.
+
+    Attributes:
+        limit: Which.
+    """
+
+    def __init__(self, message: str, *, endpoint: str, limit: TimeLimit = "timeout_s") -> None:
+        super().__init__(message, endpoint=endpoint)
+        self.limit = limit
 
 
 class StreamCut(InferenceError):
@@ -156,6 +172,10 @@ class ReplyInvalid(InferenceError):
     def __init__(self, message: str, *, endpoint: str, text: str) -> None:
         super().__init__(message, endpoint=endpoint)
         self.text = text
+
+
+class NotOffered(InferenceError):
+    """The server, or its model, does not do what was asked: embed, count tokens."""
 
 
 class ServerError(InferenceError):

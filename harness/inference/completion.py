@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 PhaseName = Literal["queue", "load", "prefill", "decode"]
 """Waiting for a place, loading the model, reading the prompt, writing the reply."""
 
@@ -17,6 +20,10 @@ PhaseSource = Literal["measured", "reported", "derived"]
 
 FinishReason = Literal["stop", "length", "content_filter"]
 """The model was done, the token limit cut it, or the provider did."""
+
+StructuredMode = Literal["enforced", "advisory", "ignored"]
+"""What became of a reply's schema: the server lets nothing else be generated; the model was told of
+it, in words or by a server that makes sure of JSON alone; or the server took no notice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,24 @@ class Usage:
     cached_tokens: int | None
     """Prompt tokens that were not computed again; None when the server does not say, which is
     not the same as 0."""
+    reasoning_tokens: int | None = None
+    """Of the reply's tokens, those of reasoning; None when the server does not say."""
+    draft_tokens: int | None = None
+    """Tokens that a draft model proposed (speculative decoding); None when it does not say."""
+    accepted_tokens: int | None = None
+    """Of those, the ones that the model agreed to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """How likely a token of the reply was."""
+
+    token: str
+    """As text."""
+    logprob: float
+    """Natural logarithm of its probability."""
+    top: tuple[tuple[str, float], ...] = ()
+    """The likeliest tokens in its place, itself perhaps among them, with theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +100,8 @@ class Completion:
     """What the model thought aloud, where the server keeps it apart; else empty."""
     finish_reason: FinishReason
     """Why generation ended."""
-    usage: Usage
-    """Tokens in and out."""
+    usage: Usage | None
+    """Tokens in and out; None when the server does not count them."""
     sent_ns: int
     """When the request was sent, on the caller's clock."""
     first_token_ns: int | None
@@ -89,3 +114,23 @@ class Completion:
     """Between the first token and the last; None for replies that came in one piece."""
     cost_usd: float | None = None
     """What the provider charges for the call, where its prices are known."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of every token of the reply, where they were asked for and the server has them."""
+    structured: StructuredMode | None = None
+    """What became of the reply's schema; None when there was none."""
+    dropped: tuple[str, ...] = ()
+    """Fields of the request that were not sent, since the model or its server refuses them."""
+    from_cache: bool = False
+    """Whether an earlier call was answered with it, and no model was asked for this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embeddings:
+    """Texts as vectors."""
+
+    vectors: NDArray[np.float32]
+    """One row per text, in their order: `(n, d) float32`."""
+    input_tokens: int | None
+    """Of all texts together; None when the server does not say."""
+    model_id: str
+    """The model's name as the server gave it."""

@@ -8,6 +8,7 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.engines.embedded import EmbeddedLlamaCpp
 from harness.inference.litellm_backend import LiteLLMBackend
 from harness.inference.wire.openai import OpenAIWire
+from harness.inference.wire.profiles import PROFILES
 from harness.trace import Clock
 
 
@@ -18,9 +19,12 @@ def connect(endpoint: Endpoint, *, api_key: str | None, clock: Clock) -> Backend
             return EmbeddedLlamaCpp(endpoint, clock=clock)
         case "litellm":
             return LiteLLMBackend(endpoint, api_key=api_key, clock=clock)
-        case "openai" | "vllm" | "llamacpp" | "ollama":
-            return OpenAIWire(endpoint, api_key=api_key, clock=clock)
+        case "ollama" | "triton" | "llama-cpp-python":
+            raise ConfigurationInvalid(f"backend '{endpoint.backend}' is still to come")
         case "scripted":
             raise ConfigurationInvalid(
                 f"endpoint '{endpoint.tag}' is scripted; hand its backend over in Python"
             )
+        case _:
+            profile = PROFILES[endpoint.backend]
+            return OpenAIWire(endpoint, profile=profile, api_key=api_key, clock=clock)

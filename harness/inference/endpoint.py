@@ -12,10 +12,38 @@ from typing import Literal, Self
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-BackendName = Literal["openai", "vllm", "llamacpp", "ollama", "embedded", "litellm", "scripted"]
-"""`openai`, `vllm`, `llamacpp` (llama-server) and `ollama` (its `/v1`) speak one wire protocol;
-`embedded` is llama.cpp inside this process; `litellm` is any provider that litellm knows;
+WireName = Literal[
+    "openai",
+    "llamacpp",
+    "vllm",
+    "sglang",
+    "tgi",
+    "tensorrt-llm",
+    "tabbyapi",
+    "mlc",
+    "triton-openai",
+    "lmstudio",
+    "runpod",
+    "modal",
+]
+"""Servers that speak OpenAI's chat protocol, each in its own way: see `wire.profiles`. `llamacpp`
+is llama-server, its router mode included; `openai` is any other."""
+
+BackendName = Literal[
+    WireName, "ollama", "triton", "embedded", "llama-cpp-python", "litellm", "scripted"
+]
+"""`ollama` is spoken to by its own protocol, `triton` by KServe's generate; `embedded` and
+`llama-cpp-python` are llama.cpp inside this process; `litellm` is any provider that litellm knows;
 `scripted` is an object handed over in Python."""
+
+FILE_BACKENDS: frozenset[BackendName] = frozenset({"embedded", "llama-cpp-python"})
+"""Those that load a GGUF file themselves."""
+
+SamplingField = Literal["temperature", "frequency_penalty", "seed", "logprobs", "top_logprobs"]
+"""Fields of a request that a call can do without."""
+
+PromptTemplate = Literal["chatml", "llama3", "plain"]
+"""How a conversation becomes one text, for servers that take only that."""
 
 
 class Endpoint(BaseModel):
@@ -30,13 +58,14 @@ class Endpoint(BaseModel):
     backend: BackendName = "openai"
     """How it is spoken to."""
     url: str | None = None
-    """Base address, with its `/v1` where the server has one."""
+    """Base address, with its `/v1` where the server speaks OpenAI's protocol."""
     model_id: str = ""
     """The name the server knows the model by; the tag when left out."""
     path: Path | None = None
     """The GGUF file of an embedded model."""
     context_tokens: int = Field(default=4096, ge=256)
-    """Context of one call, prompt and reply together, for an embedded model."""
+    """Context of one call, prompt and reply together, for a model that is loaded from a file.
+    Ollama is told it too, if it is given: a model that is asked with another one is loaded anew."""
     slots: int = Field(default=4, ge=1, le=64)
     """Calls that an embedded model answers side by side."""
     threads: int | None = Field(default=None, ge=1)
@@ -46,7 +75,35 @@ class Endpoint(BaseModel):
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)
-    """Longest that one call may take."""
+    """Longest that one call may take, from its first sending on, retries included."""
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    """Longest that connecting to the server may take."""
+    first_token_timeout_s: float | None = Field(default=None, gt=0)
+    """Longest that the first piece of a reply may take, from sending on; None for `timeout_s`."""
+    between_tokens_timeout_s: float | None = Field(default=None, gt=0)
+    """Longest pause between two pieces of a reply; None for `timeout_s`."""
+    stream: bool = True
+    """Whether replies are streamed, whoever asks: only so is the time to the first token measured.
+    False for servers, or ways to them, that cannot."""
+    max_concurrency: int | None = Field(default=None, ge=1)
+    """Calls to it at one time; further ones wait here for their turn."""
+    fallback: tuple[str, ...] = ()
+    """Tags of the endpoints that are asked instead, in order, when this one cannot answer."""
+    drop: tuple[SamplingField, ...] = ()
+    """Fields never to be sent, since the model or its server refuses them. Most servers say so, and
+    are then asked again without."""
+    embeddings: bool = False
+    """Whether a model that is loaded from a file is to embed; it does not chat then."""
+    logprobs: bool = False
+    """Whether `llama-cpp-python` keeps what log probabilities are made of; takes memory."""
+    keep_alive: str | float | None = None
+    """How long Ollama keeps the model loaded after a call: seconds, or a text such as "10m";
+    negative for ever. None for the server's own setting."""
+    prompt_template: PromptTemplate | None = None
+    """How `triton` is sent a conversation: as the model was trained to read it."""
+    family: str | None = None
+    """The family of models that this one descends from, such as `qwen`, where its name and its file
+    do not tell. A model does not evaluate its own family's output."""
     usd_per_hour: float | None = Field(default=None, ge=0)
     """What the machine costs that serves it, for the report; of two endpoints on one machine, only
     one should have it."""
@@ -67,11 +124,11 @@ class Endpoint(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.backend == "embedded":
+        if self.backend in FILE_BACKENDS:
             if self.path is None:
-                raise ValueError("an embedded endpoint needs 'path', the GGUF file to load")
+                raise ValueError(f"backend '{self.backend}' needs 'path', the GGUF file to load")
             if self.url is not None:
-                raise ValueError("'url' is for a server; an embedded endpoint has 'path' alone")
+                raise ValueError("'url' is for a server; a model in this process has 'path' alone")
         elif self.path is not None:
             raise ValueError("'path' is for backend 'embedded'; a server needs 'url'")
         elif self.url is not None:
@@ -80,6 +137,13 @@ class Endpoint(BaseModel):
             raise ValueError(
                 f"backend '{self.backend}' needs 'url', such as http://127.0.0.1:8000/v1"
             )
+        if self.backend == "triton" and self.prompt_template is None:
+            raise ValueError(
+                "backend 'triton' sends one text, not messages: set prompt_template to 'chatml', "
+                "'llama3' or 'plain', whichever the model was trained on"
+            )
+        if self.tag in self.fallback:
+            raise ValueError("an endpoint cannot be its own fallback")
         return self
 
 

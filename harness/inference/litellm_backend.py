@@ -16,15 +16,17 @@ from harness.errors import (
     ContextOverflow,
     EndpointUnreachable,
     InferenceError,
+    NotOffered,
     StreamCut,
 )
-from harness.inference.completion import Completion, Usage, inter_token_latency
+from harness.inference.completion import Completion, Embeddings, Usage, inter_token_latency
 from harness.inference.endpoint import Endpoint
 from harness.inference.phases import call_phases
-from harness.inference.request import ChatRequest
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.wire.errors import SHORTEN, error_from_reply
 from harness.inference.wire.openai_reply import finish_reason
 from harness.inference.wire.openai_request import wire_fields
+from harness.inference.wire.profile import nested_schema
 from harness.trace import Clock, monotonic
 
 
@@ -59,6 +61,14 @@ class LiteLLMBackend:
             ) from error
         except self._litellm.openai.OpenAIError as error:
             raise self._translated(error) from error
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """One vector per text; see `Backend.embed`."""
+        raise NotOffered("is still to come", endpoint=request.model)
+
+    async def count_tokens(self, request: CountRequest) -> int:
+        """How many tokens a prompt is; see `Backend.count_tokens`."""
+        raise NotOffered("is still to come", endpoint=request.model)
 
     async def aclose(self) -> None:
         """Closes the connections that litellm keeps for this event loop."""
@@ -122,6 +132,7 @@ class LiteLLMBackend:
     def _arguments(self, request: ChatRequest) -> dict[str, object]:
         return {
             **wire_fields(request, self._endpoint.model_id),
+            **(nested_schema(request.reply_schema) if request.reply_schema is not None else {}),
             "api_base": self._endpoint.url,
             "api_key": self._api_key,
             # Retrying is ours: a hidden second attempt would be timed as part of the first.

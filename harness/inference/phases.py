@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from harness.inference.completion import Phase
-from harness.inference.wire.openai_reply import LlamaTimings, VllmMetrics
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-_NS_PER_MS = 1_000_000
+from harness.inference.completion import Phase, PhaseName, PhaseSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTimings:
+    """What a server says of a call's time; None for what it does not say."""
+
+    queue_ns: int | None = None
+    """How long it waited for a place."""
+    load_ns: int | None = None
+    """How long the model took to load for it."""
+    prefill_ns: int | None = None
+    """How long the prompt took, as far as it was computed."""
+    decode_ns: int | None = None
+    """How long the reply took."""
 
 
 def call_phases(
@@ -13,35 +27,64 @@ def call_phases(
     sent_ns: int,
     first_token_ns: int | None,
     done_ns: int,
-    timings: LlamaTimings | None = None,
-    metrics: VllmMetrics | None = None,
+    reported: ServerTimings | None = None,
+    came_whole: bool = False,
 ) -> tuple[Phase, ...]:
-    """The phases of a streamed call, back to back from `sent_ns` to `done_ns`.
+    """The phases of a call, back to back from `sent_ns` to `done_ns`.
 
-    Decoding is measured, from the first token to the last. What went before it is split by what
-    the server reported: llama-server says how long the prompt took, so the rest was queueing; vLLM
-    says how long the call queued, so the rest was prefill. With neither, all of it counts as
-    prefill, marked derived, since a queue may hide in it.
+    Decoding is measured, from the first token to the last. Of a reply that came in one piece it is
+    what the server reports, or else all that is not known to be something else.
+
+    What went before it is split by what the server reported, and of what is left over there is one
+    phase, marked derived: if prefill was reported (llama-server, Ollama), it was queueing; else,
+    even where queueing was reported (vLLM), it was prefill. With nothing reported all of it counts
+    as prefill, and a queue may hide in it.
 
     Args:
         sent_ns: When the request was sent.
-        first_token_ns: When the first token arrived; None if none did.
+        first_token_ns: When the first token arrived; None if none was seen to.
         done_ns: When the reply was whole.
-        timings: llama-server's.
-        metrics: vLLM's.
+        reported: What the server says.
+        came_whole: Whether the reply came in one piece.
     """
-    first_ns = done_ns if first_token_ns is None else first_token_ns
-    if timings is not None:
-        # The server's and our clock may disagree by the network's delay: stay inside the call.
-        split_ns = max(sent_ns, first_ns - round(timings.prompt_ms * _NS_PER_MS))
-        queue = Phase(name="queue", start_ns=sent_ns, end_ns=split_ns, source="derived")
-        prefill = Phase(name="prefill", start_ns=split_ns, end_ns=first_ns, source="reported")
-    elif metrics is not None and metrics.queue_time_ms is not None:
-        split_ns = min(first_ns, sent_ns + round(metrics.queue_time_ms * _NS_PER_MS))
-        queue = Phase(name="queue", start_ns=sent_ns, end_ns=split_ns, source="reported")
-        prefill = Phase(name="prefill", start_ns=split_ns, end_ns=first_ns, source="derived")
+    known = reported or ServerTimings()
+    decoding: PhaseSource = "measured"
+    if first_token_ns is not None:
+        first_ns = first_token_ns
+    elif known.decode_ns is not None:
+        first_ns, decoding = max(sent_ns, done_ns - known.decode_ns), "reported"
+    elif came_whole:
+        told_ns = (known.queue_ns or 0) + (known.load_ns or 0) + (known.prefill_ns or 0)
+        first_ns, decoding = min(done_ns, sent_ns + told_ns), "derived"
     else:
-        queue = Phase(name="queue", start_ns=sent_ns, end_ns=sent_ns, source="derived")
-        prefill = Phase(name="prefill", start_ns=sent_ns, end_ns=first_ns, source="derived")
-    decode = Phase(name="decode", start_ns=first_ns, end_ns=done_ns, source="measured")
-    return tuple(phase for phase in (queue, prefill, decode) if phase.end_ns > phase.start_ns)
+        first_ns = done_ns
+    phases = (
+        *_before_first_token(sent_ns, first_ns, known),
+        Phase(name="decode", start_ns=first_ns, end_ns=done_ns, source=decoding),
+    )
+    return tuple(phase for phase in phases if phase.end_ns > phase.start_ns)
+
+
+def _before_first_token(sent_ns: int, first_ns: int, known: ServerTimings) -> Iterator[Phase]:
+    # The server's and our clock may disagree by the network's delay: stay inside the call. Backward
+    # from the first token: what the server does not tell of lies at the call's beginning.
+    end_ns = first_ns
+    backwards: list[Phase] = []
+
+    def put(name: PhaseName, duration_ns: int | None, source: PhaseSource) -> None:
+        nonlocal end_ns
+        if duration_ns is None:
+            return
+        start_ns = max(sent_ns, end_ns - duration_ns)
+        backwards.append(Phase(name=name, start_ns=start_ns, end_ns=end_ns, source=source))
+        end_ns = start_ns
+
+    if known.prefill_ns is None:
+        told_ns = (known.queue_ns or 0) + (known.load_ns or 0)
+        put("prefill", max(0, first_ns - sent_ns - told_ns), "derived")
+    else:
+        put("prefill", known.prefill_ns, "reported")
+    put("load", known.load_ns, "reported")
+    put("queue", known.queue_ns, "reported")
+    put("queue", end_ns - sent_ns, "derived")
+    return reversed(backwards)

@@ -1,9 +1,9 @@
-"""One call to a model, as every backend receives it."""
+"""Calls to a model, as every backend receives them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from harness.inference.message import Message
 
@@ -32,3 +32,43 @@ class ChatRequest:
     """Texts that end generation when they appear."""
     reply_schema: JsonSchema | None = None
     """JSON Schema that the reply must match, enforced by servers that can."""
+    top_logprobs: int | None = None
+    """Of each token of the reply, the log probability, and those of this many alternatives, from 0
+    to 20; None for no log probabilities."""
+    timeout_s: float | None = None
+    """Longest that the call may take, if less than the endpoint's."""
+    on_text: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
+    """Told each piece of the answer as it arrives, reasoning left out. A call that has told one is
+    not tried again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedRequest:
+    """Texts to be made vectors of."""
+
+    model: str
+    """The endpoint's tag."""
+    texts: tuple[str, ...]
+    """At least one."""
+    role: str | None = None
+    """What the vectors are for; for the trace alone."""
+    timeout_s: float | None = None
+    """Longest that the call may take, if less than the endpoint's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountRequest:
+    """A conversation whose tokens are to be counted."""
+
+    model: str
+    """The endpoint's tag."""
+    messages: tuple[Message, ...]
+    """Counted as the model would read it, its template's own tokens included."""
+    role: str | None = None
+    """What the count is for; for the trace alone."""
+    timeout_s: float | None = None
+    """Longest that the call may take, if less than the endpoint's."""
+
+
+Request = ChatRequest | EmbedRequest | CountRequest
+"""Whatever can be asked of a backend."""

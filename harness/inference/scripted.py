@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from harness.errors import InferenceError
-from harness.inference.completion import Completion, Usage
+from harness.errors import InferenceError, NotOffered
+from harness.inference.completion import Completion, Embeddings, Usage
 from harness.inference.phases import call_phases
-from harness.inference.request import ChatRequest
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.trace import Clock, monotonic
 
 Reply = str | InferenceError
@@ -75,6 +75,14 @@ class ScriptedBackend:
             phases=call_phases(sent_ns=sent_ns, first_token_ns=done_ns, done_ns=done_ns),
             model_id=request.model,
         )
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """Not offered: a script is of replies."""
+        raise NotOffered("a scripted backend does not embed", endpoint=request.model)
+
+    async def count_tokens(self, request: CountRequest) -> int:
+        """The number of words, as in the usage of replies."""
+        return sum(len(m.content.split()) for m in request.messages)
 
     async def aclose(self) -> None:
         """Nothing to release."""

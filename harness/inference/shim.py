@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 
 from harness.errors import ConfigurationInvalid, did_you_mean
 from harness.inference.backend import Backend
-from harness.inference.completion import Completion
-from harness.inference.request import ChatRequest
+from harness.inference.completion import Completion, Embeddings
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 
 
 class InferenceShim:
@@ -28,16 +28,26 @@ class InferenceShim:
             ConfigurationInvalid: No endpoint has the request's tag.
             InferenceError: There is no reply.
         """
-        backend = self._backends.get(request.model)
-        if backend is None:
-            raise ConfigurationInvalid(
-                f"no endpoint is called '{request.model}'; "
-                + did_you_mean(request.model, self._backends)
-            )
-        return await backend.chat(request)
+        return await self._backend(request.model).chat(request)
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """One vector per text; raises as `chat` does, and `NotOffered`."""
+        return await self._backend(request.model).embed(request)
+
+    async def count_tokens(self, request: CountRequest) -> int:
+        """How many tokens a prompt is; raises as `chat` does, and `NotOffered`."""
+        return await self._backend(request.model).count_tokens(request)
 
     async def aclose(self) -> None:
         """Closes every backend, even when one of them fails to."""
         async with AsyncExitStack() as stack:
             for backend in self._backends.values():
                 stack.push_async_callback(backend.aclose)
+
+    def _backend(self, tag: str) -> Backend:
+        backend = self._backends.get(tag)
+        if backend is None:
+            raise ConfigurationInvalid(
+                f"no endpoint is called '{tag}'; " + did_you_mean(tag, self._backends)
+            )
+        return backend

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from harness.inference import Backend, ChatRequest, Completion
+from collections.abc import Awaitable, Callable
+
+from harness.inference import Backend, R, T, Wrapper
 from harness.residency.budget import KeepAliveBudget
 
 
-class Leased:
+class Leased(Wrapper):
     """Leases the model for the length of each call.
 
     Args:
@@ -16,15 +18,11 @@ class Leased:
     """
 
     def __init__(self, backend: Backend, *, budget: KeepAliveBudget, model: str) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._budget = budget
         self._model = model
 
-    async def chat(self, request: ChatRequest) -> Completion:
-        """One reply, whole; see `Backend.chat` and `KeepAliveBudget.lease`."""
+    async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
+        """Asks while the lease is held; see `KeepAliveBudget.lease`."""
         async with self._budget.lease(self._model):
-            return await self._backend.chat(request)
-
-    async def aclose(self) -> None:
-        """Closes the backend."""
-        await self._backend.aclose()
+            return await ask(request)

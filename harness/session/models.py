@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from harness.errors import ConfigurationInvalid, HarnessError, ModelFileInvalid
 from harness.hardware import gguf_footprint, read_gguf_header
 from harness.inference import (
     Backend,
-    ChatRequest,
-    Completion,
     EmbeddedLlamaCpp,
     Endpoint,
     InferenceShim,
+    R,
     Retrying,
     RetryPolicy,
+    ScriptedBackend,
+    T,
     Traced,
+    Wrapper,
     connect,
     machine_memory_bytes,
     metrics_source,
@@ -118,6 +120,7 @@ async def open_models(
                     tracer=tracer,
                 ),
                 policy=RetryPolicy(),
+                timeout_s=endpoints[tag].timeout_s,
                 randomness=random.Random(),  # noqa: S311 - jitter is no secret
                 tracer=tracer,
             )
@@ -163,15 +166,13 @@ def _need_bytes(endpoint: Endpoint) -> int:
     return footprint.total_bytes
 
 
-class _Unusable:
+class _Unusable(Wrapper):
     """Stands for an endpoint that is written down wrong, until somebody calls it."""
 
     def __init__(self, error: HarnessError) -> None:
+        super().__init__(ScriptedBackend(()))
         self._error = error
 
-    async def chat(self, request: ChatRequest) -> Completion:  # noqa: ARG002 - the protocol's name
+    async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:  # noqa: ARG002
         """Says what is wrong with it."""
         raise self._error
-
-    async def aclose(self) -> None:
-        """Nothing to release."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import structlog
 
-from harness.inference import Backend, ChatRequest, Completion, MetricsSource
+from harness.inference import Backend, MetricsSource, R, T, Wrapper
 from harness.trace import Tracer, describe
 
 _log = structlog.get_logger(__name__)
@@ -27,21 +27,17 @@ class Sampled:
     """Set at the first call to it: a server that the run does not use is left alone."""
 
 
-class Noticing:
+class Noticing(Wrapper):
     """A backend whose first call starts the sampling of its server."""
 
     def __init__(self, backend: Backend, *, called: asyncio.Event) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._called = called
 
-    async def chat(self, request: ChatRequest) -> Completion:
-        """One reply, whole; see `Backend.chat`."""
+    async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
+        """Asks, and says that it has."""
         self._called.set()
-        return await self._backend.chat(request)
-
-    async def aclose(self) -> None:
-        """Closes the backend."""
-        await self._backend.aclose()
+        return await ask(request)
 
 
 @asynccontextmanager

@@ -6,10 +6,13 @@ The decision is a function of the error and the attempt; a thin wrapper waits an
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 
-from harness.errors import InferenceError, Overloaded, ServerError, StreamCut
+from harness.errors import CallTimeout, InferenceError, Overloaded, ServerError, StreamCut
+from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion
 from harness.inference.request import ChatRequest
@@ -29,44 +32,58 @@ class RetryPolicy:
 
 
 def retry_delay_s(
-    error: InferenceError, *, attempt: int, policy: RetryPolicy, jitter: float
+    error: InferenceError,
+    *,
+    attempt: int,
+    policy: RetryPolicy,
+    jitter: float,
+    left_s: float = math.inf,
 ) -> float | None:
     """How long to wait before the next attempt, in seconds; None to give up.
 
     Full jitter (Brooker 2015, "Exponential Backoff And Jitter"): the wait is drawn evenly from
-    zero to the bound. A server that says how long to wait is obeyed instead.
+    zero to the bound. A server that says how long to wait is obeyed instead. When the call's time
+    would be over by then, there is no next attempt.
 
     Args:
         error: What the attempt ended in.
         attempt: Which attempt that was, counted from 1.
         policy: The limits.
         jitter: Drawn from [0, 1).
+        left_s: What is left of the call's time.
     """
     if attempt >= policy.max_attempts or not _may_pass(error):
         return None
     if isinstance(error, Overloaded) and error.retry_after_s is not None:
-        return error.retry_after_s
-    return jitter * min(policy.cap_s, policy.base_s * 2.0 ** (attempt - 1))
+        delay_s = error.retry_after_s
+    else:
+        delay_s = jitter * min(policy.cap_s, policy.base_s * 2.0 ** (attempt - 1))
+    return delay_s if delay_s < left_s else None
 
 
 def _may_pass(error: InferenceError) -> bool:
     match error:
         case Overloaded() | StreamCut():
             return True
+        case CallTimeout():
+            # Connecting has its own, short limit; any other has used up what the call had.
+            return error.limit == "connect_timeout_s"
         case ServerError():
             return error.status is not None and error.status >= 500
         case _:
             return False
 
 
-class Retrying:
+class Retrying(Wrapper):
     """A backend behind a retry policy.
 
     Args:
         backend: Asked once per attempt.
         policy: The limits.
+        timeout_s: Longest that a call may take with all its attempts and the waits between, unless
+            it has a shorter limit of its own.
         randomness: Draws the jitter.
-        tracer: Sees every wait, and what it is for.
+        tracer: Sees every wait, and what it is for; the time is its clock's.
     """
 
     def __init__(
@@ -74,28 +91,47 @@ class Retrying:
         backend: Backend,
         *,
         policy: RetryPolicy,
+        timeout_s: float = math.inf,
         randomness: random.Random,
         tracer: Tracer,
     ) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._policy = policy
+        self._timeout_s = timeout_s
         self._randomness = randomness
         self._tracer = tracer
 
     async def chat(self, request: ChatRequest) -> Completion:
-        """One reply, whole; raises the last attempt's error."""
+        """One reply, whole; see `Backend.chat`. Whoever has heard a part of one hears no other."""
+        if request.on_text is None:
+            return await self.around(request, self._backend.chat)
+        listener = _Listener(request.on_text)
+        heard = replace(request, on_text=listener)
+        return await self._insist(heard, self._backend.chat, may_repeat=lambda: not listener.told)
+
+    async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
+        """Asks until there is an answer or no hope of one; raises the last attempt's error."""
+        return await self._insist(request, ask, may_repeat=lambda: True)
+
+    async def _insist(
+        self, request: R, ask: Callable[[R], Awaitable[T]], *, may_repeat: Callable[[], bool]
+    ) -> T:
+        timeout_s = min(self._timeout_s, request.timeout_s or math.inf)
+        started_ns = self._tracer.now_ns()
         attempt = 1
         while True:
             try:
-                return await self._backend.chat(request)
+                return await ask(request)
             except InferenceError as error:
+                left_s = timeout_s - (self._tracer.now_ns() - started_ns) / 1e9
                 delay_s = retry_delay_s(
                     error,
                     attempt=attempt,
                     policy=self._policy,
                     jitter=self._randomness.random(),
+                    left_s=left_s,
                 )
-                if delay_s is None:
+                if delay_s is None or not may_repeat():
                     raise
                 self._tracer.instant(
                     "retry",
@@ -107,7 +143,17 @@ class Retrying:
                 )
             await asyncio.sleep(delay_s)
             attempt += 1
+            if left_s < math.inf:
+                request = replace(request, timeout_s=left_s - delay_s)
 
-    async def aclose(self) -> None:
-        """Closes the backend."""
-        await self._backend.aclose()
+
+class _Listener:
+    """Passes on the pieces of an answer, and knows whether there were any."""
+
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        self._on_text = on_text
+        self.told = False
+
+    def __call__(self, text: str) -> None:
+        self.told = True
+        self._on_text(text)

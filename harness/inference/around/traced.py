@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from harness.inference.backend import Backend
-from harness.inference.completion import Completion
-from harness.inference.request import ChatRequest
+from harness.inference.completion import Completion, Embeddings, Usage
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.trace import Instant, Record, Span, SpanRecord, Tracer
 
 
@@ -45,9 +45,32 @@ class Traced:
             tracer.later(partial(_told, completion, span))
         return completion
 
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """One vector per text; see `Backend.embed`."""
+        with self._span("embed", request, texts=len(request.texts)) as span:
+            embeddings = await self._backend.embed(request)
+            span.set(model_id=embeddings.model_id, input_tokens=embeddings.input_tokens)
+        return embeddings
+
+    async def count_tokens(self, request: CountRequest) -> int:
+        """How many tokens a prompt is; see `Backend.count_tokens`."""
+        with self._span("count tokens", request) as span:
+            count = await self._backend.count_tokens(request)
+            span.set(tokens=count)
+        return count
+
     async def aclose(self) -> None:
         """Closes the backend."""
         await self._backend.aclose()
+
+    def _span(self, name: str, request: EmbedRequest | CountRequest, **attributes: object) -> Span:
+        return self._tracer.span(
+            name,
+            track=f"model {request.model}",
+            model=request.model,
+            role=request.role,
+            **attributes,
+        )
 
 
 def _as_text(request: ChatRequest) -> str:
@@ -73,11 +96,31 @@ def _told(completion: Completion, span: Span) -> Iterator[Record]:
         span.set(itl_mean_ns=completion.itl.mean_ns, itl_p95_ns=completion.itl.p95_ns)
     if completion.cost_usd is not None:
         span.set(cost_usd=completion.cost_usd)
+    if completion.structured is not None:
+        span.set(schema=completion.structured)
+    if completion.dropped:
+        span.set(dropped=completion.dropped)
+    if completion.from_cache:
+        # What it once took was told of the call that took it.
+        span.set(from_cache=True)
+    elif completion.usage is not None:
+        span.set(**_counts(completion.usage))
     span.set(
         model_id=completion.model_id,
-        input_tokens=completion.usage.input_tokens,
-        cached_tokens=completion.usage.cached_tokens,
-        output_tokens=completion.usage.output_tokens,
         finish_reason=completion.finish_reason,
         reply_sha256=span.tracer.content(completion.text),
     )
+
+
+def _counts(usage: Usage) -> dict[str, int | None]:
+    counts = {
+        "input_tokens": usage.input_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+    }
+    more = {
+        "reasoning_tokens": usage.reasoning_tokens,
+        "draft_tokens": usage.draft_tokens,
+        "accepted_tokens": usage.accepted_tokens,
+    }
+    return counts | {name: count for name, count in more.items() if count is not None}

@@ -20,11 +20,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from harness.errors import ModelFileInvalid, ServerError
-from harness.inference.completion import Completion
+from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
-from harness.inference.request import ChatRequest
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.to_its_end import to_its_end
 from harness.inference.wire.openai import OpenAIWire
+from harness.inference.wire.profiles import PROFILES
 from harness.trace import Clock, monotonic
 
 _UNDER_WAY = re.compile(r"^llamacpp:requests_(processing|deferred) [1-9]", re.MULTILINE)
@@ -97,7 +98,7 @@ class EmbeddedLlamaCpp:
                 "url": f"{self._server.listening_address}/v1",
             }
         )
-        self._wire = OpenAIWire(served, clock=self._clock)
+        self._wire = OpenAIWire(served, profile=PROFILES["llamacpp"], clock=self._clock)
 
     async def unload(self) -> None:
         """Gives the memory back; a call that is under way is cut off."""
@@ -110,13 +111,24 @@ class EmbeddedLlamaCpp:
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
-        if self._wire is None:
-            raise ServerError("the model is not loaded; load it first", endpoint=self._endpoint.tag)
-        return await self._wire.chat(request)
+        return await self._loaded().chat(request)
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """One vector per text; see `Backend.embed`. Needs an endpoint with `embeddings`."""
+        return await self._loaded().embed(request)
+
+    async def count_tokens(self, request: CountRequest) -> int:
+        """How many tokens a prompt is; see `Backend.count_tokens`."""
+        return await self._loaded().count_tokens(request)
 
     async def aclose(self) -> None:
         """Unloads the model."""
         await self.unload()
+
+    def _loaded(self) -> OpenAIWire:
+        if self._wire is None:
+            raise ServerError("the model is not loaded; load it first", endpoint=self._endpoint.tag)
+        return self._wire
 
     def _start(self) -> None:
         self._server = _start_server(self._endpoint)
@@ -157,6 +169,7 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
     # can be cancelled. The default is 2048; it computes 512 at a time (`n_ubatch`) anyway.
     params.n_batch = 512
     params.endpoint_metrics = True
+    params.embedding = endpoint.embeddings
     params.verbosity = -1
     server = xllamacpp.Server(params)
     # The engine's loop starts in a thread of its own, after the constructor has returned. Told to

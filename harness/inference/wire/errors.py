@@ -113,11 +113,11 @@ def _read(body: bytes) -> _Complaint:
         return _Complaint(message=str(value)[:500])
     inner = value.get("error") or value
     if not isinstance(inner, dict):
-        return _Complaint(message=str(inner)[:500])
+        return _Complaint(message=str(inner)[:500], kind=str(value.get("error_type", "")))
     return _Complaint(
         message=str(inner.get("message") or inner.get("detail") or "")[:500],
         kind=f"{inner.get('type', '')} {inner.get('code', '')}",
-        status=_whole(inner.get("code")),
+        status=_whole(inner.get("code")) or _whole(inner.get("http_status_code")),
         prompt_tokens=_whole(inner.get("n_prompt_tokens")),
         context_tokens=_whole(inner.get("n_ctx")),
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from harness.inference.request import ChatRequest
 
 
-def wire_fields(request: ChatRequest, model_id: str) -> dict[str, object]:
-    """The fields of a streamed chat call.
+def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> dict[str, object]:
+    """The fields of a chat call, its schema apart: every server has its own place for that.
 
     What was not asked for is left out: some servers refuse fields they do not know.
     """
@@ -15,19 +15,17 @@ def wire_fields(request: ChatRequest, model_id: str) -> dict[str, object]:
         "messages": [{"role": m.role, "content": m.content} for m in request.messages],
         "max_tokens": request.max_output_tokens,
         "temperature": request.temperature,
-        "stream": True,
-        "stream_options": {"include_usage": True},
     }
+    if stream:
+        fields["stream"] = True
+        fields["stream_options"] = {"include_usage": True}
     if request.frequency_penalty:
         fields["frequency_penalty"] = request.frequency_penalty
     if request.seed is not None:
         fields["seed"] = request.seed
     if request.stop:
         fields["stop"] = list(request.stop)
-    if request.reply_schema is not None:
-        # The nested form: llama-server accepts a flat "schema" too, and silently ignores it.
-        fields["response_format"] = {
-            "type": "json_schema",
-            "json_schema": {"name": "reply", "schema": request.reply_schema, "strict": True},
-        }
+    if request.top_logprobs is not None:
+        fields["logprobs"] = True
+        fields["top_logprobs"] = request.top_logprobs
     return fields

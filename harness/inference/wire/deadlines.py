@@ -1,0 +1,80 @@
+"""The time limits of one call, each of which names itself when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from harness.errors import CallTimeout, TimeLimit
+from harness.inference.endpoint import Endpoint
+
+_MEANINGS: dict[TimeLimit, str] = {
+    "connect_timeout_s": "no connection",
+    "first_token_timeout_s": "nothing of the reply",
+    "between_tokens_timeout_s": "the reply began, and then nothing more came",
+    "timeout_s": "no whole reply",
+}
+
+
+class Deadlines:
+    """The block in which a call has to come to its end.
+
+    At its start the first token is awaited, if it is to have a time of its own; from the first
+    `token_arrived` on, the next one.
+
+    Args:
+        endpoint: Sets the limits.
+        timeout_s: The call's own limit for the whole of it, where that is shorter.
+
+    Raises:
+        CallTimeout: On leaving the block: one of them was over, and it says which.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, timeout_s: float | None = None) -> None:
+        self._endpoint = endpoint
+        self._total_s = min(endpoint.timeout_s, timeout_s or endpoint.timeout_s)
+        self._next: TimeLimit = "timeout_s"
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time() + self._total_s
+        self._timeout = asyncio.timeout_at(self._last)
+        await self._timeout.__aenter__()
+        self._await_next("first_token_timeout_s", self._endpoint.first_token_timeout_s)
+        return self
+
+    def token_arrived(self) -> None:
+        """Something of the reply is here; from now on the next of it is awaited."""
+        self._await_next("between_tokens_timeout_s", self._endpoint.between_tokens_timeout_s)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            raise timed_out(self._next, self._endpoint, total_s=self._total_s) from error
+
+    def _await_next(self, limit: TimeLimit, seconds: float | None) -> None:
+        at = self._last if seconds is None else self._loop.time() + seconds
+        self._next = limit if at < self._last else "timeout_s"
+        if not self._timeout.expired():
+            self._timeout.reschedule(min(at, self._last))
+
+
+def timed_out(limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None) -> CallTimeout:
+    """The error that says which limit of an endpoint was over.
+
+    Args:
+        limit: Which.
+        endpoint: Has it.
+        total_s: What was left for the whole call, where that was less than the endpoint's.
+    """
+    seconds = total_s if limit == "timeout_s" and total_s is not None else getattr(endpoint, limit)
+    return CallTimeout(
+        f"{_MEANINGS[limit]} within {limit} = {seconds:g} s", endpoint=endpoint.tag, limit=limit
+    )

@@ -1,0 +1,179 @@
+"""The servers that speak OpenAI's chat protocol: a row each.
+
+To add one, write its row, its name in `endpoint.WireName`, and its dialect in the contract tests.
+The sources of every entry are the servers' own code and documentation, by the versions named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.inference.endpoint import WireName
+from harness.inference.message import Message
+from harness.inference.wire.profile import (
+    ALWAYS,
+    ContextReport,
+    Fields,
+    LoadControl,
+    Offer,
+    Profile,
+    TokenCounting,
+    nested_schema,
+    raw_schema,
+    schema_as_text,
+    schema_as_value,
+)
+
+
+def _as_wire(messages: tuple[Message, ...]) -> list[dict[str, str]]:
+    return [{"role": m.role, "content": m.content} for m in messages]
+
+
+def _conversation(model_id: str, messages: tuple[Message, ...]) -> Fields:
+    return {"model": model_id, "messages": _as_wire(messages)}
+
+
+def _key(name: str) -> Any:  # noqa: ANN401 - a reader of JSON
+    return lambda reply: int(reply[name])
+
+
+_VLLM = Profile(
+    # 0.32
+    title="vLLM",
+    schema=nested_schema,
+    cached_tokens=Offer(given=False, switch="--enable-prompt-tokens-details"),
+    timings=Offer(given=False, switch="--enable-per-request-metrics"),
+    counting=TokenCounting(path="/tokenize", body=_conversation, count=_key("count")),
+    embeds=Offer(given=False, switch="a model that embeds, or --convert embed"),
+    context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
+    load_control=LoadControl(
+        load="/wake_up",
+        unload="/sleep?level=1",
+        needs="--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment",
+    ),
+    metrics="/metrics",
+)
+
+PROFILES: Mapping[WireName, Profile] = {
+    "openai": Profile(
+        title="any OpenAI-compatible server",
+        schema=nested_schema,
+        counts_usage=False,
+        embeds=ALWAYS,
+        health=None,
+    ),
+    "llamacpp": Profile(
+        # b11434; router mode, which is llama-server started without a model, included
+        title="llama-server",
+        schema=nested_schema,
+        cached_tokens=ALWAYS,
+        timings=ALWAYS,
+        counting=TokenCounting(
+            path="/v1/chat/completions/input_tokens",
+            body=_conversation,
+            count=_key("input_tokens"),
+        ),
+        embeds=Offer(given=False, switch="--embeddings"),
+        context=ContextReport(path="/props", keys=("default_generation_settings", "n_ctx")),
+        load_control=LoadControl(
+            load="/models/load",
+            unload="/models/unload",
+            needs="router mode: start it without a model",
+        ),
+        metrics="/metrics",
+        metrics_switch="--metrics",
+    ),
+    "vllm": _VLLM,
+    "sglang": Profile(
+        # 0.5.23. `/health` generates a token.
+        title="SGLang",
+        schema=nested_schema,
+        cached_tokens=Offer(given=False, switch="--enable-cache-report"),
+        embeds=Offer(given=False, switch="--is-embedding"),
+        context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
+        load_control=LoadControl(
+            load="/resume_memory_occupation",
+            unload="/release_memory_occupation",
+            needs="--enable-memory-saver",
+        ),
+        metrics="/metrics",
+        metrics_switch="--enable-metrics",
+        health="/model_info",
+    ),
+    "tgi": Profile(
+        # 3.3.7. Its timing headers come only with replies that are not streamed.
+        title="Text Generation Inference",
+        schema=schema_as_value,
+        timings=Offer(given=False, switch="stream = false"),
+        counting=TokenCounting(
+            path="/chat_tokenize",
+            body=_conversation,
+            count=lambda reply: len(_dig(reply, "tokenize_response")),
+        ),
+        context=ContextReport(path="/info", keys=("max_total_tokens",)),
+        metrics="/metrics",
+    ),
+    "tensorrt-llm": Profile(
+        # trtllm-serve. It refuses every field that it does not know.
+        title="TensorRT-LLM",
+        schema=nested_schema,
+        cached_tokens=ALWAYS,
+        load_control=LoadControl(
+            load="/resume_memory", unload="/release_memory", needs="--enable_sleep_mode"
+        ),
+        metrics="/prometheus/metrics",
+        metrics_switch="return_perf_metrics: true",
+    ),
+    "tabbyapi": Profile(
+        title="TabbyAPI (ExLlama)",
+        schema=raw_schema,
+        timings=ALWAYS,
+        counting=TokenCounting(
+            path="/v1/token/encode",
+            body=lambda _model_id, messages: {"text": _as_wire(messages)},
+            count=_key("length"),
+        ),
+        embeds=Offer(given=False, switch="embedding_model_name"),
+        context=ContextReport(path="/v1/model", keys=("parameters", "max_seq_len")),
+        load_control=LoadControl(
+            load="/v1/model/load", unload="/v1/model/unload", needs="the admin key"
+        ),
+    ),
+    "mlc": Profile(
+        title="MLC LLM",
+        schema=schema_as_text,
+        embeds=Offer(given=False, switch="--embedding-model"),
+        metrics=None,
+        health=None,
+    ),
+    "triton-openai": Profile(
+        # Triton's OpenAI front end; log probabilities with its vLLM backend only.
+        title="Triton's OpenAI front end",
+        schema=None,
+        structured="ignored",
+        counts_usage=False,
+        logprobs=Offer(given=False, switch="the vLLM backend"),
+        embeds=ALWAYS,
+        load_control=LoadControl(
+            load="/v1/models/{model}/load",
+            unload="/v1/models/{model}/unload",
+            needs="--model-control-mode=explicit",
+        ),
+        health="/health/ready",
+    ),
+    "lmstudio": Profile(
+        title="LM Studio",
+        schema=nested_schema,
+        embeds=ALWAYS,
+        context=ContextReport(path="/api/v0/models", keys=("data", "loaded_context_length")),
+        health=None,
+    ),
+    # Both start a container for the first call: a worker that runs vLLM, unless it was changed.
+    "runpod": Profile(title="RunPod", schema=nested_schema, health=None),
+    "modal": Profile(title="Modal", schema=nested_schema, counts_usage=False, health=None),
+}
+
+
+def _dig(reply: Any, name: str) -> Any:  # noqa: ANN401 - JSON
+    return reply[name]
