@@ -1,0 +1,183 @@
+"""What all emulated model servers share: an HTTP/1.1 server on the loopback interface.
+
+An emulated server answers by what it is asked, in its server's own words, and plays one scenario
+(`SCENARIOS`). What it says is from that server's code and documentation, by the version its module
+names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+SCENARIOS = (
+    "reply",  # answers as it should
+    "overflow",  # the prompt is longer than the context
+    "unknown model",  # it does not serve the model that is asked for
+    "overload",  # it is full, or still loading
+    "cut stream",  # the connection ends in the middle of a reply
+    "unended stream",  # the reply ends as HTTP wants it, without the protocol's own end
+    "late error",  # an error in the middle of a stream
+    "garbage",  # what comes is not the protocol
+    "silent",  # it takes the request, and sends nothing
+    "stalled",  # it sends the beginning of a reply, and then nothing
+    "endless",  # it generates until the client hangs up
+    "empty",  # a proper reply without a word
+    "length",  # the token limit cuts the reply
+    "thinking",  # it thinks aloud first
+)
+
+TEXT = ("Kraków – ", "naïve ", "façade", ":\u2028", "🦉 ", "done.")
+"""The pieces of what is answered: not ASCII, and with a line separator that is none in JSON."""
+JSON_TEXT = ('{"city": "Krak', 'ów", "owls": 3}')
+"""The pieces of what is answered where a schema is enforced."""
+THOUGHT = ("Let me ", "think.")
+"""The pieces of what is thought."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request as it arrived."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    """By lower-case name."""
+    body: Any
+    """Its JSON; None for none."""
+
+
+class Gone(Exception):  # noqa: N818 - an event, not an error
+    """The client has hung up, or the connection was dropped on purpose."""
+
+
+class Answer:
+    """The way back to the client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def json(
+        self, body: object, *, status: int = 200, headers: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """A whole reply."""
+        data = json.dumps(body, ensure_ascii=False).encode()
+        await self.start("application/json", status=status, headers=headers)
+        await self.send(data)
+        await self.end()
+
+    async def start(
+        self,
+        content_type: str,
+        *,
+        status: int = 200,
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """The head of a reply that is then sent in pieces."""
+        fields = (("content-type", content_type), *headers, ("transfer-encoding", "chunked"))
+        lines = [f"HTTP/1.1 {status} Emulated", *(f"{name}: {value}" for name, value in fields)]
+        self._writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        await self._drain()
+
+    async def send(self, data: bytes) -> None:
+        """A piece, as one HTTP chunk."""
+        self._writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+        await self._drain()
+
+    async def end(self) -> None:
+        """The proper end of the body."""
+        self._writer.write(b"0\r\n\r\n")
+        await self._drain()
+
+    async def hold(self) -> None:
+        """Sends nothing until the client hangs up."""
+        await self._reader.read()
+        raise Gone
+
+    def drop(self) -> None:
+        """Ends the connection at once, with a reset."""
+        raw = self._writer.get_extra_info("socket")
+        # Lingering for no time at all sends RST instead of FIN.
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+        raise Gone
+
+    async def _drain(self) -> None:
+        try:
+            await self._writer.drain()
+        except ConnectionError as error:
+            raise Gone from error
+        if self._writer.is_closing() or self._reader.at_eof():
+            raise Gone
+
+
+@dataclass
+class Emulated:
+    """A server; an `async with` block is its lifetime.
+
+    Subclasses say in `respond` what is answered.
+    """
+
+    scenario: str = "reply"
+    asked: list[Asked] = field(default_factory=list)
+    """Every request, in order."""
+    open_connections: int = 0
+
+    async def __aenter__(self) -> Self:
+        assert self.scenario in SCENARIOS, self.scenario
+        self.hung_up = asyncio.Event()
+        """A client has closed a connection in the middle of a reply."""
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        self.root = f"http://127.0.0.1:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for handler in self._handlers:
+            handler.cancel()
+        await asyncio.gather(*self._handlers, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def respond(self, asked: Asked, answer: Answer) -> None:
+        """Answers one request."""
+        raise NotImplementedError
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._handlers.add(task)
+        self.open_connections += 1
+        try:
+            while (asked := await _read(reader)) is not None:
+                self.asked.append(asked)
+                await self.respond(asked, Answer(reader, writer))
+        except Gone:
+            self.hung_up.set()
+        except (asyncio.CancelledError, ConnectionError):
+            pass  # The block is over, or the client has gone: either way there is no one to serve.
+        finally:
+            self._handlers.discard(task)
+            writer.close()
+            self.open_connections -= 1
+
+
+async def _read(reader: asyncio.StreamReader) -> Asked | None:
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except asyncio.IncompleteReadError:
+        return None
+    request_line, *lines = head.split("\r\n")
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    method, path, _ = request_line.split()
+    return Asked(method, path, headers, json.loads(body) if body else None)
