@@ -32,7 +32,7 @@ SCENARIOS = (
     "thinking",  # it thinks aloud first
 )
 
-TEXT = ("Kraków – ", "naïve ", "façade", ":\u2028", "🦉 ", "done.")
+TEXT = ("Kraków — ", "naïve ", "façade", ":\u2028", "🦉 ", "done.")
 """The pieces of what is answered: not ASCII, and with a line separator that is none in JSON."""
 JSON_TEXT = ('{"city": "Krak', 'ów", "owls": 3}')
 """The pieces of what is answered where a schema is enforced."""
@@ -52,7 +52,7 @@ class Asked:
     """Its JSON; None for none."""
 
 
-class Gone(Exception):  # noqa: N818 - an event, not an error
+class Gone(Exception):
     """The client has hung up, or the connection was dropped on purpose."""
 
 
