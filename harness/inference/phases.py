@@ -51,7 +51,7 @@ def call_phases(
     decoding: PhaseSource = "measured"
     if first_token_ns is not None:
         first_ns = first_token_ns
-    elif known.decode_ns is not None:
+    elif came_whole and known.decode_ns is not None:
         first_ns, decoding = max(sent_ns, done_ns - known.decode_ns), "reported"
     elif came_whole:
         told_ns = (known.queue_ns or 0) + (known.load_ns or 0) + (known.prefill_ns or 0)

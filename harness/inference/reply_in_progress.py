@@ -93,7 +93,7 @@ class ReplyInProgress:
             reported=reported,
             came_whole=self._came_whole,
         )
-        if first_token_ns is None and reported and reported.decode_ns is not None:
+        if self._came_whole and reported and reported.decode_ns is not None:
             first_token_ns = max(self._sent_ns, done_ns - reported.decode_ns)
         return Completion(
             text=text,

@@ -1,15 +1,20 @@
 import pytest
 
 from harness.inference import Phase
-from harness.inference.phases import call_phases
-from harness.inference.wire.openai_reply import LlamaTimings, VllmMetrics
+from harness.inference.phases import ServerTimings, call_phases
 
 MS = 1_000_000
 
 
-def phases(first_ms, done_ms, **reported):
+def phases(first_ms, done_ms, *, came_whole=False, **reported_ms):
     first_ns = None if first_ms is None else first_ms * MS
-    return call_phases(sent_ns=1000 * MS, first_token_ns=first_ns, done_ns=done_ms * MS, **reported)
+    return call_phases(
+        sent_ns=1000 * MS,
+        first_token_ns=first_ns,
+        done_ns=done_ms * MS,
+        reported=ServerTimings(**{name: round(ms * MS) for name, ms in reported_ms.items()}),
+        came_whole=came_whole,
+    )
 
 
 def phase(name, start_ms, end_ms, source):
@@ -25,7 +30,7 @@ def phase(name, start_ms, end_ms, source):
             id="nothing: all before the first token may be prefill",
         ),
         pytest.param(
-            {"timings": LlamaTimings(prompt_ms=70)},
+            {"prefill_ns": 70},
             [
                 phase("queue", 1000, 1030, "derived"),
                 phase("prefill", 1030, 1100, "reported"),
@@ -34,12 +39,12 @@ def phase(name, start_ms, end_ms, source):
             id="llama-server: the prompt, so the rest was queueing",
         ),
         pytest.param(
-            {"timings": LlamaTimings(prompt_ms=100.5)},
+            {"prefill_ns": 100.5},
             [phase("prefill", 1000, 1100, "reported"), phase("decode", 1100, 1400, "measured")],
             id="llama-server: a prompt that took longer by its clock than by ours",
         ),
         pytest.param(
-            {"metrics": VllmMetrics(queue_time_ms=40)},
+            {"queue_ns": 40},
             [
                 phase("queue", 1000, 1040, "reported"),
                 phase("prefill", 1040, 1100, "derived"),
@@ -48,14 +53,33 @@ def phase(name, start_ms, end_ms, source):
             id="vLLM: the queue, so the rest was prefill",
         ),
         pytest.param(
-            {"metrics": VllmMetrics(queue_time_ms=101)},
+            {"queue_ns": 101},
             [phase("queue", 1000, 1100, "reported"), phase("decode", 1100, 1400, "measured")],
             id="vLLM: a queue that took longer by its clock than by ours",
         ),
         pytest.param(
-            {"metrics": VllmMetrics()},
+            {"load_ns": 30, "prefill_ns": 20, "decode_ns": 290},
+            [
+                phase("queue", 1000, 1050, "derived"),
+                phase("load", 1050, 1080, "reported"),
+                phase("prefill", 1080, 1100, "reported"),
+                phase("decode", 1100, 1400, "measured"),
+            ],
+            id="Ollama: loading and the prompt, so the rest was queueing",
+        ),
+        pytest.param(
+            {"load_ns": 200, "prefill_ns": 20},
+            [
+                phase("load", 1000, 1080, "reported"),
+                phase("prefill", 1080, 1100, "reported"),
+                phase("decode", 1100, 1400, "measured"),
+            ],
+            id="Ollama: more than there was time for by our clock",
+        ),
+        pytest.param(
+            {"decode_ns": 250},
             [phase("prefill", 1000, 1100, "derived"), phase("decode", 1100, 1400, "measured")],
-            id="vLLM: metrics without the queue",
+            id="only the decoding: we have measured that ourselves",
         ),
     ],
 )
@@ -69,3 +93,29 @@ def test_a_reply_of_one_token_has_no_decode_phase():
 
 def test_a_reply_without_tokens_was_all_prefill():
     assert phases(None, 1100) == (phase("prefill", 1000, 1100, "derived"),)
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        pytest.param(
+            {}, [phase("decode", 1000, 1400, "derived")], id="nothing: all of it may be decoding"
+        ),
+        pytest.param(
+            {"queue_ns": 40},
+            [phase("queue", 1000, 1040, "reported"), phase("decode", 1040, 1400, "derived")],
+            id="TGI: the queue",
+        ),
+        pytest.param(
+            {"prefill_ns": 60, "decode_ns": 300},
+            [
+                phase("queue", 1000, 1040, "derived"),
+                phase("prefill", 1040, 1100, "reported"),
+                phase("decode", 1100, 1400, "reported"),
+            ],
+            id="llama-server: the prompt and the reply",
+        ),
+    ],
+)
+def test_a_reply_that_came_in_one_piece_is_split_by_what_the_server_reports(reported, expected):
+    assert phases(None, 1400, came_whole=True, **reported) == tuple(expected)

@@ -25,7 +25,6 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.to_its_end import to_its_end
 from harness.inference.wire.openai import OpenAIWire
-from harness.inference.wire.profiles import PROFILES
 from harness.trace import Clock, monotonic
 
 _UNDER_WAY = re.compile(r"^llamacpp:requests_(processing|deferred) [1-9]", re.MULTILINE)
@@ -98,7 +97,7 @@ class EmbeddedLlamaCpp:
                 "url": f"{self._server.listening_address}/v1",
             }
         )
-        self._wire = OpenAIWire(served, profile=PROFILES["llamacpp"], clock=self._clock)
+        self._wire = OpenAIWire(served, clock=self._clock)
 
     async def unload(self) -> None:
         """Gives the memory back; a call that is under way is cut off."""

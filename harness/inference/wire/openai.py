@@ -36,6 +36,7 @@ from harness.inference.wire.openai_reply import (
 )
 from harness.inference.wire.openai_request import wire_fields
 from harness.inference.wire.profile import Profile
+from harness.inference.wire.profiles import PROFILES
 from harness.inference.wire.sse import event_data
 from harness.trace import Clock, monotonic
 
@@ -46,8 +47,8 @@ class OpenAIWire:
     """A server that speaks `POST <url>/chat/completions`.
 
     Args:
-        endpoint: Where it is and what its model is called there; `url` must be set.
-        profile: The server's ways.
+        endpoint: Where it is and what its model is called there; `url` must be set. Its backend
+            names the server's profile.
         api_key: Sent as a bearer token.
         clock: The caller's clock.
 
@@ -59,13 +60,12 @@ class OpenAIWire:
         self,
         endpoint: Endpoint,
         *,
-        profile: Profile,
         api_key: str | None = None,
         clock: Clock = monotonic,
     ) -> None:
         assert endpoint.url is not None
         self._endpoint = endpoint
-        self._profile = profile
+        self._profile = profile = PROFILES[endpoint.backend]
         self._clock = clock
         self._url = endpoint.url.rstrip("/")
         self._root = self._url.removesuffix("/v1")

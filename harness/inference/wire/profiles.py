@@ -55,7 +55,7 @@ _VLLM = Profile(
     metrics="/metrics",
 )
 
-PROFILES: Mapping[WireName, Profile] = {
+_ROWS: Mapping[WireName, Profile] = {
     "openai": Profile(
         title="any OpenAI-compatible server",
         schema=nested_schema,
@@ -173,6 +173,9 @@ PROFILES: Mapping[WireName, Profile] = {
     "runpod": Profile(title="RunPod", schema=nested_schema, health=None),
     "modal": Profile(title="Modal", schema=nested_schema, counts_usage=False, health=None),
 }
+
+PROFILES: Mapping[str, Profile] = dict(_ROWS.items())
+"""By `Endpoint.backend`."""
 
 
 def _dig(reply: Any, name: str) -> Any:  # noqa: ANN401 - JSON
