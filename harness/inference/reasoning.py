@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 _OPEN = "<think>"
 _CLOSE = "</think>"
@@ -18,7 +19,7 @@ class ReasoningSplitter:
 
     def __init__(self) -> None:
         self._held = ""
-        self._state: str = "undecided"
+        self._state: Literal["undecided", "reasoning", "between", "answer"] = "undecided"
 
     def feed(self, piece: str) -> tuple[str, str]:
         """What the piece adds to the reasoning, and what to the answer.
@@ -27,6 +28,8 @@ class ReasoningSplitter:
         """
         if self._state == "answer":
             return "", piece
+        if self._state == "between":
+            return "", self._begin(piece)
         self._held += piece
         if self._state == "undecided":
             start = self._held.lstrip()
@@ -37,8 +40,8 @@ class ReasoningSplitter:
             self._state, self._held = "reasoning", start[len(_OPEN) :]
         thought, closed, rest = self._held.partition(_CLOSE)
         if closed:
-            self._state, self._held = "answer", ""
-            return thought, rest.lstrip()
+            self._state, self._held = "between", ""
+            return thought, self._begin(rest)
         kept = _overlap(self._held, _CLOSE)
         thought, self._held = (
             self._held[: len(self._held) - kept],
@@ -50,6 +53,13 @@ class ReasoningSplitter:
         """What is still held back, once the reply is whole."""
         held, self._held = self._held, ""
         return (held, "") if self._state == "reasoning" else ("", held)
+
+    def _begin(self, piece: str) -> str:
+        """The blank lines between the thought and the answer belong to neither."""
+        begun = piece.lstrip()
+        if begun:
+            self._state = "answer"
+        return begun
 
     def _all_is_answer(self) -> tuple[str, str]:
         self._state, held = "answer", self._held

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Generic, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 
 from harness.errors import ReplyInvalid
-from harness.inference.completion import Completion
+from harness.inference.completion import Completion, StructuredMode
 from harness.inference.request import JsonSchema
 
 T = TypeVar("T")
+
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_UNENFORCED: dict[StructuredMode | None, str] = {
+    "advisory": ". The server does not enforce schemas; the model was only told of it",
+    "ignored": ". The server took no notice of the schema; the model was only told of it",
+}
 
 
 class ReplyType(Generic[T]):
@@ -33,12 +40,15 @@ class ReplyType(Generic[T]):
     def parse(self, completion: Completion, *, endpoint: str) -> T:
         """The reply as a value.
 
+        A model that is only told of the schema likes to put its JSON into a fence, or between two
+        sentences: that is looked through. The value itself has to be of the type, to the letter.
+
         Raises:
             ReplyInvalid: The text is not JSON of this type; if the token limit cut it, it says so.
         """
         text = completion.text
         try:
-            parsed = self._adapter.validate_json(text)
+            parsed = self._adapter.validate_json(_json_in(text))
         except ValidationError as error:
             why = (
                 "max_output_tokens cut it short; raise it"
@@ -46,12 +56,22 @@ class ReplyType(Generic[T]):
                 else "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in error.errors()[:3])
             )
             raise ReplyInvalid(
-                f"the reply does not match the type asked for: {why}. It begins: {text[:160]!r}",
+                f"the reply does not match the type asked for: {why}. It begins: {text[:160]!r}"
+                + _UNENFORCED.get(completion.structured, ""),
                 endpoint=endpoint,
                 text=text,
             ) from error
         value: T = parsed.answer if self._wrapped else parsed
         return value
+
+
+def _json_in(text: str) -> str:
+    """The object in a text: all of it, what is fenced, or from the first brace to the last."""
+    if text.lstrip().startswith("{"):
+        return text
+    fenced = _FENCED.search(text)
+    found = fenced[1] if fenced else text[text.find("{") : text.rfind("}") + 1]
+    return found or text
 
 
 def _envelope(python_type: type[Any]) -> Any:  # noqa: ANN401 - a class made here has no static type

@@ -1,5 +1,7 @@
 import asyncio
 import random
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +10,7 @@ from harness.errors import (
     CallTimeout,
     ContextOverflow,
     EndpointUnreachable,
+    InferenceError,
     ModelNotFound,
     Overloaded,
     RateLimited,
@@ -23,7 +26,7 @@ from harness.inference import (
     as_messages,
     retry_delay_s,
 )
-from harness.trace import Tracer
+from harness.trace import ManualClock, Tracer
 
 REQUEST = ChatRequest(model="m", messages=as_messages("Write."))
 POLICY = RetryPolicy(max_attempts=4, base_s=0.5, cap_s=1.5)
@@ -51,6 +54,8 @@ def delay_s(error, *, attempt=1, jitter=1.0):
         (ModelNotFound("no", endpoint="m"), False),
         (ContextOverflow("too long", endpoint="m"), False),
         (CallTimeout("300 s", endpoint="m"), False),
+        (CallTimeout("5 s", endpoint="m", limit="first_token_timeout_s"), False),
+        (CallTimeout("5 s", endpoint="m", limit="connect_timeout_s"), True),
         (ReplyInvalid("not JSON", endpoint="m", text=""), False),
     ],
     ids=lambda value: f"{type(value).__name__}: {value}" if isinstance(value, Exception) else "",
@@ -155,3 +160,85 @@ def test_waits_are_drawn_from_the_given_generator():
 
     asyncio.run(main())
     assert drawn == [random.Random(7).random()]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "expected"),
+    [
+        pytest.param(30.1, 30.0, id="there is time"),
+        pytest.param(30.0, None, id="the wait alone would use it up"),
+        pytest.param(0.0, None, id="none is left"),
+        pytest.param(-1.0, None, id="less than none"),
+    ],
+)
+def test_no_attempt_begins_when_the_calls_time_is_over(left_s, expected):
+    error = Overloaded("busy", endpoint="m", retry_after_s=30.0)
+
+    given = retry_delay_s(error, attempt=1, policy=POLICY, jitter=0.5, left_s=left_s)
+    assert given == expected
+
+
+def asked(replies, request, *, seconds_each, **how):
+    """What a backend whose attempts take so long was asked, and what the call ended in."""
+    clock = ManualClock()
+
+    def reply(_request):
+        clock.advance(ms=1000 * seconds_each)
+        return next(script)
+
+    async def main():
+        backend = ScriptedBackend(reply)
+        retrying = Retrying(
+            backend,
+            policy=AT_ONCE,
+            randomness=random.Random(7),
+            tracer=Tracer(clock=clock),
+            **how,
+        )
+        with suppress(InferenceError):
+            await retrying.chat(request)
+        return backend.requests
+
+    script = iter(replies)
+    return asyncio.run(main())
+
+
+def test_each_attempt_has_what_the_ones_before_it_have_left():
+    requests = asked([CUT, CUT, "A draft."], REQUEST, seconds_each=3, timeout_s=10)
+
+    assert [request.timeout_s for request in requests] == [None, 7.0, 4.0]
+
+
+def test_a_calls_own_limit_holds_for_all_its_attempts():
+    requests = asked([CUT] * 4, replace(REQUEST, timeout_s=5.0), seconds_each=3, timeout_s=300)
+
+    assert [request.timeout_s for request in requests] == [5.0, 2.0]
+
+
+class Breaking:
+    """Says a part of its answer, or none, and then the connection breaks."""
+
+    def __init__(self, *pieces):
+        self.pieces = pieces
+        self.attempts = 0
+
+    async def chat(self, request):
+        self.attempts += 1
+        for piece in self.pieces:
+            request.on_text(piece)
+        raise CUT
+
+
+@pytest.mark.parametrize(("pieces", "attempts"), [((), 4), (("A dr", "aft"), 1)])
+def test_who_has_heard_a_part_of_an_answer_does_not_hear_another(pieces, attempts):
+    heard = []
+    backend = Breaking(*pieces)
+
+    async def main():
+        retrying = Retrying(backend, policy=AT_ONCE, randomness=random.Random(7), tracer=Tracer())
+        with pytest.raises(StreamCut):
+            await retrying.chat(replace(REQUEST, on_text=heard.append))
+
+    asyncio.run(main())
+    assert backend.attempts == attempts
+    assert heard == list(pieces)
