@@ -13,7 +13,16 @@ from harness.version import __version__
 
 if TYPE_CHECKING:
     from harness.errors import HarnessError
-    from harness.inference import ChatRequest, Completion, Endpoint, Message, ScriptedBackend
+    from harness.inference import (
+        ChatRequest,
+        Completion,
+        CountRequest,
+        Embeddings,
+        EmbedRequest,
+        Endpoint,
+        Message,
+        ScriptedBackend,
+    )
     from harness.memory import Hit, MemoryStore, Passage
     from harness.rubric import Rubric, Verdict, load_rubric
     from harness.session import (
@@ -22,8 +31,11 @@ if TYPE_CHECKING:
         RunResult,
         Settings,
         chat,
+        count_tokens,
+        embed,
         load_settings,
         open_session,
+        open_shim,
     )
     from harness.trace import JoinedTrace, RunTrace, TraceOptions, load_run
     from harness.wiggum import Round, WiggumResult
@@ -31,6 +43,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ChatRequest",
     "Completion",
+    "CountRequest",
+    "EmbedRequest",
+    "Embeddings",
     "Endpoint",
     "HarnessError",
     "Hit",
@@ -51,15 +66,27 @@ __all__ = [
     "WiggumResult",
     "__version__",
     "chat",
+    "count_tokens",
+    "embed",
     "load_rubric",
     "load_run",
     "load_settings",
     "open_session",
+    "open_shim",
 ]
 
 _HOMES = {
     "errors": ("HarnessError",),
-    "inference": ("ChatRequest", "Completion", "Endpoint", "Message", "ScriptedBackend"),
+    "inference": (
+        "ChatRequest",
+        "Completion",
+        "CountRequest",
+        "EmbedRequest",
+        "Embeddings",
+        "Endpoint",
+        "Message",
+        "ScriptedBackend",
+    ),
     "memory": ("Hit", "MemoryStore", "Passage"),
     "rubric": ("Rubric", "Verdict", "load_rubric"),
     "session": (
@@ -68,8 +95,11 @@ _HOMES = {
         "RunResult",
         "Settings",
         "chat",
+        "count_tokens",
+        "embed",
         "load_settings",
         "open_session",
+        "open_shim",
     ),
     "trace": ("JoinedTrace", "RunTrace", "TraceOptions", "load_run"),
     "wiggum": ("Round", "WiggumResult"),

@@ -15,6 +15,7 @@ from harness.cli.exit_codes import INTERRUPTED
 from harness.version import __version__
 
 _COMMANDS = {
+    "endpoints": ("harness.cli.endpoints:endpoints", "Try out the models that can be reached."),
     "run": ("harness.cli.run:run", "Run a pipeline file."),
     "runs": ("harness.cli.runs:runs", "List the runs that ended."),
     "trace": ("harness.cli.trace:trace", "Look into a run: timeline, report, diagnosis."),

@@ -6,9 +6,10 @@ from harness.errors import ConfigurationInvalid
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.embedded import EmbeddedLlamaCpp
-from harness.inference.litellm_backend import LiteLLMBackend
+from harness.inference.managed.litellm_backend import LiteLLMBackend
+from harness.inference.wire.ollama import OllamaWire
 from harness.inference.wire.openai import OpenAIWire
-from harness.inference.wire.profiles import PROFILES
+from harness.inference.wire.triton import TritonWire
 from harness.trace import Clock
 
 
@@ -19,12 +20,15 @@ def connect(endpoint: Endpoint, *, api_key: str | None, clock: Clock) -> Backend
             return EmbeddedLlamaCpp(endpoint, clock=clock)
         case "litellm":
             return LiteLLMBackend(endpoint, api_key=api_key, clock=clock)
-        case "ollama" | "triton" | "llama-cpp-python":
+        case "ollama":
+            return OllamaWire(endpoint, api_key=api_key, clock=clock)
+        case "llama-cpp-python":
             raise ConfigurationInvalid(f"backend '{endpoint.backend}' is still to come")
+        case "triton":
+            return TritonWire(endpoint, api_key=api_key, clock=clock)
         case "scripted":
             raise ConfigurationInvalid(
                 f"endpoint '{endpoint.tag}' is scripted; hand its backend over in Python"
             )
         case _:
-            profile = PROFILES[endpoint.backend]
-            return OpenAIWire(endpoint, profile=profile, api_key=api_key, clock=clock)
+            return OpenAIWire(endpoint, api_key=api_key, clock=clock)

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from harness.errors import InvalidInput
 from harness.inference.message import Message
 
 JsonSchema = Mapping[str, object]
 
+_MOST_LOGPROBS = 20
+"""As every server that has them allows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """What is asked of which model, and how."""
+    """What is asked of which model, and how.
+
+    Raises:
+        InvalidInput: There are no messages, or a number is out of its range.
+    """
 
     model: str
     """The endpoint's tag."""
@@ -41,6 +49,15 @@ class ChatRequest:
     """Told each piece of the answer as it arrives, reasoning left out. A call that has told one is
     not tried again."""
 
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise InvalidInput("there are no messages; a call needs at least one")
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MOST_LOGPROBS:
+            raise InvalidInput(
+                f"top_logprobs is {self.top_logprobs}; it can be 0 to {_MOST_LOGPROBS}"
+            )
+        _check_time(self.timeout_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
@@ -54,6 +71,11 @@ class EmbedRequest:
     """What the vectors are for; for the trace alone."""
     timeout_s: float | None = None
     """Longest that the call may take, if less than the endpoint's."""
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise InvalidInput("there are no texts; a call to embed needs at least one")
+        _check_time(self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +91,16 @@ class CountRequest:
     timeout_s: float | None = None
     """Longest that the call may take, if less than the endpoint's."""
 
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise InvalidInput("there are no messages; a count needs at least one")
+        _check_time(self.timeout_s)
+
 
 Request = ChatRequest | EmbedRequest | CountRequest
 """Whatever can be asked of a backend."""
+
+
+def _check_time(timeout_s: float | None) -> None:
+    if timeout_s is not None and timeout_s <= 0:
+        raise InvalidInput(f"timeout_s is {timeout_s:g}; it must be more than 0")

@@ -1,6 +1,6 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
-from harness.session.chat import chat
+from harness.session.chat import chat, count_tokens, embed, open_shim
 from harness.session.pipeline import Pipeline
 from harness.session.result import RunFiles, RunResult
 from harness.session.run import Run
@@ -15,6 +15,9 @@ __all__ = [
     "Session",
     "Settings",
     "chat",
+    "count_tokens",
+    "embed",
     "load_settings",
     "open_session",
+    "open_shim",
 ]

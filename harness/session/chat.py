@@ -3,57 +3,191 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, overload
 
-from harness.inference import ChatRequest, Completion, Prompt, as_messages
+from harness.inference import (
+    ChatRequest,
+    Completion,
+    CountRequest,
+    Embeddings,
+    EmbedRequest,
+    InferenceShim,
+    Prompt,
+    ReplyType,
+    as_messages,
+)
 from harness.session.models import known_endpoints, open_models
 from harness.session.settings import Settings, load_settings
 from harness.trace import Tracer
 
+T = TypeVar("T")
 
-async def chat(
-    model: str,
-    messages: Prompt,
-    *,
-    max_output_tokens: int = 512,
-    temperature: float = 0.0,
-    seed: int | None = None,
-    stop: Sequence[str] = (),
-    settings: Settings | None = None,
-) -> Completion:
-    """Asks one model once, and leaves no trace.
 
-    The model is opened for this call and closed after it. For more than a few calls, write a
-    pipeline: its runs keep models open.
+@asynccontextmanager
+async def open_shim(
+    *models: str, settings: Settings | None = None, tracer: Tracer | None = None
+) -> AsyncIterator[InferenceShim]:
+    """The models of this directory, for many calls without a pipeline.
+
+        async with open_shim() as shim:
+            completion = await shim.chat(ChatRequest(model="qwen", messages=as_messages("Hello.")))
+
+    Nothing is loaded or connected to until it is called; what was is closed with the block.
 
     Args:
-        model: Tag of an endpoint in `harness.toml` or `HARNESS_ENDPOINTS`.
-        messages: A text, or a conversation.
-        max_output_tokens: Where the reply is cut.
-        temperature: 0 is greedy.
-        seed: Makes sampling repeatable where the server can.
-        stop: Texts that end the reply.
+        models: Tags of endpoints; what is wrong with one of them is said at once.
         settings: In place of those of the directory and the environment.
+        tracer: Sees every call, such as a `RunTrace`; nobody does when left out.
 
     Raises:
-        ConfigurationInvalid: There is no such endpoint.
-        InferenceError: There is no reply.
+        ConfigurationInvalid: The settings are not usable.
     """
     chosen = load_settings(environment=os.environ) if settings is None else settings
     async with open_models(
         known_endpoints(chosen),
         settings=chosen,
         environment=os.environ,
-        required={model},
-        tracer=Tracer(),
+        required=models,
+        tracer=Tracer() if tracer is None else tracer,
     ) as shim:
-        return await shim.chat(
-            ChatRequest(
-                model=model,
-                messages=as_messages(messages),
-                max_output_tokens=max_output_tokens,
-                temperature=temperature,
-                seed=seed,
-                stop=tuple(stop),
-            )
-        )
+        yield shim
+
+
+@overload
+async def chat(
+    model: str,
+    messages: Prompt,
+    *,
+    max_output_tokens: int = ...,
+    temperature: float = ...,
+    frequency_penalty: float = ...,
+    seed: int | None = ...,
+    stop: Sequence[str] = ...,
+    top_logprobs: int | None = ...,
+    timeout_s: float | None = ...,
+    on_text: Callable[[str], None] | None = ...,
+    settings: Settings | None = ...,
+) -> Completion: ...
+@overload
+async def chat(
+    model: str,
+    messages: Prompt,
+    *,
+    returns: type[T],
+    max_output_tokens: int = ...,
+    temperature: float = ...,
+    frequency_penalty: float = ...,
+    seed: int | None = ...,
+    stop: Sequence[str] = ...,
+    timeout_s: float | None = ...,
+    settings: Settings | None = ...,
+) -> T: ...
+# Annotated and Literal forms are types to pydantic, and not `type[T]` to the type checker.
+@overload
+async def chat(
+    model: str,
+    messages: Prompt,
+    *,
+    returns: Any,  # noqa: ANN401
+    max_output_tokens: int = ...,
+    temperature: float = ...,
+    frequency_penalty: float = ...,
+    seed: int | None = ...,
+    stop: Sequence[str] = ...,
+    timeout_s: float | None = ...,
+    settings: Settings | None = ...,
+) -> Any: ...  # noqa: ANN401
+async def chat(
+    model: str,
+    messages: Prompt,
+    *,
+    returns: Any = None,
+    max_output_tokens: int = 512,
+    temperature: float = 0.0,
+    frequency_penalty: float = 0.0,
+    seed: int | None = None,
+    stop: Sequence[str] = (),
+    top_logprobs: int | None = None,
+    timeout_s: float | None = None,
+    on_text: Callable[[str], None] | None = None,
+    settings: Settings | None = None,
+) -> Any:
+    """Asks one model once, and leaves no trace.
+
+    The model is opened for this call and closed after it. For more calls, `open_shim` keeps models
+    open, and so does the run of a pipeline.
+
+    Args:
+        model: Tag of an endpoint in `harness.toml` or `HARNESS_ENDPOINTS`.
+        messages: A text, or a conversation.
+        returns: The type to answer in: a pydantic model, a dataclass, a builtin, or any of these
+            annotated. The reply is then a value of it, and else a `Completion`.
+        max_output_tokens: Where the reply is cut.
+        temperature: 0 is greedy.
+        frequency_penalty: From 0 to 2; keeps small models from saying one thing for ever.
+        seed: Makes sampling repeatable where the server can.
+        stop: Texts that end the reply.
+        top_logprobs: Of each token, the log probability and those of so many alternatives.
+        timeout_s: Longest that it may take, if less than the endpoint's.
+        on_text: Told each piece of the answer as it arrives.
+        settings: In place of those of the directory and the environment.
+
+    Raises:
+        ConfigurationInvalid: There is no such endpoint.
+        InferenceError: There is no reply, or it is not of the type asked for.
+    """
+    reply_type: ReplyType[Any] | None = None if returns is None else ReplyType(returns)
+    request = ChatRequest(
+        model=model,
+        messages=as_messages(messages),
+        max_output_tokens=max_output_tokens,
+        temperature=temperature,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+        stop=tuple(stop),
+        reply_schema=reply_type.schema if reply_type else None,
+        top_logprobs=top_logprobs,
+        timeout_s=timeout_s,
+        on_text=on_text,
+    )
+    async with open_shim(model, settings=settings) as shim:
+        completion = await shim.chat(request)
+    return completion if reply_type is None else reply_type.parse(completion, endpoint=model)
+
+
+async def embed(
+    model: str, texts: Sequence[str], *, settings: Settings | None = None
+) -> Embeddings:
+    """Makes vectors of texts, with one model, once; see `chat`.
+
+    Args:
+        model: Tag of an endpoint whose model embeds.
+        texts: At least one.
+        settings: In place of those of the directory and the environment.
+
+    Raises:
+        ConfigurationInvalid: There is no such endpoint.
+        NotOffered: Its server does not embed.
+        InferenceError: There are no vectors.
+    """
+    async with open_shim(model, settings=settings) as shim:
+        return await shim.embed(EmbedRequest(model=model, texts=tuple(texts)))
+
+
+async def count_tokens(model: str, messages: Prompt, *, settings: Settings | None = None) -> int:
+    """How many tokens a prompt is to a model, by its own tokenizer and template; see `chat`.
+
+    Args:
+        model: Tag of an endpoint.
+        messages: A text, or a conversation.
+        settings: In place of those of the directory and the environment.
+
+    Raises:
+        ConfigurationInvalid: There is no such endpoint.
+        NotOffered: Its server does not count.
+        InferenceError: There is no count.
+    """
+    async with open_shim(model, settings=settings) as shim:
+        return await shim.count_tokens(CountRequest(model=model, messages=as_messages(messages)))

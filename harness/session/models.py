@@ -90,7 +90,7 @@ async def open_models(
             if tag in ready_made:
                 bare[tag] = ready_made[tag]
                 continue
-            api_key = _api_key(endpoint, environment)
+            api_key = api_key_of(endpoint, environment)
             bare[tag] = backend = connect(endpoint, api_key=api_key, clock=tracer.now_ns)
             if isinstance(backend, EmbeddedLlamaCpp):
                 tenants[tag] = Tenant(host=backend, need_bytes=_need_bytes(endpoint))
@@ -139,7 +139,12 @@ async def open_models(
         yield shim
 
 
-def _api_key(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
+def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
+    """The key that an endpoint names; None for one that names none.
+
+    Raises:
+        ConfigurationInvalid: The variable is not set.
+    """
     if endpoint.api_key_env is None:
         return None
     key = environment.get(endpoint.api_key_env)

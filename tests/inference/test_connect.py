@@ -4,7 +4,8 @@ import pytest
 
 from harness.errors import ConfigurationInvalid
 from harness.inference import EmbeddedLlamaCpp, Endpoint, OpenAIWire, connect
-from harness.inference.litellm_backend import LiteLLMBackend
+from harness.inference.managed.litellm_backend import LiteLLMBackend
+from harness.inference.wire.ollama import OllamaWire
 from harness.trace import monotonic
 
 URL = "http://127.0.0.1:9/v1"
@@ -16,7 +17,7 @@ URL = "http://127.0.0.1:9/v1"
         (Endpoint(tag="m", url=URL), OpenAIWire),
         (Endpoint(tag="m", url=URL, backend="vllm"), OpenAIWire),
         (Endpoint(tag="m", url=URL, backend="llamacpp"), OpenAIWire),
-        (Endpoint(tag="m", url=URL, backend="ollama"), OpenAIWire),
+        (Endpoint(tag="m", url=URL, backend="ollama"), OllamaWire),
         (Endpoint(tag="m", path=Path("missing.gguf")), EmbeddedLlamaCpp),
         (Endpoint(tag="m", backend="litellm"), LiteLLMBackend),
     ],

@@ -1,0 +1,193 @@
+"""Ollama over its own protocol.
+
+Its OpenAI-compatible one takes no notice of how long a model is to stay loaded, nor of how long a
+context it is to have, and reports no times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from pydantic import ValidationError
+
+from harness.errors import NotOffered, ServerError, StreamCut
+from harness.inference.completion import Completion, Embeddings, FinishReason
+from harness.inference.endpoint import Endpoint
+from harness.inference.refused_fields import RefusedFields
+from harness.inference.reply_in_progress import ReplyInProgress
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.wire.connection import Connection, read_to_end
+from harness.inference.wire.deadlines import Deadlines
+from harness.inference.wire.ndjson import json_lines
+from harness.inference.wire.ollama_reply import OllamaEmbeddings, OllamaLine
+from harness.inference.wire.ollama_request import (
+    chat_fields,
+    context_option,
+    keep_alive_field,
+    sampling_fields,
+)
+from harness.trace import Clock, monotonic
+
+_FINISH_REASONS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
+
+
+class OllamaWire:
+    """A server that speaks `POST <url>/api/chat`.
+
+    Args:
+        endpoint: Where it is and what its model is called there; `url` must be set, and may end in
+            the `/v1` that other protocols need.
+        api_key: Sent as a bearer token, for a proxy that wants one.
+        clock: The caller's clock.
+
+    Raises:
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, *, api_key: str | None = None, clock: Clock = monotonic
+    ) -> None:
+        assert endpoint.url is not None
+        self._endpoint = endpoint
+        self._clock = clock
+        self._root = endpoint.url.rstrip("/").removesuffix("/v1")
+        self._connection = Connection(endpoint, api_key=api_key)
+        self._refused = RefusedFields(endpoint.drop)
+
+    async def chat(self, request: ChatRequest) -> Completion:
+        """One reply, whole; see `Backend.chat`."""
+        wanted = sampling_fields(request)
+        async with Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines:
+            while True:
+                sampling, dropped = self._refused.without(wanted)
+                fields = chat_fields(request, self._endpoint, sampling)
+                try:
+                    return await self._chat(request, fields, dropped, deadlines)
+                except ServerError as error:
+                    if not self._refused.learn(error, sampling):
+                        raise
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """One vector per text; see `Backend.embed`."""
+        fields: dict[str, object] = {
+            "model": self._endpoint.model_id,
+            "input": list(request.texts),
+            "truncate": False,
+        }
+        if options := context_option(self._endpoint):
+            fields["options"] = options
+        fields |= keep_alive_field(self._endpoint)
+        async with Deadlines(self._endpoint, timeout_s=request.timeout_s):
+            body = await self._ask_to_embed(fields)
+        try:
+            reply = OllamaEmbeddings.model_validate_json(body)
+            vectors = np.array(reply.embeddings, dtype=np.float32)
+        except ValueError as error:
+            raise self._odd(body, "embeddings") from error
+        if len(vectors) != len(request.texts):
+            raise self._odd(body, f"{len(request.texts)} embeddings")
+        return Embeddings(
+            vectors=vectors,
+            input_tokens=reply.prompt_eval_count,
+            model_id=reply.model or self._endpoint.model_id,
+        )
+
+    async def count_tokens(self, request: CountRequest) -> int:
+        """Raises NotOffered; see `Backend.count_tokens`."""
+        raise NotOffered(
+            "Ollama does not count tokens; it tells how many a prompt was once it has answered it",
+            endpoint=request.model,
+        )
+
+    async def aclose(self) -> None:
+        """Closes the connections; a call that is under way is cut off."""
+        await self._connection.aclose()
+
+    async def _chat(
+        self,
+        request: ChatRequest,
+        fields: Mapping[str, object],
+        dropped: tuple[str, ...],
+        deadlines: Deadlines,
+    ) -> Completion:
+        progress = ReplyInProgress(request, clock=self._clock, arrived=deadlines.token_arrived)
+        async with self._connection.post(f"{self._root}/api/chat", fields) as response:
+            if response.status_code != 200:
+                body = await response.aread()
+                raise self._connection.refusal(response.status_code, body, response.headers)
+            lines = json_lines(response.aiter_bytes())
+            began = False
+            async for data in lines:
+                line = self._parse(data)
+                _take_in(line, progress, whole=line.done and not began)
+                began = True
+                if line.done:
+                    break
+            else:
+                raise self._connection.cut(
+                    "it ended without `done: true`, as Ollama's replies do when a model says the "
+                    "same token over and over; a frequency_penalty may keep it from that"
+                )
+            completion = self._completion(line, progress, dropped)
+            await read_to_end(lines)
+        return completion
+
+    def _parse(self, data: bytes) -> OllamaLine:
+        try:
+            line = OllamaLine.model_validate_json(data)
+        except ValidationError as error:
+            raise StreamCut(
+                f"the reply holds what is not a part of one: {data[:200]!r}",
+                endpoint=self._endpoint.tag,
+            ) from error
+        if line.error is not None:
+            raise self._connection.refusal(200, data, {})
+        return line
+
+    def _completion(
+        self, last: OllamaLine, progress: ReplyInProgress, dropped: tuple[str, ...]
+    ) -> Completion:
+        if last.done_reason in {"load", "unload"}:
+            raise ServerError(
+                f"the server did nothing but {last.done_reason} the model; are there messages?",
+                endpoint=self._endpoint.tag,
+            )
+        finish_reason = _FINISH_REASONS.get(last.done_reason or "")
+        if finish_reason is None:
+            raise self._connection.cut(f"its done_reason is {last.done_reason!r}")
+        return progress.completion(
+            finish_reason=finish_reason,
+            usage=last.usage,
+            model_id=last.model or self._endpoint.model_id,
+            reported=last.timings,
+            dropped=dropped,
+        )
+
+    async def _ask_to_embed(self, fields: Mapping[str, object]) -> bytes:
+        try:
+            return await self._connection.ask(f"{self._root}/api/embed", fields)
+        except ServerError as error:
+            if error.status not in {404, 405, 501}:
+                raise
+            raise NotOffered(
+                f"Ollama does not embed with '{self._endpoint.model_id}' ({error}); pull a model "
+                "that is made for it",
+                endpoint=self._endpoint.tag,
+            ) from error
+
+    def _odd(self, body: bytes, wanted: str) -> ServerError:
+        return ServerError(
+            f"the server was asked for {wanted} and sent something else: {body[:200]!r}",
+            endpoint=self._endpoint.tag,
+        )
+
+
+def _take_in(line: OllamaLine, progress: ReplyInProgress, *, whole: bool) -> None:
+    text, thought = line.message.content or "", line.message.thinking or ""
+    if whole:
+        # There was no first token to be seen.
+        progress.add(logprobs=line.tokens)
+        progress.add_whole(text, reasoning=thought)
+    else:
+        progress.add(text, reasoning=thought, logprobs=line.tokens)
