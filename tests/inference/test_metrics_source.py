@@ -7,6 +7,7 @@ import pytest
 import structlog
 
 from harness.inference import (
+    PROFILES,
     ChatRequest,
     EmbeddedLlamaCpp,
     Endpoint,
@@ -55,11 +56,11 @@ class Server:
 
 
 @asynccontextmanager
-async def source_of(server, *, backend="vllm", api_key=None):
+async def source_of(server, *, backend="vllm", api_key=None, path="/v1/"):
     """A source, and the address of the server that it asks."""
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    endpoint = Endpoint(tag="judge", backend=backend, url=f"http://127.0.0.1:{port}/v1/")
+    endpoint = Endpoint(tag="judge", backend=backend, url=f"http://127.0.0.1:{port}{path}")
     source = source_for(endpoint, api_key=api_key)
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -88,6 +89,14 @@ def values(readings):
     [
         ("vllm", "/metrics", b"vllm:num_requests_running 2\n", {"running": 2}),
         ("llamacpp", "/metrics", b"llamacpp:requests_processing 2\n", {"running": 2}),
+        ("sglang", "/metrics", b"sglang:num_running_reqs 2.0\n", {"running": 2}),
+        ("tgi", "/metrics", b"tgi_queue_size 2\n", {"waiting": 2}),
+        (
+            "tensorrt-llm",
+            "/prometheus/metrics",
+            b"trtllm_num_requests_running 2.0\n",
+            {"running": 2},
+        ),
         ("ollama", "/api/ps", b'{"models": []}', {"resident": 0, "resident on GPU": 0}),
     ],
 )
@@ -109,6 +118,37 @@ def test_other_servers_offer_nothing(backend):
     endpoint = Endpoint(tag="judge", backend=backend, url=url)
 
     assert metrics_source(endpoint, ScriptedBackend([])) is None
+
+
+@pytest.mark.parametrize("backend", PROFILES)
+def test_counters_that_a_profile_names_are_read(backend):
+    endpoint = Endpoint(tag="judge", backend=backend, url="http://127.0.0.1:1/v1")
+
+    source = metrics_source(endpoint, ScriptedBackend([]))
+
+    assert (source is not None) == (PROFILES[backend].metrics is not None)
+
+
+def test_a_server_that_was_never_called_is_asked_again():
+    async def main():
+        server = Server(body=b"")
+        async with source_of(server, backend="tgi") as source:
+            assert await source.read() == ()
+            server.answer = 200, b"tgi_queue_size 0\ntgi_request_input_length_sum 31\n"
+            assert values(await source.read()) == {"waiting": 0, "prompt": 31}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
+def test_ollama_may_be_named_with_its_openai_part_or_without(path):
+    async def main():
+        server = Server(body=b'{"models": []}')
+        async with source_of(server, backend="ollama", path=path) as source:
+            assert values(await source.read()) == {"resident": 0, "resident on GPU": 0}
+        assert server.paths == ["/api/ps"]
+
+    asyncio.run(main())
 
 
 def test_totals_count_from_the_first_answer():

@@ -1,22 +1,31 @@
-"""Answers as vLLM 0.32.0 and xllamacpp 2026.10.11549 gave them; see the folder `recorded`."""
+"""Answers as vLLM 0.32.0 and xllamacpp 2026.10.11549 gave them; see the folder `recorded`.
+
+Those of SGLang, TGI, TensorRT-LLM and Ollama were not recorded, but written by the names and labels
+in their code and documentation.
+"""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from harness.inference.metrics.server_metrics import (
     LLAMA_CPP,
+    SGLANG,
+    TENSORRT_LLM,
+    TGI,
+    VLLM,
     Reading,
     RunTotals,
-    llama_cpp_readings,
     ollama_readings,
     prometheus_readings,
     slot_readings,
-    vllm_readings,
 )
 
 RECORDED = Path(__file__).parent / "recorded"
+vllm_readings = partial(prometheus_readings, table=VLLM)
+llama_cpp_readings = partial(prometheus_readings, table=LLAMA_CPP)
 
 
 def values(readings):
@@ -59,6 +68,102 @@ def test_the_slots_of_llama_cpp_say_how_full_its_context_is():
     [reading] = slot_readings((RECORDED / "xllamacpp_2026.10.11549_slots.json").read_bytes())
 
     assert reading == Reading(name="KV cache", unit="share", value=(197 + 198) / 1024)
+
+
+SGLANG_TEXT = b"""\
+# HELP sglang:num_running_reqs The number of running requests.
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{engine_type="unified",model_name="qwen",pp_rank="0",tp_rank="0"} 3.0
+# HELP sglang:num_running_reqs_offline_batch The number of running low-priority requests.
+# TYPE sglang:num_running_reqs_offline_batch gauge
+sglang:num_running_reqs_offline_batch{model_name="qwen"} 7.0
+# TYPE sglang:num_queue_reqs gauge
+sglang:num_queue_reqs{engine_type="unified",model_name="qwen",pp_rank="0",tp_rank="0"} 2.0
+# TYPE sglang:token_usage gauge
+sglang:token_usage{engine_type="unified",model_name="qwen",pp_rank="0",tp_rank="0"} 0.28
+# TYPE sglang:num_retracted_reqs gauge
+sglang:num_retracted_reqs{model_name="qwen"} 0.0
+# TYPE sglang:num_retracted_requests_total counter
+sglang:num_retracted_requests_total{model_name="qwen"} 1.0
+# TYPE sglang:prompt_tokens_total counter
+sglang:prompt_tokens_total{model_name="qwen"} 2888.0
+# TYPE sglang:prompt_tokens_histogram histogram
+sglang:prompt_tokens_histogram_sum{model_name="qwen"} 2888.0
+# TYPE sglang:cached_tokens_total counter
+sglang:cached_tokens_total{cache_source="device",model_name="qwen"} 1900.0
+sglang:cached_tokens_total{cache_source="host",model_name="qwen"} 20.0
+# TYPE sglang:generation_tokens_total counter
+sglang:generation_tokens_total{model_name="qwen"} 316.0
+"""
+TGI_TEXT = b"""\
+# TYPE tgi_queue_size gauge
+tgi_queue_size 2
+# TYPE tgi_batch_current_size gauge
+tgi_batch_current_size 3
+# TYPE tgi_batch_current_max_tokens gauge
+tgi_batch_current_max_tokens 9000
+# TYPE tgi_request_input_length histogram
+tgi_request_input_length_bucket{le="40.96"} 0
+tgi_request_input_length_bucket{le="+Inf"} 4
+tgi_request_input_length_sum 2888
+tgi_request_input_length_count 4
+# TYPE tgi_request_generated_tokens histogram
+tgi_request_generated_tokens_bucket{le="+Inf"} 4
+tgi_request_generated_tokens_sum 316
+tgi_request_generated_tokens_count 4
+"""
+TENSORRT_LLM_TEXT = b"""\
+# HELP trtllm_num_requests_running Number of active requests
+# TYPE trtllm_num_requests_running gauge
+trtllm_num_requests_running{engine_type="trtllm",model_name="qwen"} 3.0
+# TYPE trtllm_num_requests_waiting gauge
+trtllm_num_requests_waiting{engine_type="trtllm",model_name="qwen"} 2.0
+# TYPE trtllm_kv_cache_utilization gauge
+trtllm_kv_cache_utilization{engine_type="trtllm",model_name="qwen"} 0.28
+# TYPE trtllm_prompt_tokens_total counter
+trtllm_prompt_tokens_total{engine_type="trtllm",model_name="qwen"} 2888.0
+# TYPE trtllm_prompt_cached_tokens_total counter
+trtllm_prompt_cached_tokens_total{engine_type="trtllm",model_name="qwen"} 1920.0
+# TYPE trtllm_prompt_cache_hit_tokens_total counter
+trtllm_prompt_cache_hit_tokens_total{cache_level="0",cache_tier="gpu",model_name="qwen"} 1920.0
+# TYPE trtllm_generation_tokens_total counter
+trtllm_generation_tokens_total{engine_type="trtllm",model_name="qwen"} 316.0
+"""
+BUSY = {"running": 3, "waiting": 2, "prompt": 2888, "generated": 316}
+CACHE = {"KV cache": 0.28, "cached prompt": 1920}
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "said"),
+    [
+        pytest.param(SGLANG, SGLANG_TEXT, {**BUSY, **CACHE, "preempted": 1}, id="SGLang"),
+        pytest.param(TGI, TGI_TEXT, BUSY, id="TGI"),
+        pytest.param(TENSORRT_LLM, TENSORRT_LLM_TEXT, {**BUSY, **CACHE}, id="TensorRT-LLM"),
+        pytest.param(
+            TENSORRT_LLM,
+            b"trtllm_num_active_requests 3.0\ntrtllm_server_queue_length 2.0\n",
+            {"running": 3, "waiting": 2},
+            id="TensorRT-LLM by another release",
+        ),
+    ],
+)
+def test_other_servers_say_the_same_by_names_of_their_own(table, text, said):
+    assert values(prometheus_readings(text, table)) == said
+
+
+@pytest.mark.parametrize("table", [SGLANG, TGI, TENSORRT_LLM], ids=["SGLang", "TGI", "TRT-LLM"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"# TYPE trtllm_request_success_total counter\n", id="kinds alone"),
+        pytest.param(b'python_info{version="3.12.3"} 1.0\n', id="its process alone"),
+    ],
+)
+def test_a_server_that_was_never_called_may_have_nothing_to_say(table, text):
+    assert prometheus_readings(text, table) == ()
+    with pytest.raises(ValueError, match="none of"):
+        prometheus_readings(text, VLLM)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +217,8 @@ def test_ollama_says_what_its_models_take():
         pytest.param(vllm_readings, b"<html>Sign in</html>", id="a page"),
         pytest.param(vllm_readings, b"\xff\xfe\x00", id="not UTF-8"),
         pytest.param(vllm_readings, b"llamacpp:requests_processing 1\n", id="another server's"),
+        pytest.param(partial(prometheus_readings, table=TGI), b"\n<html>", id="a page for TGI"),
+        pytest.param(partial(prometheus_readings, table=TGI), b'{"a": 1}', id="JSON for TGI"),
         pytest.param(llama_cpp_readings, b"llamacpp:requests_processing one\n", id="no number"),
         pytest.param(slot_readings, b"[{", id="slots cut short"),
         pytest.param(slot_readings, b'{"error": "no slots"}', id="slots of another shape"),
@@ -209,6 +316,13 @@ def test_totals_count_from_the_beginning_of_the_run(answers, prompt, cached):
     last = counted(*answers)
 
     assert (last["prompt"], last["cached prompt"]) == (prompt, cached)
+
+
+def test_a_total_that_appears_in_the_run_began_at_nothing():
+    totals = RunTotals()
+
+    assert totals.counted([], fresh=False) == ()
+    assert values(totals.counted(tokens(900, 90), fresh=False))["prompt"] == 900
 
 
 def test_the_share_of_cached_prompt_tokens_is_that_of_the_run():

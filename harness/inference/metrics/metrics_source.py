@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import httpx
 import structlog
@@ -19,13 +20,19 @@ from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.embedded import EmbeddedLlamaCpp
 from harness.inference.metrics.server_metrics import (
+    LLAMA_CPP,
+    SGLANG,
+    TENSORRT_LLM,
+    TGI,
+    VLLM,
     Reading,
     RunTotals,
-    llama_cpp_readings,
+    Table,
     ollama_readings,
+    prometheus_readings,
     slot_readings,
-    vllm_readings,
 )
+from harness.inference.wire.profiles import PROFILES
 
 _log = structlog.get_logger(__name__)
 
@@ -61,30 +68,43 @@ def metrics_source(
         # sleep, and does not tell whether its slots share one context.
         return MetricsSource(
             backend.address,
-            {"/metrics": llama_cpp_readings, "/slots": slot_readings},
+            {**_asked_for("llamacpp"), "/slots": slot_readings},
             tag=endpoint.tag,
             pause_s=_LLAMA_CPP_PAUSE_S,
         )
-    if endpoint.url is None or endpoint.backend not in _SERVERS:
+    paths = _asked_for(endpoint.backend)
+    if endpoint.url is None or not paths:
         return None
-    paths, pause_s = _SERVERS[endpoint.backend]
     root = endpoint.url.rstrip("/").removesuffix("/v1")
     return MetricsSource(
         lambda: nullcontext(root),
         paths,
         tag=endpoint.tag,
-        pause_s=pause_s,
+        pause_s=_LLAMA_CPP_PAUSE_S if endpoint.backend == "llamacpp" else 0.0,
         known=root,
         api_key=api_key,
     )
 
 
-_SERVERS: Mapping[str, tuple[Mapping[str, Parser], float]] = {
-    "vllm": ({"/metrics": vllm_readings}, 0.0),
-    "llamacpp": ({"/metrics": llama_cpp_readings}, _LLAMA_CPP_PAUSE_S),
-    "ollama": ({"/api/ps": ollama_readings}, 0.0),
+_TABLES: Mapping[str, Table] = {
+    "vllm": VLLM,
+    "llamacpp": LLAMA_CPP,
+    "sglang": SGLANG,
+    "tgi": TGI,
+    "tensorrt-llm": TENSORRT_LLM,
 }
-"""By backend: what is asked, and the least pause between two questions."""
+"""By backend: what its Prometheus text is read with."""
+
+
+def _asked_for(backend: str) -> Mapping[str, Parser]:
+    """What a kind of server is asked, and what reads the answer."""
+    if backend == "ollama":
+        return {"/api/ps": ollama_readings}
+    if backend not in _TABLES:
+        return {}
+    path = PROFILES[backend].metrics
+    assert path is not None
+    return {path: partial(prometheus_readings, table=_TABLES[backend])}
 
 
 class MetricsSource:
@@ -123,7 +143,7 @@ class MetricsSource:
             headers={"authorization": f"Bearer {api_key.strip()}"} if api_key else {},
             timeout=None,  # noqa: S113 - one for the whole read is below
             limits=httpx.Limits(keepalive_expiry=_KEEPALIVE_S),
-            # As for calls: see `OpenAIWire`.
+            # As for calls: see `Connection`.
             verify=base.scheme == "https",
             trust_env=known is not None and base.host not in _LOOPBACK,
         )

@@ -50,25 +50,72 @@ _PROMPT = Metric(name="prompt", unit="tokens", total=True)
 _CACHED = Metric(name="cached prompt", unit="tokens", total=True)
 _GENERATED = Metric(name="generated", unit="tokens", total=True)
 
-Table = tuple[tuple[str, Metric], ...]
-"""Prometheus names, and the quantity that each is, or is a part of."""
 
-VLLM: Table = (
-    ("vllm:num_requests_running", _RUNNING),
-    ("vllm:num_requests_waiting", _WAITING),
-    ("vllm:kv_cache_usage_perc", _KV_CACHE),  # 0 to 1, for all its name
-    ("vllm:num_preemptions_total", _PREEMPTIONS),
-    ("vllm:prompt_tokens_total", _PROMPT),
-    ("vllm:prompt_tokens_cached_total", _CACHED),
-    ("vllm:generation_tokens_total", _GENERATED),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What a kind of server has of them, in Prometheus text."""
+
+    rows: tuple[tuple[str, Metric], ...]
+    """Names, and the quantity that each is, or is a part of."""
+    from_the_start: bool = True
+    """Whether they are there before the server's first call."""
+
+
+VLLM = Table(
+    rows=(
+        ("vllm:num_requests_running", _RUNNING),
+        ("vllm:num_requests_waiting", _WAITING),
+        ("vllm:kv_cache_usage_perc", _KV_CACHE),  # 0 to 1, for all its name
+        ("vllm:num_preemptions_total", _PREEMPTIONS),
+        ("vllm:prompt_tokens_total", _PROMPT),
+        ("vllm:prompt_tokens_cached_total", _CACHED),
+        ("vllm:generation_tokens_total", _GENERATED),
+    ),
 )
-LLAMA_CPP: Table = (
-    ("llamacpp:requests_processing", _RUNNING),
-    ("llamacpp:requests_deferred", _WAITING),
-    ("llamacpp:prompt_tokens_total", _PROMPT),  # those that were computed, and so
-    ("llamacpp:prompt_tokens_cached_total", _PROMPT),  # these belong to them
-    ("llamacpp:prompt_tokens_cached_total", _CACHED),
-    ("llamacpp:tokens_predicted_total", _GENERATED),  # added when a reply ends
+SGLANG = Table(
+    rows=(
+        ("sglang:num_running_reqs", _RUNNING),
+        ("sglang:num_queue_reqs", _WAITING),
+        ("sglang:token_usage", _KV_CACHE),
+        ("sglang:num_retracted_requests_total", _PREEMPTIONS),
+        ("sglang:prompt_tokens_total", _PROMPT),  # as all tokens here, when a reply ends
+        ("sglang:cached_tokens_total", _CACHED),  # by where they were cached
+        ("sglang:generation_tokens_total", _GENERATED),
+    ),
+    from_the_start=False,
+)
+TGI = Table(
+    rows=(
+        ("tgi_batch_current_size", _RUNNING),
+        ("tgi_queue_size", _WAITING),
+        # It has no totals of tokens, but histograms of them per request, and these have sums.
+        ("tgi_request_input_length_sum", _PROMPT),
+        ("tgi_request_generated_tokens_sum", _GENERATED),
+    ),
+    from_the_start=False,
+)
+TENSORRT_LLM = Table(
+    rows=(
+        ("trtllm_num_requests_running", _RUNNING),
+        ("trtllm_num_active_requests", _RUNNING),  # another release's name for it
+        ("trtllm_num_requests_waiting", _WAITING),
+        ("trtllm_server_queue_length", _WAITING),  # likewise
+        ("trtllm_kv_cache_utilization", _KV_CACHE),
+        ("trtllm_prompt_tokens_total", _PROMPT),
+        ("trtllm_prompt_cached_tokens_total", _CACHED),
+        ("trtllm_generation_tokens_total", _GENERATED),
+    ),
+    from_the_start=False,
+)
+LLAMA_CPP = Table(
+    rows=(
+        ("llamacpp:requests_processing", _RUNNING),
+        ("llamacpp:requests_deferred", _WAITING),
+        ("llamacpp:prompt_tokens_total", _PROMPT),  # those that were computed, and so
+        ("llamacpp:prompt_tokens_cached_total", _PROMPT),  # these belong to them
+        ("llamacpp:prompt_tokens_cached_total", _CACHED),
+        ("llamacpp:tokens_predicted_total", _GENERATED),  # added when a reply ends
+    ),
 )
 
 _SAMPLE = re.compile(
@@ -80,34 +127,27 @@ _SAMPLE = re.compile(
     """,
     re.MULTILINE | re.VERBOSE,
 )
-
-
-def vllm_readings(body: bytes) -> tuple[Reading, ...]:
-    """From vLLM's `/metrics`; see `prometheus_readings`."""
-    return prometheus_readings(body, VLLM)
-
-
-def llama_cpp_readings(body: bytes) -> tuple[Reading, ...]:
-    """From llama.cpp's `/metrics`; see `prometheus_readings`."""
-    return prometheus_readings(body, LLAMA_CPP)
+_PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")
+"""How such a text begins."""
 
 
 def prometheus_readings(body: bytes, table: Table) -> tuple[Reading, ...]:
     """What the table names, as far as the text has it. NaN and infinities are no values.
 
     Raises:
-        ValueError: It has nothing of it, or a value is no number.
+        ValueError: It has nothing of it though it should, or is no such text, or a value is no
+            number.
     """
     text = body.decode(errors="replace")
-    names = {name for name, _ in table}
+    names = {name for name, _ in table.rows}
     samples: dict[str, list[float]] = {}
     for name, value in _SAMPLE.findall(text):
         if name in names:
             samples.setdefault(name, []).append(float(value))
-    if not samples:
+    if not samples and (table.from_the_start or not _PROMETHEUS.match(text)):
         raise ValueError(f"none of {', '.join(sorted(names))} in it")
     values: dict[Metric, list[float]] = {}
-    for name, metric in table:
+    for name, metric in table.rows:
         values.setdefault(metric, []).extend(filter(math.isfinite, samples.get(name, ())))
     return tuple(
         Reading(
@@ -180,6 +220,7 @@ class RunTotals:
     """
 
     def __init__(self) -> None:
+        self._asked = False
         self._seen: dict[str, float] = {}
         self._grown: dict[str, float] = {}
 
@@ -190,13 +231,16 @@ class RunTotals:
             readings: As the server counts.
             fresh: Whether the server has itself begun since the last ones.
         """
-        return (*(self._since(reading, fresh=fresh) for reading in readings), *self._hits())
+        since = [self._since(reading, fresh=fresh) for reading in readings]
+        self._asked = True
+        return (*since, *self._hits())
 
     def _since(self, reading: Reading, *, fresh: bool) -> Reading:
         if not reading.total:
             return reading
         name, now = reading.name, reading.value
-        seen = 0.0 if fresh else self._seen.get(name, now)
+        # Some totals appear only when there is something to count.
+        seen = 0.0 if fresh else self._seen.get(name, 0.0 if self._asked else now)
         # A total that has fallen belongs to a server that began anew.
         self._grown[name] = self._grown.get(name, 0.0) + (now - seen if now >= seen else now)
         self._seen[name] = now

@@ -1,0 +1,237 @@
+"""Triton's own generate protocol: one text in, one text out.
+
+What a model takes besides its text is its backend's business; here it is what Triton's vLLM backend
+takes. The TensorRT-LLM backend has other names for the same (`max_tokens` and `stop_words` of their
+own, `sampling_param_max_tokens`): reach such models through Triton's OpenAI front end, which is the
+backend `triton-openai`.
+
+There is no place for a reply's schema, and no report of where the time went. A stream ends as HTTP
+does, with no sign of its own; that the model was done is known from its finish reason. Servers
+before 24.12 give none, and count no tokens; those a little younger do not count the prompt's.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import orjson
+from pydantic import BaseModel, Json, ValidationError
+
+from harness.errors import NotOffered, StreamCut
+from harness.inference.completion import Completion, Embeddings, FinishReason, TokenLogprob, Usage
+from harness.inference.endpoint import Endpoint
+from harness.inference.refused_fields import RefusedFields
+from harness.inference.reply_in_progress import ReplyInProgress
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.wire.connection import Connection
+from harness.inference.wire.deadlines import Deadlines
+from harness.inference.wire.errors import error_from_reply
+from harness.inference.wire.openai_reply import finish_reason
+from harness.inference.wire.prompt_templates import TURN_FORMATS, prompt_text
+from harness.inference.wire.sse import event_data
+from harness.trace import Clock, monotonic
+
+_UNFINISHED = {"None", "abort", "error"}
+"""Finish reasons, as vLLM's backend spells them, of what is no whole reply."""
+
+
+class TritonWire:
+    """A model of a Triton server that speaks `POST <url>/v2/models/<model>/generate`.
+
+    Args:
+        endpoint: Where it is, what its model is called there (`name`, or `name/versions/2`), and
+            how that one reads a conversation; `url` and `prompt_template` must be set.
+        api_key: Sent as a bearer token, for whatever stands before the server.
+        clock: The caller's clock.
+
+    Raises:
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, *, api_key: str | None = None, clock: Clock = monotonic
+    ) -> None:
+        assert endpoint.url is not None
+        assert endpoint.prompt_template is not None
+        self._endpoint = endpoint
+        self._clock = clock
+        self._turns = TURN_FORMATS[endpoint.prompt_template]
+        model = f"{endpoint.url.rstrip('/')}/v2/models/{quote(endpoint.model_id)}"
+        self._url = f"{model}/{'generate_stream' if endpoint.stream else 'generate'}"
+        self._connection = Connection(endpoint, api_key=api_key)
+        self._refused = RefusedFields(endpoint.drop)
+
+    async def chat(self, request: ChatRequest) -> Completion:
+        """One reply, whole; see `Backend.chat`."""
+        # That a field was refused, the server does not say: only those known of can be left out.
+        sampling, dropped = self._refused.without(_sampling(request, stop=self._turns.stop))
+        fields = {
+            "text_input": prompt_text(self._turns, request.messages),
+            "parameters": _parameters(sampling, stream=self._endpoint.stream),
+        }
+        async with Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines:
+            progress = ReplyInProgress(request, clock=self._clock, arrived=deadlines.token_arrived)
+            reply = _Reply(request, progress, endpoint=self._endpoint)
+            async with self._connection.post(self._url, fields) as response:
+                if response.status_code != 200:
+                    # If generation began and failed, a stream's only event is the error.
+                    body = (await response.aread()).removeprefix(b"data:")
+                    raise self._connection.refusal(response.status_code, body, response.headers)
+                if self._endpoint.stream:
+                    async for data in event_data(response.aiter_bytes()):
+                        reply.add(data)
+                else:
+                    reply.add_whole(await response.aread())
+            return reply.completion(dropped)
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """Not offered; see `Backend.embed`."""
+        raise _not_offered("embed", endpoint=request.model)
+
+    async def count_tokens(self, request: CountRequest) -> int:
+        """Not offered; see `Backend.count_tokens`."""
+        raise _not_offered("count tokens", endpoint=request.model)
+
+    async def aclose(self) -> None:
+        """Closes the connections; a call that is under way is cut off."""
+        await self._connection.aclose()
+
+
+def _sampling(request: ChatRequest, *, stop: tuple[str, ...]) -> dict[str, object]:
+    """What is asked for, in the words of vLLM's `SamplingParams`."""
+    fields: dict[str, object] = {
+        "max_tokens": request.max_output_tokens,
+        "temperature": request.temperature,
+        "stop": [*request.stop, *stop],
+    }
+    if request.frequency_penalty:
+        fields["frequency_penalty"] = request.frequency_penalty
+    if request.seed is not None:
+        fields["seed"] = request.seed
+    if request.top_logprobs is not None:
+        fields["logprobs"] = request.top_logprobs
+    return fields
+
+
+def _parameters(sampling: dict[str, object], *, stream: bool) -> dict[str, object]:
+    return {
+        # Without it, even a stream is one piece.
+        "stream": stream,
+        "exclude_input_in_output": True,
+        "return_finish_reason": True,
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
+        "return_logprobs": "logprobs" in sampling,
+        # As one text, since a parameter of its own cannot be a list, as the stop texts are.
+        "sampling_parameters": orjson.dumps(sampling).decode(),
+    }
+
+
+class _Logprob(BaseModel):
+    logprob: float
+    decoded_token: str | None = None
+
+
+class _Output(BaseModel):
+    """One event of a stream, or a whole reply: what the model has put out since the one before."""
+
+    error: str | None = None
+    model_name: str | None = None
+    text_output: str | None = None
+    finish_reason: str | None = None
+    """`None`, in letters, as long as there is none."""
+    num_input_tokens: int | None = None
+    num_output_tokens: int | None = None
+    logprobs: Json[list[dict[str, _Logprob]] | None] | None = None
+    """By token id; the token that was chosen comes first, and then the likeliest."""
+
+
+class _Reply:
+    """What the outputs of one reply say beside its text."""
+
+    def __init__(
+        self, request: ChatRequest, progress: ReplyInProgress, *, endpoint: Endpoint
+    ) -> None:
+        self._request = request
+        self._progress = progress
+        self._endpoint = endpoint
+        self._last: _Output | None = None
+        self._output_tokens: int | None = None
+
+    def add(self, data: bytes) -> None:
+        """Takes in one event."""
+        text, logprobs = self._read(data)
+        self._progress.add(text, logprobs=logprobs)
+
+    def add_whole(self, body: bytes) -> None:
+        """Takes in a reply that was not streamed."""
+        text, logprobs = self._read(body)
+        self._progress.add(logprobs=logprobs)
+        self._progress.add_whole(text)
+
+    def completion(self, dropped: tuple[str, ...]) -> Completion:
+        """The completion, now that HTTP says that there is no more."""
+        if self._last is None:
+            raise self._cut("it ended before it began")
+        said = self._last.finish_reason
+        if said in _UNFINISHED:
+            raise self._cut(f"the server ended it unfinished, with the finish reason '{said}'")
+        return self._progress.completion(
+            finish_reason=self._reached_limit() if said is None else finish_reason(said),
+            usage=self._usage(),
+            model_id=self._last.model_name or self._endpoint.model_id,
+            dropped=dropped,
+        )
+
+    def _read(self, data: bytes) -> tuple[str, tuple[TokenLogprob, ...]]:
+        try:
+            output = _Output.model_validate_json(data)
+        except ValidationError as error:
+            raise self._cut(f"it holds what is not a part of it: {data[:200]!r}") from error
+        if output.error is not None:
+            # The status was that of the first output, when all was well.
+            raise error_from_reply(
+                200,
+                data,
+                headers={},
+                endpoint=self._endpoint.tag,
+                model_id=self._endpoint.model_id,
+            )
+        if output.text_output is None:
+            raise self._cut(f"it holds what is not a part of it: {data[:200]!r}")
+        self._last = output
+        if output.num_output_tokens is not None:
+            self._output_tokens = (self._output_tokens or 0) + output.num_output_tokens
+        alternatives = self._request.top_logprobs or 0
+        logprobs = (_token_logprob(token, alternatives) for token in output.logprobs or () if token)
+        return output.text_output, tuple(logprobs)
+
+    def _reached_limit(self) -> FinishReason:
+        """The finish reason that a server does not give."""
+        reached = (self._output_tokens or 0) >= self._request.max_output_tokens
+        return "length" if reached else "stop"
+
+    def _usage(self) -> Usage | None:
+        input_tokens = self._last.num_input_tokens if self._last else None
+        if input_tokens is None or self._output_tokens is None:
+            return None
+        return Usage(
+            input_tokens=input_tokens, output_tokens=self._output_tokens, cached_tokens=None
+        )
+
+    def _cut(self, how: str) -> StreamCut:
+        return StreamCut(f"the reply was cut off: {how}", endpoint=self._endpoint.tag)
+
+
+def _not_offered(what: str, *, endpoint: str) -> NotOffered:
+    return NotOffered(
+        f"Triton's generate protocol does not {what}; ask an endpoint of another backend",
+        endpoint=endpoint,
+    )
+
+
+def _token_logprob(tokens: dict[str, _Logprob], alternatives: int) -> TokenLogprob:
+    known = [(one.decoded_token or "", one.logprob) for one in tokens.values()]
+    likeliest = sorted(known, key=lambda one: -one[1])
+    token, logprob = known[0]
+    return TokenLogprob(token=token, logprob=logprob, top=tuple(likeliest[:alternatives]))
