@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from harness.errors import CallTimeout, InferenceError, Overloaded, ServerError, StreamCut
+from harness.inference.around.listener import Listener
 from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion
@@ -103,11 +104,10 @@ class Retrying(Wrapper):
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`. Whoever has heard a part of one hears no other."""
-        if request.on_text is None:
-            return await self.around(request, self._backend.chat)
-        listener = _Listener(request.on_text)
-        heard = replace(request, on_text=listener)
-        return await self._insist(heard, self._backend.chat, may_repeat=lambda: not listener.told)
+        listener = Listener(request)
+        return await self._insist(
+            listener.request, self._backend.chat, may_repeat=lambda: not listener.told
+        )
 
     async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
         """Asks until there is an answer or no hope of one; raises the last attempt's error."""
@@ -145,15 +145,3 @@ class Retrying(Wrapper):
             attempt += 1
             if left_s < math.inf:
                 request = replace(request, timeout_s=left_s - delay_s)
-
-
-class _Listener:
-    """Passes on the pieces of an answer, and knows whether there were any."""
-
-    def __init__(self, on_text: Callable[[str], None]) -> None:
-        self._on_text = on_text
-        self.told = False
-
-    def __call__(self, text: str) -> None:
-        self.told = True
-        self._on_text(text)

@@ -1,0 +1,145 @@
+"""Replies by the calls they answered, in one SQLite file that several processes may share.
+
+Knows neither requests nor completions: keys and texts. Grows until the file is deleted. Not for
+network drives, on which SQLite's write-ahead log does not work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from harness.errors import ConfigurationInvalid
+from harness.inference.to_its_end import to_its_end
+
+_log = structlog.get_logger(__name__)
+
+_APPLICATION_ID = int.from_bytes(b"hrnc")
+"""Tells the file from other programs' databases; `file` shows it too."""
+_VERSION = 1
+_BUSY_S = 5.0
+"""Longest wait for another process that is writing."""
+
+
+class CallCache:
+    """Texts by key. The disk is read and written in one thread, so that no call waits for another.
+
+    What goes wrong after it was opened fails no call: it is said once, and the model is asked.
+
+    Args:
+        path: The file, made if there is none; None to keep everything in memory.
+
+    Raises:
+        ConfigurationInvalid: The file cannot be opened, or is something else.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._db = _open(path)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="call cache")
+        self._has_warned = False
+
+    async def find(self, key: str) -> str | None:
+        """The text of this key; None when there is none."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._find, key)
+
+    def keep(self, key: str, text: str) -> None:
+        """Stores a text, soon: found from now on, written at the latest on closing."""
+        self._thread.submit(self._keep, key, text)
+
+    async def aclose(self) -> None:
+        """Writes what is still to be written, and closes the file."""
+        self._thread.submit(self._db.close)
+        await to_its_end(self._thread.shutdown)
+
+    def _find(self, key: str) -> str | None:
+        try:
+            row = self._db.execute("SELECT text FROM reply WHERE key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            self._warn("a reply cannot be looked up in the call cache", error)
+            return None
+        return row[0] if row else None
+
+    def _keep(self, key: str, text: str) -> None:
+        try:
+            self._db.execute("INSERT OR REPLACE INTO reply VALUES (?, ?)", (key, text))
+        except sqlite3.Error as error:
+            self._warn("a reply cannot be kept in the call cache", error)
+
+    def _warn(self, what: str, error: sqlite3.Error) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(what, path=str(self._path), error=str(error))
+
+
+def _open(path: Path | None) -> sqlite3.Connection:
+    with _translated(path):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        db = sqlite3.connect(
+            path or ":memory:",
+            timeout=_BUSY_S,
+            isolation_level=None,  # every statement is its own transaction
+            check_same_thread=False,  # opened here, used in the cache's thread alone
+        )
+    try:
+        with _translated(path):
+            _prepare(db, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
+    # Another process may be making the same file at this moment.
+    db.execute("BEGIN IMMEDIATE")
+    application_id, version, tables = (
+        db.execute(query).fetchone()[0]
+        for query in (
+            "PRAGMA application_id",
+            "PRAGMA user_version",
+            "SELECT count(*) FROM sqlite_master",
+        )
+    )
+    if application_id == 0 and tables == 0:
+        db.execute("CREATE TABLE reply (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID")
+        db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {_VERSION}")
+    elif application_id != _APPLICATION_ID:
+        raise ConfigurationInvalid(
+            "is another program's database; name another file for the call cache", path=path
+        )
+    elif version > _VERSION:
+        raise ConfigurationInvalid(
+            f"was written by a newer harness (version {version}; this one reads up to {_VERSION}); "
+            "upgrade harness, or name another file for the call cache",
+            path=path,
+        )
+    db.execute("COMMIT")
+    db.execute("PRAGMA journal_mode = WAL")
+    # The last replies may be lost when the power fails; nothing else.
+    db.execute("PRAGMA synchronous = NORMAL")
+
+
+@contextmanager
+def _translated(path: Path | None) -> Iterator[None]:
+    """What keeps the file from being opened, as this package's error."""
+    try:
+        yield
+    except (sqlite3.OperationalError, OSError) as error:
+        raise ConfigurationInvalid(
+            f"the call cache cannot be opened ({error}); name a file that can be written to",
+            path=path,
+        ) from error
+    except sqlite3.Error as error:
+        raise ConfigurationInvalid(
+            f"is no call cache, or a damaged one ({error}); delete it, or name another file",
+            path=path,
+        ) from error

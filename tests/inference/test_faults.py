@@ -1,0 +1,216 @@
+"""2,000 calls, of which three in ten meet a fault of the network or the server."""
+
+import asyncio
+import itertools
+import json
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+from servers.emulated import Answer, Asked, Emulated
+from servers.fault_proxy import BODIES, Fault, FaultProxy
+
+from harness.errors import (
+    CallTimeout,
+    InferenceError,
+    Overloaded,
+    RateLimited,
+    ServerError,
+    StreamCut,
+)
+from harness.inference import (
+    ChatRequest,
+    Endpoint,
+    Message,
+    OpenAIWire,
+    Retrying,
+    RetryPolicy,
+    Traced,
+)
+from harness.inference.around.circuit import CircuitPolicy
+from harness.inference.around.circuit_breaking import CircuitBreaking
+from harness.inference.around.limit import Limited
+from harness.trace import Tracer
+
+CALLS, WORKERS, SHARE = 2_000, 32, 0.3
+DEADLINE_S = 5.0
+SLACK_S = 1.0
+"""What a busy machine may take beyond that to notice."""
+
+FAULTS = [
+    Fault(kind="reset"),
+    Fault(kind="reset", after_bytes=700),
+    Fault(kind="cut"),
+    Fault(kind="cut", after_bytes=333),  # in the middle of a token
+    Fault(kind="stall"),
+    Fault(kind="stall", after_bytes=700),
+    Fault(kind="garbage"),
+    Fault(kind="garbage", after_bytes=700),
+    Fault(kind="no end"),
+    *(
+        Fault(kind="refuse", status=status, body=body, headers=(("retry-after", "0.01"),))
+        for status in (429, 500, 503)
+        for body in BODIES.values()
+    ),
+]
+
+
+class Echo(Emulated):
+    """Says again what it was asked, a word at a time, as vLLM would."""
+
+    async def respond(self, asked: Asked, answer: Answer) -> None:
+        head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "small"}
+        words = asked.body["messages"][0]["content"].split(" ")
+        await answer.start("text/event-stream")
+        for word in words:
+            choice = {"index": 0, "delta": {"content": f"{word} "}, "finish_reason": None}
+            await answer.send(event(head | {"choices": [choice]}))
+        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}
+        await answer.send(event(head | {"choices": [choice]}))
+        usage = {"prompt_tokens": len(words), "completion_tokens": len(words)}
+        await answer.send(event(head | {"choices": [], "usage": usage}))
+        await answer.send(b"data: [DONE]\n\n")
+        await answer.end()
+
+
+def event(value: object) -> bytes:
+    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+
+
+def prompt(number: int) -> str:
+    return f"Call {number} of many — naïve 🦉 " + " ".join(f"w{number}.{n}" for n in range(20))
+
+
+def planned(seed: int) -> dict[int, Fault]:
+    """Which request meets which fault: every fault again and again, in three of ten requests."""
+    randomness = random.Random(seed)
+    faults = itertools.cycle(FAULTS)
+    hit = (n for n in range(1, 4 * CALLS) if randomness.random() < SHARE)
+    return {number: next(faults) for number in hit}
+
+
+def open_sockets() -> int:
+    links = (fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
+    return sum(link.name.startswith("socket:") for link in links)
+
+
+async def storm(seed):
+    """What each call ended in and how long it took; what met which fault; what is left over."""
+    faults = planned(seed)
+    outcomes: dict[int, str | InferenceError] = {}
+    seconds: dict[int, float] = {}
+    numbers = iter(range(CALLS))
+    async with Echo() as server:
+        host, port = server.root.removeprefix("http://").split(":")
+        async with FaultProxy(host, int(port), faults.get) as proxy:
+            sockets_before = open_sockets()
+            backend = stack(f"{proxy.root}/v1")
+
+            async def work():
+                for number in numbers:
+                    start = time.monotonic()
+                    asked = ChatRequest(model="small", messages=(Message("user", prompt(number)),))
+                    try:
+                        outcomes[number] = (await backend.chat(asked)).text
+                    except InferenceError as error:
+                        outcomes[number] = error
+                    seconds[number] = time.monotonic() - start
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(WORKERS):
+                    group.create_task(work())
+            await backend.aclose()
+            while proxy.open_connections:  # noqa: ASYNC110 - it hears of it by and by
+                await asyncio.sleep(0.01)
+            left_over = open_sockets() - sockets_before
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            met = Counter(fault.kind for _, fault in proxy.faults)
+    return outcomes, seconds, met, left_over, [t for t in tasks if not t.done()]
+
+
+def stack(url):
+    endpoint = Endpoint(
+        tag="small",
+        url=url,
+        backend="vllm",
+        timeout_s=DEADLINE_S,
+        first_token_timeout_s=1.0,
+        between_tokens_timeout_s=1.0,
+    )
+    tracer = Tracer()
+    bare = OpenAIWire(endpoint)
+    careful = CircuitBreaking(bare, policy=CircuitPolicy(), tracer=tracer)
+    limited = Limited(careful, max_concurrency=24, tracer=tracer)
+    return Retrying(
+        Traced(limited, tracer=tracer),
+        policy=RetryPolicy(base_s=0.02),
+        timeout_s=DEADLINE_S,
+        randomness=random.Random(7),
+        tracer=tracer,
+    )
+
+
+def test_every_call_ends_in_the_right_answer_or_the_right_error_within_its_deadline():
+    outcomes, seconds, met, sockets, tasks = asyncio.run(storm(seed=7))
+
+    assert set(met) == {fault.kind for fault in FAULTS}
+    assert sum(met.values()) > SHARE * CALLS
+    errors = {n: outcome for n, outcome in outcomes.items() if not isinstance(outcome, str)}
+    # Right, to the letter: none is cut, and none is another call's.
+    answers = {n: text for n, text in outcomes.items() if isinstance(text, str)}
+    assert all(text == f"{prompt(number)} " for number, text in answers.items())
+    assert len(answers) + len(errors) == CALLS
+    # Retrying makes good nearly all of it; a stalled reply has used up a limit of its own.
+    kinds = Counter(type(error) for error in errors.values())
+    assert set(kinds) <= {CallTimeout, StreamCut, ServerError, Overloaded, RateLimited}
+    assert len(errors) < 0.1 * CALLS, kinds
+    assert max(seconds.values()) < DEADLINE_S + SLACK_S
+    assert not sockets
+    assert not tasks
+
+
+def test_without_retries_each_fault_ends_in_its_own_error():
+    async def main():
+        seen = []
+        for fault in FAULTS:
+            async with Echo() as server:
+                host, port = server.root.removeprefix("http://").split(":")
+                async with FaultProxy(host, int(port), lambda _, f=fault: f) as proxy:
+                    wire = OpenAIWire(
+                        Endpoint(
+                            tag="small",
+                            url=f"{proxy.root}/v1",
+                            backend="vllm",
+                            first_token_timeout_s=0.1,
+                            between_tokens_timeout_s=0.1,
+                        )
+                    )
+                    asked = ChatRequest(model="small", messages=(Message("user", prompt(1)),))
+                    try:
+                        await wire.chat(asked)
+                    except InferenceError as error:
+                        seen.append((fault, error))
+                    finally:
+                        await wire.aclose()
+        return seen
+
+    seen = asyncio.run(main())
+
+    assert [fault for fault, _ in seen] == FAULTS
+    for fault, error in seen:
+        assert type(error) is expected(fault), (fault, error)
+
+
+def expected(fault):
+    match fault:
+        case Fault(kind="refuse", status=429):
+            return RateLimited
+        case Fault(kind="refuse", status=503):
+            return Overloaded
+        case Fault(kind="refuse"):
+            return ServerError
+        case Fault(kind="stall"):
+            return CallTimeout
+        case _:
+            return StreamCut

@@ -1,0 +1,170 @@
+import asyncio
+
+import pytest
+
+from harness.errors import StreamCut
+from harness.inference import ChatRequest, ScriptedBackend, Traced, as_messages
+from harness.inference.around.limit import Limited
+from harness.trace import (
+    ManualClock,
+    SpanEnded,
+    SpanRecord,
+    SpanStarted,
+    Tracer,
+    calls_of,
+)
+
+
+def request(text):
+    return ChatRequest(model="m", messages=as_messages(text))
+
+
+class Held(ScriptedBackend):
+    """Answers each call when it is told to, or fails it."""
+
+    def __init__(self):
+        super().__init__(lambda request: request.messages[0].content)
+        self.begun = []
+        self._outcomes = {}
+
+    async def chat(self, request):
+        name = request.messages[0].content
+        self.begun.append(name)
+        self._outcomes[name] = asyncio.get_running_loop().create_future()
+        await self._outcomes[name]
+        return await super().chat(request)
+
+    def answer(self, name):
+        self._outcomes[name].set_result(None)
+
+    def fail(self, name):
+        self._outcomes[name].set_exception(StreamCut("it broke off", endpoint="m"))
+
+
+async def until_idle():
+    """Lets every task run until it waits for something."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def calls_to(backend, names):
+    calls = {name: asyncio.create_task(backend.chat(request(name))) for name in names}
+    await until_idle()
+    return calls
+
+
+def test_calls_beyond_the_limit_wait_and_go_in_the_order_they_came():
+    async def main():
+        held = Held()
+        limited = Limited(held, max_concurrency=2, tracer=Tracer())
+        calls = await calls_to(limited, "abcd")
+        assert held.begun == ["a", "b"]
+
+        held.answer("b")
+        await until_idle()
+        assert held.begun == ["a", "b", "c"]
+
+        # A newcomer does not slip in between the end of one call and the beginning of the next.
+        held.answer("a")
+        calls |= await calls_to(limited, "e")
+        assert held.begun == ["a", "b", "c", "d"]
+
+        held.answer("c")
+        await until_idle()
+        held.answer("d")
+        held.answer("e")
+        assert [(await call).text for call in calls.values()] == list("abcde")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+def test_a_call_gives_its_place_back_when_it(how):
+    async def main():
+        held = Held()
+        calls = await calls_to(Limited(held, max_concurrency=1, tracer=Tracer()), "ab")
+        if how == "fails":
+            held.fail("a")
+        else:
+            calls["a"].cancel()
+        await until_idle()
+
+        assert held.begun == ["a", "b"]
+        held.answer("b")
+        assert (await calls["b"]).text == "b"
+        await asyncio.wait(calls.values())
+        assert calls["a"].cancelled() or isinstance(calls["a"].exception(), StreamCut)
+
+    asyncio.run(main())
+
+
+def test_a_call_that_is_cancelled_before_its_turn_takes_no_place():
+    async def main():
+        held = Held()
+        calls = await calls_to(Limited(held, max_concurrency=1, tracer=Tracer()), "abc")
+        calls["b"].cancel()
+        await until_idle()
+        held.answer("a")
+        await until_idle()
+
+        assert held.begun == ["a", "c"]
+        held.answer("c")
+        assert (await calls["c"]).text == "c"
+
+    asyncio.run(main())
+
+
+def test_a_call_that_is_cancelled_just_as_its_turn_comes_hands_the_place_on():
+    async def main():
+        held = Held()
+        limited = Limited(held, max_concurrency=1, tracer=Tracer())
+
+        async def first():
+            await limited.chat(request("a"))
+            calls["b"].cancel()  # the place is b's now, but b has not run yet
+
+        task = asyncio.create_task(first())
+        calls = await calls_to(limited, "bc")
+        held.answer("a")
+        await task
+        await until_idle()
+
+        assert held.begun == ["a", "c"]
+        held.answer("c")
+        assert (await calls["c"]).text == "c"
+
+    asyncio.run(main())
+
+
+def test_a_wait_is_the_calls_queue_phase_and_no_wait_is_none():
+    async def main():
+        clock, records = ManualClock(), []
+        tracer = Tracer(records.append, clock=clock)
+        held = Held()
+        traced = Traced(Limited(held, max_concurrency=1, tracer=tracer), tracer=tracer)
+        calls = await calls_to(traced, "ab")
+        clock.advance(ms=250)
+        held.answer("a")
+        await calls["a"]
+        await until_idle()
+        clock.advance(ms=100)
+        held.answer("b")
+        await calls["b"]
+        return records
+
+    records = asyncio.run(main())
+    [queue] = [r for r in records if isinstance(r, SpanStarted) and r.name == "queue"]
+    assert queue.attributes == {"source": "measured", "reason": "max_concurrency = 1"}
+    first, second = calls_of(spans_in(records))
+    assert "queue" not in first.phases
+    assert second.phase_ns("queue") == 250_000_000
+
+
+def spans_in(records):
+    """Whole spans, as a journal gives them: by when they began."""
+    ended = {r.id: r for r in records if isinstance(r, SpanEnded)}
+    return [
+        SpanRecord(r.id, r.parent, r.name, r.time_ns, ended[r.id].time_ns, "ok", None, r.attributes)
+        for r in records
+        if isinstance(r, SpanStarted)
+    ]
