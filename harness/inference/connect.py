@@ -6,6 +6,7 @@ from harness.errors import ConfigurationInvalid
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.embedded import EmbeddedLlamaCpp
+from harness.inference.engines.llama_cpp_python import LlamaCppPython
 from harness.inference.managed.litellm_backend import LiteLLMBackend
 from harness.inference.wire.ollama import OllamaWire
 from harness.inference.wire.openai import OpenAIWire
@@ -23,7 +24,7 @@ def connect(endpoint: Endpoint, *, api_key: str | None, clock: Clock) -> Backend
         case "ollama":
             return OllamaWire(endpoint, api_key=api_key, clock=clock)
         case "llama-cpp-python":
-            raise ConfigurationInvalid(f"backend '{endpoint.backend}' is still to come")
+            return LlamaCppPython(endpoint, clock=clock)
         case "triton":
             return TritonWire(endpoint, api_key=api_key, clock=clock)
         case "scripted":

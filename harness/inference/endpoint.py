@@ -12,6 +12,8 @@ from typing import Literal, Self
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from harness.inference.completion import StructuredMode
+
 WireName = Literal[
     "openai",
     "llamacpp",
@@ -92,10 +94,11 @@ class Endpoint(BaseModel):
     drop: tuple[SamplingField, ...] = ()
     """Fields never to be sent, since the model or its server refuses them. Most servers say so, and
     are then asked again without."""
+    structured: StructuredMode | None = None
+    """What becomes of a reply's schema: `enforced`, `advisory` or `ignored`. Found out, with a
+    short call before the first that has one, when left out."""
     embeddings: bool = False
     """Whether a model that is loaded from a file is to embed; it does not chat then."""
-    logprobs: bool = False
-    """Whether `llama-cpp-python` keeps what log probabilities are made of; takes memory."""
     keep_alive: str | float | None = None
     """How long Ollama keeps the model loaded after a call: seconds, or a text such as "10m";
     negative for ever. None for the server's own setting."""

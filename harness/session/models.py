@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -10,25 +9,30 @@ from harness.errors import ConfigurationInvalid, HarnessError, ModelFileInvalid
 from harness.hardware import gguf_footprint, read_gguf_header
 from harness.inference import (
     Backend,
+    CallCache,
     EmbeddedLlamaCpp,
     Endpoint,
     InferenceShim,
+    LlamaCppPython,
     R,
-    Retrying,
-    RetryPolicy,
     ScriptedBackend,
     T,
-    Traced,
     Wrapper,
     connect,
     machine_memory_bytes,
     metrics_source,
+    reply_identity,
 )
-from harness.residency import KeepAliveBudget, Leased, Tenant
+from harness.residency import KeepAliveBudget, Tenant
+from harness.session.call_stack import Shared, call_stack, with_fallbacks
 from harness.session.demo_model import demo_endpoint
+from harness.session.fallback_chains import check_fallbacks
 from harness.session.sampler import Noticing, Sampled, sampling
 from harness.session.settings import Settings
 from harness.trace import Tracer
+
+CALL_CACHE = "calls.sqlite"
+"""Where calls are kept, among the runs, with `cache = "disk"`."""
 
 _SHARE_OF_MACHINE = 0.8
 """Of the machine's memory, what embedded models may take unless told otherwise."""
@@ -62,13 +66,13 @@ async def open_models(
     tracer: Tracer,
     sample_every_s: float = 0.0,
 ) -> AsyncIterator[InferenceShim]:
-    """The shim in front of these endpoints: each behind a lease, a trace and a retry policy.
+    """The shim in front of these endpoints, each behind its `call_stack`.
 
     Nothing is loaded or connected to until the first call.
 
     Args:
         endpoints: By tag.
-        settings: Holds the budget.
+        settings: Holds the budget, and whether calls are cached.
         environment: Holds the API keys that endpoints name.
         backends: Ready-made backends, by tag.
         required: Tags of the endpoints that must be usable; what is wrong with another is only
@@ -78,12 +82,15 @@ async def open_models(
             when 0.
 
     Raises:
-        ConfigurationInvalid: A required endpoint's API key is missing.
+        ConfigurationInvalid: A required endpoint's API key is missing, a fallback does not exist,
+            or the call cache cannot be opened.
         ModelFileInvalid: A required embedded model's file is missing or not a GGUF.
     """
+    check_fallbacks(endpoints)
     ready_made = backends or {}
     bare: dict[str, Backend] = {}
     tenants: dict[str, Tenant] = {}
+    identities: dict[str, str] = {}
     sampled: dict[str, Sampled] = {}
     for tag, endpoint in endpoints.items():
         try:
@@ -92,7 +99,9 @@ async def open_models(
                 continue
             api_key = api_key_of(endpoint, environment)
             bare[tag] = backend = connect(endpoint, api_key=api_key, clock=tracer.now_ns)
-            if isinstance(backend, EmbeddedLlamaCpp):
+            if settings.cache is not None:
+                identities[tag] = reply_identity(endpoint)
+            if isinstance(backend, EmbeddedLlamaCpp | LlamaCppPython):
                 tenants[tag] = Tenant(host=backend, need_bytes=_need_bytes(endpoint))
             server = _server_of(endpoint)
             if server in sampled:
@@ -110,25 +119,23 @@ async def open_models(
         capacity_bytes = settings.budget.capacity_bytes or int(machine_bytes * _SHARE_OF_MACHINE)
         budget = KeepAliveBudget(capacity_bytes=capacity_bytes, tenants=tenants, tracer=tracer)
         tracer.instant("budget", capacity_bytes=capacity_bytes, machine_bytes=machine_bytes)
-    shim = InferenceShim(
-        {
-            tag: Retrying(
-                Traced(
-                    Leased(backend, budget=budget, model=tag)
-                    if budget and tag in tenants
-                    else backend,
-                    tracer=tracer,
-                ),
-                policy=RetryPolicy(),
-                timeout_s=endpoints[tag].timeout_s,
-                randomness=random.Random(),  # noqa: S311 - jitter is no secret
-                tracer=tracer,
-            )
-            for tag, backend in bare.items()
-        }
-    )
+    cache = _open_cache(settings)
+    shared = Shared(tracer=tracer, budget=budget, cache=cache)
+    stacks = {
+        tag: call_stack(
+            backend,
+            endpoints[tag],
+            shared,
+            leased=tag in tenants,
+            identity=identities.get(tag),
+        )
+        for tag, backend in bare.items()
+    }
+    shim = InferenceShim(with_fallbacks(stacks, endpoints, tracer=tracer))
     async with AsyncExitStack() as stack:
-        # In reverse: the budget unloads what it loaded, then the backends close.
+        # In reverse: the budget unloads what it loaded, then the backends close, then the cache.
+        if cache:
+            stack.push_async_callback(cache.aclose)
         stack.push_async_callback(shim.aclose)
         if budget:
             stack.push_async_callback(budget.aclose)
@@ -156,6 +163,16 @@ def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None
     return key
 
 
+def _open_cache(settings: Settings) -> CallCache | None:
+    match settings.cache:
+        case None:
+            return None
+        case "run":
+            return CallCache(None)
+        case "disk":
+            return CallCache(settings.traces / CALL_CACHE)
+
+
 def _server_of(endpoint: Endpoint) -> str:
     """What tells servers apart: two tags may stand for models of one."""
     return f"{endpoint.backend} {endpoint.url.rstrip('/')}" if endpoint.url else endpoint.tag
@@ -166,7 +183,8 @@ def _need_bytes(endpoint: Endpoint) -> int:
     footprint = gguf_footprint(
         read_gguf_header(endpoint.path),
         context_tokens=endpoint.context_tokens,
-        slots=endpoint.slots,
+        # llama-cpp-python computes one sequence at a time.
+        slots=endpoint.slots if endpoint.backend == "embedded" else 1,
     )
     return footprint.total_bytes
 

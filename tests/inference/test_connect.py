@@ -3,9 +3,16 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ConfigurationInvalid
-from harness.inference import EmbeddedLlamaCpp, Endpoint, OpenAIWire, connect
+from harness.inference import (
+    EmbeddedLlamaCpp,
+    Endpoint,
+    LlamaCppPython,
+    OllamaWire,
+    OpenAIWire,
+    TritonWire,
+    connect,
+)
 from harness.inference.managed.litellm_backend import LiteLLMBackend
-from harness.inference.wire.ollama import OllamaWire
 from harness.trace import monotonic
 
 URL = "http://127.0.0.1:9/v1"
@@ -18,7 +25,12 @@ URL = "http://127.0.0.1:9/v1"
         (Endpoint(tag="m", url=URL, backend="vllm"), OpenAIWire),
         (Endpoint(tag="m", url=URL, backend="llamacpp"), OpenAIWire),
         (Endpoint(tag="m", url=URL, backend="ollama"), OllamaWire),
+        (Endpoint(tag="m", url=URL, backend="triton", prompt_template="chatml"), TritonWire),
         (Endpoint(tag="m", path=Path("missing.gguf")), EmbeddedLlamaCpp),
+        (
+            Endpoint(tag="m", path=Path("missing.gguf"), backend="llama-cpp-python"),
+            LlamaCppPython,
+        ),
         (Endpoint(tag="m", backend="litellm"), LiteLLMBackend),
     ],
     ids=lambda value: value.backend if isinstance(value, Endpoint) else "",

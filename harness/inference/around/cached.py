@@ -24,15 +24,7 @@ _FORMAT = 1
 
 _COMPLETION = TypeAdapter(Completion)
 
-_DECIDES = {
-    "backend",
-    "url",
-    "model_id",
-    "context_tokens",
-    "drop",
-    "logprobs",
-    "prompt_template",
-}
+_DECIDES = {"backend", "url", "model_id", "context_tokens", "drop", "prompt_template"}
 """What of an endpoint decides its replies, beside the file."""
 
 

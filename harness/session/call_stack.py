@@ -1,0 +1,95 @@
+"""What a call passes on its way to a model, from the outermost to the backend.
+
+fallback    another endpoint, when this one cannot answer
+retry       again, for what may pass
+trace       a span for each attempt
+cache       the reply of the same call, made before
+schema      what becomes of a reply's schema, found out once
+limit       so many calls at one time
+circuit     not asked while it is out of reach
+lease       the model in memory, for embedded ones
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.inference import (
+    Backend,
+    Cached,
+    CallCache,
+    CircuitBreaking,
+    CircuitPolicy,
+    Endpoint,
+    FallingBack,
+    Limited,
+    Retrying,
+    RetryPolicy,
+    SchemaKeeping,
+    Traced,
+)
+from harness.residency import KeepAliveBudget, Leased
+from harness.trace import Tracer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all endpoints of a session have in common."""
+
+    tracer: Tracer
+    """Sees every call."""
+    budget: KeepAliveBudget | None
+    """Lends embedded models; None without one."""
+    cache: CallCache | None
+    """Knows earlier calls; None when it is off."""
+
+
+def call_stack(
+    backend: Backend, endpoint: Endpoint, shared: Shared, *, leased: bool, identity: str | None
+) -> Backend:
+    """One endpoint's stack, fallback apart.
+
+    Args:
+        backend: Answers.
+        endpoint: Says what it needs.
+        shared: As above.
+        leased: Whether its model is the budget's.
+        identity: What its replies are cached by; None for never.
+    """
+    tracer = shared.tracer
+    if leased:
+        assert shared.budget is not None
+        backend = Leased(backend, budget=shared.budget, model=endpoint.tag)
+    if endpoint.url is not None:
+        backend = CircuitBreaking(backend, policy=CircuitPolicy(), tracer=tracer)
+    if endpoint.max_concurrency is not None:
+        backend = Limited(backend, max_concurrency=endpoint.max_concurrency, tracer=tracer)
+    if endpoint.backend != "scripted":
+        backend = SchemaKeeping(backend, tracer=tracer, known=endpoint.structured)
+    if shared.cache is not None and identity is not None:
+        backend = Cached(backend, cache=shared.cache, identity=identity, clock=tracer.now_ns)
+    return Retrying(
+        Traced(backend, tracer=tracer),
+        policy=RetryPolicy(),
+        timeout_s=endpoint.timeout_s,
+        randomness=random.Random(),  # noqa: S311 - jitter is no secret
+        tracer=tracer,
+    )
+
+
+def with_fallbacks(
+    stacks: Mapping[str, Backend], endpoints: Mapping[str, Endpoint], *, tracer: Tracer
+) -> dict[str, Backend]:
+    """Every stack, with those that stand in for it; they alone, so that no chain is endless."""
+    return {
+        tag: FallingBack(
+            stack,
+            others={other: stacks[other] for other in endpoints[tag].fallback},
+            tracer=tracer,
+        )
+        if endpoints[tag].fallback
+        else stack
+        for tag, stack in stacks.items()
+    }

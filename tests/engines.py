@@ -1,0 +1,74 @@
+"""Runs the tests that need more than an installation from wheels: `make test-engines`.
+
+- llama-cpp-python is built from source, for which there must be a C++ compiler.
+- vLLM is started by the script that `VLLM_START` names. It takes a port, prints the process id and
+  address of the server, and leaves it running; it is ended here.
+
+What is not there is skipped, and it is said why.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TESTS = ("tests/inference/test_contract.py", "tests/inference/test_llama_cpp_python.py")
+
+
+def main() -> int:
+    build_llama_cpp_python()
+    with vllm() as url:
+        environment = os.environ | ({"HARNESS_TEST_VLLM_URL": url} if url else {})
+        # The output of a skipped test says why it was.
+        command = [sys.executable, "-m", "pytest", "-rs", *TESTS]
+        return subprocess.run(command, env=environment, check=False).returncode
+
+
+def build_llama_cpp_python() -> None:
+    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        print("llama-cpp-python is not built: there is no C++ compiler", flush=True)
+        return
+    print("building llama-cpp-python, once (some minutes) ...", flush=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "install", "--editable", ".[llama-cpp]"], check=True)
+
+
+@contextmanager
+def vllm() -> Iterator[str | None]:
+    """A running vLLM's address; None where it cannot be started."""
+    if url := os.environ.get("HARNESS_TEST_VLLM_URL"):
+        yield url
+        return
+    script = os.environ.get("VLLM_START", "")
+    if not Path(script).is_file():
+        print(f"vLLM is not started: VLLM_START is '{script}', and no such file", flush=True)
+        yield None
+        return
+    print("starting vLLM (some minutes the first time) ...", flush=True)
+    command = ["bash", script, str(free_port())]
+    started = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    found = re.search(r"pid (\d+), (http\S+)", started.stdout)
+    if started.returncode or not found:
+        raise SystemExit(f"vLLM did not start:\n{started.stdout}")
+    try:
+        yield found[2]
+    finally:
+        os.kill(int(found[1]), signal.SIGTERM)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
