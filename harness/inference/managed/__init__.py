@@ -1,0 +1,1 @@
+"""Managed APIs: every provider that litellm knows, each with a protocol of its own."""

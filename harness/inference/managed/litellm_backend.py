@@ -1,0 +1,173 @@
+"""Managed APIs by way of litellm, imported only when an endpoint names it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, get_args
+
+import httpx
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from harness.errors import ConfigurationInvalid, NotOffered, ServerError
+from harness.inference.completion import Completion, Embeddings
+from harness.inference.endpoint import Endpoint, SamplingField
+from harness.inference.managed.litellm_errors import error_from_litellm, not_embedded
+from harness.inference.managed.litellm_library import http_call, import_litellm
+from harness.inference.managed.litellm_reply import LiteLLMReply
+from harness.inference.refused_fields import RefusedFields
+from harness.inference.reply_in_progress import ReplyInProgress
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.wire.deadlines import Deadlines
+from harness.inference.wire.openai_reply import WireUsage
+from harness.inference.wire.openai_request import wire_fields
+from harness.inference.wire.profile import nested_schema
+from harness.trace import Clock, monotonic
+
+
+class LiteLLMBackend:
+    """Any provider litellm knows; `model_id` carries its prefix, as in `anthropic/claude-…`.
+
+    A server that speaks OpenAI's protocol is better reached with `backend = "openai"`: what it
+    reports of its timings and its tokens is not translated on the way.
+
+    Args:
+        endpoint: The model, and a base address if it is not the provider's own.
+        api_key: The provider's key; litellm reads its usual variables when there is none.
+        clock: The caller's clock.
+
+    Raises:
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, *, api_key: str | None = None, clock: Clock = monotonic
+    ) -> None:
+        self._endpoint = endpoint
+        self._api_key = _checked(api_key, endpoint=endpoint.tag)
+        self._clock = clock
+        self._litellm: Any = None
+        # Some providers have no place for a schema. The model is told of it all the same, and
+        # whoever asked looks at what came.
+        self._refused = RefusedFields(
+            endpoint.drop, droppable=(*get_args(SamplingField), "response_format")
+        )
+
+    async def chat(self, request: ChatRequest) -> Completion:
+        """One reply, whole; see `Backend.chat`."""
+        await self._import()
+        wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
+        if request.reply_schema is not None:
+            wanted |= nested_schema(request.reply_schema)
+        async with Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines:
+            while True:
+                fields, dropped = self._refused.without(wanted)
+                try:
+                    return await self._chat(request, fields, dropped, deadlines)
+                except ServerError as error:
+                    if not self._refused.learn(error, fields):
+                        raise
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """One vector per text; see `Backend.embed`."""
+        await self._import()
+        fields = {"model": self._endpoint.model_id, "input": list(request.texts)}
+        async with Deadlines(self._endpoint, timeout_s=request.timeout_s), self._http_call():
+            try:
+                said = await self._litellm.aembedding(**fields, **self._means())
+            except self._litellm.openai.OpenAIError as error:
+                raise not_embedded(error, self._litellm, endpoint=self._endpoint) from error
+        try:
+            reply = _EmbeddingsReply.model_validate(said.model_dump())
+        except ValidationError as error:
+            raise self._odd(f"what is not embeddings: {error}") from error
+        rows = sorted(reply.data, key=lambda row: row.index)
+        if len(rows) != len(request.texts):
+            raise self._odd(f"{len(rows)} embeddings of {len(request.texts)} texts")
+        return Embeddings(
+            vectors=np.array([row.embedding for row in rows], dtype=np.float32),
+            input_tokens=reply.usage.prompt_tokens if reply.usage else None,
+            model_id=reply.model or self._endpoint.model_id,
+        )
+
+    async def count_tokens(self, request: CountRequest) -> int:  # noqa: ARG002 - the protocol's
+        """Always `NotOffered`: what litellm counts with is not the models' own tokenizers."""
+        raise NotOffered(
+            "litellm estimates tokens with other models' tokenizers, and an estimate is not a "
+            "count; of a call that was made, the completion's usage tells",
+            endpoint=self._endpoint.tag,
+        )
+
+    async def aclose(self) -> None:
+        """Closes the connections of this event loop, which all backends of this kind share."""
+        if self._litellm is not None:
+            await self._litellm.aclient_session.close_loop()
+
+    async def _chat(
+        self,
+        request: ChatRequest,
+        fields: Mapping[str, object],
+        dropped: tuple[str, ...],
+        deadlines: Deadlines,
+    ) -> Completion:
+        progress = ReplyInProgress(request, clock=self._clock, arrived=deadlines.token_arrived)
+        reply = LiteLLMReply(progress, endpoint=self._endpoint)
+        try:
+            async with self._http_call():
+                said = await self._litellm.acompletion(**fields, **self._means())
+                if self._endpoint.stream:
+                    await reply.read(said)
+                else:
+                    reply.add_whole(said)
+        except self._litellm.openai.OpenAIError as error:
+            raise error_from_litellm(error, self._litellm, endpoint=self._endpoint) from error
+        return reply.completion(self._litellm, dropped)
+
+    async def _import(self) -> None:
+        if self._litellm is None:
+            self._litellm = await asyncio.to_thread(import_litellm)
+
+    def _http_call(self) -> AbstractAsyncContextManager[None]:
+        return http_call(connect_timeout_s=self._endpoint.connect_timeout_s)
+
+    def _means(self) -> dict[str, object]:
+        """By what way litellm is to ask."""
+        endpoint = self._endpoint
+        return {
+            "api_base": endpoint.url,
+            "api_key": self._api_key,
+            # Retrying is ours: a hidden second attempt would be timed as part of the first.
+            "max_retries": 0,
+            # Never over before ours. Without a limit litellm has one of its own.
+            "timeout": httpx.Timeout(2 * endpoint.timeout_s, connect=endpoint.connect_timeout_s),
+        }
+
+    def _odd(self, came: str) -> ServerError:
+        return ServerError(
+            f"the provider was asked for embeddings and sent {came}", endpoint=self._endpoint.tag
+        )
+
+
+def _checked(api_key: str | None, *, endpoint: str) -> str | None:
+    # A key that was read from a file often still has its newline.
+    key = (api_key or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        # Without the key, which litellm's error would show.
+        raise ConfigurationInvalid(
+            f"the API key of endpoint '{endpoint}' holds characters that an HTTP header cannot; "
+            "only printable ASCII can"
+        )
+    return key or None
+
+
+class _Row(BaseModel):
+    index: int
+    embedding: list[float]
+
+
+class _EmbeddingsReply(BaseModel):
+    data: list[_Row]
+    model: str | None = None
+    usage: WireUsage | None = None

@@ -1,0 +1,118 @@
+"""The HTTP client under litellm: it repeats nothing, loses nothing, and belongs to no event loop.
+
+litellm's own sends a request again, unasked, when the server hangs up. It splits event streams at
+every character that Unicode calls a line's end, those inside a JSON string included, and passes
+over a piece of the reply that holds one without a word. Of some clients it keeps one for all event
+loops, and one loop's connections fail in another.
+
+This module imports litellm: import it after litellm's settings are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import httpx
+from litellm.caching.llm_caching_handler import LLMClientCache
+from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+
+from harness.inference.managed.litellm_library import HTTP_CALL
+from harness.inference.wire.connection import read_to_end
+
+_KEEPALIVE_S = 3.0
+_DONE = b"[DONE]"
+_LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
+"""In UTF-8, and as JSON escapes them. All others it has to escape anyway."""
+
+
+class CarefulClient(httpx.AsyncClient):
+    """A client whose connections are pooled by event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(follow_redirects=True)
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
+            WeakKeyDictionary()
+        )
+
+    async def send(self, request: httpx.Request, **how: Any) -> httpx.Response:  # noqa: ANN401
+        """Sends a request once; see `httpx.AsyncClient.send`."""
+        call = HTTP_CALL.get()
+        if call is not None:
+            # Of most providers litellm keeps one number only; all but connecting is limited above.
+            limits = httpx.Timeout(None, connect=call.connect_timeout_s)
+            request.extensions = {**request.extensions, "timeout": limits.as_dict()}
+        try:
+            response = await self._of_this_loop().send(request, **how)
+        except (httpx.ConnectError, httpx.RemoteProtocolError) as error:
+            # By any other name, litellm does not send it again.
+            raise httpx.NetworkError(str(error), request=request) from error
+        if response.headers.get("content-type", "").startswith("text/event-stream"):
+            assert isinstance(response.stream, httpx.AsyncByteStream)
+            response.stream = _EventStream(response.stream)
+        if call is not None:
+            call.responses.append(response)
+        return response
+
+    async def close_loop(self) -> None:
+        """Closes the connections of the running event loop; a further call opens others."""
+        client = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+
+    def _of_this_loop(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if loop not in self._by_loop:
+            limits = httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_S)
+            self._by_loop[loop] = httpx.AsyncClient(limits=limits, follow_redirects=True)
+        return self._by_loop[loop]
+
+
+CLIENT = CarefulClient()
+"""The one that all of litellm's calls go through."""
+
+
+class CarefulCache(LLMClientCache):
+    """litellm's store of HTTP handlers, all of which it gives `CLIENT`."""
+
+    def set_cache(self, key: str, value: object, *args: Any, **how: Any) -> None:  # noqa: ANN401
+        """Stores a handler, or another client."""
+        if isinstance(value, AsyncHTTPHandler):
+            value.client = CLIENT
+        super().set_cache(key, value, *args, **how)
+
+
+class _EventStream(httpx.AsyncByteStream):
+    """A stream of JSON events without line ends in it that are none."""
+
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream = stream
+        self._pieces = aiter(stream)
+        self._done = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        held = b""
+        async for data in self._pieces:
+            known, held = _without_beginning(held + data)
+            for end, escaped in _LINE_ENDS.items():
+                known = known.replace(end, escaped)
+            self._done = known.rstrip().endswith(_DONE)
+            yield known
+        yield held
+
+    async def aclose(self) -> None:
+        if self._done:
+            # OpenAI's library stops reading here, and only a reply that was read to its end leaves
+            # its connection to the next.
+            await read_to_end(self._pieces)
+        await self._stream.aclose()
+
+
+def _without_beginning(data: bytes) -> tuple[bytes, bytes]:
+    """Divides before what may be the first bytes of a line end, whose others are still to come."""
+    for n in (2, 1):
+        if any(end.startswith(data[-n:]) and len(end) > n for end in _LINE_ENDS):
+            return data[:-n], data[-n:]
+    return data, b""

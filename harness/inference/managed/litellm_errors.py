@@ -1,0 +1,155 @@
+"""litellm's exceptions as this package's errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from harness.errors import (
+    CallTimeout,
+    ContextOverflow,
+    EndpointUnreachable,
+    InferenceError,
+    NotOffered,
+    ServerError,
+    StreamCut,
+)
+from harness.inference.endpoint import Endpoint
+from harness.inference.wire.deadlines import timed_out
+from harness.inference.wire.errors import SHORTEN, error_from_reply
+
+_COUNTS = re.compile(
+    r"(?P<prompt>\d+) tokens > (?P<context>\d+) maximum"  # Anthropic
+    r"|exceed context limit: (?P<prompt_2>\d+) \+ \d+ > (?P<context_2>\d+)"  # Anthropic
+    r"|maximum context length is (?P<context_3>\d+) tokens.*?(?:resulted in|\()(?P<prompt_3>\d+)",
+    re.DOTALL,
+)
+_NO_ROOM = re.compile(
+    r"exceed context limit"  # Anthropic, of the prompt and max_tokens together
+    r"|input.{0,40}max_(?:new_)?tokens.{0,80}(?:exceed|context)",  # Together, with 403
+    re.IGNORECASE,
+)
+_NO_KEY = re.compile(r"missing (?:credentials|.{0,30}api key)", re.IGNORECASE)
+
+
+def error_from_litellm(
+    error: Exception,
+    litellm: Any,  # noqa: ANN401 - the module
+    *,
+    endpoint: Endpoint,
+) -> InferenceError:
+    """The error that one of litellm's means.
+
+    litellm guesses a class from words in the message; what the provider sent is surer, and is found
+    among the causes.
+    """
+    if isinstance(error, litellm.exceptions.MidStreamFallbackError):
+        return StreamCut(f"the reply was cut off: {error}", endpoint=endpoint.tag)
+    for cause in _causes(error):
+        match cause:
+            case httpx.HTTPStatusError():
+                return _refusal(error, cause.response, litellm, endpoint=endpoint)
+            case httpx.ConnectTimeout():
+                return timed_out("connect_timeout_s", endpoint)
+            case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
+                return StreamCut(
+                    "the reply was cut off: the connection broke before it began: "
+                    f"{str(cause) or type(cause).__name__}",
+                    endpoint=endpoint.tag,
+                )
+            case httpx.ConnectError() | httpx.ProxyError():
+                return EndpointUnreachable(
+                    f"nothing answers at {endpoint.url or 'the provider'} ({cause}); is it "
+                    "running, and is the endpoint's url right?",
+                    endpoint=endpoint.tag,
+                )
+    return _of_its_own(error, litellm, endpoint=endpoint)
+
+
+def not_embedded(
+    error: Exception,
+    litellm: Any,  # noqa: ANN401 - the module
+    *,
+    endpoint: Endpoint,
+) -> InferenceError:
+    """The error that one of litellm's means where a provider was to embed."""
+    if "Unmapped LLM provider for this endpoint" in str(error):
+        return NotOffered(
+            f"litellm knows no embeddings of this provider ('{endpoint.model_id}')",
+            endpoint=endpoint.tag,
+        )
+    return error_from_litellm(error, litellm, endpoint=endpoint)
+
+
+def _of_its_own(
+    error: Exception,
+    litellm: Any,  # noqa: ANN401 - the module
+    *,
+    endpoint: Endpoint,
+) -> InferenceError:
+    """What an error means that no server sent and no connection caused."""
+    if isinstance(error, litellm.exceptions.Timeout):
+        return CallTimeout(str(error), endpoint=endpoint.tag)
+    # Before it has sent anything, it reports that it has no key as a failure of the server or of
+    # the connection; and as the latter whatever it could not read.
+    no_key = _NO_KEY.search(str(error))
+    if isinstance(error, litellm.exceptions.APIConnectionError) and not no_key:
+        return ServerError(f"litellm could not read the reply: {error}", endpoint=endpoint.tag)
+    status = 401 if no_key else getattr(error, "status_code", 500)
+    return _refusal(error, httpx.Response(status, text=str(error)), litellm, endpoint=endpoint)
+
+
+def _refusal(
+    error: Exception,
+    response: httpx.Response,
+    litellm: Any,  # noqa: ANN401 - the module
+    *,
+    endpoint: Endpoint,
+) -> InferenceError:
+    try:
+        body = response.content
+    except httpx.ResponseNotRead:
+        body = str(error).encode()
+    refusal = error_from_reply(
+        response.status_code,
+        body,
+        headers=response.headers,
+        endpoint=endpoint.tag,
+        model_id=endpoint.model_id,
+    )
+    said = body.decode("utf-8", "replace")
+    prompt_tokens, context_tokens = _counts(said)
+    if isinstance(refusal, ContextOverflow):
+        refusal.prompt_tokens = refusal.prompt_tokens or prompt_tokens
+        refusal.context_tokens = refusal.context_tokens or context_tokens
+        return refusal
+    # litellm knows more ways to say this than we do.
+    if isinstance(error, litellm.exceptions.ContextWindowExceededError) or (
+        response.status_code in {400, 403, 422} and _NO_ROOM.search(said)
+    ):
+        return ContextOverflow(
+            f"{error}. {SHORTEN}",
+            endpoint=endpoint.tag,
+            prompt_tokens=prompt_tokens,
+            context_tokens=context_tokens,
+        )
+    return refusal
+
+
+def _counts(said: str) -> tuple[int | None, int | None]:
+    """Tokens of the prompt and of the context, if the message has them."""
+    found = _COUNTS.search(said)
+    if found is None:
+        return None, None
+    numbers = {name.split("_")[0]: int(n) for name, n in found.groupdict().items() if n}
+    return numbers.get("prompt"), numbers.get("context")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it was raised from, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
