@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from demo import ROOT
@@ -12,6 +13,7 @@ from demo import ROOT
 from harness import ScriptedBackend, Settings, load_settings
 from harness.cli.pipeline_file import load_pipeline
 from harness.inference import ChatRequest
+from harness.inference.endpoint import BackendName
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -44,6 +46,12 @@ def test_its_settings_load(tmp_path: Path) -> None:
     (tmp_path / "harness.toml").write_text(block("toml"))
     settings = load_settings(tmp_path / "harness.toml", environment={})
     assert settings.roles["evaluator"] in settings.endpoints
+
+
+def test_the_example_of_every_endpoint_has_every_backend() -> None:
+    settings = load_settings(ROOT / "examples" / "endpoints.toml", environment={})
+    told = {endpoint.backend for endpoint in settings.endpoints.values()}
+    assert told == set(get_args(BackendName)) - {"scripted"}
 
 
 def test_its_variable_loads() -> None:
