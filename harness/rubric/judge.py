@@ -1,13 +1,15 @@
 """The evaluator's prompt, and its reply read strictly.
 
 The prompt runs from what never changes to what changes every round, so that a prefix cache serves
-all but its end: instructions, rubric, task, sources, draft. The draft is data: it is fenced with a
-mark that it cannot contain, and nothing in it can change what code does with the scores.
+all but its end: instructions, rubric, task, sources, draft. One call asks for all dimensions: a
+draft is then read once, not once for each. The draft is data: it is fenced with a mark that it does
+not contain, and nothing in it can change what code does with the scores.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,8 +57,7 @@ def judge_messages(
 ) -> tuple[tuple[Message, ...], bool]:
     """The conversation that asks for a verdict, and whether the draft in it is shortened."""
     shown = condense(draft.text, budget_chars=DRAFT_LIMIT_CHARS, focus=draft.task)
-    # A hash of the draft cannot stand in the draft: that fence cannot be closed from inside.
-    mark = f"draft-{hashlib.sha256(draft.text.encode('utf-8', 'replace')).hexdigest()[:12]}"
+    mark = _mark(draft)
     scale = rubric.scale
     parts = [
         f"# Rubric: {rubric.title}",
@@ -131,6 +132,19 @@ def read_judgement(
             )
         )
     return tuple(scores)
+
+
+def _mark(draft: Draft) -> str:
+    """What fences the draft: it does not stand in the draft, which so cannot close the fence.
+
+    The same every round, or a cache could not serve the beginning that a revision left alone.
+    """
+    marks = (f"draft-{_digest(f'{number} {draft.evidence}')}" for number in itertools.count())
+    return next(mark for mark in marks if mark not in draft.text)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def _dimension_text(dimension: Dimension) -> str:

@@ -15,7 +15,9 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
     """The sources that share the most words with some texts, nearest first, as one text.
 
     Sources are whole, and each once, as long as they fit: fragments of many mislead a small model
-    more than the whole of one. Only a nearest source that is itself too long is condensed.
+    more than the whole of one. Only a nearest source that is itself too long is condensed. When
+    all fit they stay in their order, whatever they are to bear on: prompts that begin with them
+    then begin alike, and a prefix cache serves that.
 
     Args:
         sources: All there are.
@@ -23,8 +25,11 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
             sources that are equally near to the earlier ones.
         limit_chars: How long the result may be, about.
     """
+    every = list(dict.fromkeys(sources))
+    if sum(len(source) for source in every) <= limit_chars:
+        return "\n\n".join(every)
     wanted = [_words(text) for text in to]
-    words_of = {source: _words(source) for source in sources}
+    words_of = {source: _words(source) for source in every}
     by_nearness = sorted(
         words_of,
         key=lambda source: [len(words & words_of[source]) for words in wanted],

@@ -3,6 +3,9 @@
 Where the findings name sections, only those are rewritten, each in a call of its own, and spliced
 back: what was not criticised stays as it was, byte for byte. Otherwise, and without headings, the
 whole draft is.
+
+Prompts run from what stays the same between rounds to what does not, so that a prefix cache serves
+their beginning.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from harness.compress import Section, sections_of, sentences_of, splice
+from harness.compress import sections_of, sentences_of, splice
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message
 from harness.rubric import Ask, DimensionScore, Draft, Finding
@@ -37,7 +40,7 @@ _FINDINGS_SHOWN = 4
 
 
 class Reviser:
-    """Revises drafts with the producer model.
+    """Revises the drafts of a loop with the producer model.
 
     Args:
         ask: Reaches the model.
@@ -55,6 +58,9 @@ class Reviser:
         self._model = model
         self._requirements = tuple(requirements)
         self._max_output_tokens = max_output_tokens
+        # By sources, index and title: a section that is written again sees the same ones each time,
+        # though others may be nearer to its new text.
+        self._shown: dict[tuple[tuple[str, ...], int, str], str] = {}
 
     async def revise(
         self, draft: Draft, focus: Sequence[DimensionScore], *, round_number: int
@@ -77,7 +83,7 @@ class Reviser:
             async with asyncio.TaskGroup() as group:
                 tasks = {
                     index: group.create_task(
-                        self._rewrite_section(draft, sections[index], found, round_number)
+                        self._rewrite_section(draft, index, found, round_number)
                     )
                     for index, found in findings.items()
                 }
@@ -94,12 +100,17 @@ class Reviser:
             ) from error
 
     async def _rewrite_section(
-        self, draft: Draft, section: Section, findings: Sequence[Finding], round_number: int
+        self, draft: Draft, index: int, findings: Sequence[Finding], round_number: int
     ) -> str:
-        # Sources first: they are the same in the next round, so a prefix cache serves them.
+        section = sections_of(draft.text)[index]
+        place = (draft.sources, index, section.title)
+        if place not in self._shown:
+            self._shown[place] = _sources(
+                draft, (section.title, section.body), _SECTION_SOURCES_CHARS
+            )
         prompt = (
             f"Part of an answer to: {draft.task}\n\n"
-            f"{_sources(draft, (section.title, section.body), _SECTION_SOURCES_CHARS)}"
+            f"{self._shown[place]}"
             f"An earlier version of a text about {section.title}:\n{section.body.strip()}\n\n"
             f"Write about {section.title} again, and nothing else, in whole sentences"
             f"{' that stay close to the words of the sources' if draft.sources else ''}. "
@@ -111,10 +122,12 @@ class Reviser:
     async def _rewrite_whole(
         self, draft: Draft, focus: Sequence[DimensionScore], round_number: int
     ) -> str:
+        # As the first draft was asked for, up to the earlier version.
         prompt = (
             f"{_sources(draft, (draft.task,), _DRAFT_SOURCES_CHARS)}"
-            f"Task: {draft.task}\n\nAn earlier version:\n{draft.text.strip()}\n\n"
-            f"What it must be like:\n{_listed(self._requirements, most=None)}\n\n"
+            f"{draft.task}\n\n"
+            f"What the text must be like:\n{_listed(self._requirements, most=None)}\n\n"
+            f"An earlier version:\n{draft.text.strip()}\n\n"
             "Write it again, and nothing else; keep to the task, and keep what is good. "
             "Avoid what was wrong with the earlier version:\n"
             f"{_listed(f'{score.name}: {score.reason}' for score in focus)}"

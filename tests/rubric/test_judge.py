@@ -57,13 +57,20 @@ def test_the_prompt_runs_from_what_stays_to_what_changes():
     assert order == sorted(order)
 
 
-def test_only_what_stands_behind_the_sources_differs_between_two_drafts():
+def test_only_the_draft_and_what_follows_it_differ_between_two_drafts():
     one, other = prompt("One draft."), prompt("Another, longer draft.")
 
     shared = shared_start(one, other)
-    assert SOURCES[-1] in shared
-    # What follows is the beginning of the draft's own mark.
-    assert re.fullmatch(r"\s*# Draft\s*<draft-[0-9a-f]*", shared.split(SOURCES[-1])[1])
+    assert re.search(rf"{SOURCES[-1]}\n\n# Draft\n<draft-\w+>\n\Z", shared)
+    assert one.replace("One draft.", "") == other.replace("Another, longer draft.", "")
+
+
+def test_what_a_revision_leaves_at_the_beginning_stays_the_same_in_the_prompt():
+    kept = "# One\n\nIt is so.\n\n# Two\n\n"
+
+    shared = shared_start(prompt(f"{kept}It was not."), prompt(f"{kept}They were."))
+
+    assert shared.endswith(kept)
 
 
 def test_drafts_for_different_tasks_share_all_of_the_rubric():

@@ -11,7 +11,10 @@ BREAD = "Bread is made from flour, water, salt and yeast."
     ("sources", "limit_chars", "shown"),
     [
         pytest.param([], 100, "", id="none"),
-        pytest.param([BREAD, CLOCK], 100, f"{CLOCK}\n\n{BREAD}", id="the nearest first"),
+        pytest.param([BREAD, CLOCK], 100, f"{BREAD}\n\n{CLOCK}", id="all that fit as they come"),
+        pytest.param(
+            [BREAD, "x" * 90, CLOCK], 100, f"{CLOCK}\n\n{BREAD}", id="else the nearest first"
+        ),
         pytest.param([BREAD, CLOCK], 80, CLOCK, id="only those that fit"),
         pytest.param([CLOCK, SPRING], 60, SPRING, id="by the words in common"),
         pytest.param([CLOCK, "x" * 90, BREAD], 100, f"{CLOCK}\n\n{BREAD}", id="not one too long"),
@@ -19,7 +22,7 @@ BREAD = "Bread is made from flour, water, salt and yeast."
         pytest.param(["Same.", "Same."], 100, "Same.", id="each once"),
     ],
 )
-def test_sources_are_shown_whole_and_the_nearest_first(sources, limit_chars, shown):
+def test_sources_are_shown_whole_and_of_too_many_the_nearest_first(sources, limit_chars, shown):
     assert nearest_sources(sources, to=["clock spring pendulum"], limit_chars=limit_chars) == shown
 
 

@@ -60,6 +60,8 @@ class Deadlines:
             raise timed_out(self._next, self._endpoint, total_s=self._total_s) from error
 
     def _await_next(self, limit: TimeLimit, seconds: float | None) -> None:
+        if seconds is None and self._next == "timeout_s":
+            return  # as it is already: this comes once for every token
         at = self._last if seconds is None else self._loop.time() + seconds
         self._next = limit if at < self._last else "timeout_s"
         if not self._timeout.expired():

@@ -1,0 +1,178 @@
+"""What the prompts of a loop share: a prefix cache serves it only where it is the same bytes."""
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from itertools import takewhile
+
+from harness.inference import ChatRequest, ScriptedBackend
+from harness.rubric import Dimension, Draft, Evaluator, Rubric
+from harness.rubric.checks import SectionWords
+from harness.session import Run, Settings, open_session
+from harness.session.settings import TraceSettings
+from harness.trace import Tracer
+from harness.wiggum import LoopLimits, Reviser, WiggumResult, revise_until_met
+
+TASK = "Say how a clock works."
+CLOCK = "A clock has a spring, an escapement and a pendulum. " * 20
+BREAD = "Bread is made from flour, water, salt and yeast. " * 20
+JUDGED = Rubric(
+    id="clock",
+    title="Clock",
+    pass_at=10,
+    focus_below=10,
+    dimensions=(
+        Dimension(name="clear", judge="Is it clear?", anchors={3: "No.", 9: "Yes.", 6: "Partly."}),
+        Dimension(name="useful", judge="Is it useful?"),
+    ),
+)
+# No revision below has as many words, and each has more than the one before.
+CHECKED = Rubric(
+    id="long",
+    title="Long",
+    pass_at=10,
+    focus_below=10,
+    dimensions=(Dimension(name="length", checks=(SectionWords(min=20),)),),
+)
+
+
+def run_loop(
+    rubric: Rubric, judge: ScriptedBackend, writer: ScriptedBackend, first: Draft
+) -> WiggumResult:
+    return asyncio.run(
+        revise_until_met(
+            first,
+            evaluator=Evaluator(rubric, ask=judge.chat, model="judge"),
+            reviser=Reviser(
+                ask=writer.chat,
+                model="writer",
+                requirements=rubric.requirements,
+                max_output_tokens=100,
+            ),
+            limits=LoopLimits(max_rounds=3, focus_below=rubric.focus_below),
+            tracer=Tracer(),
+        )
+    )
+
+
+def verdict(score: float) -> str:
+    judgement = {"reason": f"It is worth {score}.", "score": score}
+    return json.dumps({"clear": judgement, "useful": judgement})
+
+
+def rising() -> ScriptedBackend:
+    """An evaluator whom nothing satisfies."""
+    return ScriptedBackend([verdict(3), verdict(4), verdict(5)])
+
+
+def texts(requests: list[ChatRequest]) -> list[str]:
+    """Each conversation as one text."""
+    return ["\n".join(f"{m.role}: {m.content}" for m in r.messages) for r in requests]
+
+
+def shared_start(prompts: list[str]) -> str:
+    """What a prefix cache would serve."""
+    columns = zip(*prompts, strict=False)
+    return "".join(column[0] for column in takewhile(lambda c: len(set(c)) == 1, columns))
+
+
+def test_the_evaluations_of_a_loop_differ_in_nothing_before_the_draft():
+    judge, writer = rising(), ScriptedBackend(["The second.", "Draft three."])
+
+    run_loop(JUDGED, judge, writer, Draft(text="A first.", task=TASK, sources=(CLOCK, BREAD)))
+
+    shared = shared_start(texts(judge.requests))
+    drafts = [text.removeprefix(shared).split("\n")[0] for text in texts(judge.requests)]
+    assert drafts == ["A first.", "The second.", "Draft three."]
+    assert shared.index(TASK) < shared.index(CLOCK) < shared.index(BREAD)
+    # What a server makes of the schema would stand in front of it all.
+    assert len({json.dumps(request.reply_schema) for request in judge.requests}) == 1
+
+
+def test_the_revisions_of_a_section_differ_in_nothing_before_its_text():
+    # The second version is nearer to the other source.
+    writer = ScriptedBackend(
+        ["Flour, water, salt and yeast.", "A spring, and a pendulum, move it."]
+    )
+    first = Draft(text="# It\n\nA pendulum.\n", task=TASK, sources=(BREAD, CLOCK))
+
+    run_loop(CHECKED, ScriptedBackend([]), writer, first)
+
+    shared = shared_start(texts(writer.requests))
+    written = [text.removeprefix(shared).split("\n")[0] for text in texts(writer.requests)]
+    assert written == ["A pendulum.", "Flour, water, salt and yeast."]
+    assert CLOCK.strip() in shared
+
+
+def test_the_sections_of_a_draft_are_written_again_from_one_beginning():
+    writer = ScriptedBackend(lambda _request: "New.")
+    sources = ("Bread is made from flour.", "A clock has a pendulum.")
+    first = Draft(text="# Clock\n\nSo.\n\n# Bread\n\nSo.\n", task=TASK, sources=sources)
+
+    run_loop(CHECKED, ScriptedBackend([]), writer, first)
+
+    assert "\n\n".join(sources) in shared_start(texts(writer.requests))
+
+
+def test_a_draft_is_written_again_from_the_beginning_it_was_first_written_from(tmp_path):
+    rubric = tmp_path / "clock.yaml"
+    # JSON is YAML.
+    rubric.write_text(JUDGED.model_dump_json(exclude={"id", "sha256"}))
+    writer = ScriptedBackend(["A first.", "The second.", "Draft three."])
+
+    async def write() -> None:
+        settings = Settings(traces=tmp_path, trace=TraceSettings(timelines=()))
+        backends = {"producer": writer, "evaluator": rising()}
+        async with open_session(
+            settings, name="clock", environment={}, backends=backends
+        ) as session:
+            await Run(session).wiggum(TASK, rubric=str(rubric), sources=[BREAD, CLOCK])
+
+    asyncio.run(write())
+
+    first, *again = texts(writer.requests)
+    assert len(again) == 2
+    assert all(text.startswith(first) for text in again)
+    shared = shared_start(again)
+    assert [text.removeprefix(shared).split("\n")[0] for text in again] == [
+        "A first.",
+        "The second.",
+    ]
+
+
+def print_prompts_digest() -> None:
+    """For a process of its own: of every prompt of two loops with much to choose from."""
+    sources = tuple(
+        f"Part {number} of a clock weighs {number % 7} grams. " * 9 for number in range(40)
+    )
+    shortened = "".join(f"# Part {n}\n\n{source}\n\n" for n, source in enumerate(sources))
+    judge, writer = rising(), ScriptedBackend(lambda _request: f"# Part\n\n{shortened}")
+    run_loop(JUDGED, judge, writer, Draft(text=shortened, task=TASK, sources=sources))
+    by_section = ScriptedBackend(lambda _request: "A clock has parts.")
+    first = Draft(text="# Clock\n\nParts.\n\n# Grams\n\nSeven.\n", task=TASK, sources=sources)
+    run_loop(CHECKED, ScriptedBackend([]), by_section, first)
+    requests = [*judge.requests, *writer.requests, *by_section.requests]
+    assert len(requests) > 6
+    print(hashlib.sha256("\n".join(texts(requests)).encode()).hexdigest())
+
+
+def test_prompts_do_not_hang_on_the_order_that_a_process_gives_its_sets():
+    digests = {
+        subprocess.run(
+            [sys.executable, __file__],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+
+    assert len(digests) == 1
+
+
+if __name__ == "__main__":
+    print_prompts_digest()
