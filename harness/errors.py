@@ -5,7 +5,8 @@
     │   ├── ConfigurationInvalid
     │   ├── RubricInvalid
     │   ├── PipelineInvalid
-    │   └── SameModel           producer and evaluator resolve to one model
+    │   ├── SameModel           producer and evaluator resolve to one model
+    │   └── SameFamily          they descend from one family, and that is not allowed
     ├── InferenceError          one call to a model
     │   ├── EndpointUnreachable
     │   ├── AuthenticationFailed
@@ -74,6 +75,10 @@ class PipelineInvalid(InvalidInput):
 
 class SameModel(InvalidInput):
     """Two roles that must be different models resolve to the same one."""
+
+
+class SameFamily(InvalidInput):
+    """Two roles that must not be relatives resolve to models of one family."""
 
 
 # --- one call to a model ---------------------------------------------------------------------

@@ -36,6 +36,8 @@ def print_result(result: RunResult, console: Console) -> None:
     _print_output(result.result, console)
     for loop in result.loops:
         _print_loop(loop, console)
+    for warning in result.warnings:
+        console.print(f"Warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     if result.models:
         console.print(_model_table(result.models))
     console.print(f"{result.duration_s:.1f} s in all; the run's files:")
@@ -61,6 +63,9 @@ def result_as_json(result: RunResult) -> bytes:
             "outputs": to_jsonable_python(dict(result.outputs)),
             "loops": [_loop_as_json(loop) for loop in result.loops],
             "models": [asdict(model) for model in result.models],
+            "separation": asdict(result.separation) if result.separation else None,
+            "evaluator_draw": asdict(result.evaluator_draw) if result.evaluator_draw else None,
+            "warnings": result.warnings,
             "duration_s": result.duration_s,
             "files": {
                 name: None if path is None else str(path)

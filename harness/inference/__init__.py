@@ -1,6 +1,13 @@
 """The inference shim: one `chat(request) -> completion` in front of every server people run."""
 
+from harness.inference.around.cached import Cached, reply_identity
+from harness.inference.around.call_cache import CallCache
+from harness.inference.around.circuit import CircuitPolicy
+from harness.inference.around.circuit_breaking import CircuitBreaking
+from harness.inference.around.fallback import FallingBack
+from harness.inference.around.limit import Limited
 from harness.inference.around.retry import Retrying, RetryPolicy, retry_delay_s
+from harness.inference.around.schema_keeping import SchemaKeeping
 from harness.inference.around.traced import Traced
 from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend
@@ -16,56 +23,86 @@ from harness.inference.completion import (
 from harness.inference.connect import connect
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.embedded import EmbeddedLlamaCpp, machine_memory_bytes
-from harness.inference.identity.identity import model_identity
+from harness.inference.engines.llama_cpp_python import LlamaCppPython
+from harness.inference.identity.identity import (
+    ModelIdentity,
+    Relation,
+    model_identity,
+    relation_of,
+    served_identity,
+)
+from harness.inference.identity.metadata import ModelMetadata, metadata_from
 from harness.inference.message import Message, Prompt, as_messages
 from harness.inference.metrics.metrics_source import MetricsSource, metrics_source
 from harness.inference.metrics.server_metrics import Reading
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, JsonSchema, Request
 from harness.inference.scripted import ScriptedBackend
+from harness.inference.server_facts import ServerFacts, server_facts
 from harness.inference.shim import InferenceShim
 from harness.inference.structured import ReplyType
 from harness.inference.to_its_end import to_its_end
+from harness.inference.wire.ollama import OllamaWire
 from harness.inference.wire.openai import OpenAIWire
 from harness.inference.wire.profile import Profile
 from harness.inference.wire.profiles import PROFILES
+from harness.inference.wire.triton import TritonWire
 
 __all__ = [
     "PROFILES",
     "Backend",
+    "Cached",
+    "CallCache",
     "ChatRequest",
+    "CircuitBreaking",
+    "CircuitPolicy",
     "Completion",
     "CountRequest",
     "EmbedRequest",
     "EmbeddedLlamaCpp",
     "Embeddings",
     "Endpoint",
+    "FallingBack",
     "FinishReason",
     "InferenceShim",
     "JsonSchema",
+    "Limited",
+    "LlamaCppPython",
     "Message",
     "MetricsSource",
+    "ModelIdentity",
+    "ModelMetadata",
+    "OllamaWire",
     "OpenAIWire",
     "Phase",
     "Profile",
     "Prompt",
     "R",
     "Reading",
+    "Relation",
     "ReplyType",
     "Request",
     "RetryPolicy",
     "Retrying",
+    "SchemaKeeping",
     "ScriptedBackend",
+    "ServerFacts",
     "StructuredMode",
     "T",
     "TokenLogprob",
     "Traced",
+    "TritonWire",
     "Usage",
     "Wrapper",
     "as_messages",
     "connect",
     "machine_memory_bytes",
+    "metadata_from",
     "metrics_source",
     "model_identity",
+    "relation_of",
+    "reply_identity",
     "retry_delay_s",
+    "served_identity",
+    "server_facts",
     "to_its_end",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.session.roles import Roles
+from harness.session.casting import Casting
 from harness.trace import (
     AuditEntry,
     Call,
@@ -29,7 +29,7 @@ def audit_entry(
     *,
     calls: Sequence[Call],
     task: str,
-    roles: Roles,
+    casting: Casting,
     loops: Sequence[WiggumResult],
     redactor: Redactor,
     content: ContentPolicy = "full",
@@ -40,7 +40,7 @@ def audit_entry(
         journal: The whole run.
         calls: All of its model calls.
         task: Its `task` input, or an empty text.
-        roles: Who produced and who evaluated.
+        casting: Who produced and who evaluated, and what is to be said about it.
         loops: How its revise loops ended.
         redactor: The journal's: a draft is known there by the hash of what it left of it.
         content: What the run records of texts; the line holds no more.
@@ -48,6 +48,7 @@ def audit_entry(
     started, ended = journal.started, journal.ended
     stages = group_calls(calls, by=lambda call: call.role)
     spans = [span for span in journal.spans() if span.name in {"node", "recall"}]
+    roles, draw, separation = casting.roles, casting.draw, casting.separation
     failed = ended is None or ended.status != "ok"
     return AuditEntry(
         run_id=started.run_id,
@@ -56,6 +57,10 @@ def audit_entry(
         task=task if content == "full" else "",
         producer_model=roles.producer,
         evaluator_model=roles.evaluator,
+        # A task's text may be the seed.
+        evaluator_seed=draw.seed if draw is not None and content == "full" else None,
+        separation=separation.relation if separation is not None else None,
+        warnings=tuple(casting.warnings),
         run_duration_s=journal.duration_ns / 1e9,
         stages={stage.name or "other": _stage_use(stage) for stage in stages},
         subtask_count=sum(span.name == "node" for span in spans),

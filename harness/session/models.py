@@ -26,7 +26,7 @@ from harness.inference import (
 from harness.residency import KeepAliveBudget, Tenant
 from harness.session.call_stack import Shared, call_stack, with_fallbacks
 from harness.session.demo_model import demo_endpoint
-from harness.session.fallback_chains import check_fallbacks
+from harness.session.fallbacks import check_fallbacks
 from harness.session.sampler import Noticing, Sampled, sampling
 from harness.session.settings import Settings
 from harness.trace import Tracer

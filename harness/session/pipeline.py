@@ -88,4 +88,7 @@ class Pipeline(Graph):
                 perfetto_trace=trace.timeline_paths.get("perfetto"),
                 audit_log=chosen.traces / AUDIT_LOG,
             ),
+            separation=session.casting.separation,
+            evaluator_draw=session.casting.draw,
+            warnings=tuple(session.casting.warnings),
         )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.session.evaluator_pool import EvaluatorDraw
+from harness.session.separation import Separation
 from harness.trace import CallGroup
 from harness.wiggum import WiggumResult
 
@@ -44,6 +46,12 @@ class RunResult:
     """From start to end, loading included."""
     files: RunFiles
     """What it left on disk."""
+    separation: Separation | None = None
+    """How far producer and evaluator were apart; None when nobody evaluates."""
+    evaluator_draw: EvaluatorDraw | None = None
+    """How the evaluator was drawn; None when it was named."""
+    warnings: tuple[str, ...] = ()
+    """What is to be kept in mind about the scores."""
 
     @property
     def passed(self) -> bool:

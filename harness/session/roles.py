@@ -1,12 +1,12 @@
-"""Roles: which model produces, which evaluates, and that they are not the same one."""
+"""Roles: which endpoint's model produces, which evaluates, which does whatever else."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
 
-from harness.errors import ConfigurationInvalid, SameModel, did_you_mean
-from harness.inference import Endpoint, model_identity
+from harness.errors import ConfigurationInvalid, did_you_mean
+from harness.inference import Endpoint
 
 PRODUCER = "producer"
 EVALUATOR = "evaluator"
@@ -18,43 +18,58 @@ class Roles:
 
     A role is played by the endpoint that `[roles]` names for it, else by the endpoint whose tag is
     the role's name, else by the producer's. The producer is, else, the only endpoint there is. The
-    evaluator is never anything but named: a model does not evaluate by accident.
+    evaluator is never anything but named: a model does not evaluate by accident. Named as a pool,
+    it is drawn when the run begins.
 
     Args:
         endpoints: By tag.
-        assigned: Tags by role, from `[roles]`.
+        assigned: Tags by role, from `[roles]`; several for the evaluator alone.
+        drawn: Tag of the evaluator, where it has been drawn from a pool.
 
     Raises:
         ConfigurationInvalid: A role is given to an endpoint that does not exist.
-        SameModel: Producer and evaluator resolve to one model.
+
+    Attributes:
+        pool: Tags of which the evaluator is drawn, without blanks; None when it is named.
     """
 
-    def __init__(self, endpoints: Mapping[str, Endpoint], assigned: Mapping[str, str]) -> None:
-        for role, tag in assigned.items():
-            if tag not in endpoints:
-                raise ConfigurationInvalid(
-                    f"role '{role}' is given to '{tag}', and no endpoint is called that; "
-                    + did_you_mean(tag, endpoints)
-                )
-            meant = difflib.get_close_matches(role, _KNOWN_ROLES, n=1, cutoff=0.8)
-            if meant and meant[0] not in (role, *assigned):
-                # Else a slip of the pen would silently leave the evaluator out.
-                raise ConfigurationInvalid(
-                    f"no pipeline asks for a role '{role}'; did you mean '{meant[0]}'?"
-                )
+    def __init__(
+        self,
+        endpoints: Mapping[str, Endpoint],
+        assigned: Mapping[str, str | tuple[str, ...]],
+        *,
+        drawn: str | None = None,
+    ) -> None:
+        self.pool: tuple[str, ...] | None = None
         self._endpoints = dict(endpoints)
-        self._assigned = dict(assigned)
-        self._refuse_one_model_for_both()
+        self._given = dict(assigned)
+        self._drawn = drawn
+        self._assigned: dict[str, str] = {}
+        for role, tags in assigned.items():
+            self._refuse_misspelt(role, assigned)
+            if isinstance(tags, str):
+                self._refuse_unknown(role, tags)
+                self._assigned[role] = tags
+            elif role == EVALUATOR:
+                self.pool = tuple(tag.strip() for tag in tags if tag.strip())
+                for tag in self.pool:
+                    self._refuse_unknown(role, tag)
+            else:
+                raise ConfigurationInvalid(
+                    f"role '{role}' is given to several endpoints ({', '.join(tags)}); only the "
+                    "evaluator is drawn from a pool, name one"
+                )
 
     @property
     def evaluator(self) -> str | None:
-        """Tag of the evaluator's endpoint; None when there is none."""
-        return self._named(EVALUATOR)
+        """Tag of the evaluator's endpoint; None when there is none, or none yet."""
+        return self._drawn if self.pool is not None else self._named(EVALUATOR)
 
     @property
     def producer(self) -> str | None:
-        """Tag of the producer's endpoint; None when it cannot be told."""
-        others = [tag for tag in self._endpoints if tag != self.evaluator]
+        """Tag of the producer's endpoint; None when it cannot be told. No draw changes it."""
+        evaluators = {self.evaluator, *(self.pool or ())}
+        others = [tag for tag in self._endpoints if tag not in evaluators]
         return self._named(PRODUCER) or (others[0] if len(others) == 1 else None)
 
     @property
@@ -62,6 +77,10 @@ class Roles:
         """Tags of the endpoints that a role is known to need."""
         tags = {self.producer, self.evaluator, *self._assigned.values()}
         return frozenset(tag for tag in tags if tag is not None)
+
+    def with_evaluator(self, tag: str) -> Roles:
+        """The same roles, the evaluator drawn."""
+        return Roles(self._endpoints, self._given, drawn=tag)
 
     def model(self, role: str) -> str:
         """Tag of the endpoint that plays a role.
@@ -87,20 +106,17 @@ class Roles:
     def _named(self, role: str) -> str | None:
         return self._assigned.get(role) or (role if role in self._endpoints else None)
 
-    def _refuse_one_model_for_both(self) -> None:
-        producer, evaluator = self.producer, self.evaluator
-        if producer is None or evaluator is None:
-            return
-        mine, theirs = self._endpoints[producer], self._endpoints[evaluator]
-        if producer == evaluator or model_identity(mine) == model_identity(theirs):
-            raise SameModel(
-                f"producer '{producer}' ({_whereabouts(mine)}) and evaluator '{evaluator}' "
-                f"({_whereabouts(theirs)}) are the same model, and a model does not judge its own "
-                "output; give the role 'evaluator' to an endpoint with another model, under "
-                "[roles] in harness.toml or as a tag in HARNESS_ENDPOINTS, or give it to none to "
-                "use a rubric's checks alone"
+    def _refuse_unknown(self, role: str, tag: str) -> None:
+        if tag not in self._endpoints:
+            raise ConfigurationInvalid(
+                f"role '{role}' is given to '{tag}', and no endpoint is called that; "
+                + did_you_mean(tag, self._endpoints)
             )
 
-
-def _whereabouts(endpoint: Endpoint) -> str:
-    return str(endpoint.path) if endpoint.path else f"{endpoint.model_id} at {endpoint.url}"
+    def _refuse_misspelt(self, role: str, assigned: Mapping[str, object]) -> None:
+        meant = difflib.get_close_matches(role, _KNOWN_ROLES, n=1, cutoff=0.8)
+        if meant and meant[0] not in (role, *assigned):
+            # Else a slip of the pen would silently leave the evaluator out.
+            raise ConfigurationInvalid(
+                f"no pipeline asks for a role '{role}'; did you mean '{meant[0]}'?"
+            )

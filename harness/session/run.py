@@ -121,11 +121,13 @@ class Run:
 
         Raises:
             ConfigurationInvalid: No model plays the role.
+            SameModel: By the server's word it is the model that it must not be.
+            SameFamily: The same of a relative, where those are refused.
             InferenceError: There is no reply, or it is not of the type asked for.
         """
         reply_type: ReplyType[Any] | None = None if returns is None else ReplyType(returns)
         model = self._session.roles.model(role)
-        completion = await self._session.shim.chat(
+        completion = await self._session.served.chat(
             ChatRequest(
                 model=model,
                 role=role,
@@ -190,6 +192,8 @@ class Run:
         Raises:
             RubricInvalid: There is no such rubric, or it has a mistake.
             ConfigurationInvalid: It needs a judge, and no evaluator is configured.
+            SameModel: Producer and evaluator turn out to be one model, by their servers' word.
+            SameFamily: The same of relatives, where they are refused.
             EvaluationFailed: Even the first draft could not be evaluated.
             InferenceError: There was no first draft, or the evaluator could not be reached.
         """
@@ -197,7 +201,7 @@ class Run:
         # Everything that can be wrong with what was asked, before a model is.
         chosen = await asyncio.to_thread(load_rubric, rubric, directory=session.rubrics)
         limits = LoopLimits(max_rounds=max_rounds, focus_below=chosen.focus_below)
-        evaluator = Evaluator(chosen, ask=session.shim.chat, model=session.roles.evaluator)
+        evaluator = Evaluator(chosen, ask=session.served.chat, model=session.roles.evaluator)
         producer = session.roles.model(PRODUCER)
 
         draft_span = None
@@ -215,7 +219,7 @@ class Run:
             Draft(text=draft, task=task, sources=tuple(sources)),
             evaluator=evaluator,
             reviser=Reviser(
-                ask=session.shim.chat,
+                ask=session.served.chat,
                 model=producer,
                 requirements=chosen.requirements,
                 max_output_tokens=max_output_tokens,
@@ -224,6 +228,7 @@ class Run:
             tracer=session.trace,
             draft_span=draft_span,
         )
+        session.served.refuse_kin()
         session.loops.append(result)
         return result
 

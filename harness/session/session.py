@@ -13,10 +13,12 @@ import structlog
 from harness.errors import ConfigurationInvalid
 from harness.inference import Backend, Endpoint, InferenceShim, to_its_end
 from harness.session.audit import audit_entry
+from harness.session.casting import Casting
 from harness.session.library import PassageLibrary
 from harness.session.models import known_endpoints, open_models
 from harness.session.roles import Roles
 from harness.session.secrets import known_secrets, secret_variables
+from harness.session.served_models import ServedModels
 from harness.session.settings import Settings
 from harness.trace import (
     AUDIT_LOG,
@@ -42,8 +44,10 @@ class Session:
     """Its record."""
     shim: InferenceShim
     """Its models."""
-    roles: Roles
-    """Which of them does what."""
+    casting: Casting
+    """Which of them does what, and what is to be said about it."""
+    served: ServedModels
+    """The same models, asked in a role: what the servers answer with is looked at."""
     passages: PassageLibrary
     """Its memory."""
     rubrics: Path
@@ -52,6 +56,11 @@ class Session:
     """How each revise loop ended; grows as they do."""
     models: list[CallGroup] = field(default_factory=list)
     """What each model was used for; known when the session is closed."""
+
+    @property
+    def roles(self) -> Roles:
+        """Which model does what."""
+        return self.casting.roles
 
 
 @asynccontextmanager
@@ -79,12 +88,13 @@ async def open_session(
 
     Raises:
         ConfigurationInvalid: The settings contradict themselves, or runs cannot be written.
-        SameModel: Producer and evaluator resolve to one model.
+        SameModel: Producer and evaluator, or those that can answer for them, are one model.
+        SameFamily: They are of one family, and the settings refuse that.
         ModelFileInvalid: An embedded model's file is missing or not a GGUF.
     """
     # 1. What the settings alone tell to be wrong, before there is a run.
     endpoints = known_endpoints(settings, backends)
-    roles = Roles(endpoints, settings.roles)
+    casting = Casting(endpoints, settings)
     secrets = known_secrets(
         endpoints.values(), environment=environment, named=settings.trace.secrets
     )
@@ -96,13 +106,14 @@ async def open_session(
             # 2. The record first, so that everything after it is in it.
             await stack.enter_async_context(_recorded(trace))
             _describe_endpoints(endpoints, trace)
+            casting.begin(trace, task=task, run_id=trace.run_id)
             shim = await stack.enter_async_context(
                 open_models(
                     endpoints,
                     settings=settings,
                     environment=environment,
                     backends=backends,
-                    required=roles.in_use,
+                    required=casting.roles.in_use,
                     tracer=trace,
                     sample_every_s=settings.trace.sample_ms / 1000,
                 )
@@ -112,7 +123,8 @@ async def open_session(
             yield Session(
                 trace=trace,
                 shim=shim,
-                roles=roles,
+                casting=casting,
+                served=ServedModels(shim.chat, casting=casting, tracer=trace),
                 passages=passages,
                 rubrics=settings.rubrics,
                 loops=made.loops,
@@ -120,7 +132,7 @@ async def open_session(
             )
     finally:
         # 3. What is made of it, now that it is closed and can be read.
-        await to_its_end(partial(_conclude, trace, settings, task=task, roles=roles, made=made))
+        await to_its_end(partial(_conclude, trace, settings, task=task, casting=casting, made=made))
 
 
 def _describe_endpoints(endpoints: Mapping[str, Endpoint], trace: RunTrace) -> None:
@@ -155,7 +167,9 @@ class _Made:
     models: list[CallGroup] = field(default_factory=list)
 
 
-def _conclude(trace: RunTrace, settings: Settings, *, task: str, roles: Roles, made: _Made) -> None:
+def _conclude(
+    trace: RunTrace, settings: Settings, *, task: str, casting: Casting, made: _Made
+) -> None:
     """Sums up the calls, and adds the run's line to the audit log.
 
     A run's result, or its error, must not be lost because its record cannot be read or written.
@@ -171,7 +185,7 @@ def _conclude(trace: RunTrace, settings: Settings, *, task: str, roles: Roles, m
             journal,
             calls=calls,
             task=task,
-            roles=roles,
+            casting=casting,
             loops=made.loops,
             redactor=trace.redactor,
             content=settings.trace.content,

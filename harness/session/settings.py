@@ -11,9 +11,16 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 from harness.errors import ConfigurationInvalid, did_you_mean
 from harness.hardware import parse_bytes
@@ -24,6 +31,28 @@ SETTINGS_FILE = "harness.toml"
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
 
 _MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+SameFamilyRule = Literal["refuse", "allow"]
+"""Whether a model may evaluate what a relative of its family wrote."""
+
+PoolHash = Literal["modulo", "rendezvous"]
+"""How a seed picks the evaluator: by its place in the pool, or by its tag, so that a pool that
+gains or loses a member leaves most seeds with the evaluator they had."""
+
+
+def _as_tags(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(tag, str) for tag in value):
+        return tuple(value)
+    raise ValueError(
+        "must be a string, the tag of an endpoint; for the evaluator, a list of them is a pool"
+    )
+
+
+RoleTags = Annotated[str | tuple[str, ...], BeforeValidator(_as_tags)]
+"""The tag of an endpoint, or a pool of them."""
 
 
 class BudgetSettings(BaseModel):
@@ -68,13 +97,28 @@ class TraceSettings(BaseModel):
     """Names of environment variables whose values no file may hold, beside those of API keys."""
 
 
+class SeparationSettings(BaseModel):
+    """`[separation]`: how different producer and evaluator must be."""
+
+    model_config = _MODEL
+
+    same_family: SameFamilyRule = "refuse"
+    """What becomes of two models of one family; allowed, it stands in every result."""
+    pool_seed: str | None = Field(default=None, min_length=1)
+    """What the evaluator is drawn by, if it is given as a pool; when left out, the run's task, or
+    of a run without one its id."""
+    pool_hash: PoolHash = "modulo"
+    """How it is drawn."""
+
+
 class Settings(BaseModel):
     """Everything a session can be told."""
 
     model_config = _MODEL
 
-    roles: dict[str, str] = {}
-    """Which endpoint's model plays which role: `producer`, `evaluator`, `planner`, …"""
+    roles: dict[str, RoleTags] = {}
+    """Which endpoint's model plays which role: `producer`, `evaluator`, `planner`, …. Of several
+    evaluators, each run draws one."""
     endpoints: dict[str, Endpoint] = {}
     """The models that can be reached, by tag."""
     traces: Path = Path("traces")
@@ -83,10 +127,15 @@ class Settings(BaseModel):
     """The directory that rubrics are looked for in, before those that ship."""
     budget: BudgetSettings = BudgetSettings()
     """Memory for embedded models."""
+    cache: Literal["run", "disk"] | None = None
+    """Whether a call that was made before is answered as it was then: in the same run, or in any
+    run that has the same `traces`. Only greedy calls and those with a seed are."""
     memory: MemorySettings = MemorySettings()
     """The passages that pipelines remember and recall."""
     trace: TraceSettings = TraceSettings()
     """How runs are recorded."""
+    separation: SeparationSettings = SeparationSettings()
+    """That no model judges its own output."""
 
 
 def load_settings(
@@ -193,6 +242,8 @@ def _fields_at(location: tuple[int | str, ...]) -> set[str]:
             return set(MemorySettings.model_fields)
         case ("trace",):
             return set(TraceSettings.model_fields)
+        case ("separation",):
+            return set(SeparationSettings.model_fields)
         case _:
             return set(Settings.model_fields)
 

@@ -100,6 +100,14 @@ class AuditEntry:
     """Tag of the producer's endpoint."""
     evaluator_model: str | None
     """Tag of the evaluator's endpoint; None when every dimension was checked by code."""
+    evaluator_seed: str | None = None
+    """What the evaluator was drawn from a pool by; None when it was named, or where the run records
+    no texts."""
+    separation: str | None = None
+    """What the evaluator's model is to the producer's: `different`, `unknown`, or `family`, where
+    the settings allow relatives. None when there is no evaluator."""
+    warnings: tuple[str, ...] = ()
+    """What is to be kept in mind about the run's scores."""
     run_duration_s: float
     """From start to end."""
     stages: dict[str, StageUse] = field(default_factory=dict)

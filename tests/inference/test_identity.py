@@ -1,19 +1,168 @@
+"""Which model an endpoint leads to, and what two of them are to each other."""
+
 import os
+from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.errors import ModelFileInvalid
-from harness.inference import Endpoint, model_identity
+from harness.inference import (
+    Endpoint,
+    ModelMetadata,
+    metadata_from,
+    model_identity,
+    relation_of,
+    served_identity,
+)
 
 MIB = 1 << 20
 
 
-def of_file(path):
-    return model_identity(Endpoint(tag=path.name, path=path))
+def served(model_id, *, url="http://127.0.0.1:8000/v1", family=None):
+    return model_identity(Endpoint(tag="tag", url=url, model_id=model_id, family=family))
 
 
-def of_name(model_id, url="http://127.0.0.1:8000/v1"):
-    return model_identity(Endpoint(tag="tag", url=url, model_id=model_id))
+def related(one, other):
+    """Two served models, by their names, at two addresses."""
+    return relation_of(
+        served(one, url="http://127.0.0.1:1/v1"), served(other, url="http://127.0.0.1:2/v1")
+    )
+
+
+PAIRS = [
+    # One model, however it is packed and wherever it is served.
+    ("qwen2.5:7b-instruct-q4_K_M", "Qwen2.5-7B-Instruct-Q8_0.gguf", "same"),
+    ("qwen2.5:7b-instruct-q4_K_M", "Qwen/Qwen2.5-7B-Instruct-AWQ", "same"),
+    ("Qwen2.5-7B-Instruct-Q8_0.gguf", "Qwen/Qwen2.5-7B-Instruct", "same"),
+    ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "same"),
+    ("qwen2.5:7b", "Qwen/Qwen2.5-7B-Instruct", "same"),
+    ("qwen2.5:7b", "QWEN2.5:7B", "same"),
+    ("qwen3:8b", "hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M", "same"),
+    ("qwen2.5vl:7b", "Qwen/Qwen2.5-VL-7B-Instruct", "same"),
+    ("llama3.1:8b", "meta-llama/Meta-Llama-3.1-8B-Instruct", "same"),
+    ("llama3.1:8b", "meta.llama3-1-8b-instruct-v1:0", "same"),
+    ("llama3.1:8b-instruct-fp16", "accounts/fireworks/models/llama-v3p1-8b-instruct", "same"),
+    ("meta-llama/Llama-3.1-8B-Instruct", "RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", "same"),
+    ("mistral:7b-instruct-v0.3-q5_1", "mistralai/Mistral-7B-Instruct-v0.3", "same"),
+    ("mixtral:8x7b-instruct-v0.1-q4_0", "Mixtral-8x7B-Instruct-v0.1.i1-Q4_K_M.gguf", "same"),
+    ("gemma3:4b", "google/gemma-3-4b-it-qat-q4_0-gguf", "same"),
+    ("gemma3n:e4b", "google/gemma-3n-E4B-it", "same"),
+    ("gpt-oss:20b", "openai/gpt-oss-20b", "same"),
+    ("deepseek-r1:7b", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "same"),
+    ("deepseek-r1:7b-qwen-distill-q4_K_M", "DeepSeek-R1-Distill-Qwen-7B-Q8_0.gguf", "same"),
+    ("smollm2:135m", "SmolLM2-135M-Instruct.Q4_1.gguf", "same"),
+    ("claude-3-5-sonnet-20241022", "us.anthropic.claude-3-5-sonnet-20241022-v2:0", "same"),
+    ("gpt-4o", "openai/gpt-4o-2024-08-06", "same"),
+    ("qwen:latest", "qwen", "same"),
+    ("our-judge", "registry.local/team/our-judge:latest", "same"),
+    # Relatives: sizes, generations, variants, releases, distillates.
+    ("qwen2.5:7b", "qwen2.5:14b", "family"),
+    ("qwen2.5:7b", "qwen3:8b", "family"),
+    ("qwen2.5-7b", "qwen3-7b", "family"),
+    ("qwen2.5:7b", "qwen2.5-coder:7b", "family"),
+    ("Qwen3-4B-Instruct-2507", "Qwen3-4B-Thinking-2507", "family"),
+    ("Qwen3-4B", "Qwen3-4B-Instruct-2507", "family"),
+    ("Qwen/Qwen2.5-7B-Instruct-1M", "Qwen/Qwen2.5-7B-Instruct", "family"),
+    ("qwen3:30b-a3b", "qwen3:32b", "family"),
+    ("QwQ-32B", "qwen2.5:32b", "family"),
+    ("llama3.1:8b", "llama3.2:3b", "family"),
+    ("llama3.1:70b", "llama3.3:70b", "family"),
+    ("llama3.1:8b", "meta-llama/Llama-Guard-3-8B", "family"),
+    ("llama3.1:8b", "AtlaAI/Selene-1-Mini-Llama-3.1-8B", "family"),
+    ("llama3.1:8b", "atla/selene-mini", "family"),
+    ("qwen2.5:7b", "DeepSeek-R1-Distill-Qwen-7B", "family"),
+    ("qwen2.5:14b", "deepseek-r1:14b", "family"),
+    ("mistral:7b", "mixtral:8x7b", "family"),
+    ("mistral:7b-instruct-v0.2", "mistral:7b-instruct-v0.3", "family"),
+    ("gemma-3-4b-it", "gemma-3-4b-pt", "family"),
+    ("phi3:mini", "phi4", "family"),
+    ("gpt-4o", "gpt-4o-mini", "family"),
+    ("gpt-4", "gpt-4-0613", "family"),
+    ("gpt-4o", "o3-mini", "family"),
+    ("claude-3-5-sonnet-20240620", "claude-3-5-sonnet-20241022", "family"),
+    ("claude-sonnet-4-5", "claude-haiku-4-5", "family"),
+    # Strangers.
+    ("qwen2.5:7b", "llama3.1:8b", "different"),
+    ("deepseek-r1:7b", "deepseek-r1:671b", "different"),
+    ("DeepSeek-R1-Distill-Qwen-7B", "DeepSeek-R1-Distill-Llama-8B", "different"),
+    ("mistral:7b", "gemma3:4b", "different"),
+    ("claude-sonnet-4-5", "gpt-4o", "different"),
+    ("tinyllama:1.1b", "llama3.2:1b", "different"),
+    # Not known: nothing tells the family of one of them.
+    ("qwen2.5:7b", "our-judge", "unknown"),
+    ("our-judge", "our-writer", "unknown"),
+    ("default", "qwen2.5:7b", "unknown"),
+    ("default", "default", "unknown"),
+    ("/models/model.gguf", "/models/model.gguf", "unknown"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "relation"), PAIRS)
+def test_names_tell_what_two_models_are_to_each_other(one, other, relation):
+    assert related(one, other) == relation
+
+
+NAMES = sorted({name for one, other, _ in PAIRS for name in (one, other)})
+
+
+def test_it_does_not_matter_which_is_named_first():
+    assert [
+        (one, other)
+        for one, other in product(NAMES, NAMES)
+        if related(one, other) != related(other, one)
+    ] == []
+
+
+WORDS = st.sampled_from(
+    ("qwen2.5", "Llama-3.1", "mistral", "gemma3", "our", "model", "default", "instruct", "it")
+) | st.sampled_from(("base", "7b", "14B", "8x7b", "v0.2", "vl", "chat", "2"))
+JOINED = st.builds(
+    lambda parts, separator: separator.join(parts),
+    st.lists(WORDS, min_size=1, max_size=4),
+    st.sampled_from("-_:/ "),
+)
+PACKINGS = st.sampled_from(["-Q4_K_M.gguf", "-AWQ", ":q8_0", "-GPTQ-Int4", "-FP8", "-IQ2_XS", ""])
+
+
+@given(one=JOINED, other=JOINED, packing=PACKINGS)
+def test_packing_never_changes_what_two_models_are_to_each_other(one, other, packing):
+    assert related(one + packing, other) == related(one, other) == related(other, one + packing)
+
+
+# --- names that say nothing ------------------------------------------------------------------
+
+
+def test_of_one_server_even_a_name_that_says_nothing_is_one_model():
+    assert relation_of(served("default"), served("default")) == "same"
+    assert relation_of(served("default"), served("model")) == "unknown"
+
+
+def test_an_endpoint_says_its_family_where_its_name_does_not_or_lies():
+    ours = served("our-judge", family="Qwen2.5")
+
+    assert relation_of(ours, served("qwen3:8b")) == "family"
+    assert relation_of(ours, served("llama3.1:8b")) == "different"
+    assert relation_of(served("qwen-killer-7b", family="ours"), served("qwen3:8b")) == "different"
+
+
+def test_a_scripted_backend_is_its_tag_and_no_relative_of_anything():
+    scripted = model_identity(Endpoint(tag="qwen2.5:7b", backend="scripted"))
+    other = model_identity(Endpoint(tag="writer", backend="scripted"))
+
+    assert relation_of(scripted, scripted) == "same"
+    assert relation_of(scripted, other) == "different"
+    assert relation_of(scripted, served("qwen2.5:7b")) == "different"
+    assert (scripted.family, scripted.low_bit) == (None, False)
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def of_file(path, **header):
+    metadata = ModelMetadata(**header) if header else None
+    return model_identity(Endpoint(tag=path.name, path=path), metadata)
 
 
 @pytest.fixture
@@ -29,34 +178,35 @@ def test_copies_and_links_of_a_file_are_the_same_model(model, tmp_path):
     link.symlink_to(model)
     os.link(model, other_name)
 
-    assert len({of_file(path) for path in (model, copy, link, other_name)}) == 1
+    for path in (copy, link, other_name):
+        assert relation_of(of_file(path), of_file(model)) == "same"
 
 
 @pytest.mark.parametrize("at", [0, MIB - 1, 2 * MIB, 3 * MIB - 1])
-def test_a_byte_in_the_first_or_last_mebibyte_makes_another_model(model, tmp_path, at):
+def test_a_byte_in_the_first_or_last_mebibyte_makes_another_file(model, tmp_path, at):
     changed = bytearray(model.read_bytes())
     changed[at] ^= 1
     other = tmp_path / "other.gguf"
     other.write_bytes(changed)
 
-    assert of_file(other) != of_file(model)
+    assert relation_of(of_file(other), of_file(model)) == "unknown"
 
 
-def test_a_cut_file_is_another_model(tmp_path):
+def test_a_cut_file_is_another(tmp_path):
     # All of one value, so that only the size tells them apart.
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.write_bytes(bytes(4 * MIB))
     cut.write_bytes(bytes(3 * MIB))
 
-    assert of_file(whole) != of_file(cut)
+    assert relation_of(of_file(whole), of_file(cut)) == "unknown"
 
 
-def test_a_file_shorter_than_the_samples_has_an_identity_too(tmp_path):
+def test_a_file_shorter_than_the_samples_has_a_fingerprint_too(tmp_path):
     short, other = tmp_path / "short", tmp_path / "other"
     short.write_bytes(b"a")
     other.write_bytes(b"b")
 
-    assert of_file(short) != of_file(other)
+    assert of_file(short).fingerprint != of_file(other).fingerprint
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
@@ -66,30 +216,125 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     assert caught.value.path == tmp_path / "missing.gguf"
 
 
+def test_a_file_and_a_server_of_its_name_are_the_same_model(tmp_path):
+    path = tmp_path / "Qwen2.5-7B-Instruct-Q8_0.gguf"
+    path.write_bytes(b"a")
+
+    assert relation_of(of_file(path), served("qwen2.5:7b-instruct-q4_K_M")) == "same"
+
+
+def test_two_packings_of_a_model_are_known_by_their_headers_whatever_the_files_are_called(tmp_path):
+    small, large = tmp_path / "model.gguf", tmp_path / "judge.gguf"
+    small.write_bytes(b"a")
+    large.write_bytes(b"b")
+    one = of_file(small, names=("Qwen2.5 7B Instruct",), quantisation="Q4_K_M")
+    other = of_file(large, names=("Qwen2.5 7B Instruct",), quantisation="Q8_0")
+
+    assert relation_of(one, other) == "same"
+    assert (one.weights, one.quantisation, one.source) == (
+        "qwen-2.5-7b-instruct",
+        "Q4_K_M",
+        "file header",
+    )
+    assert (one.low_bit, other.low_bit) == (True, False)
+
+
+def test_a_file_answers_to_its_headers_name_and_to_its_own(tmp_path):
+    # So is SmolLM2's: "Smollm2 135M 8k Lc100K Mix1 Ep2" in the header.
+    path = tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    path.write_bytes(b"a")
+    file = of_file(path, names=("Smollm2 135M 8k Lc100K Mix1 Ep2",), architecture="llama")
+
+    assert relation_of(file, served("smollm2:135m")) == "same"
+    assert file.family == "smollm"
+
+
+def test_a_headers_name_without_a_size_stands_for_a_generation_not_for_a_model(tmp_path):
+    one, other = tmp_path / "vicuna-13b.gguf", tmp_path / "alpaca-7b.gguf"
+    one.write_bytes(b"a")
+    other.write_bytes(b"b")
+
+    assert (
+        relation_of(of_file(one, names=("LLaMA v2",)), of_file(other, names=("LLaMA v2",)))
+        == "family"
+    )
+
+
 @pytest.mark.parametrize(
-    "model_id",
+    ("header", "family"),
     [
-        "qwen2.5-7b",
-        "Qwen2.5-7B",
-        "Qwen/Qwen2.5-7B",
-        "registry.local/qwen/qwen2.5-7b",
-        "qwen2.5-7b:latest",
-        "Qwen2.5-7B:LATEST",
-        "/models/qwen2.5-7b/",
+        ({"base_models": ("Llama 3.1 8B Instruct",), "names": ("Judge 8B",)}, "llama"),
+        ({"names": ("Judge 8B",), "architecture": "qwen2"}, "qwen"),
+        ({"names": ("Judge 8B",), "architecture": "llama"}, None),
+        ({"base_models": ("Qwen2.5 7B",), "names": ("Mistral Killer 7B",)}, "qwen"),
     ],
 )
-def test_a_served_model_is_the_same_whatever_namespace_tag_and_case(model_id):
-    assert of_name(model_id) == "served qwen2.5-7b"
+def test_a_header_tells_the_family_where_the_name_does_not(tmp_path, header, family):
+    path = tmp_path / "judge.gguf"
+    path.write_bytes(b"a")
+
+    assert of_file(path, **header).family == family
 
 
-def test_a_served_model_is_the_same_at_another_address():
-    assert of_name("qwen", url="http://a/v1") == of_name("qwen", url="https://b:9/v1")
+def test_metadata_are_read_under_ggufs_keys():
+    metadata = metadata_from(
+        {
+            "general.architecture": "llama",
+            "general.name": "Selene 1 Mini",
+            "general.basename": "Selene-1-Mini",
+            "general.size_label": "8B",
+            "general.finetune": "Instruct",
+            "general.base_model.count": 1,
+            "general.base_model.0.name": "Llama 3.1 8B Instruct",
+            "general.base_model.0.organization": "Meta",
+            "general.languages": None,
+        },
+        quantisation="Q6_K",
+    )
+
+    assert metadata == ModelMetadata(
+        names=("Selene 1 Mini", "Selene-1-Mini-8B-Instruct"),
+        base_models=("Llama 3.1 8B Instruct",),
+        architecture="llama",
+        quantisation="Q6_K",
+    )
+    assert metadata_from({}, quantisation=None) == ModelMetadata()
 
 
-@pytest.mark.parametrize("other", ["qwen2.5-7b", "qwen2.5-14b", "qwen2.5-7b:q4", "latest"])
-def test_other_names_are_other_models(other):
-    assert of_name(other) != of_name("qwen2.5-7b:q8")
+# --- quantisation, and what servers answer ---------------------------------------------------
 
 
-def test_a_file_and_a_served_name_are_never_the_same_model(model):
-    assert of_file(model) != of_name("model.gguf")
+@pytest.mark.parametrize(
+    ("model_id", "low_bit"),
+    [
+        ("qwen2.5:7b-instruct-q4_K_M", True),
+        ("Qwen2.5-7B-Instruct-Q6_K.gguf", True),
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", True),
+        ("Qwen2.5-7B-Instruct-Q8_0.gguf", False),
+        ("RedHatAI/Qwen2.5-7B-Instruct-FP8-dynamic", False),
+        ("qwen2.5:7b-instruct-fp16", False),
+        ("gpt-oss-20b-MXFP4.gguf", False),
+        ("qwen2.5:7b", False),
+    ],
+)
+def test_fewer_bits_than_q8_0_are_few(model_id, low_bit):
+    assert served(model_id).low_bit is low_bit
+
+
+@pytest.mark.parametrize(
+    ("model_id", "tells"),
+    [
+        ("Qwen2.5-7B-Instruct", True),
+        ("mistral:latest", True),
+        ("our-judge-8b", True),
+        ("our-judge", False),
+        ("default", False),
+        ("/models/model.gguf", False),
+    ],
+)
+def test_a_reply_tells_weights_if_its_name_has_a_family_or_a_size(model_id, tells):
+    endpoint = Endpoint(tag="judge", url="http://127.0.0.1:1/v1", family="ours")
+    identity = served_identity(endpoint, model_id)
+
+    assert identity.tells_weights is tells
+    assert (identity.family, identity.source) == ("ours", "server")

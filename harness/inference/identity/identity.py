@@ -1,44 +1,156 @@
-"""Which model an endpoint really is: two tags, or two addresses, can lead to one.
+"""Which model an endpoint really is, and what two of them are to each other.
 
-What is not recognised: a file and a server of the same weights, other quantisations of them, and
-relatives of one family. Two servers that both call their model `default` pass for one: give each
-endpoint the `model_id` of what it really serves.
+Two tags, two addresses or two files can lead to one model, and then one of them does not judge the
+other. What is known is compared, nothing is guessed: names that say nothing make no two models the
+same, nor different.
 """
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
 
-from harness.errors import ModelFileInvalid
 from harness.inference.endpoint import Endpoint
+from harness.inference.identity.families import (
+    declared_family,
+    family_of,
+    family_of_architecture,
+    first_family,
+)
+from harness.inference.identity.fingerprint import file_fingerprint
+from harness.inference.identity.metadata import ModelMetadata
+from harness.inference.identity.model_name import (
+    ModelName,
+    bits_of,
+    parse_model_name,
+    same_weights,
+)
 
-_SAMPLE_BYTES = 1 << 20
+Relation = Literal["same", "family", "unknown", "different"]
+"""The same weights, however packed; relatives, such as sizes, generations and distillates; not
+known, since one of them tells no family; strangers."""
+
+IdentitySource = Literal["file header", "file name", "server", "name", "scripted"]
+"""Where it is known from: the file's own word or its name, the server's word, or the name that the
+endpoint asks for. A scripted backend is no model: its tag is all there is."""
+
+_LOW_BITS = 8
+"""Fewer than `Q8_0` has."""
 
 
-def model_identity(endpoint: Endpoint) -> str:
-    """A name that two endpoints share when they are seen to lead to the same model.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelIdentity:
+    """What is known of the model behind an endpoint."""
 
-    A file is known by its size and the digest of its first and last MiB, so that copies and links
-    are the same model; a served model by its name, without namespace, `:latest` and upper case,
-    whatever the address.
+    called: str
+    """Its name for a reader, as its endpoint or its server gives it; of a file, its last part."""
+    source: IdentitySource
+    """Where the rest is known from."""
+    names: tuple[ModelName, ...] = ()
+    """The names that tell which weights it is, best first; none when all it has say nothing."""
+    family: str | None = None
+    """What its weights descend from; None when that is not known."""
+    quantisation: str | None = None
+    """How its weights are packed; None when that is not known."""
+    fingerprint: str | None = None
+    """Of its file."""
+    server: str | None = None
+    """The address it is served at."""
+
+    @property
+    def weights(self) -> str | None:
+        """The name of its weights, without quantisation: `qwen-2.5-7b-instruct`."""
+        return self.names[0].weights if self.names else None
+
+    @property
+    def tells_weights(self) -> bool:
+        """Whether its names say more than a made up one does: a family, or a size."""
+        return any(name.has_size or family_of(name) for name in self.names)
+
+    @property
+    def low_bit(self) -> bool:
+        """Whether its weights are known to have fewer bits than those of `Q8_0`.
+
+        MXFP4 is not counted: the models that come in it were trained in it.
+        """
+        if self.quantisation is None or "MXFP4" in self.quantisation:
+            return False
+        bits = bits_of(self.quantisation)
+        return bits is not None and bits < _LOW_BITS
+
+
+def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) -> ModelIdentity:
+    """What an endpoint's model is, as far as can be told without calling it.
+
+    Args:
+        endpoint: As written down; its `family` goes before every other word on it.
+        metadata: Of its file, or what its server says of it.
 
     Raises:
-        ModelFileInvalid: The file cannot be read.
+        ModelFileInvalid: Its file cannot be read.
     """
+    if endpoint.backend == "scripted":
+        return ModelIdentity(
+            called=endpoint.tag, source="scripted", fingerprint=f"scripted {endpoint.tag}"
+        )
+    said = metadata or ModelMetadata()
     if endpoint.path is not None:
-        return f"file {_fingerprint(endpoint.path)}"
-    name = endpoint.model_id.lower().rstrip("/").rsplit("/", 1)[-1]
-    return f"served {name.removesuffix(':latest')}"
+        own = parse_model_name(endpoint.path.name)
+        if not own.words:
+            own = parse_model_name(str(endpoint.path))
+        source: IdentitySource = "file header" if metadata else "file name"
+    else:
+        own = parse_model_name(endpoint.model_id)
+        source = "server" if metadata else "name"
+    # A name without a size may stand in a header for a whole generation: "LLaMA v2".
+    stated = [name for name in map(parse_model_name, said.names) if name.has_size]
+    names = tuple(name for name in (*stated, own) if name.words)
+    return ModelIdentity(
+        called=endpoint.model_id if endpoint.path is None else endpoint.path.name,
+        source=source,
+        names=names,
+        family=declared_family(endpoint.family)
+        or first_family(map(parse_model_name, said.base_models))
+        or first_family((*map(parse_model_name, said.names), *names))
+        or family_of_architecture(said.architecture),
+        quantisation=said.quantisation or own.quantisation,
+        fingerprint=file_fingerprint(endpoint.path) if endpoint.path else None,
+        server=_address(endpoint),
+    )
 
 
-def _fingerprint(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.sha256(file.read(_SAMPLE_BYTES))
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _SAMPLE_BYTES))
-            digest.update(file.read())
-    except OSError as error:
-        raise ModelFileInvalid(f"cannot be read ({error.strerror})", path=path) from error
-    return f"{size}-{digest.hexdigest()[:16]}"
+def served_identity(endpoint: Endpoint, model_id: str) -> ModelIdentity:
+    """What answered an endpoint's call, by the name that the server gave it."""
+    name = parse_model_name(model_id)
+    return ModelIdentity(
+        called=model_id,
+        source="server",
+        names=(name,) if name.words else (),
+        family=declared_family(endpoint.family) or first_family([name]),
+        quantisation=name.quantisation,
+        server=_address(endpoint),
+    )
+
+
+def relation_of(one: ModelIdentity, other: ModelIdentity) -> Relation:
+    """What two models are to each other; the same whichever is named first."""
+    if _are_same(one, other):
+        return "same"
+    if "scripted" in {one.source, other.source}:
+        return "different"
+    if one.family is None or other.family is None:
+        return "unknown"
+    return "family" if one.family == other.family else "different"
+
+
+def _are_same(one: ModelIdentity, other: ModelIdentity) -> bool:
+    if one.fingerprint is not None and one.fingerprint == other.fingerprint:
+        return True
+    if one.server is not None and one.server == other.server and one.called == other.called:
+        return True  # whatever it is called
+    return any(same_weights(*pair) for pair in product(one.names, other.names))
+
+
+def _address(endpoint: Endpoint) -> str | None:
+    return None if endpoint.url is None else endpoint.url.rstrip("/")

@@ -1,0 +1,109 @@
+"""Casting: who plays which role in a run, checked before it begins, and what is said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from harness.inference import Endpoint
+from harness.session.evaluator_pool import EvaluatorDraw, evaluator_pool
+from harness.session.fallbacks import check_fallbacks
+from harness.session.roles import Roles
+from harness.session.separation import ComparedModels, Separation
+from harness.session.settings import Settings
+from harness.trace import Tracer
+
+_log = structlog.get_logger(__name__)
+
+
+class Casting:
+    """The roles of one run.
+
+    Args:
+        endpoints: By tag.
+        settings: Say who plays what, and how different they must be.
+
+    Raises:
+        ConfigurationInvalid: A role, a fallback or the pool of evaluators cannot be made sense of.
+        SameModel: Producer and evaluator, or those that can answer for them, are one model.
+        SameFamily: They are relatives, and the settings refuse those.
+        ModelFileInvalid: A file that must be compared cannot be read.
+
+    Attributes:
+        roles: Who plays what; of a pool, nobody evaluates until the run begins.
+        models: What is behind the tags.
+        draw: How the evaluator was drawn; None when it was named, or not yet.
+        separation: How far apart producer and evaluator are, as far as is known by now; None when
+            there are not both.
+        warnings: What is to be kept in mind about the run's scores.
+    """
+
+    def __init__(self, endpoints: Mapping[str, Endpoint], settings: Settings) -> None:
+        check_fallbacks(endpoints)
+        rules = settings.separation
+        self.roles = Roles(endpoints, settings.roles)
+        self.models = ComparedModels(endpoints, same_family=rules.same_family)
+        self.draw: EvaluatorDraw | None = None
+        self.separation: Separation | None = None
+        self.warnings: list[str] = []
+        self._rules = rules
+        self._pool = None
+        producer, evaluator = self.roles.producer, self.roles.evaluator
+        if self.roles.pool is not None:
+            self._pool = evaluator_pool(self.roles.pool, producer=producer, models=self.models)
+        elif producer is not None and evaluator is not None:
+            self.models.refuse_kin(producer, evaluator)
+
+    def begin(self, tracer: Tracer, *, task: str, run_id: str) -> None:
+        """Draws the evaluator from its pool, and says at the head of the record who is who.
+
+        Args:
+            tracer: The run's.
+            task: What the run is for: the seed, when the settings have none.
+            run_id: The seed of a run without a task.
+        """
+        if self._pool is not None:
+            seed = self._rules.pool_seed or task or run_id
+            self.draw = self._pool.draw(seed, pool_hash=self._rules.pool_hash)
+            self.roles = self.roles.with_evaluator(self.draw.evaluator)
+            tracer.instant(
+                "evaluator drawn",
+                evaluator=self.draw.evaluator,
+                seed=tracer.excerpt(seed),
+                pool_hash=self.draw.pool_hash,
+                pool=self.draw.pool,
+                pool_sha256=self.draw.pool_sha256,
+                excluded=dict(self.draw.excluded),
+            )
+        producer, evaluator = self.roles.producer, self.roles.evaluator
+        if producer is None or evaluator is None:
+            return
+        kinship = self.models.refuse_kin(producer, evaluator)
+        self.separation = Separation(
+            producer=producer, evaluator=evaluator, relation=kinship.relation
+        )
+        tracer.instant(
+            "separation",
+            relation=kinship.relation,
+            producer=self._described(producer),
+            evaluator=self._described(evaluator),
+        )
+        for warning in self.models.warnings(kinship):
+            self.warn(warning, tracer)
+
+    def warn(self, message: str, tracer: Tracer) -> None:
+        """Tells whoever reads the log, the timeline, or the result."""
+        self.warnings.append(message)
+        tracer.instant("warning", message=message)
+        _log.warning(message)
+
+    def _described(self, tag: str) -> dict[str, object]:
+        identity = self.models.identity(tag)
+        return {
+            "model": tag,
+            "weights": identity.weights,
+            "family": identity.family,
+            "quantisation": identity.quantisation,
+            "source": identity.source,
+        }

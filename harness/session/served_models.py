@@ -1,0 +1,112 @@
+"""The second look at separation: what the servers say they served.
+
+llama-server answers with the model it has, whatever it is asked for, so that two endpoints with two
+names can turn out to be one model. Only a reply tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from harness.errors import SameFamily, SameModel
+from harness.inference import (
+    ChatRequest,
+    Completion,
+    ModelIdentity,
+    relation_of,
+    served_identity,
+)
+from harness.session.casting import Casting
+from harness.session.fallbacks import chains_from
+from harness.session.roles import EVALUATOR, PRODUCER
+from harness.session.separation import Separation, refusal
+from harness.trace import Tracer
+
+Ask = Callable[[ChatRequest], Awaitable[Completion]]
+
+_STAND_INS = frozenset({"gpt", "gpt-3.5-turbo"})
+"""What local servers call any model, to please OpenAI's clients."""
+
+
+class ServedModels:
+    """Passes calls on, and holds the models that replies name against each other.
+
+    A name counts when it tells a family or a size. `default`, a file called `model.gguf`, or a made
+    up alias say nothing across two servers; at one address, any name does, if both replies bear it.
+    A name that an endpoint asks for says nothing new: it was looked at before the run.
+
+    Args:
+        ask: The session's shim.
+        casting: What is known before the first call; told when relatives are found, where those
+            are allowed.
+        tracer: The run's.
+    """
+
+    def __init__(self, ask: Ask, *, casting: Casting, tracer: Tracer) -> None:
+        self._ask = ask
+        self._casting = casting
+        self._tracer = tracer
+        self._seen: dict[str, dict[str, ModelIdentity]] = {PRODUCER: {}, EVALUATOR: {}}
+        self._refusal: SameModel | SameFamily | None = None
+
+    async def chat(self, request: ChatRequest) -> Completion:
+        """One reply, whole.
+
+        Raises:
+            SameModel: Producer and evaluator turn out to be one model, now or in an earlier call.
+            SameFamily: The same of relatives, where they are refused.
+            InferenceError: There is no reply.
+        """
+        self.refuse_kin()
+        completion = await self._ask(request)
+        separation = self._casting.separation
+        if separation is not None and request.role in self._seen:
+            self._look_at(request.role, request.model, completion.model_id, separation)
+            self.refuse_kin()
+        return completion
+
+    def refuse_kin(self) -> None:
+        """Raises what was found in any call so far: a loop takes an error for a failed round."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _look_at(self, role: str, tag: str, model_id: str, separation: Separation) -> None:
+        models = self._casting.models
+        first = {PRODUCER: separation.producer, EVALUATOR: separation.evaluator}
+        other_role = EVALUATOR if role == PRODUCER else PRODUCER
+
+        # 1. Is it news?
+        own = {chain[-1] for chain in chains_from(first[role], models.endpoints)}
+        asked_for = own | {models.endpoints[tag].model_id for tag in own}
+        if model_id in asked_for | _STAND_INS or model_id in self._seen[role]:
+            return
+        found = served_identity(models.endpoints[tag], model_id)
+        self._seen[role][model_id] = found
+
+        # 2. Is it what the other role is played by?
+        theirs = chains_from(first[other_role], models.endpoints)
+        known = [models.identity(chain[-1]) for chain in theirs]
+        for other in (*known, *self._seen[other_role].values()):
+            self._compare(found, other, f"{role} '{tag}' was answered by '{model_id}'", other_role)
+
+    def _compare(
+        self, found: ModelIdentity, other: ModelIdentity, what: str, other_role: str
+    ) -> None:
+        at_one_address = found.server is not None and found.server == other.server
+        if not found.tells_weights and not at_one_address:
+            return
+        relation = relation_of(found, other)
+        both = f"{what}; it and the {other_role}'s '{other.called}'"
+        if relation == "same":
+            self._refusal = refusal(f"{both} are the same model", relation)
+        elif relation == "family" and self._casting.models.same_family == "refuse":
+            self._refusal = refusal(f"{both} are of one family ({found.family})", relation)
+        elif relation == "family":
+            self._allow(f"{both} are of one family ({found.family})")
+
+    def _allow(self, message: str) -> None:
+        casting = self._casting
+        if casting.separation is not None and casting.separation.relation != "family":
+            casting.separation = replace(casting.separation, relation="family")
+            casting.warn(message, self._tracer)
