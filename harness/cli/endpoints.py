@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from rich.text import Text
 from harness.cli.consoles import log_to_stderr, results
 from harness.cli.exit_codes import FAILED, UNUSABLE
 from harness.errors import InvalidInput
-from harness.session.endpoint_check import EndpointCheck, check_endpoints
+from harness.session.endpoint_check import EndpointCheck
+from harness.session.endpoint_trial import check_endpoints
 from harness.session.models import known_endpoints
 from harness.session.settings import load_settings
 
@@ -31,21 +32,20 @@ def endpoints() -> None:
 @endpoints.command()
 @click.argument("tags", nargs=-1, metavar="[TAG]...")
 @click.option(
-    "--settings",
-    "path",
+    "--config",
     type=click.Path(path_type=Path),
-    help="In place of harness.toml here.",
+    help="Settings; harness.toml in this directory when left out.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
-def check(tags: tuple[str, ...], path: Path | None, *, as_json: bool) -> None:
-    """Try endpoints out, all or those named, by some ten short calls each.
+def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
+    """Try endpoints out, all or those named, by a dozen short calls each.
 
-    Says what each was seen to do, and which flag would turn on what it does not tell. Exit code 1
-    when one of them cannot be used.
+    Says what each was seen to do, and what would make it tell more. Exit codes: 0 all can be used,
+    1 one of them cannot, 2 something given is not usable, 130 interrupted.
     """
     log_to_stderr()
     try:
-        checks = asyncio.run(_check(tags, path))
+        checks = _check(tags, config)
     except InvalidInput as error:
         click.echo(f"harness: {error}", err=True)
         sys.exit(UNUSABLE)
@@ -58,46 +58,63 @@ def check(tags: tuple[str, ...], path: Path | None, *, as_json: bool) -> None:
         sys.exit(FAILED)
 
 
-async def _check(tags: tuple[str, ...], path: Path | None) -> list[EndpointCheck]:
-    settings = load_settings(path, environment=os.environ)
+def _check(tags: tuple[str, ...], config: Path | None) -> list[EndpointCheck]:
+    settings = load_settings(config, environment=os.environ)
     known = known_endpoints(settings)
     if not known:
         raise InvalidInput(
-            "there are no endpoints; write some into harness.toml or HARNESS_ENDPOINTS"
+            "there are no endpoints; write [endpoints.<tag>] into harness.toml, "
+            "or set HARNESS_ENDPOINTS"
         )
-    checks = []
-    waiting = Console(stderr=True).status("")
-    with waiting:
-        waiting.update(f"trying {', '.join(tags or known)} …")
-        async for one in check_endpoints(settings, known, environment=os.environ, tags=tags):
-            checks.append(one)
-            waiting.update(f"{one.tag} is done …")
-    return checks
+    with Console(stderr=True).status("") as status:
+        return asyncio.run(
+            check_endpoints(
+                settings,
+                known,
+                environment=os.environ,
+                tags=tags,
+                progress=lambda doing: status.update(Text(doing)),
+            )
+        )
 
 
-def print_checks(checks: Iterable[EndpointCheck], console: Console) -> None:
-    """Prints a column for each endpoint that answered, and what stands in the way of the others."""
-    usable = [one for one in checks if one.error is None]
-    if usable:
-        table = Table()
-        table.add_column("")
-        for one in usable:
-            table.add_column(Text(one.tag), overflow="fold")
-        for name, title in _ROWS.items():
-            table.add_row(title, *(_cell(getattr(one, name)) for one in usable))
-        console.print(table)
+def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:
+    """Prints a column for each endpoint, and below what stands in its way or would do it good."""
+    columns = max(1, console.width // _COLUMN_WIDTH - 1)  # one is for the titles
+    for start in range(0, len(checks), columns):
+        console.print(_table(checks[start : start + columns]))
     for one in checks:
         if one.error is not None:
-            console.print(Text(one.error, style="red"), soft_wrap=True)
+            said = Text.assemble((one.tag, "bold red"), f": {one.error}")
+            console.print(said, soft_wrap=True)
         for line in one.advice:
             console.print(Text.assemble((one.tag, "bold"), f": {line}"), soft_wrap=True)
 
 
+def _table(checks: Sequence[EndpointCheck]) -> Table:
+    table = Table()
+    table.add_column("", no_wrap=True)
+    for one in checks:
+        table.add_column(Text(one.tag), overflow="fold")
+    for name, title in _ROWS.items():
+        seen = [getattr(one, name) for one in checks]
+        if any(value not in (None, ()) for value in seen):
+            table.add_row(title, *map(_cell, seen))
+    return table
+
+
+_COLUMN_WIDTH = 20
+"""Characters, with which a model's name can still be read."""
+_MOST_NAMES = 3
 _ROWS = {
+    "reachable": "reachable",
     "backend": "backend",
     "model_id": "model",
-    "models": "server's models",
+    "models": "models there",
     "context_tokens": "context, tokens",
+    "slots": "slots",
+    "at_once": "calls made at once",
+    "side_by_side": "answered at once",
     "structured": "schemas",
     "timings": "timings",
     "cached_tokens": "cached tokens",
@@ -106,11 +123,9 @@ _ROWS = {
     "embeds": "embeds",
     "metrics": "counters",
     "dropped": "refused fields",
-    "side_by_side": "of 4 calls, side by side",
     "ttft_ms": "first token, ms",
     "tokens_per_s": "tokens a second",
 }
-_MOST_NAMES = 5
 
 
 def _cell(value: object) -> Text:
@@ -121,12 +136,10 @@ def _cell(value: object) -> Text:
             return Text("yes" if value else "no", style="" if value else "yellow")
         case "enforced" | "advisory" | "ignored":
             return Text(value, style="" if value == "enforced" else "yellow")
-        case float():
-            return Text(f"{value:,.1f}")
-        case int():
-            return Text(f"{value:,}")
+        case int() | float():
+            return Text(f"{round(value, 1):,}")
         case tuple():
-            more = f", and {len(value) - _MOST_NAMES} more" if len(value) > _MOST_NAMES else ""
-            return Text(", ".join(map(str, value[:_MOST_NAMES])) + more)
+            more = [f"and {len(value) - _MOST_NAMES} more"] if len(value) > _MOST_NAMES else []
+            return Text(", ".join([*map(str, value[:_MOST_NAMES]), *more]))
         case _:
             return Text(str(value))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import orjson
 
-from harness.errors import EndpointUnreachable
 from harness.inference.endpoint import Endpoint
 from harness.inference.wire.connection import Connection
-from harness.inference.wire.profile import ContextReport
+from harness.inference.wire.profile import Profile
 from harness.inference.wire.profiles import PROFILES
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,99 +25,140 @@ class ServerFacts:
     """The names it serves, or could load."""
     context_tokens: int | None = None
     """Prompt and reply of one call, together."""
+    slots: int | None = None
+    """Calls that it answers side by side."""
     metrics: bool | None = None
     """Whether its counters can be read; None for a kind that has none."""
 
 
 async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> ServerFacts:
-    """Asks the server of an endpoint.
+    """Asks the server of an endpoint. What it does not tell within seconds is None, not an error.
+
+    Ask once the model has been called: some know its context only when it is loaded.
 
     Args:
-        endpoint: Its `url` must be set.
+        endpoint: Its `url` must be set, and be that of a server: litellm's providers are not asked.
         api_key: Sent as a bearer token.
 
     Raises:
-        EndpointUnreachable: Nothing answers there.
         ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
-    assert endpoint.url is not None
-    connection = Connection(endpoint, api_key=api_key)
-    root = endpoint.url.rstrip("/").removesuffix("/v1")
+    server = _Server(endpoint, api_key=api_key)
     try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            return await _ask(connection.client, endpoint, root)
-    except (httpx.RequestError, TimeoutError) as error:
-        raise EndpointUnreachable(
-            f"nothing answers at {root} ({error or type(error).__name__}); is the server running, "
-            "and is the endpoint's url right?",
-            endpoint=endpoint.tag,
-        ) from error
+        match endpoint.backend:
+            case "ollama":
+                return await _ollama(server)
+            case "triton":
+                return await _triton(server)
+            case backend:
+                return await _of_profile(server, PROFILES[backend])
     finally:
-        await connection.aclose()
+        await server.aclose()
 
 
-async def _ask(client: httpx.AsyncClient, endpoint: Endpoint, root: str) -> ServerFacts:
-    if endpoint.backend == "ollama":
-        return await _ask_ollama(client, endpoint, root)
-    if endpoint.backend == "triton":
-        index = await client.post(f"{root}/v2/repository/index", json={"ready": True})
-        return ServerFacts(models=_names(_json(index), "name"))
-    profile = PROFILES[endpoint.backend]
-    listed = _json(await client.get(f"{endpoint.url}/models"))
+async def _of_profile(server: _Server, profile: Profile) -> ServerFacts:
+    listed = _parsed(await server.ask(f"{server.url}/models"))
+    models = _names(_at(listed, "data"), "id")
+    metrics = context_tokens = slots = None
+    if profile.metrics:
+        metrics = await server.ask(server.root + profile.metrics, of_model=True) is not None
+    if profile.context:
+        told = _parsed(await server.ask(server.root + profile.context.path, of_model=True))
+        context_tokens = _whole(_at(told, *profile.context.keys, model_id=server.model_id))
+        # llama-server's alone, which tells both in one place.
+        slots = _whole(_at(told, "total_slots"))
+    return ServerFacts(models=models, context_tokens=context_tokens, slots=slots, metrics=metrics)
+
+
+async def _ollama(server: _Server) -> ServerFacts:
+    pulled = _parsed(await server.ask(f"{server.root}/api/tags"))
+    loaded = _parsed(await server.ask(f"{server.root}/api/ps"))
+    contexts = {
+        _at(model, "name"): _whole(_at(model, "context_length"))
+        for model in _rows(_at(loaded, "models"))
+    }
+    name = server.model_id
     return ServerFacts(
-        models=_names(listed.get("data") if isinstance(listed, dict) else None, "id"),
-        context_tokens=await _context(client, profile.context, root, endpoint.model_id),
-        metrics=await _answers(client, root + profile.metrics) if profile.metrics else None,
+        models=_names(_at(pulled, "models"), "name"),
+        context_tokens=contexts.get(name) or contexts.get(f"{name}:latest"),
+        metrics=loaded is not None,
     )
 
 
-async def _ask_ollama(client: httpx.AsyncClient, endpoint: Endpoint, root: str) -> ServerFacts:
-    tags = _json(await client.get(f"{root}/api/tags"))
-    loaded = _json(await client.get(f"{root}/api/ps"))
-    names = {endpoint.model_id, f"{endpoint.model_id}:latest"}
-    contexts = [
-        model.get("context_length") for model in _rows(loaded, "models") if model["name"] in names
-    ]
-    return ServerFacts(
-        models=_names(_rows(tags, "models"), "name"),
-        # Only of a loaded model: how long it will be is for the server to decide.
-        context_tokens=contexts[0] if contexts else None,
-        metrics=True,
-    )
+async def _triton(server: _Server) -> ServerFacts:
+    index = await server.ask(f"{server.url}/v2/repository/index", post={"ready": True})
+    return ServerFacts(models=_names(_parsed(index), "name"))
 
 
-async def _context(
-    client: httpx.AsyncClient, report: ContextReport | None, root: str, model_id: str
-) -> int | None:
-    if report is None:
-        return None
-    found = _json(await client.get(root + report.path))
-    for key in report.keys:
-        if isinstance(found, list):
-            # One entry per model; servers of one model may not care what it is called.
-            named = [row for row in found if row.get("id") == model_id]
-            found = (named or found or [{}])[0]
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, int) else None
+class _Server:
+    """A server that is asked one page at a time."""
+
+    def __init__(self, endpoint: Endpoint, *, api_key: str | None) -> None:
+        assert endpoint.url is not None
+        self.url = endpoint.url.rstrip("/")
+        self.root = self.url.removesuffix("/v1")
+        self.model_id = endpoint.model_id
+        self._connection = Connection(endpoint, api_key=api_key)
+
+    async def ask(self, url: str, *, post: object = None, of_model: bool = False) -> bytes | None:
+        """What stands there; None for nothing, or nothing that is for us.
+
+        Args:
+            url: The page.
+            post: What is sent, where the page is not just fetched.
+            of_model: Whether to say of which model: llama-server's router has a page for each.
+        """
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                response = await self._connection.client.request(
+                    "GET" if post is None else "POST",
+                    url,
+                    json=post,
+                    params={"model": self.model_id} if of_model else None,
+                )
+        except (httpx.RequestError, TimeoutError):
+            return None
+        return response.content if response.status_code == 200 else None
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._connection.aclose()
 
 
-async def _answers(client: httpx.AsyncClient, url: str) -> bool:
-    return (await client.get(url)).status_code == 200
+# --- JSON of unknown shape: whatever is not as expected is None ------------------------------
 
 
-def _json(response: httpx.Response) -> Any:  # noqa: ANN401 - JSON
+def _parsed(body: bytes | None) -> object:
     try:
-        return orjson.loads(response.content) if response.status_code == 200 else None
+        return None if body is None else orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
 
 
-def _rows(said: Any, key: str) -> list[Mapping[str, Any]]:  # noqa: ANN401 - JSON
-    rows = said.get(key) if isinstance(said, dict) else None
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+def _at(value: Any, *keys: str | int, model_id: str = "") -> Any:  # noqa: ANN401
+    """What lies at the end of these keys; through a list of models, by the model's entry."""
+    for key in keys:
+        if isinstance(value, list):
+            value = _entry(value, model_id)
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
-def _names(rows: Any, key: str) -> tuple[str, ...] | None:  # noqa: ANN401 - JSON
+def _entry(models: list[Any], model_id: str) -> object:
+    """The model's entry; the only one, where a server does not care what its model is called."""
+    named = [model for model in models if _at(model, "id") == model_id]
+    return (named or (models if len(models) == 1 else [None]))[0]
+
+
+def _rows(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _names(rows: object, key: str) -> tuple[str, ...] | None:
     if not isinstance(rows, list):
         return None
-    return tuple(str(row[key]) for row in rows if isinstance(row, dict) and key in row)
+    return tuple(name for row in rows if isinstance(name := _at(row, key), str))
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,39 +1,11 @@
-"""Tries endpoints out: what each can do, and which flag would turn on what it does not tell."""
+"""What was seen of an endpoint when it was tried out, and what follows from it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
-from harness.errors import HarnessError, InferenceError, InvalidInput, NotOffered, did_you_mean
-from harness.inference import (
-    PROFILES,
-    ChatRequest,
-    Completion,
-    CountRequest,
-    EmbedRequest,
-    Endpoint,
-    InferenceShim,
-    Message,
-    Profile,
-    ServerFacts,
-    StructuredMode,
-    server_facts,
-)
-from harness.session.models import api_key_of, open_models
-from harness.session.settings import Settings
-from harness.trace import Tracer
-
-_PROMPT = (Message("user", "Count from one to twenty, in words."),)
-_TOKENS = 24
-_AT_ONCE = 4
-_SCHEMA = {
-    "type": "object",
-    "properties": {"ready": {"type": "boolean"}},
-    "required": ["ready"],
-    "additionalProperties": False,
-}
+from harness.inference import PROFILES, Completion, Endpoint, StructuredMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +18,20 @@ class EndpointCheck:
     """How it is spoken to."""
     model_id: str
     """What the model is called there."""
+    reachable: bool | None = None
+    """Whether there is a server; None where it was not tried."""
     error: str | None = None
     """Why it cannot be used, and what would mend it."""
     models: tuple[str, ...] | None = None
     """What its server serves."""
     context_tokens: int | None = None
     """Prompt and reply of one call, together."""
+    slots: int | None = None
+    """Calls that it says it answers side by side."""
+    at_once: int | None = None
+    """Calls that were made at once, to see how many it does."""
+    side_by_side: int | None = None
+    """Of those, how many were being answered at one moment."""
     structured: StructuredMode | None = None
     """What became of a reply's schema."""
     timings: bool | None = None
@@ -68,155 +48,107 @@ class EndpointCheck:
     """Whether its counters can be read."""
     dropped: tuple[str, ...] = ()
     """Fields that it refuses."""
-    side_by_side: int | None = None
-    """Of four calls at once, how many it was seen to answer at one time."""
     ttft_ms: float | None = None
     """From sending a short prompt to the first token, the model being loaded."""
     tokens_per_s: float | None = None
     """Of one call's decoding."""
     advice: tuple[str, ...] = ()
-    """What to change for it to tell more."""
+    """What to change, there or here."""
 
 
-async def check_endpoints(
-    settings: Settings,
-    endpoints: Mapping[str, Endpoint],
-    *,
-    environment: Mapping[str, str],
-    tags: Collection[str] = (),
-) -> AsyncIterator[EndpointCheck]:
-    """Tries one endpoint after the other, by a handful of short calls each.
-
-    Args:
-        settings: Holds the budget.
-        endpoints: All there are.
-        environment: Holds the API keys that endpoints name.
-        tags: Which to try; all when empty.
-
-    Raises:
-        InvalidInput: There is no such endpoint.
-    """
-    for tag in tags:
-        if tag not in endpoints:
-            raise InvalidInput(f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints))
-    for tag in tags or endpoints:
-        yield await _check(endpoints[tag], settings, environment)
-
-
-async def _check(
-    endpoint: Endpoint, settings: Settings, environment: Mapping[str, str]
-) -> EndpointCheck:
-    blank = EndpointCheck(tag=endpoint.tag, backend=endpoint.backend, model_id=endpoint.model_id)
-    alone = endpoint.model_copy(update={"fallback": ()})
-    try:
-        facts = ServerFacts()
-        if endpoint.url is not None and endpoint.backend != "litellm":
-            key = api_key_of(endpoint, environment)
-            facts = await server_facts(endpoint, api_key=key)
-        async with open_models(
-            {endpoint.tag: alone},
-            settings=settings,
-            environment=environment,
-            required={endpoint.tag},
-            tracer=Tracer(),
-        ) as shim:
-            return await _tried(replace(blank, models=facts.models), alone, facts, shim)
-    except HarnessError as error:
-        return replace(blank, error=str(error))
-
-
-async def _tried(
-    blank: EndpointCheck, endpoint: Endpoint, facts: ServerFacts, shim: InferenceShim
-) -> EndpointCheck:
-    if endpoint.embeddings:
-        await shim.embed(EmbedRequest(model=endpoint.tag, texts=("hello",)))
-        return replace(blank, embeds=True)
-    ask = ChatRequest(model=endpoint.tag, messages=_PROMPT, max_output_tokens=_TOKENS)
-    # 1. The first one loads the model, where that is left to the first call.
-    with_logprobs = await shim.chat(replace(ask, top_logprobs=1))
-    # 2. Twice the same prompt: of the second, some should come out of the cache.
-    call = await shim.chat(ask)
-    structured = await shim.chat(replace(ask, reply_schema=_SCHEMA))
-    # 3. Side by side.
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(shim.chat(ask)) for _ in range(_AT_ONCE)]
-    cached = call.usage.cached_tokens if call.usage else None
-    check = replace(
-        blank,
-        context_tokens=facts.context_tokens or _file_context(endpoint),
-        structured=structured.structured,
-        timings=any(phase.source == "reported" for phase in call.phases),
-        cached_tokens=cached is not None,
-        logprobs=bool(with_logprobs.logprobs),
-        counts_tokens=await _can(
-            shim.count_tokens(CountRequest(model=endpoint.tag, messages=_PROMPT))
-        ),
-        embeds=await _can(shim.embed(EmbedRequest(model=endpoint.tag, texts=("hello",)))),
-        metrics=True if endpoint.backend == "embedded" else facts.metrics,
-        dropped=tuple(dict.fromkeys((*with_logprobs.dropped, *call.dropped))),
-        side_by_side=most_at_once([task.result() for task in tasks]),
-        ttft_ms=_ttft_ms(call),
-        tokens_per_s=_tokens_per_s(call),
-    )
-    return replace(check, advice=tuple(_advice(check, PROFILES.get(endpoint.backend))))
+_TOO_SHORT_NS = 100_000_000
+"""Replies shorter than this may have missed each other by chance."""
 
 
 def most_at_once(completions: Collection[Completion]) -> int | None:
-    """How many replies were being written at one moment; None where no first token was seen."""
+    """How many replies were being written at one moment; None where that cannot be told.
+
+    Two may seem to meet where one begins as the other ends: each is taken to be shorter than it
+    was. And those of a fast server may miss each other by chance: if short ones did not all meet,
+    that says nothing.
+    """
     changes = []
+    shortest_ns = _TOO_SHORT_NS
     for completion in completions:
         if completion.first_token_ns is None or not completion.phases:
             return None
-        changes += [(completion.first_token_ns, 1), (completion.phases[-1].end_ns, -1)]
+        begun_ns, ended_ns = completion.first_token_ns, completion.phases[-1].end_ns
+        shortest_ns = min(shortest_ns, ended_ns - begun_ns)
+        margin_ns = (ended_ns - begun_ns) // 8
+        changes += [(begun_ns + margin_ns, 1), (ended_ns - margin_ns, -1)]
     running = most = 0
     for _, change in sorted(changes):
         running += change
         most = max(most, running)
-    return most
-
-
-async def _can(asked: Awaitable[object]) -> bool | None:
-    """Whether what was asked is offered; None where something else went wrong."""
-    try:
-        await asked
-    except NotOffered:
-        return False
-    except InferenceError:
+    if shortest_ns < _TOO_SHORT_NS and most < len(completions):
         return None
-    return True
+    return most or None
 
 
-def _file_context(endpoint: Endpoint) -> int | None:
-    return endpoint.context_tokens if endpoint.path is not None else None
+_ENFORCE: Mapping[str, str] = {
+    "tensorrt-llm": "guided_decoding_backend in its configuration",
+}
+"""By backend, what makes it hold replies to their schema."""
+_SIDE_BY_SIDE: Mapping[str, str] = {
+    "embedded": "slots",
+    "llamacpp": "--parallel",
+    "ollama": "OLLAMA_NUM_PARALLEL in its environment",
+}
+"""By backend, what says how many calls it answers side by side."""
+_TELL: Mapping[tuple[str, str], str] = {
+    ("ollama", "cached_tokens"): "an Ollama newer than 0.33.2",
+    ("llama-cpp-python", "logprobs"): "logprobs = true",
+}
+"""By backend and field above, what makes it tell, where no profile says so."""
 
 
-def _ttft_ms(call: Completion) -> float | None:
-    if call.first_token_ns is None:
-        return None
-    return (call.first_token_ns - call.sent_ns) / 1e6
-
-
-def _tokens_per_s(call: Completion) -> float | None:
-    decode = [phase for phase in call.phases if phase.name == "decode"]
-    if call.usage is None or not decode or call.usage.output_tokens < 2:
-        return None
-    # The first token is there when decoding begins.
-    return (call.usage.output_tokens - 1) / ((decode[0].end_ns - decode[0].start_ns) / 1e9)
-
-
-def _advice(check: EndpointCheck, profile: Profile | None) -> Iterator[str]:
-    if check.structured == "ignored":
-        yield "it takes no notice of schemas: typed replies rest on the model's good will"
+def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[str]:
+    """What to change, at the server or in the endpoint's settings; a line each."""
+    if not _lists(check.models, endpoint.model_id):
+        yield (
+            f"it lists no model '{endpoint.model_id}', and answered all the same: "
+            "whatever it serves, it may be another"
+        )
+    yield from _on_schemas(check, endpoint)
     if check.side_by_side == 1:
-        yield "it answers one call at a time: the others wait there, and set max_concurrency = 1"
-    if profile is None:
-        return
-    for told, offer, what in (
-        (check.timings, profile.timings, "where a call's time went"),
-        (check.cached_tokens, profile.cached_tokens, "how much of a prompt was cached"),
-        (check.logprobs, profile.logprobs, "log probabilities"),
+        remedy = "max_concurrency = 1 makes them wait here, where it shows"
+        if check.backend in _SIDE_BY_SIDE:
+            remedy = f"{_SIDE_BY_SIDE[check.backend]} is how many it answers; or {remedy}"
+        yield f"it answers one call at a time, and others wait there without a word; {remedy}"
+    for field, what in (
+        ("timings", "where a call's time went"),
+        ("cached_tokens", "how much of a prompt came out of its cache"),
+        ("logprobs", "log probabilities"),
+        ("metrics", "its counters"),
     ):
-        if not told and offer.switch:
-            yield f"{offer.switch}: {what}"
-    if check.metrics is False and profile.metrics_switch:
-        yield f"{profile.metrics_switch}: counters in the timeline"
+        switch = _switch(check.backend, field)
+        if getattr(check, field) is False and switch:
+            yield f"{switch} makes it tell {what}"
+
+
+def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[str]:
+    if check.structured is None:
+        return
+    if endpoint.structured not in {None, check.structured}:
+        yield (
+            f"structured = '{endpoint.structured}' is written down for it, "
+            f"and it was seen to be '{check.structured}'"
+        )
+    if check.structured == "ignored":
+        enforce = _ENFORCE.get(check.backend)
+        remedy = f"; {enforce} changes that" if enforce else ""
+        yield f"it takes no notice of schemas: what comes is for the model to decide{remedy}"
+
+
+def _switch(backend: str, field: str) -> str:
+    profile = PROFILES.get(backend)
+    if profile is None:
+        return _TELL.get((backend, field), "")
+    return profile.metrics_switch if field == "metrics" else getattr(profile, field).switch
+
+
+def _lists(models: tuple[str, ...] | None, model_id: str) -> bool:
+    """Whether a model is among those that are listed, if any are."""
+    # Ollama's tag, and Triton's version, may be left out on one side.
+    name = model_id.partition("/versions/")[0]
+    return not models or bool({name, f"{name}:latest", name.removesuffix(":latest")} & {*models})
