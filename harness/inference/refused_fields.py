@@ -16,7 +16,7 @@ from harness.inference.endpoint import SamplingField
 _REFUSED = (
     r"(?:unsupported|not support(?:ed)?\b|n't support|not accept(?:ed)?\b|not permitted|"
     r"not allowed|unknown|unexpected|unrecogni[sz]ed|forbidden|deprecated|extra inputs|"
-    r"cannot (?:both )?be (?:used|set|specified)|only be set to)"
+    r"cannot (?:both )?be (?:used|set|specified)|only be set to|only available|available only)"
 )
 _BESIDE = r"[^.]{0,60}"
 """What may stand between a field's name and the word that refuses it: not another sentence."""

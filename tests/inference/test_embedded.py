@@ -7,13 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from loopback import Loopback, Reply, llama_server_stream
 
-from harness.errors import ContextOverflow, ModelFileInvalid, ServerError, StreamCut
+from harness.errors import ContextOverflow, ModelFileInvalid, NotOffered, ServerError, StreamCut
 from harness.inference import (
     ChatRequest,
+    CountRequest,
     EmbeddedLlamaCpp,
+    EmbedRequest,
     Endpoint,
     Message,
     OpenAIWire,
@@ -45,10 +48,16 @@ def runner():
 
 
 @pytest.fixture(scope="module")
-def chat(runner):
-    """Asks the loaded model, one call after another or several side by side."""
+def model(runner):
     model = EmbeddedLlamaCpp(small_endpoint())
     runner.run(model.load())
+    yield model
+    runner.run(model.unload())
+
+
+@pytest.fixture(scope="module")
+def chat(runner, model):
+    """Asks the loaded model, one call after another or several side by side."""
 
     async def together(requests):
         return await asyncio.gather(*(model.chat(request) for request in requests))
@@ -57,8 +66,7 @@ def chat(runner):
         completions = runner.run(together(requests))
         return completions if len(completions) > 1 else completions[0]
 
-    yield ask
-    runner.run(model.unload())
+    return ask
 
 
 def settled(chat, request):
@@ -390,3 +398,58 @@ def test_a_model_can_be_unloaded_at_any_moment():
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+# --- beside chatting ---------------------------------------------------------------------------
+
+
+def test_texts_become_vectors_that_lie_nearer_the_more_alike_they_are(runner):
+    texts = ("The owl hunts at night.", "An owl is hunting by night.", "Taxes are due in April.")
+
+    async def main():
+        model = EmbeddedLlamaCpp(small_endpoint(embeddings=True))
+        await model.load()
+        try:
+            return await model.embed(EmbedRequest(model="small", texts=texts))
+        finally:
+            await model.unload()
+
+    embeddings = runner.run(main())
+    assert embeddings.vectors.shape == (3, 576)
+    assert embeddings.vectors.dtype == np.float32
+    assert embeddings.input_tokens > 0
+    owl, owls, taxes = embeddings.vectors / np.linalg.norm(
+        embeddings.vectors, axis=1, keepdims=True
+    )
+    assert owl @ owls > owl @ taxes
+
+
+def test_a_model_that_was_loaded_to_chat_does_not_embed(runner, model):
+    with pytest.raises(NotOffered, match="--embeddings"):
+        runner.run(model.embed(EmbedRequest(model="small", texts=("owl",))))
+
+
+def test_tokens_are_counted_as_a_call_counts_them(runner, model, chat):
+    counted = runner.run(
+        model.count_tokens(CountRequest(model="small", messages=as_messages(COUNT)))
+    )
+
+    assert counted == chat(request(COUNT, max_output_tokens=1)).usage.input_tokens
+
+
+def test_log_probabilities_are_those_of_the_reply(chat):
+    completion = chat(request(COUNT, max_output_tokens=6, top_logprobs=3))
+
+    assert "".join(one.token for one in completion.logprobs) == completion.text
+    for one in completion.logprobs:
+        assert one.logprob <= 0
+        assert len(one.top) == 3
+        assert max(one.top, key=lambda pair: pair[1])[0] == one.token  # greedy
+
+
+def test_a_reply_can_be_heard_as_it_comes(chat):
+    heard = []
+    completion = chat(request(COUNT, max_output_tokens=12, on_text=heard.append))
+
+    assert len(heard) > 1
+    assert "".join(heard) == completion.text

@@ -77,6 +77,11 @@ LITELLM_REMEDY = (
         ),
         pytest.param("property 'seed' is unsupported", ["seed"], id="Groq"),
         pytest.param(
+            "logprobs are currently available only for the vLLM backend",
+            ["logprobs", "top_logprobs"],
+            id="Triton's OpenAI front end",
+        ),
+        pytest.param(
             "Extra inputs are not permitted, field: 'seed', value: 7", ["seed"], id="Fireworks"
         ),
         pytest.param(

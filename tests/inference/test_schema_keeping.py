@@ -1,11 +1,12 @@
 import asyncio
+from dataclasses import replace
 
 import orjson
 import pytest
 
 from harness.errors import ContextOverflow, Overloaded, ServerError
 from harness.inference import ChatRequest, Message, ScriptedBackend
-from harness.inference.around.schema_keeping import SchemaKeeping
+from harness.inference.around.schema_keeping import SchemaKeeping, mode_of
 from harness.trace import ManualClock, Tracer
 from harness.trace.records import SpanEnded
 
@@ -51,6 +52,20 @@ def test_the_first_call_with_a_schema_finds_out_what_becomes_of_it(probed, mode)
     assert completion.text == ANSWER
     (probe,) = [record for record in records if isinstance(record, SpanEnded)]
     assert probe.attributes["schema"] == mode
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        pytest.param("", "advisory", id="nothing but thought"),
+        pytest.param('{ \n\n"word": \n\n', "enforced", id="blanks used up the limit"),
+        pytest.param("Hello there, dear", "ignored", id="a long greeting"),
+    ],
+)
+def test_a_probe_that_the_limit_cut_is_judged_by_what_there_is(text, mode):
+    reply = asyncio.run(ScriptedBackend([text]).chat(ASKED))
+
+    assert mode_of(replace(reply, finish_reason="length")) == mode
 
 
 def test_it_is_found_out_once():

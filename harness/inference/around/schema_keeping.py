@@ -29,7 +29,8 @@ _PROBE_SCHEMA: JsonSchema = {
     "additionalProperties": False,
 }
 _PROBE_PROMPT = "Say hello, in one short sentence."
-_PROBE_TOKENS = 32
+_PROBE_TOKENS = 256
+"""A greeting takes ten; a model that thinks aloud first takes more."""
 _KEPT = f'{{"word":"{_WORD}"}}'
 
 
@@ -103,8 +104,10 @@ class SchemaKeeping(Wrapper):
 def mode_of(reply: Completion) -> StructuredMode:
     """What a server made of the probe's schema."""
     said = "".join(reply.text.split())
+    if reply.finish_reason == "length" and not said:
+        return "advisory"  # it has thought all the while, and nothing is known
     # Blanks between the tokens of JSON may have used up the limit.
-    if said == _KEPT or (reply.finish_reason == "length" and said and _KEPT.startswith(said)):
+    if said == _KEPT or (reply.finish_reason == "length" and _KEPT.startswith(said)):
         return "enforced"
     try:
         orjson.loads(reply.text)

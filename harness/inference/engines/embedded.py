@@ -170,6 +170,18 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
     params.endpoint_metrics = True
     params.embedding = endpoint.embeddings
     params.verbosity = -1
+    server = _running(params)
+    if endpoint.embeddings and "error" in server.handle_embeddings({"input": ["pool"]}):
+        # The model was not trained to embed, and does not say how its tokens become one vector.
+        del server
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+        server = _running(params)
+    return server
+
+
+def _running(params: Any) -> Any:  # noqa: ANN401 - as above
+    import xllamacpp  # noqa: PLC0415 - as above
+
     server = xllamacpp.Server(params)
     # The engine's loop starts in a thread of its own, after the constructor has returned. Told to
     # stop before that, it forgets it and runs on, and the destructor waits for ever. The loop
