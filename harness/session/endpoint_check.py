@@ -97,7 +97,6 @@ _SIDE_BY_SIDE: Mapping[str, str] = {
 """By backend, what says how many calls it answers side by side."""
 _TELL: Mapping[tuple[str, str], str] = {
     ("ollama", "cached_tokens"): "an Ollama newer than 0.33.2",
-    ("llama-cpp-python", "logprobs"): "logprobs = true",
 }
 """By backend and field above, what makes it tell, where no profile says so."""
 
