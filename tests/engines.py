@@ -59,7 +59,7 @@ def vllm() -> Iterator[str | None]:
     if started.returncode or not found:
         raise SystemExit(f"vLLM did not start:\n{started.stdout}")
     try:
-        yield found[2]
+        yield found[2].removesuffix("/v1")
     finally:
         os.kill(int(found[1]), signal.SIGTERM)
 

@@ -32,6 +32,7 @@ from harness.inference.identity.identity import (
     served_identity,
 )
 from harness.inference.identity.metadata import ModelMetadata, metadata_from
+from harness.inference.identity.served_metadata import TELLING_BACKENDS, served_metadata
 from harness.inference.message import Message, Prompt, as_messages
 from harness.inference.metrics.metrics_source import MetricsSource, metrics_source
 from harness.inference.metrics.server_metrics import Reading
@@ -49,6 +50,7 @@ from harness.inference.wire.triton import TritonWire
 
 __all__ = [
     "PROFILES",
+    "TELLING_BACKENDS",
     "Backend",
     "Cached",
     "CallCache",
@@ -103,6 +105,7 @@ __all__ = [
     "reply_identity",
     "retry_delay_s",
     "served_identity",
+    "served_metadata",
     "server_facts",
     "to_its_end",
 ]

@@ -118,7 +118,8 @@ class Held(ScriptedBackend):
 
     async def chat(self, request):
         if len(self.requests) >= 3:
-            request.on_text(self._word) if self._word else None
+            if self._word and request.on_text:
+                request.on_text(self._word)
             await self.may_end.wait()
         return await super().chat(request)
 
@@ -179,7 +180,7 @@ def test_whoever_listens_hears_every_piece():
         async def chat(self, request):
             request.on_text("A ")
             request.on_text("draft.")
-            return await super().chat(request)
+            return await super().chat(replace(request, on_text=None))
 
     heard = []
     circuit = Breaking([])

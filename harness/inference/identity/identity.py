@@ -7,6 +7,7 @@ same, nor different.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -54,9 +55,11 @@ class ModelIdentity:
     quantisation: str | None = None
     """How its weights are packed; None when that is not known."""
     fingerprint: str | None = None
-    """Of its file."""
+    """Of its file, or of its weights by its server's word."""
     server: str | None = None
     """The address it is served at."""
+    served: str | None = None
+    """What its server says it serves; of a path, the last part that says something."""
 
     @property
     def weights(self) -> str | None:
@@ -95,28 +98,34 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
             called=endpoint.tag, source="scripted", fingerprint=f"scripted {endpoint.tag}"
         )
     said = metadata or ModelMetadata()
+    # A name without a size may stand in a header for a whole generation: "LLaMA v2".
+    stated = [name for name in map(parse_model_name, said.names) if name.has_size]
     if endpoint.path is not None:
         own = parse_model_name(endpoint.path.name)
         if not own.words:
             own = parse_model_name(str(endpoint.path))
+        names = (*stated, own)
         source: IdentitySource = "file header" if metadata else "file name"
     else:
         own = parse_model_name(endpoint.model_id)
+        told = [name for name in (parse_model_name(said.path or ""), *stated) if name.words]
+        # An alias, such as `gpt-4` for whatever it is, does not go beside the server's own word.
+        names = (*told, own) if own.has_size or not told else tuple(told)
         source = "server" if metadata else "name"
-    # A name without a size may stand in a header for a whole generation: "LLaMA v2".
-    stated = [name for name in map(parse_model_name, said.names) if name.has_size]
-    names = tuple(name for name in (*stated, own) if name.words)
+    names = tuple(name for name in names if name.words)
     return ModelIdentity(
         called=endpoint.model_id if endpoint.path is None else endpoint.path.name,
         source=source,
         names=names,
         family=declared_family(endpoint.family)
         or first_family(map(parse_model_name, said.base_models))
-        or first_family((*map(parse_model_name, said.names), *names))
+        or first_family((*map(parse_model_name, said.names), *names, own))
         or family_of_architecture(said.architecture),
-        quantisation=said.quantisation or own.quantisation,
-        fingerprint=file_fingerprint(endpoint.path) if endpoint.path else None,
+        quantisation=said.quantisation
+        or next((name.quantisation for name in (*names, own) if name.quantisation), None),
+        fingerprint=file_fingerprint(endpoint.path) if endpoint.path else _told(endpoint, said),
         server=_address(endpoint),
+        served=_served(said) if endpoint.path is None else None,
     )
 
 
@@ -154,3 +163,18 @@ def _are_same(one: ModelIdentity, other: ModelIdentity) -> bool:
 
 def _address(endpoint: Endpoint) -> str | None:
     return None if endpoint.url is None else endpoint.url.rstrip("/")
+
+
+def _told(endpoint: Endpoint, said: ModelMetadata) -> str | None:
+    """What tells the weights apart: by content, or, at one address, by where they lie."""
+    if said.fingerprint is not None or said.path is None:
+        return said.fingerprint
+    return f"{_address(endpoint)} {said.path}"
+
+
+def _served(said: ModelMetadata) -> str | None:
+    if said.path is None:
+        return next(iter((*said.names, *filter(None, [said.fingerprint]))), None)
+    # Where it lies on its server's machine is not for whoever is shown a record.
+    last = re.split(r"[/\\]", said.path.rstrip("/\\"))[-1]
+    return last if parse_model_name(last).words else parse_model_name(said.path).weights or last

@@ -1,4 +1,4 @@
-"""What a model's file, or the server that loaded it, says of it under GGUF's `general.` keys."""
+"""What a model's file, or the server that loaded it, says of it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ class ModelMetadata:
     """How llama.cpp computes it; many families share `llama`."""
     quantisation: str | None = None
     """How most of its weights are packed, such as `Q4_K_M`."""
+    path: str | None = None
+    """What its server loaded: a file or a folder there, or a repository's name."""
+    fingerprint: str | None = None
+    """Of its weights, where its server tells one: whatever else has it is the same model."""
 
 
 def metadata_from(keys: Mapping[str, object], *, quantisation: str | None) -> ModelMetadata:

@@ -23,6 +23,7 @@ _KEEPALIVE_S = 3.0
 _END_TIMEOUT_S = 1.0
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+_GONE = "disconnected without sending a response"
 _JSON = {"content-type": "application/json"}
 
 
@@ -70,6 +71,8 @@ class Connection:
             except _BROKEN as error:
                 if self.client.is_closed:
                     raise self.cut("the connections were closed on this side") from error
+                if isinstance(error, httpx.RemoteProtocolError) and _GONE not in str(error):
+                    raise  # Something did come, and was no HTTP.
                 # The server had closed the pooled connection that we chose. Not a byte of a reply
                 # has come, so sending again cannot repeat anything.
                 response = await self.client.send(request, stream=True)

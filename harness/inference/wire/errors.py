@@ -21,10 +21,33 @@ from harness.errors import (
 
 _OVERFLOW = re.compile(
     r"exceed_context_size_error|context_length_exceeded|maximum context length"
-    r"|exceeds the available context size|`inputs` tokens \+ `max_new_tokens`|prompt is too long",
+    r"|exceeds the available context size|exceeds the context length|prompt is too long"
+    r"|context size has been exceeded|longer than the maximum model length"  # llama-server; vLLM
+    r"|`inputs` tokens \+ `max_new_tokens`|`inputs` must have less than"  # TGI
+    r"|longer than the model's context length"  # SGLang
+    r"|should not exceed max_(?:num_tokens|seq_len)"  # TensorRT-LLM
+    r"|larger than the model input length limit"  # MLC
+    r"|\bn_keep\b|when context the overflows",  # LM Studio
     re.IGNORECASE,
 )
-_NO_MODEL = re.compile(r"model\b.*\b(not found|does not exist|not served)", re.IGNORECASE)
+# Not vLLM's "your prompt contains at least …": there it has stopped counting.
+_PROMPT_TOKENS = re.compile(
+    r"(?:your request has |resulted in |requested \d+ tokens \("  # older vLLM, OpenAI
+    r"|input \(|requested a total of \d+ tokens: "  # SGLang
+    r"|prompt has |prompt length \(?|Given: |n_keep\W+|prompt is too long: )(\d+)",
+    re.IGNORECASE,
+)
+_CONTEXT_TOKENS = re.compile(
+    r"(?:maximum context length (?:is|of) |model's context length \(|must be <= |length limit "
+    r"|context size of |max_num_tokens \(|n_ctx\W+|\d tokens > )(\d+)",
+    re.IGNORECASE,
+)
+_NO_MODEL = re.compile(
+    r"unknown model\b|invalid model identifier|model\b.*\b(not found|does not exist|not served)",
+    re.IGNORECASE,
+)
+_FULL = re.compile(r"model is overloaded|exceeds maximum queue size", re.IGNORECASE)
+"""TGI's, which comes with 429, or in a stream with 422; and Triton's, which comes with 500."""
 
 
 SHORTEN = "Shorten the prompt, lower max_output_tokens, or serve a longer context"
@@ -64,8 +87,8 @@ def error_from_reply(
         return ContextOverflow(
             f"{said}. {SHORTEN}",
             endpoint=endpoint,
-            prompt_tokens=complaint.prompt_tokens,
-            context_tokens=complaint.context_tokens,
+            prompt_tokens=complaint.prompt_tokens or _number(_PROMPT_TOKENS, said),
+            context_tokens=complaint.context_tokens or _number(_CONTEXT_TOKENS, said),
         )
     if status in {401, 403}:
         return AuthenticationFailed(
@@ -73,21 +96,22 @@ def error_from_reply(
             "name of the variable that holds the key",
             endpoint=endpoint,
         )
+    # Before the model's absence: Triton says that it does not know a model that it is loading.
+    if status in {503, 529} or _FULL.search(said):
+        return Overloaded(
+            f"the server is loading or full ({said}); try again later",
+            endpoint=endpoint,
+            retry_after_s=_retry_after_s(headers),
+        )
     if _NO_MODEL.search(said) or (status == 404 and "model" in everything.lower()):
         return ModelNotFound(
             f"the server does not serve '{model_id}' ({said}); set the endpoint's model_id to a "
-            "name that its /v1/models lists",
+            f"name that it does: harness endpoints check {endpoint} lists them",
             endpoint=endpoint,
         )
     if status == 429:
         return RateLimited(
             f"the account is at its limit ({said}); wait, or make fewer calls side by side",
-            endpoint=endpoint,
-            retry_after_s=_retry_after_s(headers),
-        )
-    if status in {503, 529}:
-        return Overloaded(
-            f"the server is loading or full ({said}); try again later",
             endpoint=endpoint,
             retry_after_s=_retry_after_s(headers),
         )
@@ -98,7 +122,7 @@ def _server_error(status: int, said: str, *, endpoint: str) -> ServerError:
     if status == 200:
         return ServerError(f"the server sent an error for a reply: {said}", endpoint=endpoint)
     if status == 404:
-        said += "; is the endpoint's url right? It usually ends in /v1"
+        said += "; is the endpoint's url right? That of an OpenAI-compatible server ends in /v1"
     return ServerError(f"HTTP {status}: {said}", endpoint=endpoint, status=status)
 
 
@@ -112,6 +136,8 @@ def _read(body: bytes) -> _Complaint:
     if not isinstance(value, dict):
         return _Complaint(message=str(value)[:500])
     inner = value.get("error") or value
+    if isinstance(inner, str) and inner.startswith("{"):
+        return _read(inner.encode())  # Ollama passes on its llama-server's error as text
     if not isinstance(inner, dict):
         return _Complaint(message=str(inner)[:500], kind=str(value.get("error_type", "")))
     return _Complaint(
@@ -121,6 +147,11 @@ def _read(body: bytes) -> _Complaint:
         prompt_tokens=_whole(inner.get("n_prompt_tokens")),
         context_tokens=_whole(inner.get("n_ctx")),
     )
+
+
+def _number(pattern: re.Pattern[str], said: str) -> int | None:
+    found = pattern.search(said)
+    return int(found[1]) if found else None
 
 
 def _whole(value: object) -> int | None:

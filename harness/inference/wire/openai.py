@@ -25,6 +25,7 @@ from harness.inference.wire.connection import Connection, read_to_end
 from harness.inference.wire.deadlines import Deadlines
 from harness.inference.wire.errors import error_from_reply
 from harness.inference.wire.openai_reply import (
+    BROKEN_OFF,
     Chunk,
     LlamaTimings,
     VllmMetrics,
@@ -88,20 +89,16 @@ class OpenAIWire:
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
-        fields = {"model": self._endpoint.model_id, "input": list(request.texts)}
         async with Deadlines(self._endpoint, timeout_s=request.timeout_s):
-            body = await self._ask(f"{self._url}/embeddings", fields, what="embed")
-        try:
-            reply = _EmbeddingsReply.model_validate_json(body)
-        except ValidationError as error:
-            raise self._odd(body, "embeddings") from error
-        rows = sorted(reply.data, key=lambda row: row.index)
-        if len(rows) != len(request.texts):
-            raise self._odd(body, f"{len(request.texts)} embeddings")
+            if self._profile.embeds_one_by_one:
+                replies = [await self._embed((text,)) for text in request.texts]
+            else:
+                replies = [await self._embed(request.texts)]
+        counts = [reply.usage.prompt_tokens for reply in replies if reply.usage]
         return Embeddings(
-            vectors=np.array([row.embedding for row in rows], dtype=np.float32),
-            input_tokens=reply.usage.prompt_tokens if reply.usage else None,
-            model_id=reply.model or self._endpoint.model_id,
+            vectors=np.array([row.embedding for r in replies for row in r.data], dtype=np.float32),
+            input_tokens=sum(counts) if len(counts) == len(replies) else None,
+            model_id=replies[0].model or self._endpoint.model_id,
         )
 
     async def count_tokens(self, request: CountRequest) -> int:
@@ -150,6 +147,20 @@ class OpenAIWire:
             await read_to_end(events)
         return completion
 
+    async def _embed(self, texts: tuple[str, ...]) -> _EmbeddingsReply:
+        # A single text goes alone: Triton's front end takes no list, and no one refuses a text.
+        sent = texts[0] if len(texts) == 1 else list(texts)
+        fields = {"model": self._endpoint.model_id, "input": sent}
+        body = await self._ask(f"{self._url}/embeddings", fields, what="embed")
+        try:
+            reply = _EmbeddingsReply.model_validate_json(body)
+        except ValidationError as error:
+            raise self._odd(body, "embeddings") from error
+        if len(reply.data) != len(texts):
+            raise self._odd(body, f"{len(texts)} embeddings")
+        reply.data.sort(key=lambda row: row.index)
+        return reply
+
     async def _ask(self, url: str, fields: Mapping[str, object], *, what: str) -> bytes:
         try:
             return await self._connection.ask(url, fields)
@@ -177,6 +188,7 @@ class _Reply:
     def __init__(self, progress: ReplyInProgress, *, endpoint: Endpoint) -> None:
         self._progress = progress
         self._endpoint = endpoint
+        self._came_whole = False
         self._finish_reason: str | None = None
         self._model_id: str | None = None
         self._usage: WireUsage | None = None
@@ -202,6 +214,7 @@ class _Reply:
         chunk = self._parse(body)
         if not chunk.choices:
             raise self._error_in(body)
+        self._came_whole = True
         self._headers = _header_timings(headers)
         for choice in chunk.choices:
             said = choice.message or choice.delta
@@ -212,7 +225,14 @@ class _Reply:
     def completion(self, profile: Profile, dropped: tuple[str, ...]) -> Completion:
         """The completion, now that the stream has ended as it should."""
         usage = usage_of(self._usage, self._timings)
-        if self._finish_reason is None or (usage is None and profile.counts_usage):
+        # JSON that came whole is whole; and TabbyAPI counts for streams alone.
+        counts_usage = profile.counts_usage and not self._came_whole
+        if self._finish_reason in BROKEN_OFF:
+            raise StreamCut(
+                f"the server broke the generation off (finish reason '{self._finish_reason}')",
+                endpoint=self._endpoint.tag,
+            )
+        if self._finish_reason is None or (usage is None and counts_usage):
             missing = "finish reason" if self._finish_reason is None else "usage"
             raise StreamCut(f"the reply came without its {missing}", endpoint=self._endpoint.tag)
         said = server_timings(usage=self._usage, timings=self._timings, metrics=self._metrics)

@@ -16,6 +16,8 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "length": "length",
     "content_filter": "content_filter",
 }
+BROKEN_OFF = frozenset({"abort", "error"})
+"""Finish reasons of vLLM, SGLang and MLC for a generation that did not come to its end."""
 
 
 class PromptTokensDetails(BaseModel):
@@ -71,7 +73,7 @@ class WireTopLogprob(BaseModel):
 class WireLogprob(WireTopLogprob):
     """A token of the reply."""
 
-    top_logprobs: list[WireTopLogprob] = []
+    top_logprobs: list[WireTopLogprob] | None = None
 
 
 class WireLogprobs(BaseModel):
@@ -134,7 +136,7 @@ def token_logprobs(said: WireLogprobs | None) -> tuple[TokenLogprob, ...]:
         TokenLogprob(
             token=one.token,
             logprob=one.logprob,
-            top=tuple((other.token, other.logprob) for other in one.top_logprobs),
+            top=tuple((other.token, other.logprob) for other in one.top_logprobs or ()),
         )
         for one in (said.content or () if said else ())
     )

@@ -88,6 +88,8 @@ class Profile:
     """How it counts tokens."""
     embeds: Offer = NEVER
     """`/v1/embeddings`."""
+    embeds_one_by_one: bool = False
+    """Whether it takes one text at a time."""
     context: ContextReport | None = None
     """How long a context it serves."""
     load_control: LoadControl | None = None
@@ -111,6 +113,11 @@ def nested_schema(schema: JsonSchema) -> Fields:
             "json_schema": {"name": "reply", "schema": schema, "strict": True},
         }
     }
+
+
+def schema_beside_type(schema: JsonSchema) -> Fields:
+    """TensorRT-LLM's. At least up to 1.2.1 it takes OpenAI's wrapper for the schema, in silence."""
+    return {"response_format": {"type": "json", "schema": schema}}
 
 
 def schema_as_value(schema: JsonSchema) -> Fields:

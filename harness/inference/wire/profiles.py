@@ -13,6 +13,7 @@ from harness.inference.endpoint import WireName
 from harness.inference.message import Message
 from harness.inference.wire.profile import (
     ALWAYS,
+    NEVER,
     ContextReport,
     Fields,
     LoadControl,
@@ -23,6 +24,7 @@ from harness.inference.wire.profile import (
     raw_schema,
     schema_as_text,
     schema_as_value,
+    schema_beside_type,
 )
 
 
@@ -86,7 +88,7 @@ _ROWS: Mapping[WireName, Profile] = {
     ),
     "vllm": _VLLM,
     "sglang": Profile(
-        # 0.5.23. `/health` generates a token.
+        # 0.5.23. `/health` generates a token. `/tokenize` takes a text, not a conversation.
         title="SGLang",
         schema=nested_schema,
         cached_tokens=Offer(given=False, switch="--enable-cache-report"),
@@ -115,17 +117,19 @@ _ROWS: Mapping[WireName, Profile] = {
         metrics="/metrics",
     ),
     "tensorrt-llm": Profile(
-        # trtllm-serve. It refuses every field that it does not know.
+        # trtllm-serve 1.2. It refuses every field that it does not know, and enforces a schema only
+        # with `guided_decoding_backend` in its configuration: without, it takes no notice.
         title="TensorRT-LLM",
-        schema=nested_schema,
+        schema=schema_beside_type,
         cached_tokens=ALWAYS,
         load_control=LoadControl(
             load="/resume_memory", unload="/release_memory", needs="--enable_sleep_mode"
         ),
         metrics="/prometheus/metrics",
-        metrics_switch="return_perf_metrics: true",
+        metrics_switch="return_perf_metrics: true and enable_iter_perf_stats: true",
     ),
     "tabbyapi": Profile(
+        # e632af41 (2026-08). Replies that are not streamed come without usage.
         title="TabbyAPI (ExLlama)",
         schema=raw_schema,
         timings=ALWAYS,
@@ -141,6 +145,7 @@ _ROWS: Mapping[WireName, Profile] = {
         ),
     ),
     "mlc": Profile(
+        # 79d603f0 (2026-07)
         title="MLC LLM",
         schema=schema_as_text,
         embeds=Offer(given=False, switch="--embedding-model"),
@@ -148,13 +153,15 @@ _ROWS: Mapping[WireName, Profile] = {
         health=None,
     ),
     "triton-openai": Profile(
-        # Triton's OpenAI front end; log probabilities with its vLLM backend only.
+        # 2.73. Log probabilities and embeddings with its vLLM backend only; every reply ends with
+        # "stop", one that the token limit cut included.
         title="Triton's OpenAI front end",
         schema=None,
         structured="ignored",
         counts_usage=False,
         logprobs=Offer(given=False, switch="the vLLM backend"),
-        embeds=ALWAYS,
+        embeds=Offer(given=False, switch="the vLLM backend"),
+        embeds_one_by_one=True,
         load_control=LoadControl(
             load="/v1/models/{model}/load",
             unload="/v1/models/{model}/unload",
@@ -163,8 +170,10 @@ _ROWS: Mapping[WireName, Profile] = {
         health="/health/ready",
     ),
     "lmstudio": Profile(
+        # 0.4.21. It takes `logprobs` without a word, and has none.
         title="LM Studio",
         schema=nested_schema,
+        logprobs=NEVER,
         embeds=ALWAYS,
         context=ContextReport(path="/api/v0/models", keys=("data", "loaded_context_length")),
         health=None,

@@ -100,6 +100,11 @@ class Answer:
         await self._reader.read()
         raise Gone
 
+    def close(self) -> None:
+        """Ends the connection in the middle of the body, as the end of a process does (FIN)."""
+        self._writer.close()
+        raise Gone
+
     def drop(self) -> None:
         """Ends the connection at once, with a reset."""
         raw = self._writer.get_extra_info("socket")
@@ -113,6 +118,7 @@ class Answer:
             await self._writer.drain()
         except ConnectionError as error:
             raise Gone from error
+        await asyncio.sleep(0)  # a client in this same loop reads only when it has its turn
         if self._writer.is_closing() or self._reader.at_eof():
             raise Gone
 
@@ -140,6 +146,7 @@ class Emulated:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await let_in()
         self._server.close()
         for handler in self._handlers:
             handler.cancel()
@@ -167,6 +174,15 @@ class Emulated:
             self._handlers.discard(task)
             writer.close()
             self.open_connections -= 1
+
+
+async def let_in() -> None:
+    """Waits until a connection that is just being accepted has its handler.
+
+    That takes three turns of the loop; a server that is closed before leaves the socket open.
+    """
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 async def _read(reader: asyncio.StreamReader) -> Asked | None:

@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
+from servers.emulated import let_in
+
 FaultKind = Literal["reset", "cut", "stall", "garbage", "no end", "refuse"]
 """Drop the connection with RST or with FIN; send nothing more; send what is no protocol, and end
 well; leave out what says that a reply is over, and end well; answer in the server's place."""
@@ -84,6 +86,7 @@ class FaultProxy:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await let_in()
         self._server.close()
         for handler in self._handlers:
             handler.cancel()
