@@ -20,7 +20,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-TESTS = ("tests/inference/test_contract.py", "tests/inference/test_llama_cpp_python.py")
+TESTS = (
+    "tests/inference/test_contract.py",
+    "tests/inference/test_cancellation.py",
+    "tests/inference/test_llama_cpp_python.py",
+)
 
 
 def main() -> int:
