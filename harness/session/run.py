@@ -1,13 +1,21 @@
-"""The run, as a pipeline's nodes meet it: models, memory and the loop behind four calls."""
+"""The run, as a pipeline's nodes meet it: models, memory and the loop behind a handful of calls."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 from harness.errors import InvalidInput, ReplyInvalid
-from harness.inference import ChatRequest, Prompt, ReplyType, as_messages
+from harness.inference import (
+    ChatRequest,
+    CountRequest,
+    Embeddings,
+    EmbedRequest,
+    Prompt,
+    ReplyType,
+    as_messages,
+)
 from harness.memory import Hit, Passage
 from harness.rubric import Draft, Evaluator, Rubric, load_rubric
 from harness.session.roles import PRODUCER
@@ -66,6 +74,8 @@ class Run:
         frequency_penalty: float = ...,
         seed: int | None = ...,
         stop: Sequence[str] = ...,
+        timeout_s: float | None = ...,
+        on_text: Callable[[str], None] | None = ...,
     ) -> str: ...
     @overload
     async def chat(
@@ -79,6 +89,7 @@ class Run:
         frequency_penalty: float = ...,
         seed: int | None = ...,
         stop: Sequence[str] = ...,
+        timeout_s: float | None = ...,
     ) -> T: ...
     # Annotated and Literal forms are types to pydantic, and not `type[T]` to the type checker.
     @overload
@@ -93,6 +104,7 @@ class Run:
         frequency_penalty: float = ...,
         seed: int | None = ...,
         stop: Sequence[str] = ...,
+        timeout_s: float | None = ...,
     ) -> Any: ...  # noqa: ANN401
     async def chat(
         self,
@@ -105,6 +117,8 @@ class Run:
         frequency_penalty: float = 0.0,
         seed: int | None = None,
         stop: Sequence[str] = (),
+        timeout_s: float | None = None,
+        on_text: Callable[[str], None] | None = None,
     ) -> Any:
         """Asks the model that plays a role.
 
@@ -118,6 +132,8 @@ class Run:
             frequency_penalty: From 0 to 2; keeps small models from saying one thing for ever.
             seed: Makes sampling repeatable where the server can.
             stop: Texts that end the reply.
+            timeout_s: Longest that it may take, if less than the endpoint's.
+            on_text: Told each piece of the answer as it arrives.
 
         Raises:
             ConfigurationInvalid: No model plays the role.
@@ -138,11 +154,37 @@ class Run:
                 seed=seed,
                 stop=tuple(stop),
                 reply_schema=reply_type.schema if reply_type else None,
+                timeout_s=timeout_s,
+                on_text=on_text,
             )
         )
         if reply_type is None:
             return completion.text.strip()
         return reply_type.parse(completion, endpoint=model)
+
+    async def embed(self, role: str, texts: Sequence[str]) -> Embeddings:
+        """Makes vectors of texts, by the model that plays a role.
+
+        Raises:
+            ConfigurationInvalid: No model plays the role.
+            NotOffered: Its server does not embed.
+            InferenceError: There are no vectors.
+        """
+        model = self._session.roles.model(role)
+        request = EmbedRequest(model=model, role=role, texts=tuple(texts))
+        return await self._session.shim.embed(request)
+
+    async def count_tokens(self, role: str, prompt: Prompt) -> int:
+        """How many tokens a prompt is to the model that plays a role, by its own tokenizer.
+
+        Raises:
+            ConfigurationInvalid: No model plays the role.
+            NotOffered: Its server does not count.
+            InferenceError: There is no count.
+        """
+        model = self._session.roles.model(role)
+        request = CountRequest(model=model, role=role, messages=as_messages(prompt))
+        return await self._session.shim.count_tokens(request)
 
     async def remember(
         self, document: str, *, title: str = "", source: str = ""

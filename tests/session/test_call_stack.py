@@ -13,13 +13,21 @@ from servers.openai_server import MODEL, OpenAIServer
 from harness import (
     ChatRequest,
     Endpoint,
+    Pipeline,
+    Run,
     Settings,
     chat,
     count_tokens,
     embed,
     open_shim,
 )
-from harness.errors import ConfigurationInvalid, EndpointUnreachable, InvalidInput, NotOffered
+from harness.errors import (
+    ConfigurationInvalid,
+    EndpointUnreachable,
+    InvalidInput,
+    NodeFailed,
+    NotOffered,
+)
 from harness.inference import as_messages
 from harness.trace import Tracer
 from harness.trace.records import Instant, SpanEnded, SpanRecord
@@ -270,3 +278,49 @@ def test_a_fallback_that_does_not_exist_is_named(tmp_path):
 
     with pytest.raises(ConfigurationInvalid, match="sapre"):
         asyncio.run(main())
+
+
+# --- in a run -------------------------------------------------------------------------------------
+
+
+def test_a_node_may_listen_embed_and_count(tmp_path):
+    pipeline = Pipeline("asking")
+    heard = []
+
+    @pipeline.node
+    async def answer(run: Run, task: str) -> str:
+        return await run.chat("producer", task, on_text=heard.append)
+
+    @pipeline.node
+    async def size(run: Run, task: str) -> int:
+        return await run.count_tokens("producer", task)
+
+    @pipeline.node
+    async def shape(run: Run, task: str) -> tuple[int, ...]:
+        return (await run.embed("producer", [task, task])).vectors.shape
+
+    async def main():
+        async with vllm() as server:
+            chosen = settings(tmp_path, endpoint("producer", server.url))
+            return await pipeline.run_async({"task": "Kraków?"}, settings=chosen)
+
+    outputs = asyncio.run(main()).outputs
+    assert outputs["answer"] == "".join(heard).strip() == ANSWER.strip()
+    assert outputs["size"] > 0
+    assert outputs["shape"][0] == 2
+
+
+def test_a_call_in_a_run_may_have_less_time_than_its_endpoint(tmp_path):
+    pipeline = Pipeline("asking")
+
+    @pipeline.node
+    async def answer(run: Run, task: str) -> str:
+        return await run.chat("producer", task, timeout_s=0.1)
+
+    async def main():
+        async with vllm("silent") as server:
+            chosen = settings(tmp_path, endpoint("producer", server.url))
+            with pytest.raises(NodeFailed, match=r"within timeout_s = 0\.1 s"):
+                await pipeline.run_async({"task": "Kraków?"}, settings=chosen)
+
+    asyncio.run(main())
