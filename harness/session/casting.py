@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import structlog
 
-from harness.inference import Endpoint
+from harness.errors import ConfigurationInvalid
+from harness.inference import TELLING_BACKENDS, Endpoint, ModelMetadata, served_metadata
 from harness.session.evaluator_pool import EvaluatorDraw, evaluator_pool
 from harness.session.fallbacks import check_fallbacks
+from harness.session.models import api_key_of
 from harness.session.roles import Roles
 from harness.session.separation import ComparedModels, Separation
 from harness.session.settings import Settings
@@ -55,27 +58,65 @@ class Casting:
         elif producer is not None and evaluator is not None:
             self.models.refuse_kin(producer, evaluator)
 
-    def begin(self, tracer: Tracer, *, task: str, run_id: str) -> None:
-        """Draws the evaluator from its pool, and says at the head of the record who is who.
+    def draw_evaluator(self, tracer: Tracer, *, task: str, run_id: str) -> None:
+        """Draws the evaluator, if it is to be drawn from a pool.
 
         Args:
             tracer: The run's.
             task: What the run is for: the seed, when the settings have none.
             run_id: The seed of a run without a task.
         """
-        if self._pool is not None:
-            seed = self._rules.pool_seed or task or run_id
-            self.draw = self._pool.draw(seed, pool_hash=self._rules.pool_hash)
-            self.roles = self.roles.with_evaluator(self.draw.evaluator)
-            tracer.instant(
-                "evaluator drawn",
-                evaluator=self.draw.evaluator,
-                seed=tracer.excerpt(seed),
-                pool_hash=self.draw.pool_hash,
-                pool=self.draw.pool,
-                pool_sha256=self.draw.pool_sha256,
-                excluded=dict(self.draw.excluded),
-            )
+        if self._pool is None:
+            return
+        seed = self._rules.pool_seed or task or run_id
+        self.draw = self._pool.draw(seed, pool_hash=self._rules.pool_hash)
+        self.roles = self.roles.with_evaluator(self.draw.evaluator)
+        tracer.instant(
+            "evaluator drawn",
+            evaluator=self.draw.evaluator,
+            seed=tracer.excerpt(seed),
+            pool_hash=self.draw.pool_hash,
+            pool=self.draw.pool,
+            pool_sha256=self.draw.pool_sha256,
+            excluded=dict(self.draw.excluded),
+        )
+
+    async def ask_servers(self, tracer: Tracer, *, environment: Mapping[str, str]) -> None:
+        """Has servers say what they serve, where there are two models to be told apart.
+
+        What a server does not say within seconds is taken from the settings.
+
+        Args:
+            tracer: The run's.
+            environment: Holds the API keys that endpoints name.
+        """
+        producer, evaluator = self.roles.producer, self.roles.evaluator
+        if producer is None or evaluator is None:
+            return
+        reachable = self.models.reachable(producer, evaluator)
+        asked = [endpoint for endpoint in reachable if endpoint.backend in TELLING_BACKENDS]
+        if not asked:
+            return
+        with tracer.span("ask servers", models=[endpoint.tag for endpoint in asked]) as span:
+            async with asyncio.TaskGroup() as group:
+                answers = {
+                    endpoint.tag: group.create_task(_word_on(endpoint, environment))
+                    for endpoint in asked
+                }
+            said = {tag: word for tag, answer in answers.items() if (word := answer.result())}
+            span.set(told=list(said))
+        self.models.take_word(said)
+
+    def begin(self, tracer: Tracer) -> None:
+        """Says at the head of the record who is who.
+
+        Args:
+            tracer: The run's.
+
+        Raises:
+            SameModel: Producer and evaluator, or those that can answer for them, are one model.
+            SameFamily: They are relatives, and the settings refuse those.
+        """
         producer, evaluator = self.roles.producer, self.roles.evaluator
         if producer is None or evaluator is None:
             return
@@ -107,3 +148,11 @@ class Casting:
             "quantisation": identity.quantisation,
             "source": identity.source,
         }
+
+
+async def _word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelMetadata | None:
+    try:
+        api_key = api_key_of(endpoint, environment)
+    except ConfigurationInvalid:
+        return None  # whoever calls it says so
+    return await served_metadata(endpoint, api_key=api_key)

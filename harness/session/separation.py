@@ -22,6 +22,7 @@ from harness.inference import (
     relation_of,
 )
 from harness.session.fallbacks import Chain, chains_from
+from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.settings import SameFamilyRule
 
 _CLOSEST_FIRST: tuple[Relation, ...] = ("same", "family", "unknown", "different")
@@ -55,6 +56,8 @@ class Separation:
 class ComparedModels:
     """The endpoints of a run by what they are; a file is read when it is first compared.
 
+    Of a served model no more is known than its name, until its server's word is taken.
+
     Args:
         endpoints: By tag.
         same_family: Whether relatives may judge each other.
@@ -75,6 +78,20 @@ class ComparedModels:
             endpoint = self.endpoints[tag]
             self._identities[tag] = model_identity(endpoint, _file_metadata(endpoint))
         return self._identities[tag]
+
+    def reachable(self, producer: str, evaluator: str) -> tuple[Endpoint, ...]:
+        """All that can answer for the two."""
+        chains = (*chains_from(producer, self.endpoints), *chains_from(evaluator, self.endpoints))
+        return tuple(self.endpoints[tag] for tag in dict.fromkeys(chain[-1] for chain in chains))
+
+    def take_word(self, said: Mapping[str, ModelMetadata]) -> None:
+        """Goes by what servers say of their models from here on.
+
+        Args:
+            said: By tag.
+        """
+        for tag, metadata in said.items():
+            self._identities[tag] = model_identity(self.endpoints[tag], metadata)
 
     def kinship(self, producer: str, evaluator: str) -> Kinship:
         """The closest relation of any two models that the two can reach."""
@@ -109,7 +126,7 @@ class ComparedModels:
         if objection is not None:
             both = (
                 f"producer {self._whereabouts(kinship.producer)} and evaluator "
-                f"{self._whereabouts(kinship.evaluator)} {objection}"
+                f"{self._whereabouts(kinship.evaluator)} {objection}{self._whose_word(kinship)}"
             )
             raise refusal(both, kinship.relation)
         return kinship
@@ -138,12 +155,25 @@ class ComparedModels:
     def _relation(self, one: str, other: str) -> Relation:
         return "same" if one == other else relation_of(self.identity(one), self.identity(other))
 
+    def _whose_word(self, kinship: Kinship) -> str:
+        """Who says so, where it is not the settings alone, as the end of a sentence."""
+        said = [
+            role
+            for role, chain in ((PRODUCER, kinship.producer), (EVALUATOR, kinship.evaluator))
+            if self.identity(chain[-1]).source == "server"
+        ]
+        if len(said) == 2:
+            return ", by the word of their servers"
+        return f", by the word of the {said[0]}'s server" if said else ""
+
     def _whereabouts(self, chain: Chain) -> str:
         endpoint = self.endpoints[chain[-1]]
         if endpoint.path is not None:
             place = str(endpoint.path)
         else:
             place = f"{endpoint.model_id} at {endpoint.url}" if endpoint.url else endpoint.model_id
+            served = self.identity(chain[-1]).served
+            place += f", serving {served}" if served else ""
         way = f", by the fallbacks {' -> '.join(chain)}" if len(chain) > 1 else ""
         return f"'{chain[0]}' ({place}{way})"
 

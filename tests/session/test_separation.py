@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ModelFileInvalid, SameFamily, SameModel
-from harness.inference import Endpoint
+from harness.inference import Endpoint, ModelMetadata
 from harness.session.separation import ComparedModels
 from harness.session.settings import SameFamilyRule
 
@@ -128,6 +128,69 @@ def test_relatives_may_judge_each_other_where_that_is_allowed_and_it_is_said() -
 def test_different_models_may() -> None:
     kinship = compared(served("p", "qwen"), served("e", "llama")).refuse_kin("p", "e")
     assert (kinship.relation, kinship.producer, kinship.evaluator) == ("different", ("p",), ("e",))
+
+
+# --- the word of servers ---------------------------------------------------------------------
+
+
+def told(*endpoints: Endpoint, **paths: str) -> ComparedModels:
+    """Their servers say they loaded these."""
+    models = compared(*endpoints)
+    models.take_word({tag: ModelMetadata(path=path) for tag, path in paths.items()})
+    return models
+
+
+def test_two_made_up_names_over_one_file_are_one_model_and_it_is_said_who_says_so() -> None:
+    models = told(
+        served("p", "our-writer", port=1),
+        served("e", "our-judge", port=2),
+        p="/home/ann/our-own.gguf",
+        e="/srv/our-own.gguf",
+    )
+    with pytest.raises(SameModel) as caught:
+        models.refuse_kin("p", "e")
+    assert str(caught.value).startswith(
+        "producer 'p' (our-writer at http://127.0.0.1:1/v1, serving our-own.gguf) and evaluator "
+        "'e' (our-judge at http://127.0.0.1:2/v1, serving our-own.gguf) are the same model, by the "
+        "word of their servers, and a model does not judge its own output; give the role"
+    )
+
+
+def test_a_servers_word_is_held_against_a_name_too() -> None:
+    models = told(served("p", "gpt-4"), served("e", "qwen2.5:7b"), p="Qwen/Qwen2.5-7B-Instruct")
+    with pytest.raises(SameModel, match="the same model, by the word of the producer's server,"):
+        models.refuse_kin("p", "e")
+
+
+def test_relatives_by_their_servers_word_are_refused() -> None:
+    models = told(
+        served("p", "our-writer"), served("e", "our-judge"), p="Qwen/Qwen3-8B", e="/m/Qwen2.5-7B"
+    )
+    with pytest.raises(SameFamily, match=r"one family \(qwen\), by the word of their servers"):
+        models.refuse_kin("p", "e")
+
+
+def test_one_alias_for_two_models_keeps_them_apart_when_the_servers_say_more() -> None:
+    both = (served("p", "gpt-4", port=1), served("e", "gpt-4", port=2))
+    with pytest.raises(SameModel):
+        compared(*both).refuse_kin("p", "e")
+    models = told(*both, p="Qwen/Qwen3-8B", e="/models/Llama-3.1-8B-Instruct")
+    assert models.refuse_kin("p", "e").relation == "different"
+
+
+def test_what_an_endpoint_says_of_its_family_goes_before_its_servers_word() -> None:
+    models = told(
+        served("p", "our-writer"), served("e", "our-judge", family="qwen"), p="Qwen/Qwen3-8B", e="m"
+    )
+    with pytest.raises(SameFamily):
+        models.refuse_kin("p", "e")
+
+
+def test_all_that_can_answer_for_the_two_can_be_reached() -> None:
+    models = compared(
+        served("p", fallback="x e"), served("e", fallback="z"), *map(served, ["x", "z", "other"])
+    )
+    assert [one.tag for one in models.reachable("p", "e")] == ["p", "x", "e", "z"]
 
 
 # --- fallbacks -------------------------------------------------------------------------------

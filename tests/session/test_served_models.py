@@ -56,7 +56,7 @@ class Asked:
             {"roles": {"producer": "p", "evaluator": "e"}, "separation": separation}
         )
         self.casting = Casting(endpoints, settings)
-        self.casting.begin(Tracer(), task="", run_id="r")
+        self.casting.begin(Tracer())
         self.calls = 0
         self._answers: dict[str, str] = {}
         self._served = ServedModels(self._ask, casting=self.casting, tracer=Tracer())

