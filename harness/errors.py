@@ -9,6 +9,7 @@
     │   └── SameFamily          they descend from one family, and that is not allowed
     ├── InferenceError          one call to a model
     │   ├── EndpointUnreachable
+    │   │   └── CircuitOpen     it was not even asked
     │   ├── AuthenticationFailed
     │   ├── ModelNotFound
     │   ├── ContextOverflow
@@ -98,6 +99,10 @@ class InferenceError(HarnessError):
 
 class EndpointUnreachable(InferenceError):
     """Nothing answered at the endpoint's address."""
+
+
+class CircuitOpen(EndpointUnreachable):
+    """The endpoint was not asked, as it could not be reached again and again just before."""
 
 
 class AuthenticationFailed(InferenceError):

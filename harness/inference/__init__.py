@@ -7,7 +7,8 @@ from harness.inference.around.circuit_breaking import CircuitBreaking
 from harness.inference.around.fallback import FallingBack
 from harness.inference.around.limit import Limited
 from harness.inference.around.retry import Retrying, RetryPolicy, retry_delay_s
-from harness.inference.around.schema_keeping import SchemaKeeping
+from harness.inference.around.schema_keeping import SchemaKeeping, SchemaKnowledge
+from harness.inference.around.timed import Timed
 from harness.inference.around.traced import Traced
 from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend
@@ -86,10 +87,12 @@ __all__ = [
     "RetryPolicy",
     "Retrying",
     "SchemaKeeping",
+    "SchemaKnowledge",
     "ScriptedBackend",
     "ServerFacts",
     "StructuredMode",
     "T",
+    "Timed",
     "TokenLogprob",
     "Traced",
     "TritonWire",

@@ -120,6 +120,8 @@ class Completion:
     """What became of the reply's schema; None when there was none."""
     dropped: tuple[str, ...] = ()
     """Fields of the request that were not sent, since the model or its server refuses them."""
+    endpoint: str | None = None
+    """Tag of the endpoint that answered, where it was not the one asked."""
     from_cache: bool = False
     """Whether an earlier call was answered with it, and no model was asked for this one."""
 

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from harness.errors import InvalidInput
 from harness.inference.message import Message
+from harness.trace import Clock
 
 JsonSchema = Mapping[str, object]
 
 _MOST_LOGPROBS = 20
 """As every server that has them allows."""
+_MOST_PENALTY = 2
+"""The same."""
+
+
+class Deadline:
+    """When a call must be over. Its time begins to run when it is first sent.
+
+    Args:
+        seconds: What it has.
+        clock: In nanoseconds.
+        outer: Of what it is a part of, and ends with.
+    """
+
+    def __init__(self, seconds: float, *, clock: Clock, outer: Deadline | None = None) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._outer = outer
+        self._began_ns: int | None = None
+
+    def begin(self) -> None:
+        """Something is sent now; only the first time counts."""
+        if self._outer is not None:
+            self._outer.begin()
+        if self._began_ns is None:
+            self._began_ns = self._clock()
+
+    @property
+    def left_s(self) -> float:
+        """What is left, in seconds; less than 0 when it is over."""
+        outer_s = math.inf if self._outer is None else self._outer.left_s
+        if self._began_ns is None:
+            return min(outer_s, self._seconds)
+        return min(outer_s, self._seconds - (self._clock() - self._began_ns) / 1e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +80,8 @@ class ChatRequest:
     to 20; None for no log probabilities."""
     timeout_s: float | None = None
     """Longest that the call may take, if less than the endpoint's."""
+    deadline: Deadline | None = field(default=None, compare=False, repr=False)
+    """Until when that is; set on its way."""
     on_text: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
     """Told each piece of the answer as it arrives, reasoning left out. A call that has told one is
     not tried again."""
@@ -52,6 +89,16 @@ class ChatRequest:
     def __post_init__(self) -> None:
         if not self.messages:
             raise InvalidInput("there are no messages; a call needs at least one")
+        if self.max_output_tokens < 1:
+            raise InvalidInput(
+                f"max_output_tokens is {self.max_output_tokens}; it must be 1 or more"
+            )
+        if not self.temperature >= 0:
+            raise InvalidInput(f"temperature is {self.temperature:g}; it cannot be less than 0")
+        if not 0 <= self.frequency_penalty <= _MOST_PENALTY:
+            raise InvalidInput(
+                f"frequency_penalty is {self.frequency_penalty:g}; it can be 0 to {_MOST_PENALTY}"
+            )
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MOST_LOGPROBS:
             raise InvalidInput(
                 f"top_logprobs is {self.top_logprobs}; it can be 0 to {_MOST_LOGPROBS}"
@@ -71,6 +118,8 @@ class EmbedRequest:
     """What the vectors are for; for the trace alone."""
     timeout_s: float | None = None
     """Longest that the call may take, if less than the endpoint's."""
+    deadline: Deadline | None = field(default=None, compare=False, repr=False)
+    """Until when that is; set on its way."""
 
     def __post_init__(self) -> None:
         if not self.texts:
@@ -90,6 +139,8 @@ class CountRequest:
     """What the count is for; for the trace alone."""
     timeout_s: float | None = None
     """Longest that the call may take, if less than the endpoint's."""
+    deadline: Deadline | None = field(default=None, compare=False, repr=False)
+    """Until when that is; set on its way."""
 
     def __post_init__(self) -> None:
         if not self.messages:

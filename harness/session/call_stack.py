@@ -28,6 +28,8 @@ from harness.inference import (
     Retrying,
     RetryPolicy,
     SchemaKeeping,
+    SchemaKnowledge,
+    Timed,
     Traced,
 )
 from harness.residency import KeepAliveBudget, Leased
@@ -59,6 +61,7 @@ def call_stack(
         identity: What its replies are cached by; None for never.
     """
     tracer = shared.tracer
+    backend = Timed(backend, endpoint=endpoint)
     if leased:
         assert shared.budget is not None
         backend = Leased(backend, budget=shared.budget, model=endpoint.tag)
@@ -67,7 +70,7 @@ def call_stack(
     if endpoint.max_concurrency is not None:
         backend = Limited(backend, max_concurrency=endpoint.max_concurrency, tracer=tracer)
     if endpoint.backend != "scripted":
-        backend = SchemaKeeping(backend, tracer=tracer, known=endpoint.structured)
+        backend = SchemaKeeping(backend, tracer=tracer, known=SchemaKnowledge(endpoint.structured))
     if shared.cache is not None and identity is not None:
         backend = Cached(backend, cache=shared.cache, identity=identity, clock=tracer.now_ns)
     return Retrying(

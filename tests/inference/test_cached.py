@@ -122,8 +122,36 @@ def test_every_field_of_a_request_is_known_to_be_in_the_key_or_not():
     assert {one.name for one in fields(ChatRequest)} == {
         *("messages", "max_output_tokens", "temperature", "frequency_penalty"),
         *("seed", "stop", "reply_schema", "top_logprobs"),
-        *("model", "role", "timeout_s", "on_text"),
+        *("model", "role", "timeout_s", "deadline", "on_text"),
     }
+
+
+@pytest.mark.parametrize(
+    ("change", "dropped", "kept"),
+    [
+        pytest.param({}, (), True, id="greedy"),
+        pytest.param({}, ("frequency_penalty",), True, id="greedy, less something else"),
+        pytest.param({}, ("temperature",), False, id="greedy was refused"),
+        pytest.param({"seed": 7}, ("temperature",), True, id="but there is a seed"),
+        pytest.param({"seed": 7}, ("temperature", "seed"), False, id="which was refused too"),
+        pytest.param({"temperature": 0.7, "seed": 7}, ("seed",), False, id="the seed was refused"),
+        pytest.param({"seed": 7}, ("seed",), True, id="a seed of a greedy call"),
+    ],
+)
+def test_a_reply_is_kept_only_if_what_was_sent_would_give_it_again(change, dropped, kept):
+    class Dropping(ScriptedBackend):
+        async def chat(self, request):
+            return replace(await super().chat(request), dropped=dropped)
+
+    async def main():
+        cache, backend = CallCache(None), Dropping(["first", "second"])
+        cached = Cached(backend, cache=cache, identity="m", clock=ManualClock())
+        for _ in range(2):
+            reply = await cached.chat(replace(REQUEST, **change))
+        await cache.aclose()
+        return reply.from_cache
+
+    assert asyncio.run(main()) is kept
 
 
 def test_the_order_of_a_schemas_fields_is_part_of_it():

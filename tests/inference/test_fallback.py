@@ -95,7 +95,7 @@ def test_the_others_are_asked_in_order_each_by_its_own_tag():
     busy = Overloaded("loading", endpoint="small")
     chain = Chain([down("large")], [busy], ["A draft."])
 
-    assert chain.chat().model_id == "tiny"
+    assert chain.chat().endpoint == "tiny"
     assert chain.asked == {
         "large": [REQUEST],
         "small": [replace(REQUEST, model="small")],
@@ -128,16 +128,40 @@ def test_the_others_are_asked_in_order_each_by_its_own_tag():
     [down("tiny"), ModelNotFound("no", endpoint="tiny")],
     ids=["unable too", "to be mended"],
 )
-def test_when_nobody_answers_the_last_error_tells_of_those_before(last):
-    chain = Chain([down("large")], [StreamCut("it broke off", endpoint="small")], [last])
+def test_when_nobody_answers_the_first_error_tells_of_the_others(last):
+    first = down("large")
+    chain = Chain([first], [StreamCut("it broke off", endpoint="small")], [last])
 
-    with pytest.raises(type(last)) as caught:
+    with pytest.raises(EndpointUnreachable) as caught:
         chain.chat()
-    assert caught.value is last
+    assert caught.value is first
     assert caught.value.__notes__ == [
-        "before that, EndpointUnreachable: large: nothing answers",
-        "before that, StreamCut: small: it broke off",
+        "'small', asked instead: StreamCut: small: it broke off",
+        f"'tiny', asked instead: {type(last).__name__}: {last}",
     ]
+
+
+def test_one_that_is_set_up_wrongly_does_not_end_the_chain():
+    def unusable(_request):
+        raise ConfigurationInvalid("the key is not set")
+
+    chain = Chain([down("large")], unusable, ["A draft."])
+
+    assert chain.chat().endpoint == "tiny"
+
+
+def test_a_calls_own_time_is_for_all_of_them_together():
+    chain = Chain([down("large")], ["A draft."])
+
+    chain.chat(replace(REQUEST, timeout_s=9.0))
+    (first,), (second,) = chain.asked["large"], chain.asked["small"]
+    assert first.deadline is second.deadline
+    assert first.deadline.left_s == 9.0
+
+
+def test_who_answered_in_anothers_place_is_told():
+    assert Chain([down("large")], ["A draft."]).chat().endpoint == "small"
+    assert Chain(["A draft."]).chat().endpoint is None
 
 
 def test_an_error_that_is_no_models_own_is_not_covered_up():

@@ -8,6 +8,7 @@ import pytest
 from harness.errors import (
     AuthenticationFailed,
     CallTimeout,
+    CircuitOpen,
     ContextOverflow,
     EndpointUnreachable,
     InferenceError,
@@ -20,9 +21,12 @@ from harness.errors import (
 )
 from harness.inference import (
     ChatRequest,
+    Endpoint,
     Retrying,
     RetryPolicy,
     ScriptedBackend,
+    Timed,
+    Wrapper,
     as_messages,
     retry_delay_s,
 )
@@ -54,7 +58,8 @@ def delay_s(error, *, attempt=1, jitter=1.0):
         (ModelNotFound("no", endpoint="m"), False),
         (ContextOverflow("too long", endpoint="m"), False),
         (CallTimeout("300 s", endpoint="m"), False),
-        (CallTimeout("5 s", endpoint="m", limit="first_token_timeout_s"), False),
+        (CallTimeout("5 s", endpoint="m", limit="first_token_timeout_s"), True),
+        (CallTimeout("5 s", endpoint="m", limit="between_tokens_timeout_s"), True),
         (CallTimeout("5 s", endpoint="m", limit="connect_timeout_s"), True),
         (ReplyInvalid("not JSON", endpoint="m", text=""), False),
     ],
@@ -100,7 +105,7 @@ def chat(replies, policy=AT_ONCE, tracer=None):
             outcome = (await retrying.chat(REQUEST)).text
         except Exception as error:  # noqa: BLE001 - whatever leaves a call is the outcome
             outcome = error
-        assert all(request is REQUEST for request in backend.requests)
+        assert all(request == REQUEST for request in backend.requests)
         return outcome, len(backend.requests)
 
     return asyncio.run(main())
@@ -188,8 +193,9 @@ def asked(replies, request, *, seconds_each, **how):
 
     async def main():
         backend = ScriptedBackend(reply)
+        endpoint = Endpoint(tag="m", backend="scripted")
         retrying = Retrying(
-            backend,
+            Timed(backend, endpoint=endpoint),
             policy=AT_ONCE,
             randomness=random.Random(7),
             tracer=Tracer(clock=clock),
@@ -206,7 +212,7 @@ def asked(replies, request, *, seconds_each, **how):
 def test_each_attempt_has_what_the_ones_before_it_have_left():
     requests = asked([CUT, CUT, "A draft."], REQUEST, seconds_each=3, timeout_s=10)
 
-    assert [request.timeout_s for request in requests] == [None, 7.0, 4.0]
+    assert [request.timeout_s for request in requests] == [10.0, 7.0, 4.0]
 
 
 def test_a_calls_own_limit_holds_for_all_its_attempts():
@@ -242,3 +248,42 @@ def test_who_has_heard_a_part_of_an_answer_does_not_hear_another(pieces, attempt
     asyncio.run(main())
     assert backend.attempts == attempts
     assert heard == list(pieces)
+
+
+class Waiting(Wrapper):
+    """Has no place for a call for a while."""
+
+    def __init__(self, backend, *, clock, seconds):
+        super().__init__(backend)
+        self._clock, self._seconds = clock, seconds
+
+    async def around(self, request, ask):
+        self._clock.advance(ms=1000 * self._seconds)
+        return await ask(request)
+
+
+def test_a_calls_time_begins_when_it_is_sent_and_not_while_it_waits_for_its_turn():
+    clock = ManualClock()
+
+    async def main():
+        backend = ScriptedBackend([CUT, "A draft."])
+        timed = Timed(backend, endpoint=Endpoint(tag="m", backend="scripted"))
+        retrying = Retrying(
+            Waiting(timed, clock=clock, seconds=60),
+            policy=AT_ONCE,
+            timeout_s=100,
+            randomness=random.Random(7),
+            tracer=Tracer(clock=clock),
+        )
+        await retrying.chat(REQUEST)
+        return [request.timeout_s for request in backend.requests]
+
+    # The first wait is not in it; the second is, as the call had begun.
+    assert asyncio.run(main()) == [100.0, 40.0]
+
+
+def test_of_a_call_that_was_made_its_own_error_is_told_and_not_that_it_was_not_made_again():
+    not_asked = CircuitOpen("not asked", endpoint="m")
+
+    assert chat([CUT, not_asked]) == (CUT, 2)
+    assert chat([not_asked]) == (not_asked, 1)

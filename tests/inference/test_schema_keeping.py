@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import ContextOverflow, Overloaded, ServerError
 from harness.inference import ChatRequest, Message, ScriptedBackend
-from harness.inference.around.schema_keeping import SchemaKeeping, mode_of
+from harness.inference.around.schema_keeping import SchemaKeeping, SchemaKnowledge, mode_of
 from harness.trace import ManualClock, Tracer
 from harness.trace.records import SpanEnded
 
@@ -27,7 +27,7 @@ def keeping(*script, calls=1, known=None):
     backend = ScriptedBackend(script)
 
     async def main():
-        wrapped = SchemaKeeping(backend, tracer=tracer, known=known)
+        wrapped = SchemaKeeping(backend, tracer=tracer, known=SchemaKnowledge(known))
         return [await wrapped.chat(ASKED) for _ in range(calls)]
 
     return asyncio.run(main()), backend.requests, records
@@ -151,3 +151,67 @@ def test_a_call_without_a_schema_is_passed_on_as_it_is():
 
     assert completion.structured is None
     assert backend.requests == [plain]
+
+
+def test_a_server_that_refuses_schemas_after_all_is_asked_again_without():
+    refusal = ServerError("response_format is not supported", endpoint="judge", status=400)
+
+    (completion,), requests, _ = keeping(refusal, ANSWER, known="advisory")
+
+    assert completion.text == ANSWER
+    assert [request.reply_schema for request in requests] == [SCHEMA, None]
+
+
+def test_tags_of_one_server_share_what_is_known():
+    backend = ScriptedBackend([KEPT, ANSWER, ANSWER])
+
+    async def main():
+        known = SchemaKnowledge()
+        for _ in range(2):
+            await SchemaKeeping(backend, tracer=Tracer(), known=known).chat(ASKED)
+
+    asyncio.run(main())
+    assert len(backend.requests) == 3
+
+
+def test_who_waits_for_a_probe_that_fails_does_not_wait_for_another():
+    error = ServerError("boom", endpoint="judge", status=500)
+    backend = ScriptedBackend([error])
+
+    async def main():
+        wrapped = SchemaKeeping(backend, tracer=Tracer())
+        calls = [asyncio.create_task(wrapped.chat(ASKED)) for _ in range(4)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    assert asyncio.run(main()) == [error] * 4
+    assert len(backend.requests) == 1
+
+
+def test_a_probe_whose_caller_gives_up_is_made_by_the_next():
+    never = asyncio.Event()
+
+    class Slow(ScriptedBackend):
+        async def chat(self, request):
+            reply = await super().chat(request)
+            if len(self.requests) == 1:
+                await never.wait()
+            return reply
+
+    async def main():
+        wrapped = SchemaKeeping(Slow([KEPT, KEPT, ANSWER]), tracer=Tracer())
+        first = asyncio.create_task(wrapped.chat(ASKED))
+        second = asyncio.create_task(wrapped.chat(ASKED))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        first.cancel()
+        return (await second).structured
+
+    assert asyncio.run(main()) == "enforced"
+
+
+def test_what_the_probe_took_is_on_record():
+    _, _, records = keeping(KEPT, ANSWER)
+
+    (probe,) = [record for record in records if isinstance(record, SpanEnded)]
+    assert probe.attributes["output_tokens"] == 2
+    assert probe.attributes["model_id"] == "judge"

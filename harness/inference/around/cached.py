@@ -24,7 +24,15 @@ _FORMAT = 1
 
 _COMPLETION = TypeAdapter(Completion)
 
-_DECIDES = {"backend", "url", "model_id", "context_tokens", "drop", "prompt_template"}
+_DECIDES = {
+    "backend",
+    "url",
+    "model_id",
+    "context_tokens",
+    "drop",
+    "prompt_template",
+    "structured",
+}
 """What of an endpoint decides its replies, beside the file."""
 
 
@@ -57,7 +65,8 @@ class Cached(Wrapper):
         known = _read(await self._cache.find(key))
         if known is None:
             completion = await self._backend.chat(request)
-            self._cache.keep(key, json.dumps(asdict(completion)))
+            if _is_repeatable(request, completion):
+                self._cache.keep(key, json.dumps(asdict(completion)))
             return completion
         if request.on_text and known.text:
             request.on_text(known.text)
@@ -66,6 +75,13 @@ class Cached(Wrapper):
     async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
         """Asks: vectors and token counts are not kept."""
         return await ask(request)
+
+
+def _is_repeatable(request: ChatRequest, completion: Completion) -> bool:
+    """Whether the reply would come again: a field that the model refuses may have made it so."""
+    if "seed" in completion.dropped:
+        return request.temperature == 0 and "temperature" not in completion.dropped
+    return request.seed is not None or "temperature" not in completion.dropped
 
 
 def call_key(request: ChatRequest, *, identity: str) -> str:

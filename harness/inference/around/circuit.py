@@ -16,7 +16,7 @@ class CircuitPolicy:
     """When calls are refused, and for how long."""
 
     failures: int = 3
-    """Calls in a row that do not reach the server before further ones are refused."""
+    """Attempts in a row that get no answer before further ones are refused."""
     pause_s: float = 5.0
     """How long they are refused the first time; each next time is twice the last."""
     longest_pause_s: float = 60.0
@@ -105,8 +105,10 @@ def after(
 def outcome_of(error: BaseException | None) -> Outcome:
     """What a call tells that ended in this; None is a reply."""
     match error:
-        case EndpointUnreachable() | CallTimeout(limit="connect_timeout_s"):
+        case EndpointUnreachable():
             return "unreachable"
+        case CallTimeout(limit="connect_timeout_s" | "first_token_timeout_s"):
+            return "unreachable"  # something may listen there, but nobody answers
         case NotOffered():
             return "unknown"  # many backends know that without asking
         case None | InferenceError():

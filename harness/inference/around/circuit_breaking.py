@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from harness.errors import EndpointUnreachable
+from harness.errors import CircuitOpen
 from harness.inference.around.circuit import (
     Circuit,
     CircuitPolicy,
@@ -57,7 +57,7 @@ class CircuitBreaking(Wrapper):
         """Asks, unless it would be in vain.
 
         Raises:
-            EndpointUnreachable: It was not asked.
+            CircuitOpen: It was not asked.
         """
         sent_ns = self._tracer.now_ns()
         admitted = admit(self._circuit, now_ns=sent_ns)
@@ -93,7 +93,7 @@ class CircuitBreaking(Wrapper):
                 "circuit closed", model=request.model, open_s=(now_ns - before.since_ns) / 1e9
             )
 
-    def _refusal(self, request: Request, *, now_ns: int) -> EndpointUnreachable:
+    def _refusal(self, request: Request, *, now_ns: int) -> CircuitOpen:
         circuit = self._circuit
         assert not isinstance(circuit, Closed)
         out_for_s = (now_ns - circuit.since_ns) / 1e9
@@ -101,7 +101,7 @@ class CircuitBreaking(Wrapper):
             again = f"it will be asked again in {(circuit.until_ns - now_ns) / 1e9:.1f} s"
         else:
             again = "another call is asking it just now"
-        return EndpointUnreachable(
+        return CircuitOpen(
             f"not asked, as it has been out of reach for {out_for_s:.1f} s; {again}. "
             f"The last time: {self._last_failure}",
             endpoint=request.model,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from harness.errors import (
     CallTimeout,
     EndpointUnreachable,
+    HarnessError,
     InferenceError,
     Overloaded,
     ServerError,
@@ -17,7 +18,7 @@ from harness.inference.around.listener import Listener
 from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion
-from harness.inference.request import ChatRequest
+from harness.inference.request import ChatRequest, Deadline
 from harness.trace import Tracer
 
 
@@ -38,7 +39,7 @@ def another_may_answer(error: InferenceError) -> bool:
 class FallingBack(Wrapper):
     """A backend with others to chat in its place.
 
-    Each has its own time limit, so a call may take as long as all of them together.
+    A call's own `timeout_s` is for all of them together; their endpoints' are each its own.
 
     Args:
         backend: Asked first.
@@ -54,31 +55,45 @@ class FallingBack(Wrapper):
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`. Whoever has heard a part of one hears no other.
 
-        When nobody answers, the last one's error is raised, with those before it as its notes.
+        When nobody answers, the first one's error is raised, with the others' as its notes.
         """
+        if request.timeout_s is not None:
+            deadline = Deadline(request.timeout_s, clock=self._tracer.now_ns)
+            request = replace(request, deadline=deadline)
         listener = Listener(request)
-        request = listener.request
-        backend, waiting = self._backend, list(self._others.items())
-        failures: list[str] = []
-        while True:
-            try:
-                return await backend.chat(request)
-            except InferenceError as error:
-                if not waiting or listener.told or not another_may_answer(error):
-                    for failure in failures:
-                        error.add_note(f"before that, {failure}")
-                    raise
-                tag, backend = waiting.pop(0)
-                self._tracer.instant(
-                    "fallback",
-                    model=request.model,
-                    to=tag,
-                    reason=type(error).__name__,
-                    detail=self._tracer.excerpt(str(error)),
-                )
-                failures.append(f"{type(error).__name__}: {error}")
-                request = replace(request, model=tag)
+        try:
+            return await self._backend.chat(listener.request)
+        except InferenceError as error:
+            if listener.told or not another_may_answer(error):
+                raise
+            completion = await self._ask_others(listener, error)
+            if completion is None:
+                raise
+            return completion
 
     async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
         """Asks the first alone: another model's vectors and token counts are of no use."""
         return await ask(request)
+
+    async def _ask_others(self, listener: Listener, first: InferenceError) -> Completion | None:
+        """Whatever is wrong with one of them, the next is asked."""
+        failed: HarnessError = first
+        model = listener.request.model
+        for tag, backend in self._others.items():
+            self._tracer.instant(
+                "fallback",
+                model=model,
+                to=tag,
+                reason=type(failed).__name__,
+                detail=self._tracer.excerpt(str(failed)),
+            )
+            try:
+                completion = await backend.chat(replace(listener.request, model=tag))
+            except HarnessError as error:
+                if listener.told:
+                    raise
+                first.add_note(f"'{tag}', asked instead: {type(error).__name__}: {error}")
+                model, failed = tag, error
+            else:
+                return replace(completion, endpoint=tag)
+        return None

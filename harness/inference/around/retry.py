@@ -11,12 +11,19 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from harness.errors import CallTimeout, InferenceError, Overloaded, ServerError, StreamCut
+from harness.errors import (
+    CallTimeout,
+    CircuitOpen,
+    InferenceError,
+    Overloaded,
+    ServerError,
+    StreamCut,
+)
 from harness.inference.around.listener import Listener
 from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion
-from harness.inference.request import ChatRequest
+from harness.inference.request import ChatRequest, Deadline
 from harness.trace import Tracer
 
 
@@ -67,8 +74,8 @@ def _may_pass(error: InferenceError) -> bool:
         case Overloaded() | StreamCut():
             return True
         case CallTimeout():
-            # Connecting has its own, short limit; any other has used up what the call had.
-            return error.limit == "connect_timeout_s"
+            # Any other limit may leave some of the call's time.
+            return error.limit != "timeout_s"
         case ServerError():
             return error.status is not None and error.status >= 500
         case _:
@@ -116,20 +123,27 @@ class Retrying(Wrapper):
     async def _insist(
         self, request: R, ask: Callable[[R], Awaitable[T]], *, may_repeat: Callable[[], bool]
     ) -> T:
-        timeout_s = min(self._timeout_s, request.timeout_s or math.inf)
-        started_ns = self._tracer.now_ns()
-        attempt = 1
+        deadline = Deadline(
+            min(self._timeout_s, request.timeout_s or math.inf),
+            clock=self._tracer.now_ns,
+            outer=request.deadline,
+        )
+        request = replace(request, deadline=deadline)
+        attempt, failed = 1, None
         while True:
             try:
                 return await ask(request)
+            except CircuitOpen as error:
+                # Of a call that was made and failed, that is the error to tell.
+                raise failed or error from None
             except InferenceError as error:
-                left_s = timeout_s - (self._tracer.now_ns() - started_ns) / 1e9
+                failed = error
                 delay_s = retry_delay_s(
                     error,
                     attempt=attempt,
                     policy=self._policy,
                     jitter=self._randomness.random(),
-                    left_s=left_s,
+                    left_s=deadline.left_s,
                 )
                 if delay_s is None or not may_repeat():
                     raise
@@ -143,5 +157,3 @@ class Retrying(Wrapper):
                 )
             await asyncio.sleep(delay_s)
             attempt += 1
-            if left_s < math.inf:
-                request = replace(request, timeout_s=left_s - delay_s)

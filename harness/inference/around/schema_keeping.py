@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import orjson
 
-from harness.errors import ServerError
+from harness.errors import InferenceError, ServerError
+from harness.inference.around.traced import token_counts
 from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion, StructuredMode
@@ -31,7 +32,24 @@ _PROBE_SCHEMA: JsonSchema = {
 _PROBE_PROMPT = "Say hello, in one short sentence."
 _PROBE_TOKENS = 256
 """A greeting takes ten; a model that thinks aloud first takes more."""
+_REFUSALS = {400, 422, 501}
+"""What a server answers that does not know schemas."""
 _KEPT = f'{{"word":"{_WORD}"}}'
+
+
+class SchemaKnowledge:
+    """What is known of what one model's server does with schemas; its tags share it.
+
+    Args:
+        mode: What is known without a probe.
+    """
+
+    def __init__(self, mode: StructuredMode | None = None) -> None:
+        self.mode = mode
+        self.refused = False
+        """Whether it answers a schema with an error: then it is not sent any."""
+        self.probing: asyncio.Future[None] | None = None
+        """The probe under way; done with its error, if it has failed."""
 
 
 class SchemaKeeping(Wrapper):
@@ -43,17 +61,15 @@ class SchemaKeeping(Wrapper):
     Args:
         backend: Answers, and is probed before the first call with a schema.
         tracer: Sees the probe.
-        known: What is known without a probe.
+        known: Learns what comes of it.
     """
 
     def __init__(
-        self, backend: Backend, *, tracer: Tracer, known: StructuredMode | None = None
+        self, backend: Backend, *, tracer: Tracer, known: SchemaKnowledge | None = None
     ) -> None:
         super().__init__(backend)
         self._tracer = tracer
-        self._mode = known
-        self._refused = False
-        self._probing = asyncio.Lock()
+        self._known = known or SchemaKnowledge()
 
     async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
         """Nothing but a chat has a schema."""
@@ -63,22 +79,47 @@ class SchemaKeeping(Wrapper):
         """One reply, whole; see `Backend.chat`."""
         if request.reply_schema is None:
             return await self._backend.chat(request)
-        mode = await self._known_mode(request)
-        if mode != "enforced":
-            request = replace(
-                request,
-                messages=_with_schema(request.messages, request.reply_schema),
-                reply_schema=None if self._refused else request.reply_schema,
-            )
-        return replace(await self._backend.chat(request), structured=mode)
+        mode = await self._find_out(request)
+        if mode == "enforced":
+            return replace(await self._backend.chat(request), structured=mode)
+        told = replace(request, messages=_with_schema(request.messages, request.reply_schema))
+        if not self._known.refused:
+            try:
+                return replace(await self._backend.chat(told), structured=mode)
+            except ServerError as error:
+                if error.status not in _REFUSALS:
+                    raise
+                self._known.refused = True
+        unsent = replace(told, reply_schema=None)
+        return replace(await self._backend.chat(unsent), structured=mode)
 
-    async def _known_mode(self, request: ChatRequest) -> StructuredMode:
-        if self._mode is None:
-            # Calls side by side wait for the one probe.
-            async with self._probing:
-                if self._mode is None:
-                    self._mode = await self._probe(request)
-        return self._mode
+    async def _find_out(self, request: ChatRequest) -> StructuredMode:
+        known = self._known
+        while known.mode is None:
+            if known.probing is None:
+                return await self._probe_for_all(request)
+            # `wait`, since who gives up waiting must not end the probe of the others.
+            probing = known.probing
+            await asyncio.wait([probing])
+            if not probing.cancelled() and (error := probing.exception()):
+                raise error
+        return known.mode
+
+    async def _probe_for_all(self, request: ChatRequest) -> StructuredMode:
+        """Calls side by side have one probe, and if it fails, its error."""
+        known = self._known
+        known.probing = probing = asyncio.get_running_loop().create_future()
+        try:
+            known.mode = mode = await self._probe(request)
+        except InferenceError as error:
+            probing.set_exception(error)
+            probing.exception()  # nobody else may be waiting for it
+            raise
+        finally:
+            known.probing = None
+            if not probing.done():
+                probing.cancel()
+        return mode
 
     async def _probe(self, request: ChatRequest) -> StructuredMode:
         probe = ChatRequest(
@@ -88,16 +129,21 @@ class SchemaKeeping(Wrapper):
             max_output_tokens=_PROBE_TOKENS,
             reply_schema=_PROBE_SCHEMA,
             timeout_s=request.timeout_s,
+            deadline=request.deadline,
         )
         with self._tracer.span("schema probe", model=request.model) as span:
             try:
-                mode = mode_of(await self._backend.chat(probe))
+                reply = await self._backend.chat(probe)
             except ServerError as error:
-                if error.status not in {400, 422, 501}:
+                if error.status not in _REFUSALS:
                     raise
-                # It refuses schemas as such: then it is not sent any.
-                self._refused, mode = True, "advisory"
-            span.set(schema=mode)
+                self._known.refused = True
+                span.set(schema="advisory")
+                return "advisory"
+            mode = mode_of(reply)
+            span.set(schema=mode, model_id=reply.model_id, cost_usd=reply.cost_usd)
+            if reply.usage is not None:
+                span.set(**token_counts(reply.usage))
         return mode
 
 

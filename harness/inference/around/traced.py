@@ -104,7 +104,7 @@ def _told(completion: Completion, span: Span) -> Iterator[Record]:
         # What it once took was told of the call that took it.
         span.set(from_cache=True)
     elif completion.usage is not None:
-        span.set(**_counts(completion.usage))
+        span.set(**token_counts(completion.usage))
     span.set(
         model_id=completion.model_id,
         finish_reason=completion.finish_reason,
@@ -112,7 +112,8 @@ def _told(completion: Completion, span: Span) -> Iterator[Record]:
     )
 
 
-def _counts(usage: Usage) -> dict[str, int | None]:
+def token_counts(usage: Usage) -> dict[str, int | None]:
+    """Usage as the attributes of a span; what is seldom told is left out when it is not."""
     counts = {
         "input_tokens": usage.input_tokens,
         "cached_tokens": usage.cached_tokens,

@@ -78,5 +78,5 @@ def timed_out(limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = N
     """
     seconds = total_s if limit == "timeout_s" and total_s is not None else getattr(endpoint, limit)
     return CallTimeout(
-        f"{_MEANINGS[limit]} within {limit} = {seconds:g} s", endpoint=endpoint.tag, limit=limit
+        f"{_MEANINGS[limit]} within {limit} = {seconds:.3g} s", endpoint=endpoint.tag, limit=limit
     )
