@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.trace.open_span import OpenSpan
-from harness.trace.report import RunReport
+from harness.trace.report import Aside, RunReport
 from harness.trace.report.call_group import CallGroup
 from harness.trace.report.cost import RunCost
 from harness.trace.report.critical_path import CriticalPath
@@ -46,8 +46,11 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
     if report.calls.calls:
         yield _latency_table(report)
         yield _token_table(report)
+        yield from (Text(line) for model in report.models for line in _model_lines(model))
         yield Text(_goodput_line(report.goodput))
         yield Text(_occupancy_line(report.occupancy))
+    for aside in report.asides:
+        yield Text(_aside_line(aside))
     for one in report.loads:
         yield Text(
             f"Loading {one.model}: {_seconds(one.load_ns)} s in {_count(one.loads, 'load')}."
@@ -73,10 +76,16 @@ def _headline(report: RunReport) -> str:
 def _calls_line(report: RunReport) -> str:
     calls = report.calls
     ends = {"failed": calls.failed, "cancelled": calls.cancelled, "unfinished": calls.unfinished}
+    ends["answered from the cache"] = calls.from_cache
     told = "".join(f", {count} {end}" for end, count in ends.items() if count)
+    elsewhere = {
+        f"; {_count(report.fallbacks, 'time')} another endpoint was asked": report.fallbacks,
+        f"; {_count(report.circuit_openings, 'time')} one was given up": report.circuit_openings,
+    }
     return (
-        f"{_count(calls.calls, 'model call')}{told}; tried again {_count(report.retries, 'time')}; "
-        f"{_count(report.evictions, 'model')} evicted to make room."
+        f"{_count(calls.calls, 'model call')}{told}; tried again {_count(report.retries, 'time')}"
+        + "".join(part for part, count in elsewhere.items() if count)
+        + f"; {_count(report.evictions, 'model')} evicted to make room."
     )
 
 
@@ -123,6 +132,33 @@ def _rows(report: RunReport, table: Table) -> Iterator[tuple[Text, CallGroup]]:
         for group in groups:
             yield Text(f"no {kind}" if group.name is None else f"{kind} {group.name}"), group
         table.add_section()
+
+
+def _model_lines(model: CallGroup) -> Iterator[str]:
+    """What is worth knowing of a model's replies, beside figures."""
+    if model.ignored_schemas or model.advisory_schemas:
+        yield (
+            f"Schemas of {model.name} not enforced: {model.advisory_schemas} advice only, "
+            f"{model.ignored_schemas} ignored."
+        )
+    if model.dropped:
+        yield f"Not sent to {model.name}: {', '.join(model.dropped)}."
+    if model.uncounted:
+        yield f"Tokens of {_count(model.uncounted, 'call')} to {model.name}: not counted."
+    if model.accepted_share is not None:
+        yield (
+            f"Drafts of {model.name}: {model.accepted_tokens:,} of {model.draft_tokens:,} tokens "
+            f"accepted, {_share(model.accepted_share)}."
+        )
+
+
+def _aside_line(aside: Aside) -> str:
+    failed = f", {aside.failed} failed" if aside.failed else ""
+    tokens = f", {aside.input_tokens:,} tokens in" if aside.input_tokens is not None else ""
+    return (
+        f"{aside.name.capitalize()} by {aside.model}: {_count(aside.requests, 'request')}{failed}, "
+        f"{_seconds(aside.total_ns)} s{tokens}."
+    )
 
 
 def _goodput_line(goodput: Goodput) -> str:

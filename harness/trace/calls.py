@@ -10,6 +10,9 @@ from harness.trace.records import Attributes, SpanRecord
 PHASES = ("queue", "load", "prefill", "decode")
 """The phases of a call, in the order they happen."""
 
+_FOR_A_TURN = "max_concurrency"
+"""How the reason begins of a wait that the endpoint's own limit imposed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
@@ -46,6 +49,8 @@ class Call(Interval):
     """Of the span: `input_tokens`, `finish_reason`, `prompt_sha256` and so on."""
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     """Where its time went, by phase, as far as it is known."""
+    turns: tuple[Interval, ...] = ()
+    """Of its queue, the waits for a turn under the endpoint's `max_concurrency`."""
 
     def count(self, name: str) -> int | None:
         """A whole number among the attributes, such as `output_tokens`; None if it is not known."""
@@ -55,6 +60,17 @@ class Call(Interval):
     def phase_ns(self, name: str) -> int:
         """How long a phase took in all; 0 when there was none."""
         return sum(interval.duration_ns for interval in self.phases.get(name, ()))
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether an earlier call's reply answered it: no model was asked, so none has figures."""
+        return self.attributes.get("from_cache") is True
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Fields that it was sent without, since the model or its server refuses them."""
+        names = self.attributes.get("dropped")
+        return tuple(map(str, names)) if isinstance(names, list | tuple) else ()
 
     @property
     def ttft_ns(self) -> int | None:
@@ -71,11 +87,14 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     nodes: dict[int, str] = {}
     chats: list[SpanRecord] = []
     phases: dict[int, dict[str, list[Interval]]] = {}
+    turns: dict[int, list[Interval]] = {}
     for span in spans:
         if span.name in PHASES:
             if span.parent in phases:
                 interval = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
                 phases[span.parent].setdefault(span.name, []).append(interval)
+                if str(span.attributes.get("reason")).startswith(_FOR_A_TURN):
+                    turns.setdefault(span.parent, []).append(interval)
             continue
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
         if node:
@@ -95,6 +114,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
             error=span.error,
             attributes=span.attributes,
             phases={name: tuple(parts) for name, parts in phases[span.id].items()},
+            turns=tuple(turns.get(span.id, ())),
         )
         for span in chats
     ]

@@ -89,17 +89,21 @@ class PlantedRun:
         prompt: str | None = None,
         reply: str = "",
         quiet: bool = False,
+        turn_ms: int = 0,
+        **more: Any,
     ) -> Made:
         """A call that succeeds: waits here, loads, queues, is read, is answered.
 
         `quiet`: the server tells nothing of its queue, so that it counts as prefill.
+        `turn_ms`: waits before all that for its turn under the endpoint's max_concurrency.
         """
+        begun_ms, at_ms = at_ms, at_ms + turn_ms
         sent_ms = at_ms + wait_ms + load_ms
         ttft_ms, decode_ms = queue_ms + prefill_ms, (tokens - 1) * itl_ms
         call = self.span(
             "chat",
-            at_ms,
-            wait_ms + load_ms + ttft_ms + decode_ms,
+            begun_ms,
+            turn_ms + wait_ms + load_ms + ttft_ms + decode_ms,
             parent or self.root,
             model=model,
             role=role,
@@ -109,7 +113,11 @@ class PlantedRun:
             cached_tokens=cached_tokens,
             output_tokens=tokens,
             **({} if prompt is None else self._texts(prompt, reply)),
+            **more,
         )
+        if turn_ms:
+            reason = "max_concurrency = 2"
+            self.span("queue", begun_ms, turn_ms, call, source="measured", reason=reason)
         phases = [
             ("queue", at_ms, wait_ms),
             ("load", at_ms + wait_ms, load_ms),
@@ -122,6 +130,20 @@ class PlantedRun:
                 of_load = {"model": model, "need_bytes": 150 << 20} if name == "load" else {}
                 self.span(name, start_ms, ms, call, **of_load)
         return Made(call, sent_ms + ttft_ms + decode_ms)
+
+    def cached_call(self, at_ms: int, *, model: str = "small", **more: Any) -> Made:
+        """A call that an earlier one's reply answers, in no time."""
+        call = self.span("chat", at_ms, 0, self.root, model=model, from_cache=True, **more)
+        return Made(call, at_ms)
+
+    def fallback(self, at_ms: int, to: str, reason: str, *, model: str = "small") -> None:
+        said = {"model": model, "to": to, "reason": reason}
+        self._records.append((at_ms, Instant(self.root, "fallback", at_ms * MS, said)))
+
+    def circuit(self, change: str, at_ms: int, *, model: str = "small", **said: Any) -> None:
+        """`change`: opened or closed."""
+        instant = Instant(self.root, f"circuit {change}", at_ms * MS, {"model": model, **said})
+        self._records.append((at_ms, instant))
 
     def failed_call(self, at_ms: int, ms: int, error: str, *, model: str = "small") -> Made:
         call = self.span("chat", at_ms, ms, self.root, model=model, status="error", error=error)
@@ -487,6 +509,87 @@ def failed_calls() -> PlantedRun:
     return run
 
 
+def schema_ignored() -> PlantedRun:
+    run = PlantedRun()
+    run.endpoint("small", backend="triton-openai")
+    at_ms = 0
+    for _ in range(3):
+        at_ms = run.call(at_ms, structured=True, schema="ignored").end_ms
+    return run
+
+
+def schema_advisory() -> PlantedRun:
+    """Replies are JSON, and nothing sees to it that they match."""
+    run = PlantedRun()
+    run.endpoint("small", backend="tensorrt-llm")
+    run.call(0, structured=True, schema="advisory")
+    return run
+
+
+def fields_dropped() -> PlantedRun:
+    run = PlantedRun()
+    run.endpoint("small", backend="litellm")
+    at_ms = run.call(0).end_ms
+    run.call(at_ms, temperature=0.0, dropped=["temperature"])
+    return run
+
+
+def turns() -> PlantedRun:
+    """Six calls at once, two of which are let through at a time, to a server without a queue."""
+    run = PlantedRun()
+    run.endpoint("small", backend="vllm", max_concurrency=2)
+    for number in range(6):
+        run.call(0, turn_ms=450 * (number // 2), tokens=42)
+    run.counter("waiting", (0, 0))
+    return run
+
+
+def turns_unsaid() -> PlantedRun:
+    """The same, and the server tells nothing of itself."""
+    run = PlantedRun()
+    run.endpoint("small", backend="openai", max_concurrency=2)
+    for number in range(6):
+        run.call(0, turn_ms=450 * (number // 2), tokens=42)
+    return run
+
+
+def fell_back() -> PlantedRun:
+    """Two of three calls were more than the server takes, and went to another."""
+    run = PlantedRun()
+    run.endpoint("small", backend="vllm", fallback=["large"])
+    at_ms = run.call(0).end_ms
+    for _ in range(2):
+        at_ms = run.failed_call(at_ms, 400, "Overloaded: small: the server is full").end_ms
+        run.fallback(at_ms, "large", "Overloaded")
+        at_ms = run.call(at_ms, model="large").end_ms
+    return run
+
+
+def out_of_reach(*, fallback: bool = False) -> PlantedRun:
+    """Three calls find nobody there, and two more are not even sent."""
+    run = PlantedRun()
+    run.endpoint("small", backend="llamacpp")
+    at_ms = run.call(0).end_ms
+    for number in range(5):
+        kind, ms = ("EndpointUnreachable", 300) if number < 3 else ("CircuitOpen", 0)
+        at_ms = run.failed_call(at_ms, ms, f"{kind}: small: nothing answers").end_ms
+        if number == 2:
+            run.circuit("opened", at_ms, reason="EndpointUnreachable", pause_s=5.0)
+        if fallback:
+            run.fallback(at_ms, "large", kind)
+            at_ms = run.call(at_ms, model="large").end_ms
+    return run
+
+
+def rejected_drafts() -> PlantedRun:
+    run = PlantedRun()
+    run.endpoint("small", backend="llamacpp")
+    at_ms = 0
+    for _ in range(3):
+        at_ms = run.call(at_ms, tokens=120, draft_tokens=270, accepted_tokens=40).end_ms
+    return run
+
+
 # --- nothing wrong ---------------------------------------------------------------------------
 
 
@@ -638,6 +741,59 @@ def serial_on_one_slot() -> PlantedRun:
     return serial_loop("embedded", slots=1)
 
 
+def answered_from_the_cache() -> PlantedRun:
+    """One call is new; the others were made before, by another run."""
+    run = PlantedRun()
+    run.endpoint("small", backend="vllm")
+    at_ms = run.call(0, tokens=100).end_ms
+    for _ in range(8):
+        run.cached_call(at_ms, structured=True, schema="advisory", dropped=["seed"])
+    return run
+
+
+def schema_enforced() -> PlantedRun:
+    run = PlantedRun()
+    run.endpoint("small", backend="vllm")
+    call = run.call(400, structured=True, schema="enforced")
+    run.span("schema probe", 0, 400, call.id, model="small", schema="enforced")
+    return run
+
+
+def turns_before_a_full_server() -> PlantedRun:
+    """Two of the calls that are let through at a time queue in the server all the same."""
+    run = turns()
+    run.counter("waiting", (200, 2), (900, 0))
+    return run
+
+
+def turns_for_an_engine_that_computes_one_at_a_time() -> PlantedRun:
+    run = PlantedRun()
+    run.endpoint("small", backend="llama-cpp-python", max_concurrency=1)
+    for number in range(6):
+        run.call(0, turn_ms=230 * number)
+    return run
+
+
+def turns_that_keep_to_an_accounts_limit() -> PlantedRun:
+    run = turns_unsaid()
+    run.failed_call(0, 20, "RateLimited: small: the account is at its limit")
+    run.retry(20, 40, "RateLimited")
+    return run
+
+
+def drafts_that_pay() -> PlantedRun:
+    run = PlantedRun()
+    run.endpoint("small", backend="llamacpp")
+    run.call(0, tokens=400, draft_tokens=400, accepted_tokens=250)
+    return run
+
+
+def few_drafts() -> PlantedRun:
+    run = PlantedRun()
+    run.call(0, draft_tokens=30, accepted_tokens=1)
+    return run
+
+
 Make = Callable[[], PlantedRun]
 
 FAULTS: list[tuple[Make, str, set[str]]] = [
@@ -668,6 +824,14 @@ FAULTS: list[tuple[Make, str, set[str]]] = [
     (out_of_memory_later, "out-of-memory-later", set()),
     (retries, "retries", set()),
     (failed_calls, "failed-calls", set()),
+    (schema_ignored, "schema-not-enforced", set()),
+    (schema_advisory, "schema-not-enforced", set()),
+    (fields_dropped, "dropped-fields", set()),
+    (turns, "max-concurrency", set()),
+    (turns_unsaid, "max-concurrency", set()),
+    (fell_back, "fallbacks", set()),
+    (out_of_reach, "out-of-reach", set()),
+    (rejected_drafts, "rejected-drafts", set()),
 ]
 """Each run, the fault planted in it, and what else may rightly be said of it."""
 
@@ -687,4 +851,11 @@ HEALTHY: list[Make] = [
     nodes_that_begin_at_once,
     items_in_step,
     serial_on_one_slot,
+    answered_from_the_cache,
+    schema_enforced,
+    turns_before_a_full_server,
+    turns_for_an_engine_that_computes_one_at_a_time,
+    turns_that_keep_to_an_accounts_limit,
+    drafts_that_pay,
+    few_drafts,
 ]

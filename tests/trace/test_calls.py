@@ -98,3 +98,73 @@ def test_a_call_belongs_to_the_node_around_it():
     )
 
     assert [(call.node, call.role) for call in calls] == [("plan", "producer"), (None, None)]
+
+
+def test_a_reply_from_the_cache_is_counted_apart_and_measured_by_nothing():
+    (group,) = by_model(
+        chat(1, input_tokens=100, output_tokens=41, ttft_ns=200 * MS),
+        chat(2, end_ms=1, from_cache=True, schema="ignored", dropped=["seed"]),
+        chat(3, end_ms=1, from_cache=True),
+    )
+
+    assert (group.calls, group.from_cache, group.uncounted) == (3, 2, 0)
+    assert (group.duration.count, group.duration.p50_ns) == (1, 1000 * MS)
+    assert (group.ignored_schemas, group.dropped) == (0, ())
+
+
+def test_calls_whose_server_counts_no_tokens_are_in_no_figure_of_tokens():
+    (group,) = by_model(
+        chat(1, output_tokens=41),
+        phase(2, 1, "decode", ms=500),
+        chat(3),
+        phase(4, 3, "decode", ms=9000),
+    )
+
+    assert (group.uncounted, group.output_tokens) == (1, 41)
+    assert group.decode_tokens_per_s == 80.0
+
+
+@pytest.mark.parametrize(
+    ("told", "figures"),
+    [
+        pytest.param([{}, {}], (None, None, None), id="no server said"),
+        pytest.param(
+            [{"draft_tokens": 30, "accepted_tokens": 12}, {}], (30, 12, 0.4), id="one said"
+        ),
+        pytest.param(
+            [{"draft_tokens": 30, "accepted_tokens": 12}] * 2, (60, 24, 0.4), id="all said"
+        ),
+        pytest.param([{"draft_tokens": 0, "accepted_tokens": 0}], (0, 0, None), id="no draft"),
+    ],
+)
+def test_what_came_of_drafts_is_told_where_a_server_says(told, figures):
+    (group,) = by_model(*(chat(n, output_tokens=5, **said) for n, said in enumerate(told, 1)))
+
+    assert (group.draft_tokens, group.accepted_tokens, group.accepted_share) == figures
+
+
+def test_schemas_that_were_not_enforced_and_fields_that_were_not_sent_are_told():
+    (group,) = by_model(
+        chat(1, schema="enforced"),
+        chat(2, schema="advisory", dropped=["seed"]),
+        chat(3, schema="advisory", reasoning_tokens=7),
+        chat(4, schema="ignored", dropped=["temperature", "seed"]),
+    )
+
+    assert (group.advisory_schemas, group.ignored_schemas) == (2, 1)
+    assert group.dropped == ("seed", "temperature")
+    assert group.reasoning_tokens == 7
+
+
+def test_a_wait_for_a_turn_is_told_from_other_queues():
+    (call,) = calls_of(
+        [
+            chat(1),
+            span(2, 0, 3, name="queue", parent=1, reason="max_concurrency = 2"),
+            span(3, 3, 9, name="queue", parent=1, reason="in use: small"),
+            span(4, 9, 12, name="queue", parent=1, source="reported"),
+        ]
+    )
+
+    assert [turn.duration_ns for turn in call.turns] == [3]
+    assert call.phase_ns("queue") == 12

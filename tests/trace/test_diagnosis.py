@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import planted_runs
 import pytest
@@ -11,9 +12,13 @@ from planted_runs import FAULTS, HEALTHY, Make, PlantedRun
 from sample_runs import record_eventful_run
 
 from harness.graph.executor import DEFAULT_PARALLEL_CALLS
+from harness.inference.endpoint import BackendName
 from harness.trace import Journal, RunEnded, RunStarted
 from harness.trace.diagnosis import LAYERS, RULES, Finding, diagnose
 from harness.trace.diagnosis.client import PLACES
+from harness.trace.diagnosis.compliance import ENFORCING
+from harness.trace.diagnosis.moves import MOVES, WHERE, Aim, moves
+from harness.trace.diagnosis.observed import Server
 from harness.trace.journal_line import encode
 
 RECORDED = Path(__file__).parent / "recorded_runs"
@@ -393,6 +398,215 @@ def test_a_failed_call_explains_the_failed_run(tmp_path: Path) -> None:
     assert [finding.rule for finding in diagnose(Journal(journal.path)).findings] == [
         "out-of-memory-at-start"
     ]
+
+
+def test_a_schema_that_was_ignored_is_worse_than_one_that_was_advice(tmp_path: Path) -> None:
+    ignored = found(planted_runs.schema_ignored(), tmp_path)["schema-not-enforced"]
+    advisory = found(planted_runs.schema_advisory(), tmp_path)["schema-not-enforced"]
+
+    assert (ignored.severity, advisory.severity) == ("warning", "hint")
+    assert "3 calls to 'small' had a schema, of which the server took no notice" in ignored.seen
+    assert "Triton takes no schema" in ignored.move[0]
+    assert "guided_decoding_backend" in advisory.move[0]
+
+
+@pytest.mark.parametrize(
+    ("dropped", "temperature", "severity"),
+    [
+        pytest.param(["temperature"], 0, "warning", id="no longer greedy"),
+        pytest.param(["seed"], 0.7, "warning", id="sampled without its seed"),
+        pytest.param(["seed"], 0, "hint", id="greedy, seed or no seed"),
+        pytest.param(["logprobs", "top_logprobs"], 0.7, "hint", id="something is not told"),
+    ],
+)
+def test_a_dropped_field_matters_if_it_decides_what_is_written(
+    dropped: list[str], temperature: float, severity: str, tmp_path: Path
+) -> None:
+    run = PlantedRun()
+    run.endpoint("small", backend="openai")
+    run.call(0, dropped=dropped, temperature=temperature)
+
+    finding = found(run, tmp_path)["dropped-fields"]
+
+    assert finding.severity == severity
+    assert ("cannot be repeated" in finding.meaning) == (severity == "warning")
+    assert "refuses them" in finding.meaning
+
+
+def test_a_field_that_the_settings_drop_can_be_sent_again(tmp_path: Path) -> None:
+    run = PlantedRun()
+    run.endpoint("small", backend="openai", drop=["seed"])
+    run.call(0, dropped=["seed"], temperature=1.0)
+
+    finding = found(run, tmp_path)["dropped-fields"]
+
+    assert finding.meaning.startswith("Its settings say so")
+    assert finding.move[0] == "take 'seed' out of drop under [endpoints.small]"
+
+
+def test_a_wait_for_a_turn_is_not_a_wait_for_memory(tmp_path: Path) -> None:
+    finding = found(planted_runs.turns(), tmp_path)["max-concurrency"]
+
+    assert "4 of 6 calls to 'small' waited here for their turn, up to 900 ms" in finding.seen
+    assert finding.evidence.figures["max_concurrency"] == 2
+    assert finding.severity == "warning"
+    assert "(now 2)" in finding.move[0]
+
+
+def test_whether_a_limit_is_too_low_is_a_hint_where_the_server_tells_nothing(
+    tmp_path: Path,
+) -> None:
+    finding = found(planted_runs.turns_unsaid(), tmp_path)["max-concurrency"]
+
+    assert finding.severity == "hint"
+    assert "it does not say" in finding.seen
+
+
+def test_a_call_that_another_endpoint_answered_has_not_failed_for_good(tmp_path: Path) -> None:
+    findings = found(planted_runs.fell_back(), tmp_path)
+
+    assert findings.keys() == {"fallbacks"}
+    assert (
+        "2 calls to 'small' went to 'large' instead (2 for Overloaded)"
+        in findings["fallbacks"].seen
+    )
+    assert "--max-num-seqs" in "".join(findings["fallbacks"].move)
+
+
+def test_in_a_chain_of_fallbacks_each_failure_is_its_own_endpoints(tmp_path: Path) -> None:
+    run = PlantedRun()
+    run.endpoint("small", backend="vllm", fallback=["middle", "large"])
+    at_ms = run.failed_call(0, 300, "Overloaded: small: full").end_ms
+    run.fallback(at_ms, "middle", "Overloaded")
+    at_ms = run.failed_call(
+        at_ms, 30, "AuthenticationFailed: middle: no key", model="middle"
+    ).end_ms
+    run.fallback(at_ms, "large", "AuthenticationFailed")
+    run.call(at_ms, model="large")
+
+    findings = found(run, tmp_path)
+
+    assert findings.keys() == {"fallbacks"}
+    assert findings["fallbacks"].seen.startswith("1 call to 'small' went to 'middle'")
+
+
+def test_when_nobody_answered_the_last_failure_is_for_good(tmp_path: Path) -> None:
+    run = PlantedRun()
+    run.endpoint("small", backend="vllm", fallback=["large"])
+    at_ms = run.failed_call(0, 300, "Overloaded: small: full").end_ms
+    run.fallback(at_ms, "large", "Overloaded")
+    run.failed_call(at_ms, 30, "ServerError: large: HTTP 500", model="large")
+
+    findings = found(run, tmp_path)
+
+    assert findings.keys() == {"failed-calls", "fallbacks"}
+    assert findings["failed-calls"].model == "large"
+
+
+def test_an_endpoint_out_of_reach_is_one_finding_with_all_that_it_led_to(tmp_path: Path) -> None:
+    alone = found(planted_runs.out_of_reach(), tmp_path)
+    replaced = found(planted_runs.out_of_reach(fallback=True), tmp_path)
+
+    assert alone.keys() == replaced.keys() == {"out-of-reach"}
+    assert alone["out-of-reach"].severity == "error"
+    assert "5 failed or were not even sent, of which 0 went" in alone["out-of-reach"].seen
+    assert "name an endpoint to ask instead" in alone["out-of-reach"].move[-1]
+    assert replaced["out-of-reach"].severity == "warning"
+    assert "of which 5 went to another endpoint" in replaced["out-of-reach"].seen
+
+
+def test_an_endpoint_that_came_back_says_until_when_it_was_gone(tmp_path: Path) -> None:
+    run = planted_runs.out_of_reach()
+    run.circuit("closed", 7000, open_s=5.6)
+    run.call(7000)
+
+    finding = found(run, tmp_path)["out-of-reach"]
+
+    assert finding.severity == "warning"
+    assert "until 7.0 s" in finding.seen
+
+
+def test_every_endpoint_that_was_out_of_reach_is_named(tmp_path: Path) -> None:
+    run = planted_runs.out_of_reach()
+    run.failed_call(900, 40, "CallTimeout: large: no answer within 5 s", model="large")
+    run.circuit("opened", 940, model="large", reason="CallTimeout")
+
+    findings = found(run, tmp_path)
+
+    assert findings.keys() == {"out-of-reach"}
+    assert "So it was with 'large'." in findings["out-of-reach"].seen
+
+
+def test_drafts_that_are_thrown_away_are_counted(tmp_path: Path) -> None:
+    finding = found(planted_runs.rejected_drafts(), tmp_path)["rejected-drafts"]
+
+    assert "accepted 120 of 810 drafted tokens (15%), in 3 calls" in finding.seen
+    assert "--spec-draft-n-max" in finding.move[0]
+
+
+@pytest.mark.parametrize(
+    ("backend", "flag"),
+    [
+        ("llamacpp", "--spec-draft-p-min"),
+        ("vllm", "start vLLM with a smaller --spec-tokens"),
+        ("sglang", "--speculative-num-draft-tokens"),
+        ("tgi", "--speculate"),
+        ("tensorrt-llm", "max_draft_len"),
+        ("tabbyapi", "in TabbyAPI's config.yml: draft_mode"),
+        ("mlc", "--speculative-mode"),
+    ],
+)
+def test_a_draft_is_mended_in_the_words_of_its_server(
+    backend: str, flag: str, tmp_path: Path
+) -> None:
+    run = planted_runs.rejected_drafts()
+    run.endpoint("small", backend=backend)
+
+    assert flag in "".join(found(run, tmp_path)["rejected-drafts"].move)
+
+
+AIMS = get_args(Aim)
+BACKENDS = get_args(BackendName)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_gets_flags_of_its_own_or_none(backend: str) -> None:
+    said = {aim: moves(aim, Server(tag="small", backend=backend)) for aim in AIMS}
+
+    knows_flags = any(said.values())
+    assert knows_flags == (backend in WHERE)
+    for text in (move for some in said.values() for move in some):
+        assert "{" not in text
+        assert "TabbyAPI" in text or backend != "tabbyapi"
+
+
+def test_flags_are_only_for_backends_that_there_are() -> None:
+    assert {backend for table in MOVES.values() for backend in table} == WHERE.keys()
+    assert WHERE.keys() <= set(BACKENDS)
+    assert ENFORCING.keys() <= set(BACKENDS)
+
+
+def test_an_engine_in_this_process_is_not_called_a_server_with_places(tmp_path: Path) -> None:
+    run = planted_runs.queueing_unsaid()
+    run.endpoint("small", backend="llama-cpp-python")
+
+    assert 'backend = "embedded"' in found(run, tmp_path)["queueing"].move[0]
+    assert found(planted_runs.serial_loop("llama-cpp-python"), tmp_path) == {}
+
+
+def test_a_reply_from_the_cache_is_not_called_a_call_without_latency(tmp_path: Path) -> None:
+    run = PlantedRun()
+    for _ in range(3):
+        run.cached_call(5)
+
+    assert diagnose(run.journal(tmp_path)).not_examined == ()
+
+
+def test_work_that_waits_while_texts_are_embedded_is_no_idle_device(tmp_path: Path) -> None:
+    run = planted_runs.idle_device()
+    run.span("embed", 101, 5000, run.root, model="small", texts=900)
+
+    assert "idle-device" not in found(run, tmp_path)
 
 
 def test_a_damaged_file_is_not_taken_for_want_of_memory(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from otlp_receiver import Receiver, events, trace_pb2, values
-from otlp_sample import PROMPT, REPLY, by_name, chat, essay_run, sent_spans
+from otlp_sample import PROMPT, QUIET, REPLY, by_name, chat, essay_run, sent_spans
 
 import harness
 from harness.trace import Journal, ManualClock, RunTrace, TraceOptions
@@ -67,6 +67,90 @@ def test_every_span_names_its_session_and_its_kind(journal):
         "retrieval": "RETRIEVER",
         "evaluate round 1": "EVALUATOR",
     }
+
+
+def spans_of_model_calls(directory):
+    """A probe, a reply with reasoning, one from the cache, and an embedding."""
+    clock = ManualClock(start_ns=5_000)
+    with RunTrace(directory, name="essay", clock=clock, options=QUIET) as trace:
+        said = {"model": "small", "backend": "vllm", "url": "http://gpu:8000/v1", "model_id": "q"}
+        trace.instant("endpoint", **said)
+        with trace.span("run", label="essay"):
+            with trace.span("chat", model="small", label="answered"):
+                with trace.span("schema probe", model="small", schema="enforced") as probe:
+                    probe.set(model_id="q-7b", input_tokens=30, output_tokens=8)
+                trace.instant("circuit opened", model="small", reason="CallTimeout")
+            with trace.span("chat", model="small", label="thought") as thought:
+                thought.set(input_tokens=9, output_tokens=70, reasoning_tokens=64)
+            with trace.span("chat", model="small", label="again") as again:
+                again.set(from_cache=True, cost_usd=0.0, finish_reason="stop")
+            with trace.span("embed", model="small", texts=2) as embed:
+                embed.set(model_id="q-7b", input_tokens=12)
+            trace.instant("evaluator drawn", evaluator="judge", seed="the text of a task")
+    return {
+        values(span.attributes).get("harness.label", values(span.attributes)["harness.span"]): span
+        for span in sent_spans(Journal(trace.journal_path))
+    }
+
+
+def test_embedding_has_its_names_in_both_vocabularies(tmp_path):
+    span = spans_of_model_calls(tmp_path)["embed"]
+
+    assert (span.name, span.kind) == ("embeddings q", trace_pb2.Span.SPAN_KIND_CLIENT)
+    assert {
+        name: value
+        for name, value in values(span.attributes).items()
+        if not name.startswith(("harness.", "session."))
+    } == {
+        "gen_ai.operation.name": "embeddings",
+        "gen_ai.provider.name": "vllm",
+        "gen_ai.system": "vllm",
+        "gen_ai.request.model": "q",
+        "gen_ai.response.model": "q-7b",
+        "gen_ai.usage.input_tokens": 12,
+        "openinference.span.kind": "EMBEDDING",
+        "embedding.model_name": "q-7b",
+        "llm.provider": "vllm",
+        "llm.model_name": "q",
+        "llm.token_count.prompt": 12,
+        "llm.token_count.total": 12,
+        "server.address": "gpu",
+        "server.port": 8000,
+    }
+
+
+def test_tokens_of_reasoning_are_told_of_those_of_the_reply(tmp_path):
+    found = values(spans_of_model_calls(tmp_path)["thought"].attributes)
+
+    assert found["gen_ai.usage.reasoning.output_tokens"] == 64
+    assert found["llm.token_count.completion_details.reasoning"] == 64
+    assert found["llm.token_count.total"] == 79
+
+
+def test_a_reply_from_the_cache_used_no_tokens_and_asked_nobody(tmp_path):
+    span = spans_of_model_calls(tmp_path)["again"]
+    found = values(span.attributes)
+
+    assert not [name for name in found if "usage" in name or "token_count" in name]
+    assert found["harness.from_cache"] is True
+    assert found["gen_ai.operation.name"] == "chat"
+    assert span.kind == trace_pb2.Span.SPAN_KIND_INTERNAL
+
+
+def test_the_probe_of_a_schema_is_a_call_with_its_tokens(tmp_path):
+    span = spans_of_model_calls(tmp_path)["schema probe"]
+    found = values(span.attributes)
+
+    assert (span.name, found["openinference.span.kind"]) == ("chat q", "LLM")
+    assert (found["gen_ai.usage.input_tokens"], found["gen_ai.usage.output_tokens"]) == (30, 8)
+    assert found["harness.schema"] == "enforced"
+
+
+def test_a_task_that_an_evaluator_was_drawn_by_does_not_leave(tmp_path):
+    ((name, said),) = events(spans_of_model_calls(tmp_path)["essay"])
+
+    assert name == "evaluator drawn"
+    assert said == {"harness.evaluator": "judge"}
 
 
 def test_no_text_leaves_unless_asked(journal):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from perfetto import Row, query_trace, query_traces
 from random_runs import write_orderly_run, write_random_run
-from sample_runs import record_eventful_run, span, write_journal
+from sample_runs import record_eventful_run, span, write_journal, write_shim_run
 
 from harness.trace import (
     TIMELINES,
@@ -195,6 +195,7 @@ def random_journals(directory: Path) -> list[Journal]:
     eventful = record_eventful_run(directory)
     return [
         Journal(eventful.journal_path),
+        write_shim_run(directory / "shim.jsonl"),
         *(write_random_run(directory / f"{seed}.jsonl", seed) for seed in range(RANDOM_RUNS)),
     ]
 

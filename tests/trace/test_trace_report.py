@@ -1,4 +1,4 @@
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import groupby
 
 import pytest
@@ -572,6 +572,79 @@ def test_models_unloaded_at_the_end_of_the_run_were_not_evicted(tmp_path):
         Instant(None, "evict", START_NS, {"model": "b", "reason": "end of run"}),
     )
     assert (report.retries, report.evictions) == (2, 1)
+
+
+def test_fallbacks_and_openings_of_circuits_are_counted_beside_retries(tmp_path):
+    report = report_on(
+        tmp_path,
+        Instant(None, "fallback", START_NS, {"model": "a", "to": "b"}),
+        Instant(None, "fallback", START_NS, {"model": "a", "to": "b"}),
+        Instant(None, "circuit opened", START_NS, {"model": "a"}),
+        Instant(None, "circuit closed", START_NS, {"model": "a"}),
+    )
+    assert (report.retries, report.fallbacks, report.circuit_openings) == (0, 2, 1)
+
+
+def test_what_models_are_asked_beside_chats_is_named_and_keeps_them_from_being_idle(tmp_path):
+    report = report_on(
+        tmp_path,
+        within(1, 0, 500, "chat", parent=None, model="small"),
+        within(2, 0, 200, "schema probe", parent=1, model="small", input_tokens=40),
+        within(3, 500, 700, "embed", parent=None, model="small", input_tokens=9),
+        within(4, 700, 800, "embed", parent=None, model="small", status="error"),
+        within(5, 900, 1000, "count tokens", parent=None, model="big", tokens=12),
+    )
+    assert [
+        (one.name, one.model, one.requests, one.failed, one.total_ns, one.input_tokens)
+        for one in report.asides
+    ] == [
+        ("schema probe", "small", 1, 0, 200 * MS, 40),
+        ("embed", "small", 2, 1, 300 * MS, 9),
+        ("count tokens", "big", 1, 0, 100 * MS, None),
+    ]
+    assert report.occupancy.idle_ns == 100 * MS
+    assert report.occupancy.most_at_once == 1
+    assert report.calls.calls == 1
+
+
+def test_replies_from_the_cache_are_no_work_and_cost_nothing(tmp_path):
+    report = report_on(
+        tmp_path,
+        endpoint("small", **PER_TOKEN),
+        within(1, 0, 500, "chat", parent=None, model="small", input_tokens=9, output_tokens=2),
+        within(2, 600, 600, "chat", parent=None, model="small", from_cache=True),
+        within(3, 700, 700, "chat", parent=None, model="big", from_cache=True),
+    )
+    (cost,) = report.cost.models
+    assert (cost.model, cost.unpriced_calls, report.cost.unpriced_models) == ("small", 0, ())
+    assert report.goodput.unknown == 1
+    assert report.occupancy.idle_gaps == 1
+    assert (report.calls.calls, report.calls.from_cache) == (3, 2)
+
+
+def test_a_call_that_was_not_even_sent_cannot_have_cost_anything():
+    failed, refused = (
+        replace(call(status="error"), error=error)
+        for error in ("ServerError: small: HTTP 500", "CircuitOpen: small: not asked")
+    )
+
+    (cost,) = cost_of([failed, refused], [endpoint("small", **PER_TOKEN)], run_ns=S).models
+
+    assert cost.unpriced_calls == 1
+
+
+def test_probes_and_embedding_are_paid_for_as_calls_are(tmp_path):
+    report = report_on(
+        tmp_path,
+        endpoint("small", usd_per_million_input_tokens=1.0, usd_per_million_output_tokens=10.0),
+        within(1, 0, 9, "chat", parent=None, model="small", input_tokens=100, output_tokens=10),
+        within(2, 0, 3, "schema probe", parent=1, model="small", input_tokens=30, output_tokens=5),
+        within(3, 9, 12, "embed", parent=None, model="small", input_tokens=2_000),
+        within(4, 12, 13, "count tokens", parent=None, model="small", tokens=12),
+    )
+    (cost,) = report.cost.models
+    assert cost.usd == pytest.approx(0.002280)
+    assert (cost.basis, cost.unpriced_calls) == (("tokens",), 0)
 
 
 def test_targets_can_be_chosen(tmp_path):

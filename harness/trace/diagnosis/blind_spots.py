@@ -28,7 +28,7 @@ def slowness(observed: Observed) -> str | None:
 
 def not_examined(observed: Observed) -> tuple[str, ...]:
     """What was not looked at, a phrase for each."""
-    answered = [call for call in observed.calls if call.status == "ok"]
+    answered = [call for calls in observed.by_model().values() for call in calls]
     missing = []
     if len(answered) > 1 and not observed.texts:
         missing.append(

@@ -8,10 +8,16 @@ from collections.abc import Iterator, Sequence
 
 from harness.trace.calls import Call, Interval
 from harness.trace.diagnosis.dependence import needed_calls
-from harness.trace.diagnosis.finding import MOST_SPANS, Evidence, Finding, named
+from harness.trace.diagnosis.finding import MOST_SPANS, Evidence, Finding, named, said_ns
 from harness.trace.diagnosis.intervals import common, depths, length_ns, parts_within, without
-from harness.trace.diagnosis.observed import TEXTS_OF_CALLS, Observed
-from harness.trace.diagnosis.timing import busy_ns, ttft
+from harness.trace.diagnosis.observed import (
+    LEAST_LOST_NS,
+    TEXTS_OF_CALLS,
+    Observed,
+    worst_model,
+)
+from harness.trace.diagnosis.timing import busy_ns, queues_in_server, tells_of_queues, ttft
+from harness.trace.diagnosis.waiting import FULL_KV
 
 LEAST_SERIAL_CALLS = 4
 """Calls that could have been made at once; two or three are often written one after another for
@@ -28,6 +34,9 @@ PLACES = 16
 
 HANDOVER_NS = 5_000_000
 """A node that begins so soon after the last one it needs did not wait."""
+
+LEAST_TURNS = 2
+"""Calls that waited for their turn, or queued in the server; one alone may have met a moment."""
 
 LEAST_IDLE_CALLS = 2
 """Calls, or node calls, that waited while nothing was at work."""
@@ -53,7 +62,7 @@ def serial_client(observed: Observed) -> Finding | None:
     (rank, at_once), *_ = Counter(ranks).most_common()
     independent = [call for call, its in zip(first, ranks, strict=True) if its == rank]
     server = observed.server(independent[0].model)
-    is_embedded = server.backend == "embedded"
+    is_embedded = server.is_in_process
     # The first calls, whose texts are known, stand for all.
     in_turn_ns = max(1, sum(map(busy_ns, first)))
     at_best_ns = max(*ends_ns, in_turn_ns / server.slots if is_embedded else 0)
@@ -117,12 +126,77 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
     return alone
 
 
+def max_concurrency(observed: Observed) -> Finding | None:
+    """Calls waited for their turn under the endpoint's own limit, and its server was not full."""
+    return worst_model(observed, _max_concurrency_of)
+
+
+def _max_concurrency_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    turns = [turn for call in calls for turn in call.turns]
+    waited = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
+    lost_ns = length_ns(turns)
+    if (
+        len(waited) < LEAST_TURNS
+        or not observed.matters(lost_ns)
+        or _is_full(observed, model, calls)
+        or any(pause.model == model and pause.reason == "RateLimited" for pause in observed.retries)
+    ):
+        return None
+    server = observed.server(model)
+    certain = tells_of_queues(observed, calls) or server.is_in_process
+    limit = server.max_concurrency
+    longest_ns = max(turn.duration_ns for turn in turns)
+    return Finding(
+        rule="max-concurrency",
+        severity="warning" if certain else "hint",
+        model=model,
+        seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited here for their turn, up to "
+        f"{said_ns(longest_ns)} ({observed.said(lost_ns)}), "
+        + (
+            "while its server had no queue."
+            if certain
+            else "and whether its server was full, it does not say."
+        ),
+        evidence=Evidence.of(
+            waited,
+            waiting_calls=len(waited),
+            longest_wait_s=longest_ns / 1e9,
+            **({} if limit is None else {"max_concurrency": limit}),
+        ),
+        meaning="The endpoint's own limit: max_concurrency keeps calls here that its server might "
+        "have begun.",
+        layer="L6",
+        move=(
+            f"raise max_concurrency under [endpoints.{model}] in harness.toml"
+            + (f" (now {limit})" if limit else "")
+            + ", until its server begins to queue",
+            "leave it out for a server of your own: those that batch queue by themselves",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
+    """Whether more calls at once would only have waited elsewhere."""
+    kv = observed.highest(model, "KV cache") or 0.0
+    queues = queues_in_server(observed, calls).values() if tells_of_queues(observed, calls) else ()
+    queued = [queue for queue in queues if queue.duration_ns >= LEAST_LOST_NS]
+    server = observed.server(model)
+    return (
+        bool(observed.highest(model, "waiting"))
+        or kv > FULL_KV
+        or len(queued) >= LEAST_TURNS
+        or (server.is_in_process and server.slots <= (server.max_concurrency or server.slots))
+    )
+
+
 def idle_device(observed: Observed) -> Finding | None:
     """Work waited in the client while no server had anything to do."""
     if not observed.calls:
         return None  # There is nothing that could have been idle.
     waits = _waits_for_a_place(observed)
-    idle = common(without(waits.values(), observed.calls), _all_places_taken(observed))
+    asked = [*observed.calls, *observed.embeddings]
+    idle = common(without(waits.values(), asked), _all_places_taken(observed))
     idle_ns = length_ns(idle)
     parts = parts_within(waits.values(), idle)
     for_place = [span for span, part in zip(waits, parts, strict=True) if part]

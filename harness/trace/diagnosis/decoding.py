@@ -42,6 +42,13 @@ LEAST_OUTPUT_TOKENS = 16
 ALONE = 1.1
 """Calls being answered at once, on average, up to which a call was alone."""
 
+LEAST_DRAFTED = 200
+"""Tokens that a draft's worth is read from."""
+
+LITTLE_ACCEPTED = 1 / 3
+"""With a smaller share than this, a step that drafts three tokens (llama-server's default) is
+answered with less than one token more, and has to draft and check all three."""
+
 LEAST_PREEMPTIONS = 2
 """One may be a burst's; and at least one for every twenty calls."""
 
@@ -179,7 +186,7 @@ def _slow_decode_of(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
         ),
         meaning="Slow decoding: the machine cannot compute and read as much as that many replies "
         "need for each token"
-        + (", or its threads are in each other's way." if server.backend == "embedded" else "."),
+        + (", or its threads are in each other's way." if server.is_in_process else "."),
         layer="L3",
         move=(
             *(("make fewer calls at once",) if at_once > ALONE else ()),
@@ -212,6 +219,49 @@ def _preemptions_of(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
         meaning="The KV cache was full while replies were growing in it.",
         layer="L4b",
         move=(*moves("more room for KV", observed.server(model)), "make fewer calls at once"),
+    )
+
+
+def rejected_drafts(observed: Observed) -> Finding | None:
+    """A draft model's tokens were mostly thrown away."""
+    found = [
+        finding
+        for model, calls in observed.by_model().items()
+        if (finding := _rejected_drafts_of(observed, model, calls)) is not None
+    ]
+    return max(found, key=lambda one: one.evidence.figures["draft_tokens"], default=None)
+
+
+def _rejected_drafts_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    told = [
+        call
+        for call in calls
+        if call.count("draft_tokens") and call.count("accepted_tokens") is not None
+    ]
+    drafted = sum(call.count("draft_tokens") or 0 for call in told)
+    accepted = sum(call.count("accepted_tokens") or 0 for call in told)
+    if drafted < LEAST_DRAFTED or accepted >= LITTLE_ACCEPTED * drafted:
+        return None
+    return Finding(
+        rule="rejected-drafts",
+        severity="hint",
+        model=model,
+        seen=f"'{model}' accepted {accepted} of {drafted} drafted tokens "
+        f"({accepted / drafted:.0%}), in {counted(len(told), 'call')}.",
+        evidence=Evidence.of(
+            told,
+            draft_tokens=drafted,
+            accepted_tokens=accepted,
+            accepted_share=accepted / drafted,
+        ),
+        meaning="Speculative decoding that does not pay: what the draft proposes is computed and "
+        "checked, and then thrown away. It may even slow the replies down.",
+        layer="L3",
+        move=(
+            *moves("draft better", observed.server(model)),
+            "compare with drafting turned off: above a few calls at once it seldom pays",
+            "lower the temperature: what is sampled freely is seldom what the draft expects",
+        ),
     )
 
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from harness.trace.diagnosis.blind_spots import not_examined, slowness
-from harness.trace.diagnosis.client import idle_device, serial_client
-from harness.trace.diagnosis.decoding import bandwidth_bound, kv_pressure, preemptions, slow_decode
+from harness.trace.diagnosis.client import idle_device, max_concurrency, serial_client
+from harness.trace.diagnosis.compliance import dropped_fields, schema_not_enforced
+from harness.trace.diagnosis.decoding import (
+    bandwidth_bound,
+    kv_pressure,
+    preemptions,
+    rejected_drafts,
+    slow_decode,
+)
 from harness.trace.diagnosis.diagnosis import Diagnosis
 from harness.trace.diagnosis.failures import (
     failed_calls,
@@ -20,6 +27,7 @@ from harness.trace.diagnosis.loading import budget_wait, cold_start, swap_thrash
 from harness.trace.diagnosis.observed import Observed, observe
 from harness.trace.diagnosis.prefill import prefill_bound
 from harness.trace.diagnosis.prefixes import drifting_prefix, resent_history, uncached_prefix
+from harness.trace.diagnosis.reach import fallbacks, out_of_reach
 from harness.trace.diagnosis.waiting import behind_prefill, convoy, queueing, tail
 from harness.trace.journal_reader import Journal
 
@@ -28,9 +36,13 @@ Rule = Callable[[Observed], Finding | None]
 RULES: Mapping[str, Rule] = {
     "out-of-memory-at-start": out_of_memory_at_start,
     "out-of-memory-later": out_of_memory_later,
+    "out-of-reach": out_of_reach,
     "failed-calls": failed_calls,
     "failed-run": failed_run,
     "retries": retries,
+    "fallbacks": fallbacks,
+    "schema-not-enforced": schema_not_enforced,
+    "dropped-fields": dropped_fields,
     "cold-start": cold_start,
     "swap-thrash": swap_thrash,
     "budget-wait": budget_wait,
@@ -46,14 +58,18 @@ RULES: Mapping[str, Rule] = {
     "preemptions": preemptions,
     "bandwidth-bound": bandwidth_bound,
     "slow-decode": slow_decode,
+    "rejected-drafts": rejected_drafts,
+    "max-concurrency": max_concurrency,
     "serial-client": serial_client,
     "idle-device": idle_device,
 }
-"""Every rule, by the name that its findings bear. How often a draft model's tokens are accepted is
-not among them: no journal has it."""
+"""Every rule, by the name that its findings bear."""
 
 _EXPLAINED_BY: Mapping[str, frozenset[str]] = {
-    "failed-run": frozenset({"failed-calls", "out-of-memory-at-start", "out-of-memory-later"}),
+    "failed-run": frozenset(
+        {"failed-calls", "out-of-memory-at-start", "out-of-memory-later", "out-of-reach"}
+    ),
+    "fallbacks": frozenset({"out-of-reach"}),
     "budget-wait": frozenset({"swap-thrash"}),
     "queueing": frozenset({"convoy"}),
     "tail": frozenset({"convoy", "queueing", "behind-prefill"}),
@@ -72,10 +88,15 @@ _NO_MATTER_OF_SPEED = frozenset(
         "out-of-memory-later",
         "failed-calls",
         "failed-run",
+        "out-of-reach",
         "retries",
+        "fallbacks",
+        "schema-not-enforced",
+        "dropped-fields",
         "cold-start",
         "swap-thrash",
         "budget-wait",
+        "max-concurrency",
         "serial-client",
     }
 )

@@ -30,7 +30,7 @@ _MORE_BUDGET = ("raise [budget] capacity in harness.toml, if the machine has mor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cause:
+class Cause:
     """What stands behind a class of error."""
 
     meaning: str
@@ -39,59 +39,84 @@ class _Cause:
     aim: Aim | None = None
 
     def moves(self, server: Server) -> tuple[str, ...]:
+        """What to change at this server."""
         at_server = moves(self.aim, server) if self.aim else ()
         return (*(move.format(tag=server.tag) for move in self.move), *at_server)
 
 
-_CAUSES: Mapping[str, _Cause] = {
-    "RateLimited": _Cause(
+_CAUSES: Mapping[str, Cause] = {
+    "RateLimited": Cause(
         meaning="The account is at its limit of calls or tokens a minute.",
         layer="L5",
         move=("make fewer calls at once", "have the account's limit raised"),
     ),
-    "Overloaded": _Cause(
+    "Overloaded": Cause(
         meaning="The server was loading, or had more calls than it takes.",
         layer="L4a",
         move=("begin when the server has loaded", "make fewer calls at once"),
         aim="answer more at once",
     ),
-    "ContextOverflow": _Cause(
+    "ContextOverflow": Cause(
         meaning="Prompt and reply together are longer than the model's context.",
         layer="L6",
         move=("shorten the prompt, or lower max_output_tokens",),
         aim="longer context",
     ),
-    "CallTimeout": _Cause(
+    "CallTimeout": Cause(
         meaning="The reply took longer than the endpoint's timeout_s.",
         layer="L3",
         move=("lower max_output_tokens, or raise timeout_s under [endpoints.{tag}]",),
     ),
-    "EndpointUnreachable": _Cause(
+    "EndpointUnreachable": Cause(
         meaning="Nothing answered: the server was not started, has gone, or is somewhere else.",
         layer="L3",
         move=("see the server's log for why it ended", "check url under [endpoints.{tag}]"),
     ),
-    "AuthenticationFailed": _Cause(
+    "CircuitOpen": Cause(
+        meaning="The server had been out of reach just before, and was not asked.",
+        layer="L3",
+        move=("see the server's log for why it ended", "check url under [endpoints.{tag}]"),
+    ),
+    "AuthenticationFailed": Cause(
         meaning="The server refused the key.",
         layer="L5",
         move=("check api_key_env under [endpoints.{tag}]",),
     ),
-    "ModelNotFound": _Cause(
+    "ModelNotFound": Cause(
         meaning="The server has no model of that name.",
         layer="L5",
         move=("check model_id under [endpoints.{tag}]",),
     ),
-    "ModelFileInvalid": _Cause(
+    "ModelFileInvalid": Cause(
         meaning="The model's file is not there, or is no whole GGUF.",
         layer="L2",
         move=("check path under [endpoints.{tag}]",),
     ),
 }
-_OTHER_CAUSE = _Cause(
+_OTHER_CAUSE = Cause(
     meaning="The server failed, or the connection to it broke.",
     layer="L3",
     move=("see the server's log for that moment",),
 )
+
+
+def cause_of(reason: str) -> Cause:
+    """What stands behind errors of this class."""
+    return _CAUSES.get(reason, _OTHER_CAUSE)
+
+
+def kind_of(call: Call) -> str:
+    """Class of the error that ended a call."""
+    return (call.error or "").partition(":")[0]
+
+
+def given_up(observed: Observed) -> dict[str, set[str]]:
+    """The endpoints that were not asked for a while, and the errors that calls ended in for it."""
+    reasons: dict[str, set[str]] = {}
+    for change in observed.circuit:
+        if change.reason is not None:
+            reasons.setdefault(change.model, {"CircuitOpen"}).add(change.reason)
+    return reasons
 
 
 def out_of_memory_at_start(observed: Observed) -> Finding | None:
@@ -108,7 +133,7 @@ def out_of_memory_at_start(observed: Observed) -> Finding | None:
         evidence=Evidence.of(failed, failed_calls=len(failed)),
         meaning="Out of memory at start: weights, KV cache for the whole context, and buffers are "
         "taken before the first call, and there is no room for them."
-        + (_OR_DAMAGED if _kind(failed[0]) == "ModelFileInvalid" else ""),
+        + (_OR_DAMAGED if kind_of(failed[0]) == "ModelFileInvalid" else ""),
         layer="L3",
         move=(
             *moves("fit at start", server),
@@ -156,7 +181,7 @@ def retries(observed: Observed) -> Finding | None:
     listed = ", ".join(f"{count} for {name}" for name, count in reasons.most_common())
     failed = [c for c in observed.calls if c.status == "error" and c.model == model]
     server = observed.server(model)
-    cause = _CAUSES.get(reason, _OTHER_CAUSE)
+    cause = cause_of(reason)
     return Finding(
         rule="retries",
         severity="warning",
@@ -172,15 +197,19 @@ def retries(observed: Observed) -> Finding | None:
 
 
 def failed_calls(observed: Observed) -> Finding | None:
-    """Calls failed for good, of something else than memory."""
+    """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
     failed = [c for c in observed.calls if c.status == "error" and not _ran_out(c)]
-    final = Counter((call.model, _kind(call)) for call in failed)
+    final = Counter((call.model, kind_of(call)) for call in failed)
     final -= Counter((retry.model, retry.reason) for retry in observed.retries)
+    final -= Counter((other.failed, other.reason) for other in observed.fallbacks)
+    for unreached, reasons in given_up(observed).items():
+        for reason in reasons:
+            del final[unreached, reason]
     if not final:
         return None
     ((model, kind), count), *_ = final.most_common()
-    shown = [call for call in failed if (call.model, _kind(call)) == (model, kind)]
-    cause = _CAUSES.get(kind, _OTHER_CAUSE)
+    shown = [call for call in failed if (call.model, kind_of(call)) == (model, kind)]
+    cause = cause_of(kind)
     return Finding(
         rule="failed-calls",
         severity="error",
@@ -240,8 +269,3 @@ def _ran_out(call: Call) -> bool:
 def _answered_before(observed: Observed, call: Call) -> bool:
     answered = observed.by_model().get(call.model, ())
     return any(one.end_ns <= call.end_ns for one in answered)
-
-
-def _kind(call: Call) -> str:
-    """Class of the error."""
-    return (call.error or "").partition(":")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+from harness.trace.calls import Call, Interval
 from harness.trace.diagnosis.finding import Evidence, Finding, named
 from harness.trace.diagnosis.intervals import length_ns, without
 from harness.trace.diagnosis.moves import moves
@@ -88,7 +89,7 @@ def budget_wait(observed: Observed) -> Finding | None:
     waits = {
         call.id: parts
         for call in observed.calls
-        if length_ns(parts := without(waits_before_sending(call), moving)) >= LEAST_LOST_NS
+        if length_ns(parts := without(_waits_for_room(call), moving)) >= LEAST_LOST_NS
     }
     lost_ns = length_ns(part for parts in waits.values() for part in parts)
     if len(waits) < LEAST_WAITS or not observed.matters(lost_ns):
@@ -112,6 +113,10 @@ def budget_wait(observed: Observed) -> Finding | None:
         ),
         lost_ns=lost_ns,
     )
+
+
+def _waits_for_room(call: Call) -> list[Interval]:
+    return without(waits_before_sending(call), call.turns)
 
 
 def _first_loads(observed: Observed) -> list[Load]:

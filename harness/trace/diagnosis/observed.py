@@ -40,15 +40,26 @@ class Server:
     tag: str
     """The name that calls have for it."""
     backend: str = "openai"
-    """Its kind: `embedded`, `vllm`, `llamacpp`, `ollama`, `litellm`, `openai`."""
+    """Its kind: `embedded`, `vllm`, `litellm` and so on; see `inference.Endpoint`."""
     slots: int = 4
-    """Calls that an embedded model answers side by side."""
+    """Calls that a model in this process answers side by side."""
     context_tokens: int = 4096
-    """Context of one call, for an embedded model."""
+    """Context of one call, for a model in this process."""
     threads: int | None = None
     """Processor threads of an embedded model; None where they are all cores but one."""
     file: str | None = None
-    """Name of an embedded model's GGUF file."""
+    """Name of the GGUF file of a model in this process."""
+    max_concurrency: int | None = None
+    """Calls that the harness lets through to it at one time; None for any number."""
+    drop: tuple[str, ...] = ()
+    """Fields that its settings say never to send."""
+    fallback: tuple[str, ...] = ()
+    """Who is asked instead, in order."""
+
+    @property
+    def is_in_process(self) -> bool:
+        """Whether it computes in this process, on the processor's cores."""
+        return self.backend in {"embedded", "llama-cpp-python"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +85,34 @@ class Retry(Interval):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """A call that another endpoint was asked to answer."""
+
+    time_ns: int
+    """When."""
+    failed: str
+    """Who could not: the one that was meant, or one that was asked instead before."""
+    to: str
+    """Who was asked next."""
+    reason: str
+    """Class of the error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitChange:
+    """An endpoint was given up for a while, or could be reached again."""
+
+    time_ns: int
+    """When."""
+    model: str
+    """The endpoint."""
+    opened: bool
+    """Which of the two."""
+    reason: str | None
+    """Class of the error that it was given up for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """A run."""
 
@@ -82,13 +121,19 @@ class Observed:
     ended: RunEnded | None
     """How it ended; None when it was killed, or is not over."""
     calls: tuple[Call, ...]
-    """In the order they began."""
+    """In the order they began, those that the cache of calls answered included."""
     loads: tuple[Load, ...] = ()
     """Loads that succeeded, in order."""
     unloads: tuple[Interval, ...] = ()
     """Models leaving memory."""
     retries: tuple[Retry, ...] = ()
     """In order."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """In order."""
+    circuit: tuple[CircuitChange, ...] = ()
+    """Of all endpoints, in order."""
+    embeddings: tuple[Interval, ...] = ()
+    """When texts were being embedded."""
     servers: Mapping[str, Server] = field(default_factory=dict)
     """Endpoints, by tag."""
     counters: Mapping[tuple[str, str], tuple[CounterSet, ...]] = field(default_factory=dict)
@@ -107,10 +152,10 @@ class Observed:
     """Prompts and replies by their hashes, of the first calls, where they were recorded."""
 
     def by_model(self) -> dict[str, list[Call]]:
-        """The calls that succeeded, by their endpoints' tags."""
+        """The calls that a model answered, by their endpoints' tags."""
         calls: dict[str, list[Call]] = {}
         for call in self.calls:
-            if call.status == "ok":
+            if call.status == "ok" and not call.from_cache:
                 calls.setdefault(call.model, []).append(call)
         return calls
 
@@ -165,6 +210,9 @@ def observe(journal: Journal) -> Observed:
         loads=tuple(reading.loads),
         unloads=tuple(reading.unloads),
         retries=tuple(reading.retries),
+        fallbacks=tuple(reading.fallbacks),
+        circuit=tuple(reading.circuit),
+        embeddings=tuple(reading.embeddings),
         servers=reading.servers,
         counters={key: tuple(values) for key, values in reading.counters.items()},
         nodes=reading.nodes,
@@ -183,6 +231,9 @@ class _Reading:
         self.loads: list[Load] = []
         self.unloads: list[Interval] = []
         self.retries: list[Retry] = []
+        self.fallbacks: list[Fallback] = []
+        self.circuit: list[CircuitChange] = []
+        self.embeddings: list[Interval] = []
         self.servers: dict[str, Server] = {}
         self.counters: dict[tuple[str, str], list[CounterSet]] = {}
         self.nodes: dict[int, Interval] = {}
@@ -204,6 +255,10 @@ class _Reading:
                     self.servers[server.tag] = server
                 case Instant(name="retry"):
                     self._note_retry(item)
+                case Instant(name="fallback"):
+                    self._note_fallback(item)
+                case Instant(name="circuit opened" | "circuit closed"):
+                    self._note_circuit(item)
 
     def _note_span(self, span: SpanRecord) -> None:
         match span.name:
@@ -227,6 +282,8 @@ class _Reading:
                 self.node_names[span.id] = str(span.attributes.get("node"))
                 if span.status == "error":
                     self.failed_nodes.append(span.id)
+            case "embed":
+                self.embeddings.append(Interval(start_ns=span.start_ns, end_ns=span.end_ns))
             case _:
                 self.parents[span.id] = span.parent
 
@@ -242,16 +299,49 @@ class _Reading:
             )
         )
 
+    def _note_fallback(self, instant: Instant) -> None:
+        meant, to = (str(instant.attributes.get(name)) for name in ("model", "to"))
+        others = self.servers[meant].fallback if meant in self.servers else ()
+        in_order = (meant, *others)
+        self.fallbacks.append(
+            Fallback(
+                time_ns=instant.time_ns,
+                failed=in_order[in_order.index(to) - 1] if to in others else meant,
+                to=to,
+                reason=str(instant.attributes.get("reason")),
+            )
+        )
+
+    def _note_circuit(self, instant: Instant) -> None:
+        reason = instant.attributes.get("reason")
+        self.circuit.append(
+            CircuitChange(
+                time_ns=instant.time_ns,
+                model=str(instant.attributes.get("model")),
+                opened=instant.name == "circuit opened",
+                reason=reason if isinstance(reason, str) else None,
+            )
+        )
+
 
 def _server(said: Attributes) -> Server:
+    backend = str(said.get("backend", "openai"))
     return Server(
         tag=str(said.get("model")),
-        backend=str(said.get("backend", "openai")),
-        slots=_whole(said.get("slots"), default=4),
+        backend=backend,
+        # llama-cpp-python computes one sequence at a time, whatever its settings say.
+        slots=1 if backend == "llama-cpp-python" else _whole(said.get("slots"), default=4),
         context_tokens=_whole(said.get("context_tokens"), default=4096),
         threads=_whole(said.get("threads"), default=None),
         file=file if isinstance(file := said.get("file"), str) else None,
+        max_concurrency=_whole(said.get("max_concurrency"), default=None),
+        drop=_texts_in(said.get("drop")),
+        fallback=_texts_in(said.get("fallback")),
     )
+
+
+def _texts_in(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _whole(value: object, *, default: T) -> int | T:

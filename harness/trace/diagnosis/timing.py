@@ -27,7 +27,7 @@ def ttft(call: Call) -> Interval | None:
 
 
 def waits_before_sending(call: Call) -> list[Interval]:
-    """What it queued for in this process: room in memory for its model."""
+    """What it queued for in this process: its turn, and room in memory for its model."""
     sent = ttft(call)
     return [q for q in _queues(call) if sent is None or q.start_ns < sent.start_ns]
 

@@ -154,7 +154,7 @@ def _had_places(observed: Observed, calls: Sequence[Call]) -> bool:
     """Whether it is certain that the server had a place for each of a model's calls."""
     model = calls[0].model
     server, waiting = observed.server(model), observed.highest(model, "waiting")
-    if server.backend == "embedded":
+    if server.is_in_process:
         return not waiting and _most_at_once(calls) <= server.slots
     answered = max((depth for _, depth in depths(decoding(calls))), default=0)
     return waiting == 0 and _most_at_once(calls) <= answered

@@ -35,6 +35,22 @@ class _SpanNames(NamedTuple):
     """The same for attributes that are a text, or the hash of one."""
 
 
+_ANSWERED: dict[str, Sequence[str]] = {
+    "model_id": ["gen_ai.response.model"],
+    "input_tokens": ["gen_ai.usage.input_tokens", "llm.token_count.prompt"],
+    "cached_tokens": [
+        "gen_ai.usage.cache_read.input_tokens",
+        "llm.token_count.prompt_details.cache_read",
+    ],
+    "output_tokens": ["gen_ai.usage.output_tokens", "llm.token_count.completion"],
+    "reasoning_tokens": [
+        "gen_ai.usage.reasoning.output_tokens",
+        "llm.token_count.completion_details.reasoning",
+    ],
+    "cost_usd": ["llm.cost.total"],
+}
+"""What a model says of its reply. Of one from the cache, nothing is counted."""
+
 _SPANS = {
     "run": _SpanNames(operation="invoke_workflow", attributes={"label": ["gen_ai.workflow.name"]}),
     "chat": _SpanNames(
@@ -45,18 +61,24 @@ _SPANS = {
             "seed": ["gen_ai.request.seed"],
             "max_output_tokens": ["gen_ai.request.max_tokens"],
             "structured": ["gen_ai.output.type"],
-            "model_id": ["gen_ai.response.model"],
             "finish_reason": ["gen_ai.response.finish_reasons", "llm.finish_reason"],
             "ttft_ns": ["gen_ai.response.time_to_first_chunk"],
-            "input_tokens": ["gen_ai.usage.input_tokens", "llm.token_count.prompt"],
-            "cached_tokens": [
-                "gen_ai.usage.cache_read.input_tokens",
-                "llm.token_count.prompt_details.cache_read",
-            ],
-            "output_tokens": ["gen_ai.usage.output_tokens", "llm.token_count.completion"],
-            "cost_usd": ["llm.cost.total"],
+            **_ANSWERED,
         },
         texts={"prompt_sha256": ["input.value"], "reply_sha256": ["output.value"]},
+    ),
+    "schema probe": _SpanNames(kind="LLM", operation="chat", attributes=_ANSWERED),
+    "embed": _SpanNames(
+        kind="EMBEDDING",
+        operation="embeddings",
+        attributes={
+            "model_id": ["gen_ai.response.model", "embedding.model_name"],
+            "input_tokens": [
+                "gen_ai.usage.input_tokens",
+                "llm.token_count.prompt",
+                "llm.token_count.total",
+            ],
+        },
     ),
     "recall": _SpanNames(
         kind="RETRIEVER",
@@ -74,8 +96,9 @@ _CONVERTED: dict[str, Callable[[Any], object]] = {
     "gen_ai.response.time_to_first_chunk": lambda ns: ns / 1e9,
 }
 
-QUOTING = frozenset({"detail", "findings", "hits", "query"})
-"""Attributes that may quote a text: those that pass through `Tracer.excerpt`."""
+QUOTING = frozenset({"detail", "findings", "hits", "query", "seed"})
+"""Attributes that may quote a text: those that pass through `Tracer.excerpt`. A task's text may be
+the seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing."""
 
 _HEADING = re.compile(r"(?:\A|\n\n)\[(system|user|assistant)\]\n")
 """How the journal's text of a conversation begins each message."""
@@ -114,7 +137,7 @@ def span_name(span: SpanRecord, served: ServedModel | None) -> str:
     match _SPANS.get(span.name, _ANY).operation:
         case None:
             return label
-        case "chat" as operation:
+        case "chat" | "embeddings" as operation:
             return f"{operation} {served.model}" if served else operation
         case "invoke_workflow" as operation:
             return f"{operation} {label}"
@@ -169,7 +192,11 @@ def own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]:
         attributes: As recorded.
         texts: Whether those that may quote a text are among them.
     """
-    return {f"harness.{n}": v for n, v in attributes.items() if texts or n not in QUOTING}
+    return {
+        f"harness.{name}": value
+        for name, value in attributes.items()
+        if texts or name not in QUOTING or isinstance(value, int)
+    }
 
 
 def evaluation_results(span: SpanRecord, *, texts: bool) -> Iterator[Result]:

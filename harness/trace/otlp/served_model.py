@@ -15,6 +15,8 @@ _PROVIDERS = {
     "azure_ai": ("azure.ai.inference", "azure"),
     "bedrock": ("aws.bedrock", "aws"),
     "embedded": ("llamacpp", "llamacpp"),
+    "llama-cpp-python": ("llamacpp", "llamacpp"),
+    "triton-openai": ("triton", "triton"),
     "gemini": ("gcp.gemini", "google"),
     "mistral": ("mistral_ai", "mistralai"),
     "vertex_ai": ("gcp.vertex_ai", "google"),
@@ -22,7 +24,7 @@ _PROVIDERS = {
     "xai": ("x_ai", "xai"),
 }
 
-IN_PROCESS = frozenset({"embedded", "scripted"})
+IN_PROCESS = frozenset({"embedded", "llama-cpp-python", "scripted"})
 """Backends that are called without leaving the process."""
 
 

@@ -34,6 +34,8 @@ _LATE_NS = 1_000_000_000
 _MOST = 128
 """Events that one span may have, and links: as in OpenTelemetry's own libraries."""
 
+_OF_A_MODEL = frozenset({"chat", "embed", "count tokens", "schema probe"})
+"""Spans of what a model was asked."""
 _INTERNAL, _CLIENT = 1, 3
 _STATUS_CODES = {"ok": 1, "error": 2}
 
@@ -139,7 +141,11 @@ class _Spans:
     def _message(self, held: _Held) -> bytes:
         record = held.record
         served = self._served(record)
-        is_remote = served is not None and served.backend not in IN_PROCESS
+        is_remote = (
+            served is not None
+            and served.backend not in IN_PROCESS
+            and record.attributes.get("from_cache") is not True
+        )
         values = {
             **span_attributes(
                 record, served=served, text_of=self._texts.find if self._texts else None
@@ -169,7 +175,7 @@ class _Spans:
         )
 
     def _served(self, record: SpanRecord) -> ServedModel | None:
-        if record.name != "chat":
+        if record.name not in _OF_A_MODEL:
             return None
         tag = str(record.attributes.get("model"))
         return ServedModel(tag, self._models.get(tag, {}))

@@ -1,6 +1,7 @@
 """What a run cost, as far as prices are known: by the token, by the hour, or as a provider lists.
 
-What is not known is None, never 0.
+What is not known is None, never 0. Replies from the cache of calls cost nothing, and are not to be
+among the calls here.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def cost_of(calls: Sequence[Call], endpoints: Iterable[Instant], *, run_ns: int)
     endpoint with a price: of two endpoints on one machine, only one should have it.
 
     Args:
-        calls: All of a run's.
+        calls: All that a run asked models, to embed included.
         endpoints: The `endpoint` instants, which hold the prices.
         run_ns: How long the run took.
     """
@@ -102,7 +103,7 @@ def cost_of(calls: Sequence[Call], endpoints: Iterable[Instant], *, run_ns: int)
 
 def _model_cost(model: str, calls: Sequence[Call], prices: _Prices, *, run_ns: int) -> ModelCost:
     by_basis: dict[PriceBasis, float] = {}
-    unpriced = len(calls)
+    unpriced = sum(not _was_refused(call) for call in calls)
     for call in calls:
         charge = _charge(call, prices)
         if charge is not None:
@@ -141,6 +142,11 @@ def _charge(call: Call, prices: _Prices) -> tuple[PriceBasis, float] | None:
     if asked is None or answered is None:
         return None
     return "tokens", (asked * per_asked + answered * per_answered) / 1e6
+
+
+def _was_refused(call: Call) -> bool:
+    """Whether it was not even sent, since the endpoint was out of reach just before."""
+    return (call.error or "").startswith("CircuitOpen")
 
 
 def _per_million(usd: float | None, tokens: int) -> float | None:

@@ -10,7 +10,10 @@ from harness.trace.calls import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """Model calls over the time of a run. The wait before a call is tried again is idle."""
+    """Model calls over the time of a run. The wait before a call is tried again is idle.
+
+    To embed and to count tokens are calls here as well; what the cache answered is none.
+    """
 
     most_at_once: int
     """The most calls under way at one moment."""

@@ -6,13 +6,14 @@ None, never 0. Moments count from the run's start, not from the zero of its cloc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.trace.calls import Interval, calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.open_span import OpenSpan
 from harness.trace.records import Instant, SpanRecord, SpanStatus
+from harness.trace.report.aside import ASIDE, Aside, asides_of, priced_asides
 from harness.trace.report.call_group import CallGroup, call_group, group_calls
 from harness.trace.report.cost import RunCost, cost_of
 from harness.trace.report.critical_path import CriticalPath, critical_path
@@ -52,17 +53,19 @@ class RunReport:
     duration_ns: int
     """From its first record to its last."""
     calls: CallGroup
-    """All model calls."""
+    """All model calls, those that were answered from the cache included."""
     models: tuple[CallGroup, ...]
     """By model, in the order of their first calls."""
     nodes: tuple[CallGroup, ...]
     """By the node that called."""
     roles: tuple[CallGroup, ...]
     """By what the model was used as."""
+    asides: tuple[Aside, ...]
+    """What models were asked beside that, by kind and model."""
     goodput: Goodput
-    """What came as fast as it should."""
+    """What came as fast as it should, of what models were asked."""
     occupancy: Occupancy
-    """When no call was under way, and how many were at once."""
+    """When no model was asked anything, and how many calls were under way at once."""
     loads: tuple[ModelLoads, ...]
     """By model, in the order of their first loads; loads outside calls included."""
     load_ns: int
@@ -75,6 +78,10 @@ class RunReport:
     """As far as prices are known."""
     retries: int
     """Calls made again after an error."""
+    fallbacks: int
+    """Calls made of another endpoint, when the one that was meant could not answer."""
+    circuit_openings: int
+    """How often an endpoint was given up for a while, since it was out of reach."""
     evictions: int
     """Models taken out of memory to make room; those unloaded at the run's end are not."""
     unfinished: tuple[OpenSpan, ...]
@@ -94,6 +101,7 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
     """
     run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     calls = calls_of(journal.spans())
+    asked = [call for call in calls if not call.from_cache]
     seen = _Seen(journal)
     loads = _loads(seen.spans["load"], {call.id: call.model for call in calls})
     return RunReport(
@@ -106,16 +114,23 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
         models=group_calls(calls, by=lambda call: call.model),
         nodes=group_calls(calls, by=lambda call: call.node),
         roles=group_calls(calls, by=lambda call: call.role),
-        goodput=goodput_of(calls, targets=targets or Targets(), run_ns=run.duration_ns),
-        occupancy=occupancy_of(calls, run=run),
+        asides=asides_of(seen.asides),
+        goodput=goodput_of(asked, targets=targets or Targets(), run_ns=run.duration_ns),
+        occupancy=occupancy_of([*asked, *_as_intervals(seen.asides)], run=run),
         loads=loads,
         load_ns=sum(one.load_ns for one in loads),
         critical_path=critical_path(seen.spans["node"], journal.flows, run=run),
         loops=loops_of(
             seen.spans["wiggum"], nodes=seen.spans["node"], rounds=seen.spans["evaluate"]
         ),
-        cost=cost_of(calls, seen.instants["endpoint"], run_ns=run.duration_ns),
+        cost=cost_of(
+            [*asked, *priced_asides(seen.asides)],
+            seen.instants["endpoint"],
+            run_ns=run.duration_ns,
+        ),
         retries=len(seen.instants["retry"]),
+        fallbacks=len(seen.instants["fallback"]),
+        circuit_openings=len(seen.instants["circuit opened"]),
         evictions=sum(
             one.attributes.get("reason") != _NOT_EVICTED_FOR_ROOM for one in seen.instants["evict"]
         ),
@@ -139,17 +154,27 @@ class _Seen:
             name: [] for name in ("node", "load", "wiggum", "evaluate")
         }
         self.instants: dict[str, list[Instant]] = {
-            name: [] for name in ("endpoint", "retry", "evict")
+            name: [] for name in ("endpoint", "retry", "fallback", "circuit opened", "evict")
         }
+        self.asides: list[SpanRecord] = []
         self.unfinished: list[SpanRecord] = []
         for item in journal.items():
             if isinstance(item, SpanRecord):
                 if item.name in self.spans:
                     self.spans[item.name].append(item)
+                elif item.name in ASIDE:
+                    self.asides.append(item)
                 if item.status == "unfinished":
                     self.unfinished.append(item)
             elif isinstance(item, Instant) and item.name in self.instants:
                 self.instants[item.name].append(item)
+
+
+def _as_intervals(asides: Iterable[SpanRecord]) -> Iterator[Interval]:
+    """When models were asked what no call is around: a probe lies in the call that it precedes."""
+    for span in asides:
+        if span.name != "schema probe":
+            yield Interval(start_ns=span.start_ns, end_ns=span.end_ns)
 
 
 def _loads(spans: Iterable[SpanRecord], models: Mapping[int | None, str]) -> tuple[ModelLoads, ...]:
