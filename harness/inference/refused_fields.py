@@ -20,6 +20,14 @@ _REFUSED = (
 )
 _BESIDE = r"[^.]{0,60}"
 """What may stand between a field's name and the word that refuses it: not another sentence."""
+_NAMED = (
+    r"['\"`]{name}['\"`]"
+    r"|: (?:\w+, )*{name}\b"  # at the beginning, or in a list
+    r"|\b(?:parameter|argument|field|property|body)\W{{1,4}}{name}\b"
+    r"|\b{name} (?:parameter|argument|field|property)\b"
+    r"|\b{name}="
+)
+"""How a field is named, and not merely mentioned: an error may quote the prompt."""
 _ABOUT_A_SCHEMA = re.compile(r"schema|\bproperties\b", re.IGNORECASE)
 """A reply's schema may have a property of a field's name, and be refused for it."""
 _BELONGS_TO: Mapping[str, frozenset[str]] = {"logprobs": frozenset({"top_logprobs"})}
@@ -43,22 +51,25 @@ class RefusedFields:
         droppable: Iterable[str] = get_args(SamplingField),
     ) -> None:
         self._droppable = tuple(droppable)
-        self._refused: set[str] = set()
+        self._known = _with_what_belongs(known)
+        self._learnt: set[str] = set()
         self._renamed: dict[str, str] = {}
-        for name in known:
-            self._refuse(name)
 
     def without(self, fields: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
         """The fields that may be sent, by their names there, and those that were dropped."""
+        refused = self._known | self._learnt
         kept = {
             self._renamed.get(name, name): value
             for name, value in fields.items()
-            if name not in self._refused
+            if name not in refused
         }
-        return kept, tuple(name for name in fields if name in self._refused)
+        return kept, tuple(name for name in fields if name in refused)
 
     def learn(self, error: InferenceError, sent: Mapping[str, object]) -> bool:
         """Whether the error refuses a field that can be dropped or renamed, which it then will be.
+
+        Where a request is refused for something else, what it was sent without may never have been
+        what was wrong: it is forgotten again, and a later call finds it out anew if need be.
 
         Args:
             error: What the call ended in.
@@ -67,25 +78,39 @@ class RefusedFields:
         if not isinstance(error, ServerError) or error.status not in {400, 422}:
             return False
         said = str(error)
-        if _ABOUT_A_SCHEMA.search(said):
-            return False
+        about_fields = not _ABOUT_A_SCHEMA.search(said)
         renamed = {
             name: other
             for name, other in _OTHER_NAMES.items()
-            if name in sent and re.search(rf"use '?{other}'? instead", said, re.IGNORECASE)
+            if about_fields and name in sent and _is_called(said, other)
         }
-        refused = [name for name in self._droppable if name in sent and _refuses(said, name)]
+        refused = [
+            name
+            for name in self._droppable
+            if about_fields and name in sent and _refuses(said, name)
+        ]
+        if not renamed and not refused:
+            self._learnt &= sent.keys()
+            self._renamed = {n: other for n, other in self._renamed.items() if other not in sent}
+            return False
+        self._learnt |= _with_what_belongs(refused)
         self._renamed |= renamed
-        for name in refused:
-            self._refuse(name)
-        return bool(renamed or refused)
+        return True
 
-    def _refuse(self, name: str) -> None:
-        self._refused |= {name, *_BELONGS_TO.get(name, ())}
+
+def _with_what_belongs(names: Iterable[str]) -> set[str]:
+    return {each for name in names for each in (name, *_BELONGS_TO.get(name, ()))}
+
+
+def _is_called(said: str, other: str) -> bool:
+    return bool(re.search(rf"use '?{other}'? instead", said, re.IGNORECASE))
 
 
 def _refuses(said: str, name: str) -> bool:
-    field = rf"(?<!\w){name}(?!\w)"
-    return bool(
-        re.search(rf"{_REFUSED}{_BESIDE}{field}|{field}{_BESIDE}{_REFUSED}", said, re.IGNORECASE)
+    named = rf"(?:{_NAMED.format(name=name)})"
+    ways = (
+        rf"{named}{_BESIDE}{_REFUSED}",
+        rf"{_REFUSED}{_BESIDE}{named}",
+        rf"{_REFUSED} (?:[\w-]+ )?{name}\b",
     )
+    return any(re.search(way, said, re.IGNORECASE) for way in ways)

@@ -1,9 +1,11 @@
 import asyncio
 import gc
+import json
 import socket
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 from loopback import (
@@ -15,6 +17,7 @@ from loopback import (
     error_reply,
     event,
     llama_server_stream,
+    usage,
     vllm_stream,
 )
 
@@ -128,6 +131,51 @@ def test_the_finish_reason_is_the_providers(reason):
     completion, _ = ask(Reply(steps=llama_server_stream("Hello", finish_reason=reason)))
 
     assert completion.finish_reason == reason
+
+
+def whole(finish_reason):
+    message = {"role": "assistant", "content": "half an ans"}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    said = {"id": "c1", "object": "chat.completion", "model": "served-name", "choices": [choice]}
+    return Reply(
+        headers=(("content-type", "application/json"),),
+        steps=(json.dumps({**said, "usage": usage()}).encode(),),
+    )
+
+
+BROKEN_OFF = ["abort", "error", "timeout", "cancelled", "insufficient_system_resource"]
+
+
+@pytest.mark.parametrize("reason", BROKEN_OFF)
+@pytest.mark.parametrize("model_id", ["openai/served-name", "hosted_vllm/served-name"])
+def test_a_stream_that_the_provider_broke_off_is_no_reply(model_id, reason):
+    stream = llama_server_stream("half an ", "ans", finish_reason=reason)
+
+    with pytest.raises(StreamCut, match=f"^managed: .*{reason}"):
+        ask(Reply(steps=stream), model_id=model_id)
+
+
+@pytest.mark.parametrize("reason", BROKEN_OFF)
+@pytest.mark.parametrize("model_id", ["openai/served-name", "hosted_vllm/served-name"])
+def test_a_whole_reply_that_the_provider_broke_off_is_none(model_id, reason):
+    with pytest.raises(StreamCut, match=f"broke the generation off .*'{reason}'"):
+        ask(whole(reason), model_id=model_id, stream=False)
+
+
+@pytest.mark.parametrize("model_id", ["openai/served-name", "hosted_vllm/served-name"])
+def test_a_whole_reply_without_a_finish_reason_is_none(model_id):
+    with pytest.raises(StreamCut, match="without a finish reason"):
+        ask(whole(None), model_id=model_id, stream=False)
+
+
+def test_a_reply_that_speaks_of_finish_reasons_is_a_reply():
+    text = (
+        'It said "finish_reason": "abort".\n\ndata: {"choices": [{"finish_reason": "error"}]}\n\n'
+    )
+
+    completion, _ = ask(Reply(steps=llama_server_stream(text)))
+
+    assert (completion.text, completion.finish_reason) == (text, "stop")
 
 
 def test_reasoning_is_kept_apart_and_its_first_token_counts():
@@ -280,6 +328,25 @@ def anthropic_stream(stop_reason):
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "finish_reason"),
+    [
+        pytest.param("model_context_window_exceeded", "length", id="no room left"),
+        pytest.param("refusal", "content_filter", id="a refusal"),
+        pytest.param("stop_sequence", "stop", id="a stop text"),
+    ],
+)
+def test_why_claude_stopped_is_told_by_its_own_word(said, finish_reason):
+    completion, _ = ask(Reply(steps=anthropic_stream(said)), model_id="anthropic/claude-haiku-4-5")
+
+    assert completion.finish_reason == finish_reason
+
+
+def test_a_turn_of_claudes_that_is_to_go_on_is_no_reply():
+    with pytest.raises(StreamCut, match="'pause_turn'"):
+        ask(Reply(steps=anthropic_stream("pause_turn")), model_id="anthropic/claude-haiku-4-5")
+
+
 def test_a_provider_with_a_wire_of_its_own_is_no_different():
     completion, _ = ask(
         Reply(steps=anthropic_stream("max_tokens")), model_id="anthropic/claude-haiku-4-5"
@@ -362,21 +429,59 @@ def test_cancelling_a_call_hangs_up():
     asyncio.run(main())
 
 
-def test_closing_closes_the_connections_that_litellm_would_keep():
+def test_the_last_to_close_closes_the_connections_that_litellm_would_keep():
     async def main():
-        async with Loopback([Reply(steps=vllm_stream("Hello"))] * 3) as server:
+        async with Loopback([Reply(steps=vllm_stream("Hello"))] * 4) as server:
             first, second = (
                 backend_at(server.url, model_id="hosted_vllm/served-name") for _ in range(2)
             )
             await first.chat(REQUEST)
             await second.chat(REQUEST)
-            assert (server.connections, server.open_connections) == (1, 1)
             await first.aclose()
+            await second.chat(REQUEST)
+            assert (server.connections, server.open_connections) == (1, 1)
+            await second.aclose()
             async with asyncio.timeout(PATIENCE_S):
                 await server.deserted.wait()
-            # litellm shares its connections between backends: the other makes itself a new one.
+            # Whoever calls again, after closing, opens another.
+            await first.chat(REQUEST)
+            assert server.connections == 2
+            await first.aclose()
+
+    asyncio.run(main())
+
+
+def test_closing_one_backend_cuts_no_call_of_another():
+    async def main():
+        other_closed = asyncio.Event()
+        stream = llama_server_stream("a", "b")
+        halting = Reply(steps=(*stream[:2], other_closed.wait, *stream[2:]))
+        begun = asyncio.Event()
+        async with Loopback([halting]) as slow, Loopback([Reply(steps=stream)]) as fast:
+            first, second = backend_at(slow.url), backend_at(fast.url)
+            call = asyncio.create_task(first.chat(replace(REQUEST, on_text=lambda _: begun.set())))
+            async with asyncio.timeout(PATIENCE_S):
+                await begun.wait()
+                await second.chat(REQUEST)
+                await second.aclose()
+                other_closed.set()
+                assert (await call).text == "ab"
+            await first.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_backend_that_was_let_go_unclosed_keeps_no_connection_open_for_others():
+    async def main():
+        async with Loopback([Reply(steps=llama_server_stream("Hello"))] * 2) as server:
+            first, second = backend_at(server.url), backend_at(server.url)
+            await first.chat(REQUEST)
             await second.chat(REQUEST)
+            del first
+            gc.collect()
             await second.aclose()
+            async with asyncio.timeout(PATIENCE_S):
+                await server.deserted.wait()
 
     asyncio.run(main())
 

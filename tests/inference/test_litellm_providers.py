@@ -48,7 +48,7 @@ streamed_or_not = pytest.mark.parametrize("stream", [True, False], ids=["streame
 
 @asynccontextmanager
 async def backend_of(server, model_id, **fields):
-    url = server.url if isinstance(server, OpenAIAPI) else server.root
+    url = server.root if isinstance(server, Anthropic) else server.url
     endpoint = Endpoint.model_validate(
         {"tag": "managed", "backend": "litellm", "model_id": model_id, "url": url, **fields}
     )
@@ -232,6 +232,18 @@ def test_a_model_that_litellm_knows_to_have_one_temperature_only_has_it_left_out
     [asked] = server.asked
     assert "temperature" not in asked.body
     assert asked.body["max_completion_tokens"] == 512
+
+
+def test_a_provider_that_refuses_to_be_asked_for_usage_is_not_asked():
+    completion, server = ask(
+        (OpenAIAPI, "hosted_vllm/served"),
+        like={"refuses": ("stream_options",), "counts_usage": False},
+        calls=2,
+    )
+
+    assert completion.dropped == ("stream_options",)
+    assert completion.usage is None
+    assert ["stream_options" in asked.body for asked in server.asked] == [True, False, False]
 
 
 def test_what_the_endpoint_says_to_drop_is_not_even_tried():
@@ -513,6 +525,23 @@ def test_texts_become_vectors_in_their_order(model_id):
     assert embeddings.vectors.tolist() == [[1.0, 0.5], [3.0, 0.5]]
     assert embeddings.input_tokens == 6
     assert embeddings.model_id.endswith(model_id.split("/")[1])
+
+
+def test_vectors_of_different_lengths_are_the_providers_fault():
+    def row(index, *vector):
+        return {"object": "embedding", "index": index, "embedding": vector}
+
+    body = {"object": "list", "model": "m", "data": [row(0, 1.0, 2.0), row(1, 1.0)]}
+
+    async def main():
+        async with (
+            Loopback([error_reply(200, body)]) as server,
+            backend_of(server, "hosted_vllm/embedder") as backend,
+        ):
+            await backend.embed(EmbedRequest(model="managed", texts=("a", "b")))
+
+    with pytest.raises(ServerError, match=r"^managed: .*different lengths \(1 to 2\)"):
+        asyncio.run(main())
 
 
 def test_a_provider_without_embeddings_does_not_offer_them():

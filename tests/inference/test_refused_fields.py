@@ -97,6 +97,11 @@ LITELLM_REMEDY = (
             ["temperature"],
             id="litellm, for a model",
         ),
+        pytest.param("Unknown fields: top_p, seed", ["seed"], id="a list"),
+        pytest.param("body -> seed: extra fields not permitted", ["seed"], id="FastAPI, older"),
+        pytest.param(
+            "The temperature parameter is not supported.", ["temperature"], id="a parameter"
+        ),
         pytest.param(
             "Unsupported parameter: 'top_logprobs' is not supported with this model.",
             ["top_logprobs"],
@@ -159,6 +164,14 @@ def test_what_a_refusal_names_is_left_out_from_then_on(said, dropped, status):
         pytest.param(refusal("top_p is not supported"), id="a field that was not sent"),
         pytest.param(refusal("messages: Extra inputs are not permitted"), id="what must be sent"),
         pytest.param(refusal("temperature is not supported", 500), id="a server that failed"),
+        pytest.param(
+            refusal("Invalid 'messages[0]': 'Why is a temperature not allowed below zero kelvin?'"),
+            id="a prompt that is given back",
+        ),
+        pytest.param(
+            refusal("Invalid 'messages[0]': 'The seed of an unknown plant'"),
+            id="a prompt that is given back, the name at its beginning",
+        ),
     ],
 )
 def test_no_field_goes_for_what_is_no_refusal_of_it(error):
@@ -205,6 +218,50 @@ def test_a_field_that_was_dropped_and_is_refused_all_the_same_ends_the_call():
     assert not refused.learn(error, kept)
 
 
+def test_what_was_dropped_and_did_not_help_is_sent_again():
+    refused = RefusedFields(["logprobs"])
+    # The second half is the prompt's.
+    quoting = refusal("Invalid 'messages[0]': \"'temperature' is not allowed, write 'celsius'\"")
+    assert refused.learn(quoting, SENT)
+    kept, _ = refused.without(SENT)
+    assert "temperature" not in kept
+
+    assert not refused.learn(quoting, kept)
+
+    kept, dropped = refused.without(SENT)
+    assert "temperature" in kept
+    assert dropped == ("logprobs", "top_logprobs"), "what is known is not in doubt"
+
+
+def test_a_new_name_that_did_not_help_is_forgotten():
+    refused = RefusedFields()
+    assert refused.learn(refusal("Use 'max_completion_tokens' instead."), SENT)
+    kept, _ = refused.without(SENT)
+
+    assert not refused.learn(refusal("Use 'max_completion_tokens' instead."), kept)
+
+    assert refused.without(SENT) == (SENT, ())
+
+
+def test_fields_are_found_out_one_after_another():
+    refused = RefusedFields()
+    for name in ("seed", "temperature"):
+        kept, _ = refused.without(SENT)
+        assert refused.learn(refusal(f"'{name}' is not supported"), kept)
+
+    assert refused.without(SENT)[1] == ("temperature", "seed")
+
+
+def test_a_server_that_fails_puts_nothing_in_doubt():
+    refused = RefusedFields()
+    refused.learn(refusal("'seed' is not supported"), SENT)
+    kept, _ = refused.without(SENT)
+
+    assert not refused.learn(refusal("boom", 500), kept)
+
+    assert refused.without(SENT)[1] == ("seed",)
+
+
 def test_what_is_known_beforehand_is_dropped_with_what_belongs_to_it():
     kept, dropped = RefusedFields(["logprobs", "seed"]).without(SENT)
 
@@ -212,9 +269,26 @@ def test_what_is_known_beforehand_is_dropped_with_what_belongs_to_it():
     assert not {"seed", "logprobs", "top_logprobs"} & set(kept)
 
 
-def test_further_fields_may_be_droppable():
-    said = "replicate does not support parameters: ['response_format'], for model=m"
-    sent = {**SENT, "response_format": {}}
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        pytest.param(
+            "response_format",
+            "replicate does not support parameters: ['response_format'], for model=m",
+            id="a schema",
+        ),
+        pytest.param(
+            "stream_options",
+            "[{'type': 'extra_forbidden', 'loc': ['body', 'stream_options'], 'msg': 'Extra inputs "
+            "are not permitted', 'input': {'include_usage': True}}]",
+            id="the wish for usage",
+        ),
+    ],
+)
+def test_further_fields_may_be_droppable(name, said):
+    sent = {**SENT, name: {}}
+    refused = RefusedFields(droppable=[name])
 
     assert not RefusedFields().learn(refusal(said), sent)
-    assert RefusedFields(droppable=["response_format"]).learn(refusal(said), sent)
+    assert refused.learn(refusal(said), sent)
+    assert refused.without(sent) == (SENT, (name,))

@@ -8,18 +8,19 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, get_args
 
 import httpx
-import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from harness.errors import ConfigurationInvalid, NotOffered, ServerError
+from harness.errors import NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.managed.litellm_errors import error_from_litellm, not_embedded
-from harness.inference.managed.litellm_library import http_call, import_litellm
+from harness.inference.managed.litellm_library import HttpCall, http_call, import_litellm
 from harness.inference.managed.litellm_reply import LiteLLMReply
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.vectors import as_vectors
+from harness.inference.wire.connection import bearer
 from harness.inference.wire.deadlines import Deadlines
 from harness.inference.wire.openai_reply import WireUsage
 from harness.inference.wire.openai_request import wire_fields
@@ -46,13 +47,14 @@ class LiteLLMBackend:
         self, endpoint: Endpoint, *, api_key: str | None = None, clock: Clock = monotonic
     ) -> None:
         self._endpoint = endpoint
-        self._api_key = _checked(api_key, endpoint=endpoint.tag)
+        self._api_key = bearer(api_key, endpoint=endpoint.tag)
         self._clock = clock
         self._litellm: Any = None
         # Some providers have no place for a schema. The model is told of it all the same, and
-        # whoever asked looks at what came.
+        # whoever asked looks at what came. Some count tokens unasked, or not at all.
         self._refused = RefusedFields(
-            endpoint.drop, droppable=(*get_args(SamplingField), "response_format")
+            endpoint.drop,
+            droppable=(*get_args(SamplingField), "response_format", "stream_options"),
         )
 
     async def chat(self, request: ChatRequest) -> Completion:
@@ -82,12 +84,13 @@ class LiteLLMBackend:
         try:
             reply = _EmbeddingsReply.model_validate(said.model_dump())
         except ValidationError as error:
-            raise self._odd(f"what is not embeddings: {error}") from error
-        rows = sorted(reply.data, key=lambda row: row.index)
-        if len(rows) != len(request.texts):
-            raise self._odd(f"{len(rows)} embeddings of {len(request.texts)} texts")
+            raise ServerError(
+                f"the provider was asked for embeddings and sent something else: {error}",
+                endpoint=self._endpoint.tag,
+            ) from error
+        rows = [row.embedding for row in sorted(reply.data, key=lambda row: row.index)]
         return Embeddings(
-            vectors=np.array([row.embedding for row in rows], dtype=np.float32),
+            vectors=as_vectors(rows, endpoint=self._endpoint.tag, count=len(request.texts)),
             input_tokens=reply.usage.prompt_tokens if reply.usage else None,
             model_id=reply.model or self._endpoint.model_id,
         )
@@ -101,9 +104,9 @@ class LiteLLMBackend:
         )
 
     async def aclose(self) -> None:
-        """Closes the connections of this event loop, which all backends of this kind share."""
+        """Closes the connections, once no other backend of this kind uses them."""
         if self._litellm is not None:
-            await self._litellm.aclient_session.close_loop()
+            await self._litellm.aclient_session.leave(self)
 
     async def _chat(
         self,
@@ -115,7 +118,7 @@ class LiteLLMBackend:
         progress = ReplyInProgress(request, clock=self._clock, arrived=deadlines.token_arrived)
         reply = LiteLLMReply(progress, endpoint=self._endpoint)
         try:
-            async with self._http_call():
+            async with self._http_call() as call:
                 said = await self._litellm.acompletion(**fields, **self._means())
                 if self._endpoint.stream:
                     await reply.read(said)
@@ -123,13 +126,14 @@ class LiteLLMBackend:
                     reply.add_whole(said)
         except self._litellm.openai.OpenAIError as error:
             raise error_from_litellm(error, self._litellm, endpoint=self._endpoint) from error
-        return reply.completion(self._litellm, dropped)
+        return reply.completion(self._litellm, dropped, call.finish_word)
 
     async def _import(self) -> None:
         if self._litellm is None:
             self._litellm = await asyncio.to_thread(import_litellm)
 
-    def _http_call(self) -> AbstractAsyncContextManager[None]:
+    def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
+        self._litellm.aclient_session.join(self)
         return http_call(connect_timeout_s=self._endpoint.connect_timeout_s)
 
     def _means(self) -> dict[str, object]:
@@ -143,23 +147,6 @@ class LiteLLMBackend:
             # Never over before ours. Without a limit litellm has one of its own.
             "timeout": httpx.Timeout(2 * endpoint.timeout_s, connect=endpoint.connect_timeout_s),
         }
-
-    def _odd(self, came: str) -> ServerError:
-        return ServerError(
-            f"the provider was asked for embeddings and sent {came}", endpoint=self._endpoint.tag
-        )
-
-
-def _checked(api_key: str | None, *, endpoint: str) -> str | None:
-    # A key that was read from a file often still has its newline.
-    key = (api_key or "").strip()
-    if not (key.isascii() and key.isprintable()):
-        # Without the key, which litellm's error would show.
-        raise ConfigurationInvalid(
-            f"the API key of endpoint '{endpoint}' holds characters that an HTTP header cannot; "
-            "only printable ASCII can"
-        )
-    return key or None
 
 
 class _Row(BaseModel):

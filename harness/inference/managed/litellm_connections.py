@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import httpx
 from litellm.caching.llm_caching_handler import LLMClientCache
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
-from harness.inference.managed.litellm_library import HTTP_CALL
+from harness.inference.managed.litellm_library import HTTP_CALL, HttpCall
 from harness.inference.wire.connection import read_to_end
 
 _KEEPALIVE_S = 3.0
@@ -29,11 +29,14 @@ _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\x
 
 
 class CarefulClient(httpx.AsyncClient):
-    """A client whose connections are pooled by event loop."""
+    """A client whose connections are pooled by event loop, for all users that the loop has."""
 
     def __init__(self) -> None:
         super().__init__(follow_redirects=True)
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
+            WeakKeyDictionary()
+        )
+        self._users: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakSet[object]] = (
             WeakKeyDictionary()
         )
 
@@ -49,17 +52,26 @@ class CarefulClient(httpx.AsyncClient):
         except (httpx.ConnectError, httpx.RemoteProtocolError) as error:
             # By any other name, litellm does not send it again.
             raise httpx.NetworkError(str(error), request=request) from error
-        if response.headers.get("content-type", "").startswith("text/event-stream"):
+        is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+        if is_stream and not response.is_closed:
             assert isinstance(response.stream, httpx.AsyncByteStream)
-            response.stream = _EventStream(response.stream)
+            response.stream = _EventStream(response.stream, call)
         if call is not None:
+            if response.is_closed:
+                call.finish_word.look_in(response.content)
             call.responses.append(response)
         return response
 
-    async def close_loop(self) -> None:
-        """Closes the connections of the running event loop; a further call opens others."""
-        client = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if client is not None:
+    def join(self, user: object) -> None:
+        """Keeps the running event loop's connections open for this user too, until it leaves."""
+        self._users.setdefault(asyncio.get_running_loop(), WeakSet()).add(user)
+
+    async def leave(self, user: object) -> None:
+        """Closes the running event loop's connections, unless others still use them."""
+        loop = asyncio.get_running_loop()
+        users = self._users.get(loop, WeakSet())
+        users.discard(user)
+        if not users and (client := self._by_loop.pop(loop, None)) is not None:
             await client.aclose()
 
     def _of_this_loop(self) -> httpx.AsyncClient:
@@ -87,9 +99,10 @@ class CarefulCache(LLMClientCache):
 class _EventStream(httpx.AsyncByteStream):
     """A stream of JSON events without line ends in it that are none."""
 
-    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+    def __init__(self, stream: httpx.AsyncByteStream, call: HttpCall | None) -> None:
         self._stream = stream
         self._pieces = aiter(stream)
+        self._call = call
         self._done = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -99,6 +112,8 @@ class _EventStream(httpx.AsyncByteStream):
             for end, escaped in _LINE_ENDS.items():
                 known = known.replace(end, escaped)
             self._done = known.rstrip().endswith(_DONE)
+            if self._call is not None:
+                self._call.finish_word.look_in_stream(known)
             yield known
         yield held
 

@@ -19,19 +19,8 @@ from harness.errors import (
 )
 from harness.inference.endpoint import Endpoint
 from harness.inference.wire.deadlines import timed_out
-from harness.inference.wire.errors import SHORTEN, error_from_reply
+from harness.inference.wire.errors import context_overflow, error_from_reply
 
-_COUNTS = re.compile(
-    r"(?P<prompt>\d+) tokens > (?P<context>\d+) maximum"  # Anthropic
-    r"|exceed context limit: (?P<prompt_2>\d+) \+ \d+ > (?P<context_2>\d+)"  # Anthropic
-    r"|maximum context length is (?P<context_3>\d+) tokens.*?(?:resulted in|\()(?P<prompt_3>\d+)",
-    re.DOTALL,
-)
-_NO_ROOM = re.compile(
-    r"exceed context limit"  # Anthropic, of the prompt and max_tokens together
-    r"|input.{0,40}max_(?:new_)?tokens.{0,80}(?:exceed|context)",  # Together, with 403
-    re.IGNORECASE,
-)
 _NO_KEY = re.compile(r"missing (?:credentials|.{0,30}api key)", re.IGNORECASE)
 
 
@@ -120,32 +109,12 @@ def _refusal(
         endpoint=endpoint.tag,
         model_id=endpoint.model_id,
     )
-    said = body.decode("utf-8", "replace")
-    prompt_tokens, context_tokens = _counts(said)
-    if isinstance(refusal, ContextOverflow):
-        refusal.prompt_tokens = refusal.prompt_tokens or prompt_tokens
-        refusal.context_tokens = refusal.context_tokens or context_tokens
-        return refusal
     # litellm knows more ways to say this than we do.
-    if isinstance(error, litellm.exceptions.ContextWindowExceededError) or (
-        response.status_code in {400, 403, 422} and _NO_ROOM.search(said)
+    if isinstance(error, litellm.exceptions.ContextWindowExceededError) and not isinstance(
+        refusal, ContextOverflow
     ):
-        return ContextOverflow(
-            f"{error}. {SHORTEN}",
-            endpoint=endpoint.tag,
-            prompt_tokens=prompt_tokens,
-            context_tokens=context_tokens,
-        )
+        return context_overflow(str(error), endpoint=endpoint.tag)
     return refusal
-
-
-def _counts(said: str) -> tuple[int | None, int | None]:
-    """Tokens of the prompt and of the context, if the message has them."""
-    found = _COUNTS.search(said)
-    if found is None:
-        return None, None
-    numbers = {name.split("_")[0]: int(n) for name, n in found.groupdict().items() if n}
-    return numbers.get("prompt"), numbers.get("context")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

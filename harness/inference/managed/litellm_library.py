@@ -12,15 +12,19 @@ from typing import Any
 
 import httpx
 
+from harness.inference.managed.finish_word import FinishWord
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCall:
-    """What the HTTP client under litellm is to know of a call, which litellm does not pass on."""
+    """What the HTTP client under litellm and its caller tell each other past litellm."""
 
     connect_timeout_s: float
     """Longest that connecting may take."""
     responses: list[httpx.Response] = field(default_factory=list)
     """What was answered; closed when the call is over, however it ends."""
+    finish_word: FinishWord = field(default_factory=FinishWord)
+    """How the reply ended, by the provider's word."""
 
 
 HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
@@ -28,12 +32,12 @@ HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
 
 
 @asynccontextmanager
-async def http_call(*, connect_timeout_s: float) -> AsyncIterator[None]:
+async def http_call(*, connect_timeout_s: float) -> AsyncIterator[HttpCall]:
     """The block in which litellm makes a call."""
     call = HttpCall(connect_timeout_s=connect_timeout_s)
     token = HTTP_CALL.set(call)
     try:
-        yield
+        yield call
     finally:
         HTTP_CALL.reset(token)
         for response in call.responses:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from harness.errors import ServerError, StreamCut
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
+from harness.inference.managed.finish_word import FinishWord
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.wire.openai_reply import (
     Chunk,
@@ -62,12 +63,24 @@ class LiteLLMReply:
             self._progress.add(logprobs=token_logprobs(choice.logprobs))
             self._progress.add_whole(message.content or "", reasoning=message.thought)
 
-    def completion(self, litellm: Any, dropped: tuple[str, ...]) -> Completion:  # noqa: ANN401
+    def completion(
+        self,
+        litellm: Any,  # noqa: ANN401 - the module
+        dropped: tuple[str, ...],
+        finish_word: FinishWord,
+    ) -> Completion:
         """The completion, now that the reply has come to its end."""
-        if self._finish_reason is None:
+        word = finish_word.or_else(self._finish_reason)
+        if word is None:
             raise StreamCut("the reply ended without a finish reason", endpoint=self._endpoint.tag)
+        ended = finish_reason(word)
+        if ended is None:
+            raise StreamCut(
+                f"the provider broke the generation off (finish reason '{word}')",
+                endpoint=self._endpoint.tag,
+            )
         return self._progress.completion(
-            finish_reason=finish_reason(self._finish_reason),
+            finish_reason=ended,
             usage=usage_of(self._usage, None),
             model_id=self._model_id or self._endpoint.model_id,
             dropped=dropped,

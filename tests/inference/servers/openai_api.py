@@ -24,8 +24,9 @@ REFUSALS = {
     "default (1) value is supported.",
     "max_tokens": "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
     "'max_completion_tokens' instead.",
+    "stream_options": "Unrecognized request argument supplied: stream_options",
 }
-"""What its reasoning models say."""
+"""What its reasoning models say; and of the last, older copies of it."""
 
 
 @dataclass
