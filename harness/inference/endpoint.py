@@ -6,11 +6,13 @@ One entry of `[endpoints.<tag>]` in `harness.toml`, or of the JSON object in `HA
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from harness.inference.completion import StructuredMode
 
@@ -47,6 +49,19 @@ SamplingField = Literal["temperature", "frequency_penalty", "seed", "logprobs", 
 PromptTemplate = Literal["chatml", "llama3", "plain"]
 """How a conversation becomes one text, for servers that take only that."""
 
+_ONLY_FOR: Mapping[str, frozenset[BackendName]] = {
+    "context_tokens": FILE_BACKENDS | {"ollama"},
+    "slots": frozenset({"embedded"}),
+    "threads": FILE_BACKENDS,
+    "keep_alive": frozenset({"ollama"}),
+    "prompt_template": frozenset({"triton"}),
+}
+"""Settings that most backends take no notice of, and those that do."""
+
+_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
+_GO_DURATION = re.compile(r"[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
+"""What Go's `time.ParseDuration` takes, and so Ollama."""
+
 
 class Endpoint(BaseModel):
     """A model and the way to it."""
@@ -69,11 +84,11 @@ class Endpoint(BaseModel):
     """Context of one call, prompt and reply together, for a model that is loaded from a file.
     Ollama is told it too, if it is given: a model that is asked with another one is loaded anew."""
     slots: int = Field(default=4, ge=1, le=64)
-    """Calls that an embedded model answers side by side."""
+    """Calls that a model of backend `embedded` answers side by side."""
     threads: int | None = Field(default=None, ge=1)
-    """Processor threads of an embedded model; all cores but one when left out. llama.cpp's threads
-    wait for each other spinning: give it a core that something else wants, and it is ten times
-    slower, not twice."""
+    """Processor threads of a model that is loaded from a file; all cores but one when left out.
+    llama.cpp's threads wait for each other spinning: give it a core that something else wants, and
+    it is ten times slower, not twice."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)
@@ -98,10 +113,11 @@ class Endpoint(BaseModel):
     """What becomes of a reply's schema: `enforced`, `advisory` or `ignored`. Found out, with a
     short call before the first that has one, when left out."""
     embeddings: bool = False
-    """Whether a model that is loaded from a file is to embed; it does not chat then."""
+    """Whether the model is there to embed. One from a file is loaded for it, and does not chat
+    then; of a server, `harness endpoints check` tries nothing else."""
     keep_alive: str | float | None = None
-    """How long Ollama keeps the model loaded after a call: seconds, or a text such as "10m";
-    negative for ever. None for the server's own setting."""
+    """How long Ollama keeps the model loaded after a call: seconds, or a duration as Go writes it,
+    such as "10m" or "1h30m"; negative for ever. None for the server's own setting."""
     prompt_template: PromptTemplate | None = None
     """How `triton` is sent a conversation: as the model was trained to read it."""
     family: str | None = None
@@ -125,6 +141,17 @@ class Endpoint(BaseModel):
         filled.setdefault("model_id", filled.get("tag", ""))
         return filled
 
+    @field_validator("keep_alive")
+    @classmethod
+    def _as_duration(cls, value: str | float | None) -> str | float | None:
+        if not isinstance(value, str) or _GO_DURATION.fullmatch(value):
+            return value
+        if _NUMBER.fullmatch(value):
+            return float(value)  # as a text without a unit, Ollama would refuse it
+        raise ValueError(
+            f'\'{value}\' is no time; give seconds, or a text such as "10m", "1h30m" or "-1m"'
+        )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.backend in FILE_BACKENDS:
@@ -147,7 +174,24 @@ class Endpoint(BaseModel):
             )
         if self.tag in self.fallback:
             raise ValueError("an endpoint cannot be its own fallback")
+        self._refuse_stray_settings()
         return self
+
+    def _refuse_stray_settings(self) -> None:
+        for name, backends in _ONLY_FOR.items():
+            # A default asks for nothing, though it was written down.
+            asked_for = getattr(self, name) != type(self).model_fields[name].default
+            if asked_for and self.backend not in backends:
+                elsewhere = "" if self.url is None else ", or set it where that server is started"
+                raise ValueError(
+                    f"'{name}' is for backend {_either(backends)}, and would do nothing for "
+                    f"'{self.backend}'; leave it out{elsewhere}"
+                )
+
+
+def _either(names: Iterable[str]) -> str:
+    *others, last = (f"'{name}'" for name in sorted(names))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _check_address(url: str) -> None:

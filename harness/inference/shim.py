@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 
 from harness.errors import ConfigurationInvalid, did_you_mean
 from harness.inference.backend import Backend
@@ -15,7 +14,8 @@ class InferenceShim:
     """Sends each request to the backend of the model it names.
 
     Args:
-        backends: By tag, each already wrapped in what a call must pass through.
+        backends: By tag, each already wrapped in what a call must pass through; closed by whoever
+            opened them.
     """
 
     def __init__(self, backends: Mapping[str, Backend]) -> None:
@@ -37,12 +37,6 @@ class InferenceShim:
     async def count_tokens(self, request: CountRequest) -> int:
         """How many tokens a prompt is; raises as `chat` does, and `NotOffered`."""
         return await self._backend(request.model).count_tokens(request)
-
-    async def aclose(self) -> None:
-        """Closes every backend, even when one of them fails to."""
-        async with AsyncExitStack() as stack:
-            for backend in self._backends.values():
-                stack.push_async_callback(backend.aclose)
 
     def _backend(self, tag: str) -> Backend:
         backend = self._backends.get(tag)

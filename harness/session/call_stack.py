@@ -49,7 +49,13 @@ class Shared:
 
 
 def call_stack(
-    backend: Backend, endpoint: Endpoint, shared: Shared, *, leased: bool, identity: str | None
+    backend: Backend,
+    endpoint: Endpoint,
+    shared: Shared,
+    *,
+    leased: bool,
+    identity: str | None,
+    schemas: SchemaKnowledge | None = None,
 ) -> Backend:
     """One endpoint's stack, fallback apart.
 
@@ -59,6 +65,7 @@ def call_stack(
         shared: As above.
         leased: Whether its model is the budget's.
         identity: What its replies are cached by; None for never.
+        schemas: What its model's server does with schemas, where other stacks are to know it too.
     """
     tracer = shared.tracer
     backend = Timed(backend, endpoint=endpoint)
@@ -70,7 +77,9 @@ def call_stack(
     if endpoint.max_concurrency is not None:
         backend = Limited(backend, max_concurrency=endpoint.max_concurrency, tracer=tracer)
     if endpoint.backend != "scripted":
-        backend = SchemaKeeping(backend, tracer=tracer, known=SchemaKnowledge(endpoint.structured))
+        backend = SchemaKeeping(
+            backend, tracer=tracer, known=schemas or SchemaKnowledge(endpoint.structured)
+        )
     if shared.cache is not None and identity is not None:
         backend = Cached(backend, cache=shared.cache, identity=identity, clock=tracer.now_ns)
     return Retrying(

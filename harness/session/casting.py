@@ -9,7 +9,7 @@ import structlog
 
 from harness.errors import ConfigurationInvalid
 from harness.inference import TELLING_BACKENDS, Endpoint, ModelMetadata, served_metadata
-from harness.session.evaluator_pool import EvaluatorDraw, evaluator_pool
+from harness.session.evaluator_pool import EvaluatorDraw, EvaluatorPool, evaluator_pool
 from harness.session.fallbacks import check_fallbacks
 from harness.session.models import api_key_of
 from harness.session.roles import Roles
@@ -34,12 +34,12 @@ class Casting:
         ModelFileInvalid: A file that must be compared cannot be read.
 
     Attributes:
-        roles: Who plays what; of a pool, nobody evaluates until the run begins.
+        roles: Who plays what; of a pool, nobody evaluates until one is drawn.
         models: What is behind the tags.
         draw: How the evaluator was drawn; None when it was named, or not yet.
         separation: How far apart producer and evaluator are, as far as is known by now; None when
             there are not both.
-        warnings: What is to be kept in mind about the run's scores.
+        warnings: What is to be kept in mind about the run.
     """
 
     def __init__(self, endpoints: Mapping[str, Endpoint], settings: Settings) -> None:
@@ -51,49 +51,26 @@ class Casting:
         self.separation: Separation | None = None
         self.warnings: list[str] = []
         self._rules = rules
-        self._pool = None
         producer, evaluator = self.roles.producer, self.roles.evaluator
         if self.roles.pool is not None:
-            self._pool = evaluator_pool(self.roles.pool, producer=producer, models=self.models)
+            self._pool(self.roles.pool)
         elif producer is not None and evaluator is not None:
             self.models.refuse_kin(producer, evaluator)
 
-    def draw_evaluator(self, tracer: Tracer, *, task: str, run_id: str) -> None:
-        """Draws the evaluator, if it is to be drawn from a pool.
-
-        Args:
-            tracer: The run's.
-            task: What the run is for: the seed, when the settings have none.
-            run_id: The seed of a run without a task.
-        """
-        if self._pool is None:
-            return
-        seed = self._rules.pool_seed or task or run_id
-        self.draw = self._pool.draw(seed, pool_hash=self._rules.pool_hash)
-        self.roles = self.roles.with_evaluator(self.draw.evaluator)
-        tracer.instant(
-            "evaluator drawn",
-            evaluator=self.draw.evaluator,
-            seed=tracer.excerpt(seed),
-            pool_hash=self.draw.pool_hash,
-            pool=self.draw.pool,
-            pool_sha256=self.draw.pool_sha256,
-            excluded=dict(self.draw.excluded),
-        )
-
     async def ask_servers(self, tracer: Tracer, *, environment: Mapping[str, str]) -> None:
-        """Has servers say what they serve, where there are two models to be told apart.
+        """Has servers say what they serve, where there are models to be told apart.
 
-        What a server does not say within seconds is taken from the settings.
+        Of a pool, those of all members that the settings leave in it are asked. What a server does
+        not say within seconds is taken from the settings.
 
         Args:
             tracer: The run's.
             environment: Holds the API keys that endpoints name.
         """
-        producer, evaluator = self.roles.producer, self.roles.evaluator
-        if producer is None or evaluator is None:
+        producer, judges = self.roles.producer, self._judges()
+        if producer is None or not judges:
             return
-        reachable = self.models.reachable(producer, evaluator)
+        reachable = self.models.reachable(producer, *judges)
         asked = [endpoint for endpoint in reachable if endpoint.backend in TELLING_BACKENDS]
         if not asked:
             return
@@ -106,6 +83,34 @@ class Casting:
             said = {tag: word for tag, answer in answers.items() if (word := answer.result())}
             span.set(told=list(said))
         self.models.take_word(said)
+
+    def draw_evaluator(self, tracer: Tracer, *, task: str, run_id: str) -> None:
+        """Draws the evaluator, if it is to be drawn from a pool.
+
+        Whom the servers' word shows to be the producer's model, or its kin, is not in the draw.
+
+        Args:
+            tracer: The run's.
+            task: What the run is for: the seed, when the settings have none.
+            run_id: The seed of a run without a task.
+
+        Raises:
+            ConfigurationInvalid: Nobody is left to draw.
+        """
+        if self.roles.pool is None:
+            return
+        seed = self._rules.pool_seed or task or run_id
+        self.draw = self._pool(self.roles.pool).draw(seed, pool_hash=self._rules.pool_hash)
+        self.roles = self.roles.with_evaluator(self.draw.evaluator)
+        tracer.instant(
+            "evaluator drawn",
+            evaluator=self.draw.evaluator,
+            seed=tracer.excerpt(seed),
+            pool_hash=self.draw.pool_hash,
+            pool=self.draw.pool,
+            pool_sha256=self.draw.pool_sha256,
+            excluded=dict(self.draw.excluded),
+        )
 
     def begin(self, tracer: Tracer) -> None:
         """Says at the head of the record who is who.
@@ -138,6 +143,16 @@ class Casting:
         self.warnings.append(message)
         tracer.instant("warning", message=message)
         _log.warning(message)
+
+    def _pool(self, tags: tuple[str, ...]) -> EvaluatorPool:
+        """Those of the tags that may evaluate, by what is known by now."""
+        return evaluator_pool(tags, producer=self.roles.producer, models=self.models)
+
+    def _judges(self) -> tuple[str, ...]:
+        """Who may come to evaluate."""
+        if self.roles.pool is not None:
+            return self._pool(self.roles.pool).members
+        return () if self.roles.evaluator is None else (self.roles.evaluator,)
 
     def _described(self, tag: str) -> dict[str, object]:
         identity = self.models.identity(tag)

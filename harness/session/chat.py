@@ -37,12 +37,13 @@ async def open_shim(
     Nothing is loaded or connected to until it is called; what was is closed with the block.
 
     Args:
-        models: Tags of endpoints; what is wrong with one of them is said at once.
+        models: Tags of endpoints; what is wrong with one of them is said at once, and with one that
+            stands in for it, in the log.
         settings: In place of those of the directory and the environment.
         tracer: Sees every call, such as a `RunTrace`; nobody does when left out.
 
     Raises:
-        ConfigurationInvalid: The settings are not usable.
+        ConfigurationInvalid: The settings are not usable, or there is no such endpoint.
     """
     chosen = load_settings(environment=os.environ) if settings is None else settings
     async with open_models(
@@ -117,7 +118,9 @@ async def chat(
     """Asks one model once, and leaves no trace.
 
     The model is opened for this call and closed after it. For more calls, `open_shim` keeps models
-    open, and so does the run of a pipeline.
+    open, and so does the run of a pipeline: there, what becomes of a schema is found out once. Here
+    each call that `returns` a type is preceded by a short one that finds it out, unless the
+    endpoint's `structured` says it.
 
     Args:
         model: Tag of an endpoint in `harness.toml` or `HARNESS_ENDPOINTS`.

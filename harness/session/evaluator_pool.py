@@ -1,4 +1,8 @@
-"""The evaluator pool: one of several judges a run, so that no judge's bias is every run's."""
+"""The evaluator pool: one of several judges a run, so that no judge's bias is every run's.
+
+The same seed, settings and models behind them give the same judge: whoever may not judge is left
+out first, by the settings and by the servers' word, and only then is one drawn.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from harness.trace import sha256_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatorDraw:
-    """Who was drawn, and out of what; the same seed and pool always give the same."""
+    """Who was drawn, and out of what."""
 
     evaluator: str
     """The tag drawn."""

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from harness.errors import ConfigurationInvalid, HarnessError, ModelFileInvalid
-from harness.hardware import gguf_footprint, read_gguf_header
+import structlog
+
+from harness.errors import ConfigurationInvalid, ModelFileInvalid, did_you_mean
 from harness.inference import (
     Backend,
     CallCache,
-    EmbeddedLlamaCpp,
     Endpoint,
     InferenceShim,
-    LlamaCppPython,
-    R,
-    ScriptedBackend,
-    T,
-    Wrapper,
-    connect,
+    SchemaKnowledge,
     machine_memory_bytes,
     metrics_source,
-    reply_identity,
 )
-from harness.residency import KeepAliveBudget, Tenant
+from harness.inference.identity.address import server_address
+from harness.residency import KeepAliveBudget
 from harness.session.call_stack import Shared, call_stack, with_fallbacks
 from harness.session.demo_model import demo_endpoint
 from harness.session.fallbacks import check_fallbacks
+from harness.session.opened_endpoint import OpenedEndpoint, Unusable, open_endpoint
 from harness.session.sampler import Noticing, Sampled, sampling
 from harness.session.settings import Settings
 from harness.trace import Tracer
+
+_log = structlog.get_logger(__name__)
 
 CALL_CACHE = "calls.sqlite"
 """Where calls are kept, among the runs, with `cache = "disk"`."""
@@ -65,6 +63,7 @@ async def open_models(
     required: Collection[str],
     tracer: Tracer,
     sample_every_s: float = 0.0,
+    warn: Callable[[str], None] | None = None,
 ) -> AsyncIterator[InferenceShim]:
     """The shim in front of these endpoints, each behind its `call_stack`.
 
@@ -74,76 +73,79 @@ async def open_models(
         endpoints: By tag.
         settings: Holds the budget, and whether calls are cached.
         environment: Holds the API keys that endpoints name.
-        backends: Ready-made backends, by tag.
+        backends: Ready-made backends, by tag; closed with the others.
         required: Tags of the endpoints that must be usable; what is wrong with another is only
             said when it is called.
         tracer: Sees every call.
         sample_every_s: How often the servers that are called are asked for their counters; never
             when 0.
+        warn: Told of an unusable endpoint that is to stand in for a required one; the log is when
+            left out.
 
     Raises:
-        ConfigurationInvalid: A required endpoint's API key is missing, a fallback does not exist,
-            or the call cache cannot be opened.
+        ConfigurationInvalid: A required endpoint does not exist or its API key is missing, a
+            fallback does not exist, or the call cache cannot be opened.
         ModelFileInvalid: A required embedded model's file is missing or not a GGUF.
     """
     check_fallbacks(endpoints)
-    ready_made = backends or {}
-    bare: dict[str, Backend] = {}
-    tenants: dict[str, Tenant] = {}
-    identities: dict[str, str] = {}
-    sampled: dict[str, Sampled] = {}
-    for tag, endpoint in endpoints.items():
-        try:
-            if tag in ready_made:
-                bare[tag] = ready_made[tag]
-                continue
-            api_key = api_key_of(endpoint, environment)
-            bare[tag] = backend = connect(endpoint, api_key=api_key, clock=tracer.now_ns)
-            if settings.cache is not None:
-                identities[tag] = reply_identity(endpoint)
-            if isinstance(backend, EmbeddedLlamaCpp | LlamaCppPython):
-                tenants[tag] = Tenant(host=backend, need_bytes=_need_bytes(endpoint))
-            server = _server_of(endpoint)
-            if server in sampled:
-                bare[tag] = Noticing(backend, called=sampled[server].called)
-            elif sample_every_s and (source := metrics_source(endpoint, backend, api_key=api_key)):
-                sampled[server] = Sampled(source=source, track=f"server {tag}")
-                bare[tag] = Noticing(backend, called=sampled[server].called)
-        except (ConfigurationInvalid, ModelFileInvalid) as error:
-            if tag in required:
-                raise
-            bare[tag] = _Unusable(error)
-    budget = None
-    if tenants:
-        machine_bytes = machine_memory_bytes()
-        capacity_bytes = settings.budget.capacity_bytes or int(machine_bytes * _SHARE_OF_MACHINE)
-        budget = KeepAliveBudget(capacity_bytes=capacity_bytes, tenants=tenants, tracer=tracer)
-        tracer.instant("budget", capacity_bytes=capacity_bytes, machine_bytes=machine_bytes)
-    cache = _open_cache(settings)
-    shared = Shared(tracer=tracer, budget=budget, cache=cache)
-    stacks = {
-        tag: call_stack(
-            backend,
-            endpoints[tag],
-            shared,
-            leased=tag in tenants,
-            identity=identities.get(tag),
-        )
-        for tag, backend in bare.items()
-    }
-    shim = InferenceShim(with_fallbacks(stacks, endpoints, tracer=tracer))
+    _check_required(required, endpoints)
+    warn = warn or _log.warning
     async with AsyncExitStack() as stack:
-        # In reverse: the budget unloads what it loaded, then the backends close, then the cache.
+        # Closed in reverse: the sampling ends, the budget unloads what it loaded, then the backends
+        # close, then the cache.
+
+        # 1. Each for itself.
+        cache = _open_cache(settings)
         if cache:
             stack.push_async_callback(cache.aclose)
-        stack.push_async_callback(shim.aclose)
+        opened: dict[str, OpenedEndpoint] = {}
+        for tag, endpoint in endpoints.items():
+            if backends and tag in backends:
+                one = OpenedEndpoint(endpoint=endpoint, backend=backends[tag])
+            else:
+                try:
+                    one = open_endpoint(
+                        endpoint,
+                        api_key=api_key_of(endpoint, environment),
+                        cached=cache is not None,
+                        clock=tracer.now_ns,
+                    )
+                except (ConfigurationInvalid, ModelFileInvalid) as error:
+                    if tag in required:
+                        raise
+                    one = OpenedEndpoint(endpoint=endpoint, backend=Unusable(error))
+                    for stood_in_for in _relying_on(tag, endpoints, required):
+                        warn(f"'{tag}' cannot stand in for '{stood_in_for}': {error}")
+            stack.push_async_callback(one.backend.aclose)
+            opened[tag] = one
+
+        # 2. What they have in common.
+        budget = _open_budget(opened.values(), settings, tracer)
         if budget:
             stack.push_async_callback(budget.aclose)
+        sampled = _to_sample(opened.values()) if sample_every_s else {}
         if sampled:
             await stack.enter_async_context(
                 sampling(sampled.values(), tracer=tracer, every_s=sample_every_s)
             )
-        yield shim
+        shared = Shared(tracer=tracer, budget=budget, cache=cache)
+        schemas = _schema_knowledge(endpoints)
+
+        # 3. What a call passes through.
+        stacks = {}
+        for tag, one in opened.items():
+            backend = one.backend
+            if one.server in sampled:
+                backend = Noticing(backend, called=sampled[one.server].called)
+            stacks[tag] = call_stack(
+                backend,
+                one.endpoint,
+                shared,
+                leased=one.tenant is not None,
+                identity=one.identity,
+                schemas=schemas[tag],
+            )
+        yield InferenceShim(with_fallbacks(stacks, endpoints, tracer=tracer))
 
 
 def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
@@ -173,29 +175,58 @@ def _open_cache(settings: Settings) -> CallCache | None:
             return CallCache(settings.traces / CALL_CACHE)
 
 
-def _server_of(endpoint: Endpoint) -> str:
-    """What tells servers apart: two tags may stand for models of one."""
-    return f"{endpoint.backend} {endpoint.url.rstrip('/')}" if endpoint.url else endpoint.tag
+def _check_required(required: Collection[str], endpoints: Mapping[str, Endpoint]) -> None:
+    for tag in required:
+        if tag not in endpoints:
+            raise ConfigurationInvalid(
+                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints)
+            )
 
 
-def _need_bytes(endpoint: Endpoint) -> int:
-    assert endpoint.path is not None
-    footprint = gguf_footprint(
-        read_gguf_header(endpoint.path),
-        context_tokens=endpoint.context_tokens,
-        # llama-cpp-python computes one sequence at a time.
-        slots=endpoint.slots if endpoint.backend == "embedded" else 1,
-    )
-    return footprint.total_bytes
+def _relying_on(
+    tag: str, endpoints: Mapping[str, Endpoint], required: Collection[str]
+) -> list[str]:
+    """The required endpoints that this one stands in for."""
+    return [other for other, one in endpoints.items() if other in required and tag in one.fallback]
 
 
-class _Unusable(Wrapper):
-    """Stands for an endpoint that is written down wrong, until somebody calls it."""
+def _open_budget(
+    opened: Iterable[OpenedEndpoint], settings: Settings, tracer: Tracer
+) -> KeepAliveBudget | None:
+    tenants = {one.endpoint.tag: one.tenant for one in opened if one.tenant is not None}
+    if not tenants:
+        return None
+    machine_bytes = machine_memory_bytes()
+    capacity_bytes = settings.budget.capacity_bytes or int(machine_bytes * _SHARE_OF_MACHINE)
+    tracer.instant("budget", capacity_bytes=capacity_bytes, machine_bytes=machine_bytes)
+    return KeepAliveBudget(capacity_bytes=capacity_bytes, tenants=tenants, tracer=tracer)
 
-    def __init__(self, error: HarnessError) -> None:
-        super().__init__(ScriptedBackend(()))
-        self._error = error
 
-    async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:  # noqa: ARG002
-        """Says what is wrong with it."""
-        raise self._error
+def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
+    """The servers that have counters, by address; each once, on the track of its first tag."""
+    sampled: dict[str, Sampled] = {}
+    for one in opened:
+        if one.server is None or one.server in sampled:
+            continue
+        source = metrics_source(one.endpoint, one.backend, api_key=one.api_key)
+        if source is not None:
+            sampled[one.server] = Sampled(source=source, track=f"server {one.endpoint.tag}")
+    return sampled
+
+
+def _schema_knowledge(endpoints: Mapping[str, Endpoint]) -> dict[str, SchemaKnowledge]:
+    """By tag: the same for all that lead to one model at one server."""
+    of_model: dict[tuple[object, ...], SchemaKnowledge] = {}
+    return {
+        tag: of_model.setdefault(
+            (
+                endpoint.backend,
+                endpoint.url and server_address(endpoint.url),
+                endpoint.model_id,
+                endpoint.path,
+                endpoint.structured,
+            ),
+            SchemaKnowledge(endpoint.structured),
+        )
+        for tag, endpoint in endpoints.items()
+    }

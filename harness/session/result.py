@@ -51,7 +51,7 @@ class RunResult:
     evaluator_draw: EvaluatorDraw | None = None
     """How the evaluator was drawn; None when it was named."""
     warnings: tuple[str, ...] = ()
-    """What is to be kept in mind about the scores."""
+    """What is to be kept in mind about the run."""
 
     @property
     def passed(self) -> bool:

@@ -79,9 +79,9 @@ class ComparedModels:
             self._identities[tag] = model_identity(endpoint, _file_metadata(endpoint))
         return self._identities[tag]
 
-    def reachable(self, producer: str, evaluator: str) -> tuple[Endpoint, ...]:
-        """All that can answer for the two."""
-        chains = (*chains_from(producer, self.endpoints), *chains_from(evaluator, self.endpoints))
+    def reachable(self, *tags: str) -> tuple[Endpoint, ...]:
+        """All that can answer for these, each once."""
+        chains = (chain for tag in tags for chain in chains_from(tag, self.endpoints))
         return tuple(self.endpoints[tag] for tag in dict.fromkeys(chain[-1] for chain in chains))
 
     def take_word(self, said: Mapping[str, ModelMetadata]) -> None:
@@ -107,11 +107,12 @@ class ComparedModels:
         return min(pairs, key=lambda pair: _CLOSEST_FIRST.index(pair.relation))
 
     def objection(self, kinship: Kinship) -> str | None:
-        """What is against it, as a part of a sentence; None when nothing is."""
+        """What is against it and who says so, as the end of a sentence; None when nothing is."""
         if kinship.relation == "same":
-            return "are the same model"
+            return f"are the same model{self._whose_word(kinship)}"
         if kinship.relation == "family" and self.same_family == "refuse":
-            return f"are of one family ({self.identity(kinship.producer[-1]).family})"
+            family = self.identity(kinship.producer[-1]).family
+            return f"are of one family ({family}){self._whose_word(kinship)}"
         return None
 
     def refuse_kin(self, producer: str, evaluator: str) -> Kinship:
@@ -126,7 +127,7 @@ class ComparedModels:
         if objection is not None:
             both = (
                 f"producer {self._whereabouts(kinship.producer)} and evaluator "
-                f"{self._whereabouts(kinship.evaluator)} {objection}{self._whose_word(kinship)}"
+                f"{self._whereabouts(kinship.evaluator)} {objection}"
             )
             raise refusal(both, kinship.relation)
         return kinship

@@ -35,7 +35,8 @@ class ServedModels:
 
     A name counts when it tells a family or a size. `default`, a file called `model.gguf`, or a made
     up alias say nothing across two servers; at one address, any name does, if both replies bear it.
-    A name that an endpoint asks for says nothing new: it was looked at before the run.
+    A name that an endpoint asks for says nothing new: it was looked at before the run. A reply of a
+    fallback is the fallback's, and what is written down of the endpoint before it does not count.
 
     Args:
         ask: The session's shim.
@@ -48,7 +49,8 @@ class ServedModels:
         self._ask = ask
         self._casting = casting
         self._tracer = tracer
-        self._seen: dict[str, dict[str, ModelIdentity]] = {PRODUCER: {}, EVALUATOR: {}}
+        # By the tag of whoever answered and the name it gave.
+        self._seen: dict[str, dict[tuple[str, str], ModelIdentity]] = {PRODUCER: {}, EVALUATOR: {}}
         self._refusal: SameModel | SameFamily | None = None
 
     async def chat(self, request: ChatRequest) -> Completion:
@@ -63,7 +65,8 @@ class ServedModels:
         completion = await self._ask(request)
         separation = self._casting.separation
         if separation is not None and request.role in self._seen:
-            self._look_at(request.role, request.model, completion.model_id, separation)
+            answered_by = completion.endpoint or request.model
+            self._look_at(request.role, answered_by, completion.model_id, separation)
             self.refuse_kin()
         return completion
 
@@ -74,19 +77,21 @@ class ServedModels:
 
     def _look_at(self, role: str, tag: str, model_id: str, separation: Separation) -> None:
         models = self._casting.models
-        first = {PRODUCER: separation.producer, EVALUATOR: separation.evaluator}
-        other_role = EVALUATOR if role == PRODUCER else PRODUCER
 
         # 1. Is it news?
-        own = {chain[-1] for chain in chains_from(first[role], models.endpoints)}
-        asked_for = own | {models.endpoints[tag].model_id for tag in own}
-        if model_id in asked_for | _STAND_INS or model_id in self._seen[role]:
+        endpoint = models.endpoints[tag]
+        asked_for = {tag, endpoint.model_id}
+        if model_id in asked_for | _STAND_INS or (tag, model_id) in self._seen[role]:
             return
-        found = served_identity(models.endpoints[tag], model_id)
-        self._seen[role][model_id] = found
+        found = served_identity(endpoint, model_id)
+        self._seen[role][tag, model_id] = found
 
         # 2. Is it what the other role is played by?
-        theirs = chains_from(first[other_role], models.endpoints)
+        if role == PRODUCER:
+            other_role, other_tag = EVALUATOR, separation.evaluator
+        else:
+            other_role, other_tag = PRODUCER, separation.producer
+        theirs = chains_from(other_tag, models.endpoints)
         known = [models.identity(chain[-1]) for chain in theirs]
         for other in (*known, *self._seen[other_role].values()):
             self._compare(found, other, f"{role} '{tag}' was answered by '{model_id}'", other_role)

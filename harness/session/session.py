@@ -106,8 +106,8 @@ async def open_session(
             # 2. The record first, so that everything after it is in it.
             await stack.enter_async_context(_recorded(trace))
             _describe_endpoints(endpoints, trace)
-            casting.draw_evaluator(trace, task=task, run_id=trace.run_id)
             await casting.ask_servers(trace, environment=environment)
+            casting.draw_evaluator(trace, task=task, run_id=trace.run_id)
             casting.begin(trace)
             shim = await stack.enter_async_context(
                 open_models(
@@ -118,6 +118,7 @@ async def open_session(
                     required=casting.roles.in_use,
                     tracer=trace,
                     sample_every_s=settings.trace.sample_ms / 1000,
+                    warn=partial(casting.warn, tracer=trace),
                 )
             )
             passages = PassageLibrary(settings.memory.path, tracer=trace)

@@ -16,6 +16,7 @@ from harness.inference import (
     relation_of,
     served_identity,
 )
+from harness.inference.identity.address import server_address
 
 MIB = 1 << 20
 
@@ -137,6 +138,40 @@ def test_packing_never_changes_what_two_models_are_to_each_other(one, other, pac
 def test_of_one_server_even_a_name_that_says_nothing_is_one_model():
     assert relation_of(served("default"), served("default")) == "same"
     assert relation_of(served("default"), served("model")) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("backend", "url"),
+    [
+        ("openai", "http://localhost:8080/v1"),
+        ("openai", "http://[::1]:8080/v1/"),
+        ("openai", "http://0.0.0.0:8080/v1"),
+        ("openai", "http://127.0.0.1:8080"),
+        ("openai", "HTTP://LocalHost:8080/v1"),
+        ("ollama", "http://127.0.0.1:8080"),
+    ],
+)
+def test_one_server_by_another_spelling_is_the_same_server(backend, url):
+    endpoint = Endpoint(tag="other", backend=backend, url=url, model_id="default")
+
+    one = served("default", url="http://127.0.0.1:8080/v1")
+    assert relation_of(one, model_identity(endpoint)) == "same"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("https://Host.example/v1", "HTTPS://host.example:443", True),
+        ("http://h:80/v1", "http://h", True),
+        ("http://h/openai/v1", "http://h/openai/", True),
+        ("http://h/openai/v1", "http://h/v1", False),
+        ("http://h:8080", "http://h:8081", False),
+        ("http://h", "https://h", False),
+        ("http://h/v1?deployment=a", "http://h/v1?deployment=b", False),
+    ],
+)
+def test_addresses_lead_to_one_server_or_to_two(one, other, same):
+    assert (server_address(one) == server_address(other)) is same
 
 
 def test_an_endpoint_says_its_family_where_its_name_does_not_or_lies():

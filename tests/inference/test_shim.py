@@ -33,24 +33,3 @@ def test_an_unknown_tag_is_told_what_there_is(tags, says):
 
     with pytest.raises(ConfigurationInvalid, match=says.replace("?", r"\?")):
         asyncio.run(shim.chat(request("qwen-7b")))
-
-
-def test_every_backend_is_closed_even_when_one_fails_to():
-    closed = []
-
-    class Closing(ScriptedBackend):
-        def __init__(self, tag, error=None):
-            super().__init__([])
-            self.tag, self.error = tag, error
-
-        async def aclose(self):
-            closed.append(self.tag)
-            if self.error:
-                raise self.error
-
-    backends = [Closing("a"), Closing("b", OSError("stuck")), Closing("c")]
-    shim = InferenceShim({backend.tag: backend for backend in backends})
-
-    with pytest.raises(OSError, match="stuck"):
-        asyncio.run(shim.aclose())
-    assert sorted(closed) == ["a", "b", "c"]

@@ -18,6 +18,8 @@ from harness import Pipeline, Run, RunResult, ScriptedBackend, Settings, load_ru
 from harness.errors import ConfigurationInvalid, SameFamily, SameModel
 from harness.inference import ChatRequest, EmbeddedLlamaCpp, Endpoint
 from harness.session.demo_model import demo_endpoint
+from harness.session.evaluator_pool import EvaluatorPool
+from harness.session.settings import SeparationSettings
 
 ENDPOINTS = """
 [endpoints.qwen]
@@ -382,6 +384,73 @@ def test_a_run_draws_its_evaluator_by_its_task(tmp_path: Path) -> None:
         }
         assert result.evaluator_draw is not None
         assert drawn["pool_sha256"] == result.evaluator_draw.pool_sha256
+
+
+def pooled(tmp_path: Path, seed: str, *roots: str) -> RunResult:
+    """A run that calls no model: producer `p`, and judges `a`, `b`, … whose servers have these."""
+    tags = "abcdef"[: len(roots)]
+    pipeline = Pipeline("idle")
+
+    @pipeline.node
+    def step() -> str:
+        return ""
+
+    async def run() -> RunResult:
+        async with AsyncExitStack() as stack:
+            endpoints = {}
+            for tag, root in {
+                "p": "Qwen/Qwen2.5-7B",
+                **dict(zip(tags, roots, strict=True)),
+            }.items():
+                server = await stack.enter_async_context(vllm(root, alias=f"house-{tag}"))
+                endpoints[tag] = Endpoint(
+                    tag=tag, url=f"{server.root}/v1", backend="vllm", model_id=f"house-{tag}"
+                )
+            settings = Settings(
+                traces=tmp_path / "traces",
+                endpoints=endpoints,
+                roles={"producer": "p", "evaluator": tuple(tags)},
+                separation=SeparationSettings(pool_seed=seed),
+            )
+            return await pipeline.run_async({}, settings=settings)
+
+    with capture_logs():
+        return asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", list("abcdef"))
+def test_whom_their_servers_show_to_be_kin_of_the_producer_is_not_in_the_draw(
+    tmp_path: Path, seed: str
+) -> None:
+    result = pooled(
+        tmp_path,
+        seed,
+        "/m/Qwen2.5-7B-AWQ",
+        "meta/Llama-3.1-8B",
+        "Qwen/Qwen3-8B",
+        "google/gemma-3-4b",
+    )
+    draw = result.evaluator_draw
+    assert draw is not None
+    assert draw.pool == ("b", "d")
+    assert draw.excluded == {
+        "a": "it and the producer 'p' are the same model, by the word of their servers",
+        "c": "it and the producer 'p' are of one family (qwen), by the word of their servers",
+    }
+    expected = EvaluatorPool(members=("b", "d"), excluded={}).draw(seed, pool_hash="modulo")
+    assert draw.evaluator == expected.evaluator, "the same seed, the same pool, the same draw"
+    assert result.separation is not None
+    assert (result.separation.evaluator, result.separation.relation) == (
+        draw.evaluator,
+        "different",
+    )
+    (drawn,) = said(result, "evaluator drawn")
+    assert drawn["excluded"] == draw.excluded
+
+
+def test_a_pool_of_which_the_servers_leave_nobody_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationInvalid, match=r"pool of evaluators is empty: 'a': .* servers"):
+        pooled(tmp_path, "x", "/m/Qwen2.5-7B-AWQ", "Qwen/Qwen3-8B")
 
 
 def test_the_settings_seed_goes_before_the_task_and_without_both_it_is_the_runs_id(

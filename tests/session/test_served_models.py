@@ -25,7 +25,7 @@ VERDICT = '{"relevance": {"reason": "Nothing is missing.", "score": 9}}'
 SOURCE = GOOD + " The server must read the weights from disk."
 
 
-def completion(model_id: str) -> Completion:
+def completion(model_id: str, *, endpoint: str | None = None) -> Completion:
     return Completion(
         text="x",
         reasoning="",
@@ -35,6 +35,7 @@ def completion(model_id: str) -> Completion:
         first_token_ns=None,
         phases=(),
         model_id=model_id,
+        endpoint=endpoint,
     )
 
 
@@ -163,6 +164,39 @@ def test_what_answers_in_another_role_is_nobodys_business() -> None:
     asked.call("planner", "qwen2.5:7b")
     asked.call("evaluator", "qwen2.5:7b")
     assert asked.calls == 2
+
+
+# --- a fallback's reply ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param("Meta-Llama-3.1-8B-Instruct", id="a name that nobody asked for"),
+        pytest.param("llama-3.1-8b", id="the name that was asked of another"),
+    ],
+)
+def test_a_fallbacks_reply_is_not_taken_for_the_model_that_was_asked(said: str) -> None:
+    endpoints = {
+        tag: Endpoint.model_validate({"tag": tag, "url": f"http://{tag}/v1", **table})
+        for tag, table in {
+            # What is written down of it goes for it alone.
+            "p": {"model_id": "llama-3.1-8b", "family": "house", "fallback": ["f"]},
+            "f": {"model_id": "spare"},
+            "e": {"model_id": "llama-3.1-70b"},
+        }.items()
+    }
+    settings = Settings.model_validate({"roles": {"producer": "p", "evaluator": "e"}})
+    casting = Casting(endpoints, settings)
+    casting.begin(Tracer())
+
+    async def ask(_: ChatRequest) -> Completion:
+        return completion(said, endpoint="f")
+
+    served = ServedModels(ask, casting=casting, tracer=Tracer())
+    request = ChatRequest(model="p", role="producer", messages=(Message("user", "x"),))
+    with pytest.raises(SameFamily, match=r"producer 'f' was answered by .* one family \(llama\)"):
+        asyncio.run(served.chat(request))
 
 
 # --- in a run --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Literal
 
 from harness.inference.endpoint import Endpoint
+from harness.inference.identity.address import server_address
 from harness.inference.identity.families import (
     declared_family,
     family_of,
@@ -57,7 +58,7 @@ class ModelIdentity:
     fingerprint: str | None = None
     """Of its file, or of its weights by its server's word."""
     server: str | None = None
-    """The address it is served at."""
+    """The address it is served at, the same however it was written."""
     served: str | None = None
     """What its server says it serves; of a path, the last part that says something."""
 
@@ -162,7 +163,7 @@ def _are_same(one: ModelIdentity, other: ModelIdentity) -> bool:
 
 
 def _address(endpoint: Endpoint) -> str | None:
-    return None if endpoint.url is None else endpoint.url.rstrip("/")
+    return None if endpoint.url is None else server_address(endpoint.url)
 
 
 def _told(endpoint: Endpoint, said: ModelMetadata) -> str | None:
