@@ -18,7 +18,7 @@ from harness.inference import (
     ReplyType,
     as_messages,
 )
-from harness.session.models import known_endpoints, open_models
+from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.settings import Settings, load_settings
 from harness.trace import Tracer
 
@@ -46,8 +46,11 @@ async def open_shim(
         ConfigurationInvalid: The settings are not usable, or there is no such endpoint.
     """
     chosen = load_settings(environment=os.environ) if settings is None else settings
+    endpoints = known_endpoints(chosen)
+    if tracer is not None:
+        describe_endpoints(endpoints, tracer)
     async with open_models(
-        known_endpoints(chosen),
+        endpoints,
         settings=chosen,
         environment=os.environ,
         required=models,

@@ -53,6 +53,18 @@ def known_endpoints(
     return endpoints
 
 
+def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> None:
+    """Says at the head of a record what its report must know of the models that calls will name."""
+    for tag, endpoint in endpoints.items():
+        # A trace is shown to others: where a file lies on this machine is not theirs to know.
+        said = endpoint.model_dump(
+            mode="json", exclude={"tag", "api_key_env", "path"}, exclude_defaults=True
+        )
+        if endpoint.path is not None:
+            said["file"] = endpoint.path.name
+        tracer.instant("endpoint", model=tag, **said)
+
+
 @asynccontextmanager
 async def open_models(
     endpoints: Mapping[str, Endpoint],

@@ -11,11 +11,11 @@ from pathlib import Path
 import structlog
 
 from harness.errors import ConfigurationInvalid
-from harness.inference import Backend, Endpoint, InferenceShim, to_its_end
+from harness.inference import Backend, InferenceShim, to_its_end
 from harness.session.audit import audit_entry
 from harness.session.casting import Casting
 from harness.session.library import PassageLibrary
-from harness.session.models import known_endpoints, open_models
+from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.roles import Roles
 from harness.session.secrets import known_secrets, secret_variables
 from harness.session.served_models import ServedModels
@@ -105,7 +105,7 @@ async def open_session(
         async with AsyncExitStack() as stack:
             # 2. The record first, so that everything after it is in it.
             await stack.enter_async_context(_recorded(trace))
-            _describe_endpoints(endpoints, trace)
+            describe_endpoints(endpoints, trace)
             await casting.ask_servers(trace, environment=environment)
             casting.draw_evaluator(trace, task=task, run_id=trace.run_id)
             casting.begin(trace)
@@ -136,18 +136,6 @@ async def open_session(
     finally:
         # 3. What is made of it, now that it is closed and can be read.
         await to_its_end(partial(_conclude, trace, settings, task=task, casting=casting, made=made))
-
-
-def _describe_endpoints(endpoints: Mapping[str, Endpoint], trace: RunTrace) -> None:
-    """What the report must know of the models that calls will name, at the head of the record."""
-    for tag, endpoint in endpoints.items():
-        # A trace is shown to others: where a file lies on this machine is not theirs to know.
-        said = endpoint.model_dump(
-            mode="json", exclude={"tag", "api_key_env", "path"}, exclude_defaults=True
-        )
-        if endpoint.path is not None:
-            said["file"] = endpoint.path.name
-        trace.instant("endpoint", model=tag, **said)
 
 
 @asynccontextmanager

@@ -324,3 +324,16 @@ def test_a_call_in_a_run_may_have_less_time_than_its_endpoint(tmp_path):
                 await pipeline.run_async({"task": "Kraków?"}, settings=chosen)
 
     asyncio.run(main())
+
+
+def test_a_record_of_calls_without_a_pipeline_says_what_its_endpoints_are(tmp_path):
+    records = []
+
+    async def main():
+        chosen = settings(tmp_path, endpoint("main", nowhere(), usd_per_hour=2.5))
+        async with open_shim(settings=chosen, tracer=Tracer(records.append)):
+            pass
+
+    asyncio.run(main())
+    (said,) = [r.attributes for r in records if isinstance(r, Instant) and r.name == "endpoint"]
+    assert (said["model"], said["backend"], said["usd_per_hour"]) == ("main", "vllm", 2.5)
