@@ -97,7 +97,8 @@ class Completion:
     text: str
     """The answer, without reasoning."""
     reasoning: str
-    """What the model thought aloud, where the server keeps it apart; else empty."""
+    """What the model thought aloud, where the server or its tags tell it from the answer; else
+    empty."""
     finish_reason: FinishReason
     """Why generation ended."""
     usage: Usage | None
@@ -122,6 +123,9 @@ class Completion:
     """Fields of the request that were not sent, since the model or its server refuses them."""
     endpoint: str | None = None
     """Tag of the endpoint that answered, where it was not the one asked."""
+    attempts: int = 1
+    """Requests that were sent for it: more than one where a field was refused, or where the server
+    had closed the connection that was chosen."""
     from_cache: bool = False
     """Whether an earlier call was answered with it, and no model was asked for this one."""
 

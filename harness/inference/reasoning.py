@@ -71,6 +71,8 @@ def split_unopened(answer: str) -> tuple[str, str]:
     """Reasoning and answer of a text whose `<think>` was the end of the prompt.
 
     Some templates put it there, and only the closing tag, at the end of a line, is in the reply.
+    Only the whole of it can be told apart so: whoever listened to its pieces has heard the
+    reasoning as part of the answer.
     """
     found = _CLOSED_ALONE.search(answer)
     if found is None or _OPEN in answer[: found.start()]:

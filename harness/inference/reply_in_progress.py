@@ -39,6 +39,7 @@ class ReplyInProgress:
         self._token_ns: list[int] = []
         self._ended_ns: int | None = None
         self._came_whole = False
+        self._comes_apart = False
         self._sent_ns = clock()
 
     def add(
@@ -52,16 +53,12 @@ class ReplyInProgress:
         self._token_ns.append(self._clock())
         if self._arrived:
             self._arrived()
-        if reasoning:
-            self._reasoning.append(reasoning)
-        if text:
-            self._split(*self._splitter.feed(text))
+        self._take_in(text, reasoning)
 
     def add_whole(self, text: str, *, reasoning: str = "") -> None:
         """All of the reply is here in one piece: there was no first token to be seen."""
         self._came_whole = True
-        self._reasoning.append(reasoning)
-        self._split(*self._splitter.feed(text))
+        self._take_in(text, reasoning)
 
     def end(self) -> None:
         """Generation is over.
@@ -79,11 +76,14 @@ class ReplyInProgress:
         model_id: str,
         reported: ServerTimings | None = None,
         dropped: tuple[str, ...] = (),
+        attempts: int = 1,
         cost_usd: float | None = None,
     ) -> Completion:
         """The completion, now that the reply has ended as it should."""
         self._split(*self._splitter.rest())
-        unopened, text = split_unopened("".join(self._text))
+        text, unopened = "".join(self._text), ""
+        if not self._reasoning:
+            unopened, text = split_unopened(text)
         done_ns = self._clock() if self._ended_ns is None else self._ended_ns
         first_token_ns = self._token_ns[0] if self._token_ns else None
         phases = call_phases(
@@ -108,7 +108,18 @@ class ReplyInProgress:
             cost_usd=cost_usd,
             logprobs=tuple(self._logprobs),
             dropped=dropped,
+            attempts=attempts,
         )
+
+    def _take_in(self, text: str, reasoning: str) -> None:
+        if reasoning:
+            if not self._comes_apart:
+                # From now on a tag in the answer is one that the answer speaks of.
+                self._comes_apart = True
+                self._split(*self._splitter.rest())
+            self._reasoning.append(reasoning)
+        if text:
+            self._split(*(("", text) if self._comes_apart else self._splitter.feed(text)))
 
     def _split(self, reasoning: str, answer: str) -> None:
         if reasoning:

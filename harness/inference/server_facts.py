@@ -1,16 +1,16 @@
-"""What a server says of itself when it is asked: its models, its context, whether it counts."""
+"""What a server says of itself when it is asked: whether it is ready, its models, its context."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 import orjson
 
 from harness.inference.endpoint import Endpoint
-from harness.inference.wire.connection import Connection
+from harness.inference.wire.pages import ServerPages
 from harness.inference.wire.profile import Profile
 from harness.inference.wire.profiles import PROFILES
 
@@ -21,6 +21,10 @@ _TIMEOUT_S = 5.0
 class ServerFacts:
     """What is known of a server without calling a model; None for what it does not say."""
 
+    reachable: bool | None = None
+    """Whether anything answers at its address; None where nobody asked."""
+    ready: bool | None = None
+    """Whether it says that it is ready; None for a kind that has no page for that."""
     models: tuple[str, ...] | None = None
     """The names it serves, or could load."""
     context_tokens: int | None = None
@@ -44,14 +48,19 @@ async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> Ser
         ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
     server = _Server(endpoint, api_key=api_key)
+    profile = PROFILES[endpoint.backend]
     try:
+        ready = None
+        if profile.health:
+            ready = await server.ask(server.root + profile.health) is not None
         match endpoint.backend:
             case "ollama":
-                return await _ollama(server)
+                facts = await _ollama(server)
             case "triton":
-                return await _triton(server)
-            case backend:
-                return await _of_profile(server, PROFILES[backend])
+                facts = await _triton(server)
+            case _:
+                facts = await _of_profile(server, profile)
+        return replace(facts, reachable=server.answered, ready=ready)
     finally:
         await server.aclose()
 
@@ -61,7 +70,7 @@ async def _of_profile(server: _Server, profile: Profile) -> ServerFacts:
     models = _names(_at(listed, "data"), "id")
     metrics = context_tokens = slots = None
     if profile.metrics:
-        metrics = await server.ask(server.root + profile.metrics, of_model=True) is not None
+        metrics = await server.ask(server.root + profile.metrics.path, of_model=True) is not None
     if profile.context:
         told = _parsed(await server.ask(server.root + profile.context.path, of_model=True))
         context_tokens = _whole(_at(told, *profile.context.keys, model_id=server.model_id))
@@ -90,15 +99,8 @@ async def _triton(server: _Server) -> ServerFacts:
     return ServerFacts(models=_names(_parsed(index), "name"))
 
 
-class _Server:
-    """A server that is asked one page at a time."""
-
-    def __init__(self, endpoint: Endpoint, *, api_key: str | None) -> None:
-        assert endpoint.url is not None
-        self.url = endpoint.url.rstrip("/")
-        self.root = self.url.removesuffix("/v1")
-        self.model_id = endpoint.model_id
-        self._connection = Connection(endpoint, api_key=api_key)
+class _Server(ServerPages):
+    """A server that need not answer."""
 
     async def ask(self, url: str, *, post: object = None, of_model: bool = False) -> bytes | None:
         """What stands there; None for nothing, or nothing that is for us.
@@ -110,19 +112,10 @@ class _Server:
         """
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                response = await self._connection.client.request(
-                    "GET" if post is None else "POST",
-                    url,
-                    json=post,
-                    params={"model": self.model_id} if of_model else None,
-                )
+                params = {"model": self.model_id} if of_model else None
+                return await self.fetch(url, params=params, post=post)
         except (httpx.RequestError, TimeoutError):
             return None
-        return response.content if response.status_code == 200 else None
-
-    async def aclose(self) -> None:
-        """Closes the connections."""
-        await self._connection.aclose()
 
 
 # --- JSON of unknown shape: whatever is not as expected is None ------------------------------

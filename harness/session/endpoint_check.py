@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from harness.inference import PROFILES, Completion, Endpoint, StructuredMode
+from harness.inference import PROFILES, Completion, Endpoint, Profile, StructuredMode
+from harness.inference.wire.profile import NEVER, Switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class EndpointCheck:
     """From sending a short prompt to the first token, the model being loaded."""
     tokens_per_s: float | None = None
     """Of one call's decoding."""
+    unload: str | None = None
+    """How its server is told to unload its model; None where that is not known."""
     advice: tuple[str, ...] = ()
     """What to change, there or here."""
 
@@ -85,22 +88,6 @@ def most_at_once(completions: Collection[Completion]) -> int | None:
     return most or None
 
 
-_ENFORCE: Mapping[str, str] = {
-    "tensorrt-llm": "guided_decoding_backend in its configuration",
-}
-"""By backend, what makes it hold replies to their schema."""
-_SIDE_BY_SIDE: Mapping[str, str] = {
-    "embedded": "slots",
-    "llamacpp": "--parallel",
-    "ollama": "OLLAMA_NUM_PARALLEL in its environment",
-}
-"""By backend, what says how many calls it answers side by side."""
-_TELL: Mapping[tuple[str, str], str] = {
-    ("ollama", "cached_tokens"): "an Ollama newer than 0.33.2",
-}
-"""By backend and field above, what makes it tell, where no profile says so."""
-
-
 def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[str]:
     """What to change, at the server or in the endpoint's settings; a line each."""
     if not _lists(check.models, endpoint.model_id):
@@ -111,8 +98,8 @@ def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[str]:
     yield from _on_schemas(check, endpoint)
     if check.side_by_side == 1:
         remedy = "max_concurrency = 1 makes them wait here, where it shows"
-        if check.backend in _SIDE_BY_SIDE:
-            remedy = f"{_SIDE_BY_SIDE[check.backend]} is how many it answers; or {remedy}"
+        if setting := _profile(check).side_by_side:
+            remedy = f"{setting} is how many it answers; or {remedy}"
         yield f"it answers one call at a time, and others wait there without a word; {remedy}"
     for field, what in (
         ("timings", "where a call's time went"),
@@ -120,7 +107,7 @@ def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[str]:
         ("logprobs", "log probabilities"),
         ("metrics", "its counters"),
     ):
-        switch = _switch(check.backend, field)
+        switch = _switch(check, field)
         if getattr(check, field) is False and switch:
             yield f"{switch} makes it tell {what}"
 
@@ -134,16 +121,33 @@ def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[str]:
             f"and it was seen to be '{check.structured}'"
         )
     if check.structured == "ignored":
-        enforce = _ENFORCE.get(check.backend)
-        remedy = f"; {enforce} changes that" if enforce else ""
+        enforces = _profile(check).enforces
+        remedy = f"; {enforces} changes that" if enforces else ""
         yield f"it takes no notice of schemas: what comes is for the model to decide{remedy}"
 
 
-def _switch(backend: str, field: str) -> str:
-    profile = PROFILES.get(backend)
-    if profile is None:
-        return _TELL.get((backend, field), "")
-    return profile.metrics_switch if field == "metrics" else getattr(profile, field).switch
+def way_to_unload(endpoint: Endpoint) -> str | None:
+    """How an endpoint's server is told to give its model's memory back, and to load it again."""
+    control = _profile(endpoint).load_control
+    if control is None:
+        return None
+    unload, load = (path.format(model=endpoint.model_id) for path in (control.unload, control.load))
+    return f"POST {unload} unloads its model, POST {load} loads it; that needs {control.needs}"
+
+
+def _switch(check: EndpointCheck, field: str) -> Switch:
+    profile = _profile(check)
+    if field == "metrics":
+        return profile.metrics.switch if profile.metrics else NEVER
+    switch: Switch = getattr(profile, field)
+    return switch
+
+
+def _profile(of: EndpointCheck | Endpoint) -> Profile:
+    return PROFILES.get(of.backend, _UNKNOWN)
+
+
+_UNKNOWN = Profile(title="another")
 
 
 def _lists(models: tuple[str, ...] | None, model_id: str) -> bool:

@@ -28,7 +28,12 @@ from harness.inference import (
     ServerFacts,
     server_facts,
 )
-from harness.session.endpoint_check import EndpointCheck, advice_on, most_at_once
+from harness.session.endpoint_check import (
+    EndpointCheck,
+    advice_on,
+    most_at_once,
+    way_to_unload,
+)
 from harness.session.models import api_key_of, open_models
 from harness.session.settings import Settings
 from harness.trace import Tracer
@@ -42,6 +47,7 @@ _SCHEMA = {
     "additionalProperties": False,
 }
 _AT_ONCE = 4
+_REFUSED = {400, 404, 405, 422, 501}
 
 Progress = Callable[[str], None]
 """Is told what is being done, in words."""
@@ -77,7 +83,12 @@ async def check_endpoints(
 async def _check(
     endpoint: Endpoint, settings: Settings, environment: Mapping[str, str], progress: Progress
 ) -> EndpointCheck:
-    blank = EndpointCheck(tag=endpoint.tag, backend=endpoint.backend, model_id=endpoint.model_id)
+    blank = EndpointCheck(
+        tag=endpoint.tag,
+        backend=endpoint.backend,
+        model_id=endpoint.model_id,
+        unload=way_to_unload(endpoint),
+    )
     # What it does itself: not what another does for it, what it did before, or is said to do.
     alone = endpoint.model_copy(update={"fallback": (), "structured": None})
     try:
@@ -91,8 +102,10 @@ async def _check(
             trial = _Trial(shim, alone, lambda doing: progress(f"{endpoint.tag}: {doing}"))
             await trial.begin()
             known = _with_facts(blank, await _facts(alone, environment))
-            check = await trial.embed(known) if alone.embeddings else await trial.chat(known)
-            return replace(check, advice=tuple(advice_on(check, endpoint)))
+            # It was called, and answered, whatever its pages do.
+            known = replace(known, reachable=True)
+            check = await trial.chat(known) if trial.chats else replace(known, embeds=True)
+            return replace(check, advice=(*trial.noticed, *advice_on(check, endpoint)))
     except HarnessError as error:
         return await _unusable(blank, error, endpoint, environment)
 
@@ -107,6 +120,8 @@ async def _unusable(
             return replace(blank, error=said, reachable=False)
         case InferenceError():
             facts = await _facts(endpoint, environment)
+            if facts.ready is False and facts.reachable:
+                said += "; the server says that it is not ready"
             if isinstance(error, ModelNotFound) and facts.models:
                 said += "; " + did_you_mean(endpoint.model_id, facts.models)
             return replace(_with_facts(blank, facts), error=said)
@@ -132,7 +147,8 @@ async def _facts(endpoint: Endpoint, environment: Mapping[str, str]) -> ServerFa
 def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
     return replace(
         check,
-        reachable=True,
+        # Where there are no pages to ask for, a call was answered, if only with a refusal.
+        reachable=facts.reachable is not False,
         models=facts.models,
         context_tokens=facts.context_tokens,
         slots=facts.slots,
@@ -152,20 +168,28 @@ class _Trial:
         self._progress = progress
         self._chat = ChatRequest(model=endpoint.tag, messages=_PROMPT, max_output_tokens=_TOKENS)
         self._embed = EmbedRequest(model=endpoint.tag, texts=("hello",))
+        self.chats = not endpoint.embeddings
+        """Whether it does, or is to; else all there is to see is that it embeds."""
+        self.noticed: tuple[str, ...] = ()
+        """What is to be said beside what is seen."""
 
     async def begin(self) -> None:
         """The call that decides whether the endpoint can be used. It may have to load the model."""
         self._progress(
             f"first call; the model may have to load, for up to {self._endpoint.timeout_s:g} s"
         )
-        if self._endpoint.embeddings:
+        if not self.chats:
             await self._shim.embed(self._embed)
-        else:
+            return
+        try:
             await self._shim.chat(self._chat)
-
-    async def embed(self, check: EndpointCheck) -> EndpointCheck:
-        """That it does is all there is to see of an endpoint that is for nothing else."""
-        return replace(check, embeds=True)
+        except ServerError as error:
+            # So a server refuses whose model only embeds.
+            if error.status not in _REFUSED or not await _can(self._shim.embed(self._embed)):
+                raise
+            self.chats = False
+            said = str(error).removeprefix(f"{self._endpoint.tag}: ")
+            self.noticed = (f"it embeds, and does not chat: {said}",)
 
     async def chat(self, check: EndpointCheck) -> EndpointCheck:
         """What else it does; a call that fails leaves its part out."""

@@ -46,6 +46,7 @@ from harness.inference import (
     ScriptedBackend,
 )
 from harness.inference.connect import connect
+from harness.inference.wire.profile import ALWAYS
 from harness.inference.wire.profiles import PROFILES
 from harness.session.demo_model import demo_endpoint
 from harness.trace import monotonic
@@ -120,6 +121,8 @@ class Row:
     """How long an emulated server asks to wait when it is full."""
     late_error: type[InferenceError] = ServerError
     """What an error in the middle of a stream is raised as."""
+    garbage: type[InferenceError] = StreamCut
+    """What a stream raises that is not the protocol."""
     unreadable: type[InferenceError] = StreamCut
     """What a reply that is not streamed raises when it is not the protocol."""
 
@@ -218,7 +221,9 @@ def _dialect_row(name: str) -> Row:
             {"backend": name, "url": "/v1"},
         ),
         lacks=lacks,
-        cached_tokens=CACHED_TOKENS if profile.cached_tokens.given or name == "openai" else None,
+        cached_tokens=CACHED_TOKENS
+        if profile.cached_tokens == ALWAYS or name == "openai"
+        else None,
         overflow=StreamCut if dialect.event is None else ContextOverflow,
         overflow_counts=(counted, CONTEXT_TOKENS),
         retry_after_s=float(wait) if wait else None,
@@ -330,6 +335,8 @@ ROWS = (
         lacks={"counting": "it does not count", "stop": NO_STOPS},
         cached_tokens=24,
         overflow_counts=(12628, 8192),
+        garbage=ServerError,
+        unreadable=ServerError,
     ),
     Row(
         name="triton",
@@ -345,6 +352,8 @@ ROWS = (
             "counting": "it does not count",
         },
         overflow_counts=(None, 4096),
+        garbage=ServerError,
+        unreadable=ServerError,
     ),
     Row(
         name="litellm to OpenAI",

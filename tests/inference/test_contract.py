@@ -286,7 +286,18 @@ def test_a_stream_without_its_proper_end_is_no_reply(row, play):
         play(row, "unended stream", chat())
 
 
-@pytest.mark.parametrize("word", ["abort", "error"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        pytest.param("abort", id="vLLM's abort"),
+        pytest.param("error", id="MLC's error"),
+        pytest.param("timeout", id="TensorRT-LLM's timeout"),
+        pytest.param("cancelled", id="TensorRT-LLM's cancelled"),
+        pytest.param("insufficient_system_resource", id="DeepSeek's"),
+        pytest.param("network_error", id="GLM's"),
+        pytest.param("words of next year", id="an unknown one"),
+    ],
+)
 def test_a_generation_that_the_server_breaks_off_is_no_reply(word):
     async def main():
         async with Loopback(
@@ -309,7 +320,7 @@ def test_an_error_in_the_middle_of_a_stream_is_raised(row, play):
 @rows_for("garbage")
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 def test_what_is_not_the_protocol_is_no_reply(row, stream, play):
-    with pytest.raises(StreamCut if stream else row.unreadable):
+    with pytest.raises(row.garbage if stream else row.unreadable):
         play(row, "garbage", chat(), stream=stream)
 
 

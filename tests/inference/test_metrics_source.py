@@ -2,10 +2,12 @@ import asyncio
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from typing import get_args
 
 import pytest
 import structlog
 
+from harness.errors import ConfigurationInvalid
 from harness.inference import (
     PROFILES,
     ChatRequest,
@@ -16,6 +18,7 @@ from harness.inference import (
     connect,
     metrics_source,
 )
+from harness.inference.endpoint import WireName
 from harness.session.demo_model import demo_endpoint
 from harness.trace import monotonic
 
@@ -120,13 +123,20 @@ def test_other_servers_offer_nothing(backend):
     assert metrics_source(endpoint, ScriptedBackend([])) is None
 
 
-@pytest.mark.parametrize("backend", PROFILES)
+@pytest.mark.parametrize("backend", ["ollama", *get_args(WireName)])
 def test_counters_that_a_profile_names_are_read(backend):
     endpoint = Endpoint(tag="judge", backend=backend, url="http://127.0.0.1:1/v1")
 
     source = metrics_source(endpoint, ScriptedBackend([]))
 
     assert (source is not None) == (PROFILES[backend].metrics is not None)
+
+
+def test_a_key_that_no_header_can_carry_is_refused_here_too():
+    endpoint = Endpoint(tag="judge", backend="vllm", url="http://127.0.0.1:1/v1")
+
+    with pytest.raises(ConfigurationInvalid, match="API key of endpoint 'judge'"):
+        metrics_source(endpoint, ScriptedBackend([]), api_key="clé")
 
 
 def test_a_server_that_was_never_called_is_asked_again():

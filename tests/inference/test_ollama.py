@@ -227,6 +227,7 @@ def test_a_field_that_is_refused_is_left_out_from_then_on():
 
     assert sent == [True, False, False]
     assert [c.dropped for c in completions] == [("logprobs", "top_logprobs")] * 2
+    assert [c.attempts for c in completions] == [2, 1]
 
 
 # --- what comes back -------------------------------------------------------------------------
@@ -412,7 +413,7 @@ ERRORS = {
     "cut stream": (StreamCut, "the reply was cut off: the connection broke"),
     "unended stream": (StreamCut, "ended without `done: true`.*frequency_penalty"),
     "late error": (ServerError, CRASHED),
-    "garbage": (StreamCut, "holds what is not a part of one: b'<!doctype"),
+    "garbage": (ServerError, "answers with text/html.*url right"),
 }
 REPLIES = {"reply", "empty", "length", "thinking"}
 WAITS = {"silent", "stalled", "endless"}
@@ -469,9 +470,13 @@ def test_what_ollama_says_in_other_versions_and_places_is_understood(status, sai
     [
         pytest.param((), StreamCut, "without `done: true`", id="nothing at all"),
         pytest.param((line("Hi"), last()[:40]), StreamCut, "not a part of one", id="half a line"),
-        pytest.param((b"[1]\n",), StreamCut, "not a part of one", id="JSON, but no object"),
+        pytest.param((b"<p>\n",), StreamCut, "not a part of one", id="no JSON"),
+        pytest.param((b"[1]\n",), ServerError, "not a part of one", id="JSON, but no object"),
         pytest.param(
             (line("Hi"), last(done_reason=None)), StreamCut, "done_reason is None", id="no reason"
+        ),
+        pytest.param(
+            (line("Hi"), last(done_reason="timeout")), StreamCut, "'timeout'", id="no proper end"
         ),
         pytest.param((last(done_reason="load"),), ServerError, "did nothing but load", id="load"),
         pytest.param((last(done_reason="unload"),), ServerError, "but unload", id="unload"),

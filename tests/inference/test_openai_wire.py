@@ -1,7 +1,10 @@
 import asyncio
 import socket
+import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
+import httpx
 import pytest
 from loopback import (
     DONE,
@@ -30,7 +33,14 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import ChatRequest, Endpoint, Message, OpenAIWire, Phase
+from harness.inference import (
+    ChatRequest,
+    EmbedRequest,
+    Endpoint,
+    Message,
+    OpenAIWire,
+    Phase,
+)
 from harness.trace import ManualClock, monotonic
 
 REQUEST = ChatRequest(model="judge", messages=(Message("user", "Grüße, 日本"),))
@@ -215,7 +225,15 @@ def test_a_reply_carries_text_usage_and_the_servers_name_for_the_model(stream, c
         ("length", "length"),
         ("content_filter", "content_filter"),
         ("tool_calls", "stop"),
+        ("function_call", "stop"),
         ("eos", "stop"),
+        ("eos_token", "stop"),
+        ("stop_sequence", "stop"),
+        ("end_turn", "stop"),
+        ("STOP", "stop"),
+        ("max_tokens", "length"),
+        ("model_length", "length"),
+        ("refusal", "content_filter"),
     ],
 )
 def test_a_finish_reason_is_one_of_three(said, meant):
@@ -237,6 +255,60 @@ def test_reasoning_is_kept_apart_from_the_answer(field):
 
     assert completion.text == "4"
     assert completion.reasoning == "Is it 4? Yes."
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param("Close it with </think>\nand write on.", id="a closing tag"),
+        pytest.param("<think> opens a thought.", id="an opening one"),
+    ],
+)
+def test_a_tag_is_part_of_an_answer_that_the_server_keeps_apart(answer):
+    heard = []
+    stream = (delta(reasoning_content="Which tag?"), *llama_server_stream(answer))
+
+    completion, _ = ask(
+        Reply(steps=stream), request=replace(REQUEST, on_text=heard.append), backend="vllm"
+    )
+
+    assert completion.reasoning == "Which tag?"
+    assert completion.text == "".join(heard) == answer
+
+
+def test_a_tag_further_on_is_part_of_an_answer_after_a_thought_in_tags():
+    answer = "Close it with </think>\nand write on."
+
+    completion, _ = ask(Reply(steps=llama_server_stream("<think>Which?</think>", answer)))
+
+    assert (completion.reasoning, completion.text) == ("Which?", answer)
+
+
+def test_who_listens_hears_a_thought_that_only_its_end_gives_away():
+    heard = []
+    stream = llama_server_stream("I count.\n", "</think>\n\n", "Three.")
+
+    completion, _ = ask(Reply(steps=stream), request=replace(REQUEST, on_text=heard.append))
+
+    assert (completion.reasoning, completion.text) == ("I count.\n", "Three.")
+    assert "".join(heard) == "I count.\n</think>\n\nThree."
+
+
+def test_content_may_come_in_parts():
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+
+    completion, _ = ask(Reply(steps=(delta(content=parts), *llama_server_stream("!"))))
+
+    assert completion.text == "Hello!"
+
+
+@pytest.mark.parametrize("said", ["choices", "delta"])
+def test_what_is_null_is_nothing(said):
+    empty = {"choices": None} if said == "choices" else {"choices": [{"index": 0, "delta": None}]}
+
+    completion, _ = ask(Reply(steps=(chunk(**empty), *llama_server_stream("Hello"))))
+
+    assert completion.text == "Hello"
 
 
 def test_a_reply_may_be_empty():
@@ -477,6 +549,18 @@ BOOM = event({"error": {"code": 500, "message": "boom", "type": "server_error"}}
             id="not JSON",
         ),
         pytest.param(
+            Reply(steps=(*TOKENS, event([1]))),
+            ServerError,
+            r"holds what is not a part of one: b'\[1\]'",
+            id="JSON of another shape",
+        ),
+        pytest.param(
+            Reply(steps=(delta(content=[{"type": "image_url"}]), *TOKENS)),
+            ServerError,
+            "holds what is not a part of one",
+            id="content that is not text",
+        ),
+        pytest.param(
             Reply(steps=(*TOKENS, FINISHED, USAGE[:40])),
             StreamCut,
             "holds what is not a part of one",
@@ -518,6 +602,84 @@ def test_a_part_of_a_reply_is_never_a_reply(reply, error, match):
     _, server = ask_in_vain(reply, error=error, match=f"^judge: .*{match}", backend="vllm")
 
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("content_type", ["text/html; charset=utf-8", "image/png"])
+def test_a_page_is_no_reply_and_not_asked_for_again(content_type):
+    page = Reply(headers=(("content-type", content_type),), steps=(b"<h1>Sign in</h1>",))
+
+    caught, _ = ask_in_vain(
+        page, error=ServerError, match=f"answers with {content_type}.*url right"
+    )
+
+    assert caught.status is None
+
+
+@pytest.mark.parametrize("headers", [(), (("content-type", "text/plain; charset=utf-8"),)])
+def test_a_stream_is_one_without_its_content_type_too(headers):
+    completion, _ = ask(replace(WHOLE, headers=headers))
+
+    assert completion.text == "Hello"
+
+
+def test_a_redirect_names_where_it_leads():
+    moved = Reply(status=308, headers=(("location", "https://elsewhere/v1/"),))
+
+    caught, _ = ask_in_vain(
+        moved, error=ServerError, match="HTTP 308: .* on to https://elsewhere/v1/; is the"
+    )
+
+    assert caught.status == 308
+
+
+def test_an_error_of_whoever_listens_stays_theirs():
+    def listen(_text):
+        raise httpx.ConnectError("my own webhook is down")
+
+    with pytest.raises(httpx.ConnectError, match="my own webhook"):
+        ask(WHOLE, request=replace(REQUEST, on_text=listen))
+
+
+NOT_KNOWN = error_reply(
+    422,
+    {
+        "detail": [
+            {
+                "type": "extra_forbidden",
+                "loc": ["body", "stream_options"],
+                "msg": "Extra inputs are not permitted",
+            }
+        ]
+    },
+)
+
+
+def test_usage_is_not_asked_of_a_server_that_refuses_to_be_asked():
+    completion, server = ask(NOT_KNOWN, WHOLE)
+
+    assert completion.dropped == ("stream_options",)
+    assert completion.attempts == 2
+    assert ["stream_options" in r.body for r in server.requests] == [True, False]
+
+
+def test_usage_is_asked_of_a_server_that_is_known_to_count():
+    _, server = ask_in_vain(NOT_KNOWN, error=ServerError, match="stream_options", backend="vllm")
+
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "vectors", [[[1.0, 2.0], [1.0]], [[1.0]]], ids=["of different lengths", "of one text"]
+)
+def test_vectors_that_do_not_go_together_are_an_error(vectors):
+    rows = [{"index": at, "embedding": vector} for at, vector in enumerate(vectors)]
+
+    async def main():
+        async with wire_to(error_reply(200, {"data": rows})) as (wire, _):
+            with pytest.raises(ServerError, match=r"^judge: the server was asked for .*embeddings"):
+                await wire.embed(EmbedRequest(model="judge", texts=("a", "b")))
+
+    asyncio.run(main())
 
 
 def test_a_server_that_is_not_known_to_count_need_not():
@@ -617,6 +779,7 @@ def test_a_connection_that_had_gone_stale_is_replaced_once(ending):
             await wire.chat(REQUEST)
             completion = await wire.chat(REQUEST)
             assert completion.text == "Hello"
+            assert completion.attempts == 2
             assert [r.connection for r in server.requests] == [1, 1, 2]
             assert server.requests[1].body == server.requests[2].body
 
@@ -644,27 +807,50 @@ def test_closing_cuts_off_a_call_that_is_under_way(reply):
     asyncio.run(main())
 
 
-def test_a_server_that_hangs_up_twice_is_not_asked_again():
+@pytest.mark.parametrize("ending", ["close", "reset"])
+def test_a_server_that_hangs_up_on_a_new_connection_is_not_asked_again(ending):
+    gone = Reply(head=False, ending=ending)
+
     _, server = ask_in_vain(
-        GONE_BEFORE_A_BYTE,
-        GONE_BEFORE_A_BYTE,
-        WHOLE,
-        error=StreamCut,
-        match="the connection broke before it began",
+        gone, WHOLE, error=StreamCut, match="the connection broke before it began"
     )
 
-    assert len(server.requests) == 2
+    assert len(server.requests) == 1
+
+
+def test_a_stale_connection_is_replaced_once_and_no_more():
+    async def main():
+        gone = GONE_BEFORE_A_BYTE
+        async with wire_to(WHOLE, gone, gone, WHOLE) as (wire, server):
+            assert (await wire.chat(REQUEST)).attempts == 1
+            with pytest.raises(StreamCut, match="the connection broke before it began"):
+                await wire.chat(REQUEST)
+            assert len(server.requests) == 3
+
+    asyncio.run(main())
 
 
 def test_a_server_that_never_ends_its_stream_after_done_has_replied_all_the_same():
     async def main():
         endless = Reply(steps=llama_server_stream("Hello"), ending="hold")
         async with wire_to(endless, timeout_s=PATIENCE_S) as (wire, server):
+            began = time.monotonic()
             assert (await wire.chat(REQUEST)).text == "Hello"
+            assert time.monotonic() - began < 0.5
             async with asyncio.timeout(PATIENCE_S):
                 await server.hung_up.wait()
 
     asyncio.run(main())
+
+
+def test_a_reply_that_was_whole_in_time_is_not_lost_to_what_follows_it():
+    # What is left of the call's time goes by while its last piece is listened to.
+    slow = replace(REQUEST, on_text=lambda _text: time.sleep(0.6))
+    endless = Reply(steps=(b"".join(llama_server_stream("Hello")),), ending="hold")
+
+    completion, _ = ask(endless, request=slow, timeout_s=0.5)
+
+    assert completion.text == "Hello"
 
 
 def test_what_comes_after_done_is_not_part_of_the_reply():

@@ -1,6 +1,7 @@
 """That the table of servers is whole, and says of each what its emulation does."""
 
 import asyncio
+from dataclasses import replace
 from typing import get_args
 
 import httpx
@@ -11,6 +12,7 @@ from servers.openai_server import CONTEXT_TOKENS, OpenAIServer
 from harness.errors import NotOffered
 from harness.inference import ChatRequest, CountRequest, EmbedRequest, OpenAIWire, as_messages
 from harness.inference.endpoint import Endpoint, WireName
+from harness.inference.wire.profile import ALWAYS
 from harness.inference.wire.profiles import PROFILES
 
 NAMES = get_args(WireName)
@@ -22,11 +24,11 @@ def every(holds=lambda _profile: True):
     return pytest.mark.parametrize("name", [name for name in NAMES if holds(PROFILES[name])])
 
 
-def with_server(name, act):
-    """What comes of a wire, and its emulated server."""
+def with_server(name, act, **of_dialect):
+    """What comes of a wire, and its emulated server, whose dialect may differ."""
 
     async def main():
-        async with OpenAIServer(dialect=DIALECTS[name]) as server:
+        async with OpenAIServer(dialect=replace(DIALECTS[name], **of_dialect)) as server:
             wire = OpenAIWire(Endpoint(tag="judge", backend=name, url=server.url))
             try:
                 return await act(wire, server)
@@ -47,7 +49,36 @@ def page(name, path):
 
 
 def test_every_wire_has_a_profile_and_a_dialect_of_its_own():
-    assert set(PROFILES) == set(DIALECTS) == set(NAMES)
+    # Ollama, Triton and llama.cpp have wires of their own.
+    assert set(PROFILES) == {*NAMES, "ollama", "triton", "embedded"}
+    assert set(DIALECTS) == set(NAMES)
+
+
+@every()
+def test_what_a_server_can_be_made_to_tell_has_a_place_where_it_is_looked_for(name):
+    profile = PROFILES[name]
+
+    # `openai` is any: each place is looked at, and none is promised.
+    assert (profile.times is not None) == (profile.timings is not None or name == "openai")
+    assert profile.schema is not None or profile.enforces == ALWAYS
+
+
+TIMES = {
+    "llamacpp": {"beside_usage": {"timings": {"prompt_ms": 30.0, "predicted_ms": 20.0}}},
+    "vllm": {"beside_usage": {"metrics": {"queue_time_ms": 5.0, "generation_time_ms": 20.0}}},
+    "tabbyapi": {"usage": {"prompt_time": 0.03, "completion_time": 0.02}},
+}
+
+
+@pytest.mark.parametrize("sent_as", TIMES)
+@pytest.mark.parametrize("name", [*TIMES, "openai", "lmstudio"])
+def test_times_are_read_where_the_servers_row_says_and_nowhere_else(name, sent_as):
+    told = {"usage": {}, "beside_usage": {}} | TIMES[sent_as]
+
+    completion = with_server(name, lambda wire, _server: wire.chat(HELLO), **told)
+
+    reported = any(phase.source == "reported" for phase in completion.phases)
+    assert reported == (name in {sent_as, "openai"})
 
 
 @every(lambda profile: profile.health)
@@ -76,13 +107,21 @@ def test_a_server_that_does_not_count_is_not_asked_to(name):
     assert with_server(name, act) == []
 
 
+def test_what_makes_a_server_embed_is_said_where_it_does_not():
+    async def act(wire, _server):
+        with pytest.raises(NotOffered, match=r"not embed as it was started .*; --embeddings makes"):
+            await wire.embed(EmbedRequest(model="judge", texts=("an owl",)))
+
+    with_server("llamacpp", act, embeds="nothing")
+
+
 @pytest.mark.parametrize("name", [n for n in NAMES if DIALECTS[n].embeds == "nothing"])
 def test_a_server_that_does_not_embed_says_so(name):
     async def act(wire, _server):
         with pytest.raises(NotOffered, match="does not embed"):
             await wire.embed(EmbedRequest(model="judge", texts=("an owl",)))
 
-    assert not PROFILES[name].embeds.given
+    assert PROFILES[name].embeds != ALWAYS
     with_server(name, act)
 
 
@@ -93,10 +132,10 @@ def test_a_profile_tells_whether_replies_come_with_cached_tokens_and_times(name)
     completion = with_server(name, lambda wire, _server: wire.chat(HELLO))
 
     reported = any(phase.source == "reported" for phase in completion.phases)
-    assert reported == profile.timings.given
+    assert reported == (profile.timings == ALWAYS)
     # `openai` stands for servers that do and for servers that do not.
     said = completion.usage.cached_tokens is not None
-    assert said == profile.cached_tokens.given or name == "openai"
+    assert said == (profile.cached_tokens == ALWAYS) or name == "openai"
 
 
 @every()
@@ -127,7 +166,7 @@ def test_log_probabilities_that_are_taken_and_not_given_are_none():
     completion = with_server("lmstudio", lambda wire, _server: wire.chat(request))
 
     assert completion.logprobs == ()
-    assert not PROFILES["lmstudio"].logprobs.given
+    assert PROFILES["lmstudio"].logprobs is None
 
 
 def test_tgi_tells_its_queue_with_replies_that_are_not_streamed():

@@ -11,7 +11,7 @@ from servers.emulated import Answer, Asked, Emulated
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import CONTEXT_TOKENS, MODEL, OpenAIServer
 
-from harness.inference import EmbeddedLlamaCpp, Endpoint, ServerFacts, server_facts
+from harness.inference import PROFILES, EmbeddedLlamaCpp, Endpoint, ServerFacts, server_facts
 from harness.session.demo_model import demo_endpoint
 
 METRICS = {"llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm"}
@@ -61,6 +61,7 @@ def test_every_server_is_asked_in_its_own_way(backend: str) -> None:
     assert facts.models == (MODEL,)
     assert facts.context_tokens == (CONTEXT_TOKENS if backend in CONTEXT else None)
     assert facts.slots == (4 if backend == "llamacpp" else None)
+    assert (facts.reachable, facts.ready) == (True, True if PROFILES[backend].health else None)
     # No emulated one has its counters on.
     assert facts.metrics == (False if backend in METRICS else None)
 
@@ -92,7 +93,12 @@ def test_llama_server_itself_tells_its_context_and_slots() -> None:
             await engine.aclose()
 
     assert asyncio.run(ask()) == ServerFacts(
-        models=("smollm2-135m",), context_tokens=512, slots=2, metrics=True
+        reachable=True,
+        ready=True,
+        models=("smollm2-135m",),
+        context_tokens=512,
+        slots=2,
+        metrics=True,
     )
 
 
@@ -102,8 +108,10 @@ TAGS = {"models": [{"name": "served-name:latest"}, {"name": "qwen3:8b"}]}
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
 def test_ollama_is_asked_beside_its_v1(path: str) -> None:
     loaded = {"models": [{"name": "other", "context_length": 1}]}
-    facts = facts_from({"/api/tags": TAGS, "/api/ps": loaded}, "ollama", path=path)
-    assert facts == ServerFacts(models=("served-name:latest", "qwen3:8b"), metrics=True)
+    facts = facts_from({"/": {}, "/api/tags": TAGS, "/api/ps": loaded}, "ollama", path=path)
+    assert facts == ServerFacts(
+        reachable=True, ready=True, models=("served-name:latest", "qwen3:8b"), metrics=True
+    )
 
 
 @pytest.mark.parametrize("name", [MODEL, f"{MODEL}:latest"])
@@ -118,10 +126,10 @@ def test_triton_lists_what_is_ready() -> None:
         index = [{"name": MODEL, "version": "1", "state": "READY"}]
         async with Pages(pages={"/v2/repository/index": index}) as server:
             facts = await facts_of(server, "triton", path="/", prompt_template="chatml")
-            return facts, server.asked[0].body
+            return facts, server.asked[-1].body
 
     facts, body = asyncio.run(ask())
-    assert facts == ServerFacts(models=(MODEL,))
+    assert facts == ServerFacts(reachable=True, ready=False, models=(MODEL,))
     assert body == {"ready": True}
 
 
@@ -149,7 +157,17 @@ def test_a_router_is_told_of_which_model() -> None:
             await facts_of(server, "llamacpp", model_id="a b")
             return [asked.path for asked in server.asked]
 
-    assert asyncio.run(ask()) == ["/v1/models", "/metrics?model=a+b", "/props?model=a+b"]
+    assert asyncio.run(ask()) == [
+        "/health",
+        "/v1/models",
+        "/metrics?model=a+b",
+        "/props?model=a+b",
+    ]
+
+
+def test_a_server_that_is_loading_is_reachable_and_not_ready() -> None:
+    facts = facts_from({"/health": 503}, "vllm")
+    assert (facts.reachable, facts.ready) == (True, False)
 
 
 def test_the_key_is_sent_along() -> None:
@@ -189,4 +207,4 @@ def test_of_a_server_that_is_not_there_nothing_is_known() -> None:
             pass
         return await facts_of(server, "vllm")
 
-    assert asyncio.run(ask()) == ServerFacts(metrics=False)
+    assert asyncio.run(ask()) == ServerFacts(reachable=False, ready=False, metrics=False)

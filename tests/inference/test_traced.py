@@ -1,8 +1,15 @@
 import asyncio
 import hashlib
+from dataclasses import replace
 
 import pytest
-from loopback import Loopback, Reply, llama_server_stream
+from loopback import (
+    GONE_BEFORE_A_BYTE,
+    Loopback,
+    Reply,
+    error_reply,
+    llama_server_stream,
+)
 
 from harness.errors import StreamCut
 from harness.inference import (
@@ -28,6 +35,8 @@ REQUEST = ChatRequest(
     max_output_tokens=64,
     reply_schema={"type": "object"},
 )
+WHOLE = Reply(steps=llama_server_stream("Good."))
+REFUSED = error_reply(400, {"error": {"message": "seed is not supported"}})
 PROMPT = "[system]\nBe strict.\n\n[user]\nJudge."
 
 
@@ -98,6 +107,33 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
         "finish_reason": "stop",
         "reply_sha256": sha256("Good."),
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "replies", "attempts"),
+    [
+        pytest.param((), (WHOLE,), None, id="one request"),
+        pytest.param((), (REFUSED, WHOLE), 2, id="a field refused"),
+        pytest.param(
+            (WHOLE,), (GONE_BEFORE_A_BYTE, REFUSED, WHOLE), 3, id="a stale connection too"
+        ),
+    ],
+)
+def test_requests_that_a_call_took_beyond_the_first_are_told(before, replies, attempts):
+    records = []
+    tracer = Tracer(records.append)
+
+    async def main():
+        async with Loopback(before + replies) as server:
+            wire = OpenAIWire(Endpoint(tag="judge", url=server.url), clock=tracer.now_ns)
+            if before:
+                await wire.chat(replace(REQUEST, seed=None))
+            await Traced(wire, tracer=tracer).chat(REQUEST)
+            await wire.aclose()
+
+    asyncio.run(main())
+    [end] = of_class(records, SpanEnded)
+    assert end.attributes.get("attempts") == attempts
 
 
 def test_its_phases_and_first_token_lie_inside():

@@ -1,4 +1,6 @@
 import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
@@ -33,6 +35,7 @@ LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailab
 NO_MODEL = {
     "error": {"message": "The model `x` does not exist.", "type": "NotFoundError", "code": 404}
 }
+LIBRARY_GONE = "model runner crashed: libcuda.so not found"
 
 
 def read(status, body, **headers):
@@ -116,6 +119,20 @@ def read(status, body, **headers):
             id="llama-server, wrong path",
         ),
         pytest.param(404, {"detail": "Not Found"}, ServerError, "/v1", id="vLLM, wrong path"),
+        *(
+            pytest.param(status, {"error": LIBRARY_GONE}, ServerError, "libcuda", id=f"{status}")
+            for status in (500, 502)
+        ),
+        pytest.param(
+            200, {"error": "model 'x' not found"}, ModelNotFound, "'x'", id="in a stream: no model"
+        ),
+        pytest.param(
+            429,
+            {"error": "Your input and max_tokens exceed the tokens you have per minute"},
+            RateLimited,
+            "per minute",
+            id="429, of a rate and not of a context",
+        ),
         pytest.param(429, {"error": {"message": "slow down"}}, RateLimited, "slow down", id="429"),
         pytest.param(503, LOADING, Overloaded, "Loading model", id="503"),
         pytest.param(529, {"error": {"message": "Overloaded"}}, Overloaded, "full", id="529"),
@@ -133,12 +150,50 @@ def test_an_error_reply_becomes_the_error_it_means(status, body, expected, says)
         raise error
 
 
-def test_an_overflow_tells_both_lengths_where_the_server_does():
-    told = read(400, LLAMA_OVERFLOW)
-    half_told = read(400, VLLM_OVERFLOW)
+@pytest.mark.parametrize(
+    ("status", "error", "prompt_tokens", "context_tokens"),
+    [
+        pytest.param(400, LLAMA_OVERFLOW["error"], 4001, 512, id="llama-server"),
+        pytest.param(400, VLLM_OVERFLOW["error"], None, 2048, id="vLLM, which has stopped there"),
+        pytest.param(
+            400,
+            "prompt is too long: 208310 tokens > 200000 maximum",
+            208310,
+            200000,
+            id="Anthropic",
+        ),
+        pytest.param(
+            400,
+            "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease "
+            "input length or `max_tokens` and try again",
+            188240,
+            200000,
+            id="Anthropic, no room for the reply",
+        ),
+        pytest.param(
+            400,
+            "This endpoint's maximum context length is 8192 tokens. However, you requested about "
+            "9001 tokens (8489 of text input, 512 in the output).",
+            8489,
+            8192,
+            id="OpenRouter",
+        ),
+        pytest.param(
+            403,
+            "Input token count + max_tokens exceed the model's context",
+            None,
+            None,
+            id="Together, no room for the reply",
+        ),
+    ],
+)
+def test_an_overflow_tells_the_lengths_where_the_server_does(
+    status, error, prompt_tokens, context_tokens
+):
+    overflow = read(status, {"error": error})
 
-    assert (told.prompt_tokens, told.context_tokens) == (4001, 512)
-    assert (half_told.prompt_tokens, half_told.context_tokens) == (None, 2048)
+    assert type(overflow) is ContextOverflow
+    assert (overflow.prompt_tokens, overflow.context_tokens) == (prompt_tokens, context_tokens)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +218,50 @@ def test_a_server_error_keeps_its_status(status, code, expected):
         ("-1", None),
         ("nan", None),
         ("inf", None),
-        ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+        ("soon", None),
     ],
 )
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_server_may_say_how_long_to_wait(status, header, expected):
     assert read(status, {"error": "busy"}, retry_after=header).retry_after_s == expected
+
+
+@pytest.mark.parametrize(
+    ("date", "expected"),
+    [
+        pytest.param("Wed, 21 Oct 2026 07:28:00 GMT", 30.0, id="in half a minute"),
+        pytest.param("Wednesday, 21-Oct-26 07:28:00 GMT", 30.0, id="as it was once written"),
+        pytest.param("Wed, 21 Oct 2026 07:28:00 -0000", 30.0, id="of no zone"),
+        pytest.param("Wed, 21 Oct 2026 07:27:00 GMT", 0.0, id="now over"),
+    ],
+)
+def test_a_date_to_come_again_is_read_by_the_servers_own_clock(date, expected):
+    error = read(503, {"error": "busy"}, retry_after=date, date="Wed, 21 Oct 2026 07:27:30 GMT")
+
+    assert error.retry_after_s == expected
+
+
+def test_without_the_servers_clock_a_date_is_read_by_ours():
+    then = datetime.now(UTC) + timedelta(hours=1)
+
+    error = read(503, {"error": "busy"}, retry_after=format_datetime(then, usegmt=True))
+
+    assert 3_500 < error.retry_after_s <= 3_600
+
+
+def test_milliseconds_are_the_finer_word():
+    busy = read(429, {"error": "busy"}, retry_after="2", retry_after_ms="1500")
+    odd = read(429, {"error": "busy"}, retry_after="2", retry_after_ms="soon")
+
+    assert (busy.retry_after_s, odd.retry_after_s) == (1.5, 2.0)
+
+
+@pytest.mark.parametrize("status", [502, 504])
+def test_a_server_that_says_when_to_come_again_has_not_failed_for_good(status):
+    error = read(status, {"error": "restarting"}, retry_after="7")
+
+    assert type(error) is Overloaded
+    assert error.retry_after_s == 7.0
 
 
 def test_without_a_word_from_the_server_the_wait_is_unknown():

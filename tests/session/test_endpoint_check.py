@@ -110,6 +110,59 @@ def test_a_model_that_is_to_embed_is_not_asked_to_chat() -> None:
     assert "/v1/chat/completions" not in {asked.path for asked in server.asked}
 
 
+@dataclass
+class OnlyEmbeds(OpenAIServer):
+    """A vLLM whose model does not chat."""
+
+    async def respond(self, asked: Asked, answer: Answer) -> None:
+        if asked.path == "/v1/chat/completions":
+            said = "The model does not support Chat Completions API"
+            await answer.json({"error": {"message": said, "code": 400}}, status=400)
+        else:
+            await super().respond(asked, answer)
+
+
+def test_a_server_that_only_embeds_can_be_used() -> None:
+    found = check_server(OnlyEmbeds(dialect=DIALECTS["vllm"]), "vllm")
+    assert (found.error, found.reachable, found.embeds) == (None, True, True)
+    assert (found.timings, found.at_once) == (None, None)
+    assert found.advice == (
+        "it embeds, and does not chat: HTTP 400: The model does not support Chat Completions API",
+    )
+
+
+def test_a_server_that_neither_chats_nor_embeds_says_why_it_does_not_chat() -> None:
+    found = check_server(OnlyEmbeds(dialect=replace(DIALECTS["vllm"], embeds="nothing")), "vllm")
+    assert found.error is not None
+    assert "does not support Chat Completions" in found.error
+    assert found.embeds is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "unload"),
+    [
+        pytest.param(
+            "vllm",
+            "POST /sleep?level=1 unloads its model, POST /wake_up loads it; that needs "
+            "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment",
+            id="vLLM",
+        ),
+        pytest.param(
+            "triton-openai",
+            "POST /v1/models/served-name/unload unloads its model, POST "
+            "/v1/models/served-name/load loads it; that needs --model-control-mode=explicit",
+            id="Triton",
+        ),
+        pytest.param("mlc", None, id="MLC, which cannot"),
+    ],
+)
+def test_how_a_model_is_unloaded_is_said(backend: str, unload: str | None) -> None:
+    (found,) = check(
+        Endpoint.model_validate({"tag": "j", "model_id": MODEL, "backend": backend, "url": NOBODY})
+    )
+    assert found.unload == unload
+
+
 @pytest.mark.parametrize(
     ("backend", "seen"),
     [
@@ -405,6 +458,30 @@ def test_a_server_that_wants_a_key_is_reachable() -> None:
     assert found.error is not None
     assert "api_key_env" in found.error
     assert (found.reachable, found.models) == (True, None)
+
+
+def test_a_server_that_is_loading_is_said_to_be_not_ready() -> None:
+    guarded = ("/health", "/v1/chat/completions")
+    server = Guarded(dialect=DIALECTS["vllm"], guarded=guarded, status=500)
+    found = check_server(server, "vllm", timeout_s=1)
+    assert found.error is not None
+    assert found.error.endswith("; the server says that it is not ready")
+    assert found.reachable is True
+
+
+@dataclass
+class Crashing(OpenAIServer):
+    """Is gone for good as soon as it is asked for a reply."""
+
+    async def respond(self, asked: Asked, answer: Answer) -> None:  # noqa: ARG002
+        self._server.close()
+        answer.close()
+
+
+def test_a_server_that_goes_down_when_it_is_called_is_not_reachable_any_more() -> None:
+    found = check_server(Crashing(dialect=DIALECTS["vllm"]), "vllm", timeout_s=1)
+    assert found.error is not None
+    assert found.reachable is False
 
 
 def test_an_endpoint_can_be_used_whose_models_may_not_be_listed() -> None:

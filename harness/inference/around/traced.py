@@ -100,6 +100,8 @@ def _told(completion: Completion, span: Span) -> Iterator[Record]:
         span.set(schema=completion.structured)
     if completion.dropped:
         span.set(dropped=completion.dropped)
+    if completion.attempts > 1 and not completion.from_cache:
+        span.set(attempts=completion.attempts)
     if completion.from_cache:
         # What it once took was told of the call that took it.
         span.set(from_cache=True)

@@ -19,7 +19,7 @@ from harness.errors import ConfigurationInvalid
 from harness.inference.endpoint import BackendName, Endpoint
 from harness.inference.identity.metadata import ModelMetadata, metadata_from
 from harness.inference.identity.model_name import parse_model_name
-from harness.inference.wire.connection import Connection
+from harness.inference.wire.pages import ServerPages
 
 _TIMEOUT_S = 2.0
 
@@ -217,15 +217,8 @@ class _Shown(_Page):
 _P = TypeVar("_P", bound=_Page)
 
 
-class _Server:
-    """A server that is asked one page at a time."""
-
-    def __init__(self, endpoint: Endpoint, *, api_key: str | None) -> None:
-        assert endpoint.url is not None
-        self.url = endpoint.url.rstrip("/")
-        self.root = self.url.removesuffix("/v1")
-        self.model_id = endpoint.model_id
-        self._connection = Connection(endpoint, api_key=api_key)
+class _Server(ServerPages):
+    """A server that is asked for pages of a known shape."""
 
     async def page(
         self,
@@ -236,12 +229,9 @@ class _Server:
         post: object = None,
     ) -> _P | None:
         """What stands there; None when it is refused, or not as expected."""
-        method = "GET" if post is None else "POST"
-        response = await self._connection.client.request(method, url, params=params, json=post)
-        if response.status_code != 200:
-            return None
+        body = await self.fetch(url, params=params, post=post)
         try:
-            return shape.model_validate_json(response.content)
+            return None if body is None else shape.model_validate_json(body)
         except ValidationError:
             return None
 
@@ -249,10 +239,6 @@ class _Server:
         """What it lists in OpenAI's way."""
         models = await self.page(_Models, f"{self.url}/models")
         return models.data if models else ()
-
-    async def aclose(self) -> None:
-        """Closes the connections."""
-        await self._connection.aclose()
 
 
 def _named(rows: Iterable[_Row], model_id: str | None) -> _Row | None:

@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 
 import httpx
 import structlog
@@ -19,33 +18,17 @@ import structlog
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.embedded import EmbeddedLlamaCpp
-from harness.inference.metrics.server_metrics import (
-    LLAMA_CPP,
-    SGLANG,
-    TENSORRT_LLM,
-    TGI,
-    VLLM,
-    Reading,
-    RunTotals,
-    Table,
-    ollama_readings,
-    prometheus_readings,
-    slot_readings,
-)
+from harness.inference.metrics.server_metrics import Reading, RunTotals, slot_readings
+from harness.inference.wire.connection import bearer, http_client
 from harness.inference.wire.profiles import PROFILES
 
 _log = structlog.get_logger(__name__)
 
 _TIMEOUT_S = 1.0
 _LARGEST_BYTES = 4_000_000
-_KEEPALIVE_S = 3.0
 _SHORTEST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 5.0
 _NOT_OFFERED = {404, 405, 501}
-_LLAMA_CPP_PAUSE_S = 1.1
-"""llama.cpp looks whether the client of a call has gone once it has had nothing to tell anyone for
-a second. Asked more often, it would read the prompts of cancelled calls to their ends."""
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 Parser = Callable[[bytes], tuple[Reading, ...]]
 Address = Callable[[], AbstractContextManager[str | None]]
@@ -61,50 +44,34 @@ def metrics_source(
     Args:
         endpoint: Says what kind of server it is, and where.
         backend: What `connect` has made of it.
-        api_key: Sent as a bearer token; has to be one that `connect` has accepted.
+        api_key: Sent as a bearer token.
+
+    Raises:
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
     if isinstance(backend, EmbeddedLlamaCpp):
         # Only this one is asked for its slots: llama-server wakes for that question from its
         # sleep, and does not tell whether its slots share one context.
+        llama_server = PROFILES["llamacpp"].metrics
+        assert llama_server is not None
         return MetricsSource(
             backend.address,
-            {**_asked_for("llamacpp"), "/slots": slot_readings},
+            {llama_server.path: llama_server.read, "/slots": slot_readings},
             tag=endpoint.tag,
-            pause_s=_LLAMA_CPP_PAUSE_S,
+            pause_s=llama_server.pause_s,
         )
-    paths = _asked_for(endpoint.backend)
-    if endpoint.url is None or not paths:
+    profile = PROFILES.get(endpoint.backend)
+    if endpoint.url is None or profile is None or profile.metrics is None:
         return None
     root = endpoint.url.rstrip("/").removesuffix("/v1")
     return MetricsSource(
         lambda: nullcontext(root),
-        paths,
+        {profile.metrics.path: profile.metrics.read},
         tag=endpoint.tag,
-        pause_s=_LLAMA_CPP_PAUSE_S if endpoint.backend == "llamacpp" else 0.0,
+        pause_s=profile.metrics.pause_s,
         known=root,
-        api_key=api_key,
+        api_key=bearer(api_key, endpoint=endpoint.tag),
     )
-
-
-_TABLES: Mapping[str, Table] = {
-    "vllm": VLLM,
-    "llamacpp": LLAMA_CPP,
-    "sglang": SGLANG,
-    "tgi": TGI,
-    "tensorrt-llm": TENSORRT_LLM,
-}
-"""By backend: what its Prometheus text is read with."""
-
-
-def _asked_for(backend: str) -> Mapping[str, Parser]:
-    """What a kind of server is asked, and what reads the answer."""
-    if backend == "ollama":
-        return {"/api/ps": ollama_readings}
-    if backend not in _TABLES:
-        return {}
-    path = PROFILES[backend].metrics
-    assert path is not None
-    return {path: partial(prometheus_readings, table=_TABLES[backend])}
 
 
 class MetricsSource:
@@ -116,7 +83,7 @@ class MetricsSource:
         tag: The endpoint's.
         pause_s: The least pause that this kind of server needs.
         known: The address of a server that was there before the run: its totals do not start at 0.
-        api_key: Sent as a bearer token.
+        api_key: Sent as a bearer token, as `bearer` gave it.
     """
 
     def __init__(
@@ -138,15 +105,8 @@ class MetricsSource:
         self._known = known
         self._totals = RunTotals()
         self._last: tuple[Reading, ...] = ()
-        base = httpx.URL(known or "")
-        self._client = httpx.AsyncClient(
-            headers={"authorization": f"Bearer {api_key.strip()}"} if api_key else {},
-            timeout=None,  # noqa: S113 - one for the whole read is below
-            limits=httpx.Limits(keepalive_expiry=_KEEPALIVE_S),
-            # As for calls: see `Connection`.
-            verify=base.scheme == "https",
-            trust_env=known is not None and base.host not in _LOOPBACK,
-        )
+        # One limit for the whole of a read is below.
+        self._client = http_client(known, api_key=api_key, timeout=httpx.Timeout(None))
 
     async def read(self) -> tuple[Reading, ...]:
         """What the server says now, totals counted since the run began.

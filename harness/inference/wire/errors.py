@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 import orjson
 
@@ -27,19 +29,26 @@ _OVERFLOW = re.compile(
     r"|longer than the model's context length"  # SGLang
     r"|should not exceed max_(?:num_tokens|seq_len)"  # TensorRT-LLM
     r"|larger than the model input length limit"  # MLC
+    r"|exceed context limit"  # Anthropic, of the prompt and max_tokens together
     r"|\bn_keep\b|when context the overflows",  # LM Studio
     re.IGNORECASE,
 )
+_NO_ROOM = re.compile(
+    r"input.{0,40}max_(?:new_)?tokens.{0,80}(?:exceed|context)",  # Together, with 403
+    re.IGNORECASE,
+)
+"""Of the reply. It may as well be a rate that was exceeded: with 429, that is what is meant."""
 # Not vLLM's "your prompt contains at least …": there it has stopped counting.
 _PROMPT_TOKENS = re.compile(
-    r"(?:your request has |resulted in |requested \d+ tokens \("  # older vLLM, OpenAI
+    r"(?:your request has |resulted in |requested (?:about )?\d+ tokens \("  # older vLLM, OpenAI
     r"|input \(|requested a total of \d+ tokens: "  # SGLang
-    r"|prompt has |prompt length \(?|Given: |n_keep\W+|prompt is too long: )(\d+)",
+    r"|prompt has |prompt length \(?|Given: |n_keep\W+|prompt is too long: "
+    r"|exceed context limit: )(\d+)",
     re.IGNORECASE,
 )
 _CONTEXT_TOKENS = re.compile(
     r"(?:maximum context length (?:is|of) |model's context length \(|must be <= |length limit "
-    r"|context size of |max_num_tokens \(|n_ctx\W+|\d tokens > )(\d+)",
+    r"|context size of |max_num_tokens \(|n_ctx\W+|\d tokens > |\d \+ \d+ > )(\d+)",
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(
@@ -48,6 +57,9 @@ _NO_MODEL = re.compile(
 )
 _FULL = re.compile(r"model is overloaded|exceeds maximum queue size", re.IGNORECASE)
 """TGI's, which comes with 429, or in a stream with 422; and Triton's, which comes with 500."""
+_OF_THE_REQUEST = frozenset({200, 400, 403, 404, 422})
+"""Statuses of what is wrong with a request, and that of a stream, which tells nothing. By any other
+a library may be "not found" that the server's model needs."""
 
 
 SHORTEN = "Shorten the prompt, lower max_output_tokens, or serve a longer context"
@@ -83,12 +95,13 @@ def error_from_reply(
         status = complaint.status
     said = complaint.message or f"HTTP {status} without a message"
     everything = f"{complaint.kind} {said}"
-    if _OVERFLOW.search(everything):
-        return ContextOverflow(
-            f"{said}. {SHORTEN}",
+    wait_s = _retry_after_s(headers)
+    if _OVERFLOW.search(everything) or (status in _OF_THE_REQUEST and _NO_ROOM.search(said)):
+        return context_overflow(
+            said,
             endpoint=endpoint,
-            prompt_tokens=complaint.prompt_tokens or _number(_PROMPT_TOKENS, said),
-            context_tokens=complaint.context_tokens or _number(_CONTEXT_TOKENS, said),
+            prompt_tokens=complaint.prompt_tokens,
+            context_tokens=complaint.context_tokens,
         )
     if status in {401, 403}:
         return AuthenticationFailed(
@@ -97,13 +110,17 @@ def error_from_reply(
             endpoint=endpoint,
         )
     # Before the model's absence: Triton says that it does not know a model that it is loading.
-    if status in {503, 529} or _FULL.search(said):
+    # A gateway that says when to come again (502, 504) speaks of a server that is not there yet; a
+    # 500 is a failure whatever it says.
+    later = status in {503, 529} or (status > 500 and wait_s is not None)
+    if later or _FULL.search(said):
         return Overloaded(
             f"the server is loading or full ({said}); try again later",
             endpoint=endpoint,
-            retry_after_s=_retry_after_s(headers),
+            retry_after_s=wait_s,
         )
-    if _NO_MODEL.search(said) or (status == 404 and "model" in everything.lower()):
+    unknown = status in _OF_THE_REQUEST and _NO_MODEL.search(said)
+    if unknown or (status == 404 and "model" in everything.lower()):
         return ModelNotFound(
             f"the server does not serve '{model_id}' ({said}); set the endpoint's model_id to a "
             f"name that it does: harness endpoints check {endpoint} lists them",
@@ -113,9 +130,25 @@ def error_from_reply(
         return RateLimited(
             f"the account is at its limit ({said}); wait, or make fewer calls side by side",
             endpoint=endpoint,
-            retry_after_s=_retry_after_s(headers),
+            retry_after_s=wait_s,
         )
     return _server_error(status, said, endpoint=endpoint)
+
+
+def context_overflow(
+    said: str,
+    *,
+    endpoint: str,
+    prompt_tokens: int | None = None,
+    context_tokens: int | None = None,
+) -> ContextOverflow:
+    """The error of a message that tells of an overflow; lengths not given are read from it."""
+    return ContextOverflow(
+        f"{said}. {SHORTEN}",
+        endpoint=endpoint,
+        prompt_tokens=prompt_tokens or _number(_PROMPT_TOKENS, said),
+        context_tokens=context_tokens or _number(_CONTEXT_TOKENS, said),
+    )
 
 
 def _server_error(status: int, said: str, *, endpoint: str) -> ServerError:
@@ -159,8 +192,30 @@ def _whole(value: object) -> int | None:
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """How long to wait: seconds or a date (RFC 9110, 10.2.3), or OpenAI's milliseconds."""
+    milliseconds = _wait(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    said = headers.get("retry-after", "")
+    then = _date(said)
+    if then is None:
+        return _wait(said)
+    # By the server's own clock, if it tells: ours may be minutes off.
+    now = _date(headers.get("date", "")) or datetime.now(UTC)
+    return max(0.0, (then - now).total_seconds())
+
+
+def _wait(said: str) -> float | None:
     try:
-        seconds = float(headers["retry-after"])
-    except (KeyError, ValueError):
-        return None  # absent, or an HTTP date, which model servers do not send
-    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+        wait = float(said)
+    except ValueError:
+        return None
+    return wait if math.isfinite(wait) and wait >= 0 else None
+
+
+def _date(said: str) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(said)
+    except ValueError:
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -7,18 +7,20 @@ context it is to have, and reports no times.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-import numpy as np
 from pydantic import ValidationError
 
-from harness.errors import NotOffered, ServerError, StreamCut
-from harness.inference.completion import Completion, Embeddings, FinishReason
+from harness.errors import NotOffered, ServerError
+from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
-from harness.inference.wire.connection import Connection, read_to_end
+from harness.inference.vectors import as_vectors
+from harness.inference.wire.connection import Connection
 from harness.inference.wire.deadlines import Deadlines
+from harness.inference.wire.exchange import Exchange
 from harness.inference.wire.ndjson import json_lines
 from harness.inference.wire.ollama_reply import OllamaEmbeddings, OllamaLine
 from harness.inference.wire.ollama_request import (
@@ -27,9 +29,8 @@ from harness.inference.wire.ollama_request import (
     keep_alive_field,
     sampling_fields,
 )
+from harness.inference.wire.openai_reply import finish_reason
 from harness.trace import Clock, monotonic
-
-_FINISH_REASONS: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 class OllamaWire:
@@ -58,15 +59,20 @@ class OllamaWire:
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
         wanted = sampling_fields(request)
-        async with Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines:
+        async with (
+            Exchange(self._connection) as exchange,
+            Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines,
+        ):
             while True:
                 sampling, dropped = self._refused.without(wanted)
                 fields = chat_fields(request, self._endpoint, sampling)
                 try:
-                    return await self._chat(request, fields, dropped, deadlines)
+                    completion = await self._chat(request, fields, deadlines, exchange)
                 except ServerError as error:
                     if not self._refused.learn(error, sampling):
                         raise
+                else:
+                    return replace(completion, dropped=dropped, attempts=exchange.requests)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
@@ -82,13 +88,14 @@ class OllamaWire:
             body = await self._ask_to_embed(fields)
         try:
             reply = OllamaEmbeddings.model_validate_json(body)
-            vectors = np.array(reply.embeddings, dtype=np.float32)
-        except ValueError as error:
-            raise self._odd(body, "embeddings") from error
-        if len(vectors) != len(request.texts):
-            raise self._odd(body, f"{len(request.texts)} embeddings")
+        except ValidationError as error:
+            raise ServerError(
+                f"the server was asked for embeddings and sent something else: {body[:200]!r}",
+                endpoint=self._endpoint.tag,
+            ) from error
+        rows = reply.embeddings
         return Embeddings(
-            vectors=vectors,
+            vectors=as_vectors(rows, endpoint=self._endpoint.tag, count=len(request.texts)),
             input_tokens=reply.prompt_eval_count,
             model_id=reply.model or self._endpoint.model_id,
         )
@@ -108,65 +115,56 @@ class OllamaWire:
         self,
         request: ChatRequest,
         fields: Mapping[str, object],
-        dropped: tuple[str, ...],
         deadlines: Deadlines,
+        exchange: Exchange,
     ) -> Completion:
         progress = ReplyInProgress(request, clock=self._clock, arrived=deadlines.token_arrived)
-        async with self._connection.post(f"{self._root}/api/chat", fields) as response:
-            if response.status_code != 200:
-                body = await response.aread()
-                raise self._connection.refusal(response.status_code, body, response.headers)
-            lines = json_lines(response.aiter_bytes())
-            began = False
-            async for data in lines:
-                line = self._parse(data)
-                _take_in(line, progress, whole=line.done and not began)
-                began = True
-                if line.done:
-                    break
-            else:
-                raise self._connection.cut(
-                    "it ended without `done: true`, as Ollama's replies do when a model says the "
-                    "same token over and over; a frequency_penalty may keep it from that"
-                )
-            completion = self._completion(line, progress, dropped)
-            await read_to_end(lines)
-        return completion
+        response = await exchange.post(f"{self._root}/api/chat", fields)
+        lines = json_lines(response.chunks())
+        began = False
+        async for data in lines:
+            line = self._parse(data)
+            _take_in(line, progress, whole=line.done and not began)
+            began = True
+            if line.done:
+                break
+        else:
+            raise self._connection.cut(
+                "it ended without `done: true`, as Ollama's replies do when a model says the same "
+                "token over and over; a frequency_penalty may keep it from that"
+            )
+        exchange.came_to_its_end(lines)
+        return self._completion(line, progress)
 
     def _parse(self, data: bytes) -> OllamaLine:
         try:
             line = OllamaLine.model_validate_json(data)
         except ValidationError as error:
-            raise StreamCut(
-                f"the reply holds what is not a part of one: {data[:200]!r}",
-                endpoint=self._endpoint.tag,
-            ) from error
+            raise self._connection.misread(data, error) from error
         if line.error is not None:
-            raise self._connection.refusal(200, data, {})
+            raise self._connection.refusal(data)
         return line
 
-    def _completion(
-        self, last: OllamaLine, progress: ReplyInProgress, dropped: tuple[str, ...]
-    ) -> Completion:
+    def _completion(self, last: OllamaLine, progress: ReplyInProgress) -> Completion:
         if last.done_reason in {"load", "unload"}:
             raise ServerError(
                 f"the server did nothing but {last.done_reason} the model; are there messages?",
                 endpoint=self._endpoint.tag,
             )
-        finish_reason = _FINISH_REASONS.get(last.done_reason or "")
-        if finish_reason is None:
+        ended = finish_reason(last.done_reason or "")
+        if ended is None:
             raise self._connection.cut(f"its done_reason is {last.done_reason!r}")
         return progress.completion(
-            finish_reason=finish_reason,
+            finish_reason=ended,
             usage=last.usage,
             model_id=last.model or self._endpoint.model_id,
             reported=last.timings,
-            dropped=dropped,
         )
 
     async def _ask_to_embed(self, fields: Mapping[str, object]) -> bytes:
         try:
-            return await self._connection.ask(f"{self._root}/api/embed", fields)
+            async with Exchange(self._connection) as exchange:
+                return await exchange.ask(f"{self._root}/api/embed", fields)
         except ServerError as error:
             if error.status not in {404, 405, 501}:
                 raise
@@ -175,12 +173,6 @@ class OllamaWire:
                 "that is made for it",
                 endpoint=self._endpoint.tag,
             ) from error
-
-    def _odd(self, body: bytes, wanted: str) -> ServerError:
-        return ServerError(
-            f"the server was asked for {wanted} and sent something else: {body[:200]!r}",
-            endpoint=self._endpoint.tag,
-        )
 
 
 def _take_in(line: OllamaLine, progress: ReplyInProgress, *, whole: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from harness.inference.endpoint import Endpoint
 from harness.inference.request import ChatRequest
+from harness.inference.wire.openai_request import wire_messages
 
 _OPTIONS = ("temperature", "frequency_penalty", "seed")
 _BESIDE_OPTIONS = ("logprobs", "top_logprobs")
@@ -43,7 +44,7 @@ def chat_fields(
         options["stop"] = list(request.stop)
     fields: dict[str, object] = {
         "model": endpoint.model_id,
-        "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        "messages": wire_messages(request.messages),
         "stream": endpoint.stream,
         # Ollama cuts what is too long and says nothing of it, unless it is told not to: `truncate`
         # is for the prompt, `shift` for a context that fills up while the reply is written.

@@ -8,40 +8,41 @@ its proper end. What sets the servers apart is in their profiles.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import get_args
 
-import httpx
-import numpy as np
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from harness.errors import InferenceError, NotOffered, ServerError, StreamCut
+from harness.errors import NotOffered, ServerError, StreamCut
 from harness.inference.completion import Completion, Embeddings
-from harness.inference.endpoint import Endpoint
-from harness.inference.phases import ServerTimings
+from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
-from harness.inference.wire.connection import Connection, read_to_end
+from harness.inference.vectors import as_vectors
+from harness.inference.wire.connection import Connection
 from harness.inference.wire.deadlines import Deadlines
-from harness.inference.wire.errors import error_from_reply
+from harness.inference.wire.exchange import Exchange, ServerReply
 from harness.inference.wire.openai_reply import (
-    BROKEN_OFF,
     Chunk,
     LlamaTimings,
     VllmMetrics,
     WireUsage,
     finish_reason,
-    server_timings,
     token_logprobs,
     usage_of,
 )
 from harness.inference.wire.openai_request import wire_fields
 from harness.inference.wire.profile import Profile
 from harness.inference.wire.profiles import PROFILES
+from harness.inference.wire.reported_times import TimesTold
 from harness.inference.wire.sse import event_data
 from harness.trace import Clock, monotonic
 
 _DONE = b"[DONE]"
+_WAY_OF_COUNTING = "stream_options"
+"""The field that asks for the usage of a streamed reply."""
 
 
 class OpenAIWire:
@@ -71,21 +72,29 @@ class OpenAIWire:
         self._url = endpoint.url.rstrip("/")
         self._root = self._url.removesuffix("/v1")
         self._connection = Connection(endpoint, api_key=api_key)
-        self._refused = RefusedFields({*profile.refuses, *endpoint.drop})
+        dispensable: tuple[str, ...] = get_args(SamplingField)
+        if not profile.counts_usage:
+            dispensable += (_WAY_OF_COUNTING,)
+        self._refused = RefusedFields({*profile.refuses, *endpoint.drop}, droppable=dispensable)
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
         wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
         if request.reply_schema is not None and self._profile.schema:
             wanted |= self._profile.schema(request.reply_schema)
-        async with Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines:
+        async with (
+            Exchange(self._connection) as exchange,
+            Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines,
+        ):
             while True:
                 fields, dropped = self._refused.without(wanted)
                 try:
-                    return await self._chat(request, fields, dropped, deadlines)
+                    completion = await self._chat(request, fields, deadlines, exchange)
                 except ServerError as error:
                     if not self._refused.learn(error, fields):
                         raise
+                else:
+                    return replace(completion, dropped=dropped, attempts=exchange.requests)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
@@ -95,8 +104,9 @@ class OpenAIWire:
             else:
                 replies = [await self._embed(request.texts)]
         counts = [reply.usage.prompt_tokens for reply in replies if reply.usage]
+        rows = [row.embedding for reply in replies for row in reply.data]
         return Embeddings(
-            vectors=np.array([row.embedding for r in replies for row in r.data], dtype=np.float32),
+            vectors=as_vectors(rows, endpoint=self._endpoint.tag, count=len(request.texts)),
             input_tokens=sum(counts) if len(counts) == len(replies) else None,
             model_id=replies[0].model or self._endpoint.model_id,
         )
@@ -124,28 +134,25 @@ class OpenAIWire:
         self,
         request: ChatRequest,
         fields: Mapping[str, object],
-        dropped: tuple[str, ...],
         deadlines: Deadlines,
+        exchange: Exchange,
     ) -> Completion:
         progress = ReplyInProgress(request, clock=self._clock, arrived=deadlines.token_arrived)
-        reply = _Reply(progress, endpoint=self._endpoint)
-        async with self._connection.post(f"{self._url}/chat/completions", fields) as response:
-            if response.status_code != 200:
-                raise self._refusal(response.status_code, await response.aread(), response.headers)
-            if _is_json(response):
-                # Asked for, or the fault of a streamed call was found too late for a status.
-                reply.add_whole(await response.aread(), response.headers)
-                return reply.completion(self._profile, dropped)
-            events = event_data(response.aiter_bytes())
-            async for data in events:
-                if data == _DONE:
-                    break
-                reply.add(data)
-            else:
-                raise self._connection.cut("the stream ended without [DONE]")
-            completion = reply.completion(self._profile, dropped)
-            await read_to_end(events)
-        return completion
+        response = await exchange.post(f"{self._url}/chat/completions", fields)
+        reply = _Reply(progress, response, endpoint=self._endpoint, connection=self._connection)
+        if response.is_json:
+            # Asked for, or the fault of a streamed call was found too late for a status.
+            reply.add_whole(await response.read())
+            return reply.completion(self._profile)
+        events = event_data(response.chunks())
+        async for data in events:
+            if data == _DONE:
+                break
+            reply.add(data)
+        else:
+            raise self._connection.cut("the stream ended without [DONE]")
+        exchange.came_to_its_end(events)
+        return reply.completion(self._profile)
 
     async def _embed(self, texts: tuple[str, ...]) -> _EmbeddingsReply:
         # A single text goes alone: Triton's front end takes no list, and no one refuses a text.
@@ -163,17 +170,17 @@ class OpenAIWire:
 
     async def _ask(self, url: str, fields: Mapping[str, object], *, what: str) -> bytes:
         try:
-            return await self._connection.ask(url, fields)
+            async with Exchange(self._connection) as exchange:
+                return await exchange.ask(url, fields)
         except ServerError as error:
             if error.status not in {404, 405, 501}:
                 raise
+            switch = self._profile.embeds if what == "embed" else None
+            remedy = f"; {switch} makes it" if switch else ""
             raise NotOffered(
-                f"{self._profile.title} does not {what} as it was started ({error})",
+                f"{self._profile.title} does not {what} as it was started ({error}){remedy}",
                 endpoint=self._endpoint.tag,
             ) from error
-
-    def _refusal(self, status: int, body: bytes, headers: Mapping[str, str]) -> InferenceError:
-        return self._connection.refusal(status, body, headers)
 
     def _odd(self, body: bytes, wanted: str) -> ServerError:
         return ServerError(
@@ -185,16 +192,24 @@ class OpenAIWire:
 class _Reply:
     """What the chunks of one reply say beside its text."""
 
-    def __init__(self, progress: ReplyInProgress, *, endpoint: Endpoint) -> None:
+    def __init__(
+        self,
+        progress: ReplyInProgress,
+        response: ServerReply,
+        *,
+        endpoint: Endpoint,
+        connection: Connection,
+    ) -> None:
         self._progress = progress
+        self._response = response
         self._endpoint = endpoint
+        self._connection = connection
         self._came_whole = False
         self._finish_reason: str | None = None
         self._model_id: str | None = None
         self._usage: WireUsage | None = None
         self._timings: LlamaTimings | None = None
         self._metrics: VllmMetrics | None = None
-        self._headers: ServerTimings | None = None
 
     def add(self, data: bytes) -> None:
         """Takes in one chunk."""
@@ -209,65 +224,57 @@ class _Reply:
                 logprobs=token_logprobs(choice.logprobs),
             )
 
-    def add_whole(self, body: bytes, headers: Mapping[str, str]) -> None:
+    def add_whole(self, body: bytes) -> None:
         """Takes in a reply that was not streamed."""
         chunk = self._parse(body)
         if not chunk.choices:
-            raise self._error_in(body)
+            raise self._connection.refusal(body)
         self._came_whole = True
-        self._headers = _header_timings(headers)
         for choice in chunk.choices:
             said = choice.message or choice.delta
             self._finish_reason = choice.finish_reason
             self._progress.add(logprobs=token_logprobs(choice.logprobs))
             self._progress.add_whole(said.content or "", reasoning=said.thought)
 
-    def completion(self, profile: Profile, dropped: tuple[str, ...]) -> Completion:
+    def completion(self, profile: Profile) -> Completion:
         """The completion, now that the stream has ended as it should."""
         usage = usage_of(self._usage, self._timings)
         # JSON that came whole is whole; and TabbyAPI counts for streams alone.
         counts_usage = profile.counts_usage and not self._came_whole
-        if self._finish_reason in BROKEN_OFF:
+        if self._finish_reason is None or (usage is None and counts_usage):
+            missing = "finish reason" if self._finish_reason is None else "usage"
+            raise StreamCut(f"the reply came without its {missing}", endpoint=self._endpoint.tag)
+        ended = finish_reason(self._finish_reason)
+        if ended is None:
             raise StreamCut(
                 f"the server broke the generation off (finish reason '{self._finish_reason}')",
                 endpoint=self._endpoint.tag,
             )
-        if self._finish_reason is None or (usage is None and counts_usage):
-            missing = "finish reason" if self._finish_reason is None else "usage"
-            raise StreamCut(f"the reply came without its {missing}", endpoint=self._endpoint.tag)
-        said = server_timings(usage=self._usage, timings=self._timings, metrics=self._metrics)
+        told = TimesTold(
+            timings=self._timings,
+            metrics=self._metrics,
+            usage=self._usage,
+            headers=self._response.headers,
+        )
         return self._progress.completion(
-            finish_reason=finish_reason(self._finish_reason),
+            finish_reason=ended,
             usage=usage,
             model_id=self._model_id or self._endpoint.model_id,
-            reported=said or self._headers,
-            dropped=dropped,
+            reported=profile.times(told) if profile.times else None,
         )
 
     def _parse(self, data: bytes) -> Chunk:
         try:
             chunk = Chunk.model_validate_json(data)
         except ValidationError as error:
-            raise StreamCut(
-                f"the reply holds what is not a part of one: {data[:200]!r}",
-                endpoint=self._endpoint.tag,
-            ) from error
+            raise self._connection.misread(data, error) from error
         if chunk.is_error:
-            raise self._error_in(data)
+            raise self._connection.refusal(data)
         self._model_id = chunk.model or self._model_id
         self._usage = chunk.usage or self._usage
         self._timings = chunk.timings or self._timings
         self._metrics = chunk.metrics or self._metrics
         return chunk
-
-    def _error_in(self, data: bytes) -> InferenceError:
-        return error_from_reply(
-            200,
-            data,
-            headers={},
-            endpoint=self._endpoint.tag,
-            model_id=self._endpoint.model_id,
-        )
 
 
 class _Embedding(BaseModel):
@@ -279,21 +286,3 @@ class _EmbeddingsReply(BaseModel):
     data: list[_Embedding]
     model: str | None = None
     usage: WireUsage | None = None
-
-
-def _is_json(response: httpx.Response) -> bool:
-    content_type: str = response.headers.get("content-type", "")
-    return content_type.startswith("application/json")
-
-
-def _header_timings(headers: Mapping[str, str]) -> ServerTimings | None:
-    """TGI's, in milliseconds.
-
-    It does not tell prefill from decode: its time per token is all of the inference, divided by the
-    tokens.
-    """
-    try:
-        waited_ms = float(headers["x-validation-time"]) + float(headers["x-queue-time"])
-    except (KeyError, ValueError):
-        return None
-    return ServerTimings(queue_ns=round(waited_ms * 1_000_000))

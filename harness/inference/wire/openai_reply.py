@@ -5,19 +5,33 @@ Only what is read is declared; servers add fields of their own freely.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import BaseModel, Field
 
 from harness.inference.completion import FinishReason, TokenLogprob, Usage
-from harness.inference.phases import ServerTimings
 
-_NS_PER_MS = 1_000_000
-_NS_PER_S = 1_000_000_000
-_FINISH_REASONS: dict[str, FinishReason] = {
+_FINISH_REASONS: Mapping[str, FinishReason] = {
+    "stop": "stop",
+    "eos": "stop",  # Together
+    "eos_token": "stop",  # TGI
+    "stop_sequence": "stop",  # TGI, Anthropic
+    "end_turn": "stop",  # Anthropic
+    "complete": "stop",  # Cohere
+    "tool_calls": "stop",
+    "tool_use": "stop",  # Anthropic
+    "function_call": "stop",
     "length": "length",
+    "max_tokens": "length",  # Anthropic, Cohere, Gemini
+    "model_length": "length",  # Mistral
+    "model_context_window_exceeded": "length",  # Anthropic
     "content_filter": "content_filter",
+    "refusal": "content_filter",  # Anthropic
+    "safety": "content_filter",  # Gemini
+    "sensitive": "content_filter",  # GLM
 }
-BROKEN_OFF = frozenset({"abort", "error"})
-"""Finish reasons of vLLM, SGLang and MLC for a generation that did not come to its end."""
+"""In lower case. What is left out, on purpose: `abort` and `error` (vLLM, SGLang, MLC), `timeout`
+and `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `network_error` (GLM)."""
 
 
 class PromptTokensDetails(BaseModel):
@@ -82,12 +96,25 @@ class WireLogprobs(BaseModel):
     content: list[WireLogprob] | None = None
 
 
+class TextPart(BaseModel):
+    """A part of content that comes in parts; of any other kind, we have no use for the reply."""
+
+    text: str
+
+
 class Delta(BaseModel):
     """What a chunk adds. vLLM says `reasoning`, llama-server `reasoning_content`."""
 
-    content: str | None = None
+    said: str | list[TextPart] | None = Field(default=None, alias="content")
     reasoning: str | None = None
     reasoning_content: str | None = None
+
+    @property
+    def content(self) -> str | None:
+        """A piece of the answer."""
+        if isinstance(self.said, list):
+            return "".join(part.text for part in self.said)
+        return self.said
 
     @property
     def thought(self) -> str:
@@ -95,14 +122,22 @@ class Delta(BaseModel):
         return self.reasoning or self.reasoning_content or ""
 
 
+_NOTHING = Delta()
+
+
 class Choice(BaseModel):
     """The only choice, since one is asked for."""
 
-    delta: Delta = Delta()
+    added: Delta | None = Field(default=None, alias="delta")
     message: Delta | None = None
     """In place of the delta, where the reply is whole."""
     finish_reason: str | None = None
     logprobs: WireLogprobs | None = None
+
+    @property
+    def delta(self) -> Delta:
+        """What it adds, which may be nothing."""
+        return self.added or _NOTHING
 
 
 class Chunk(BaseModel):
@@ -113,11 +148,16 @@ class Chunk(BaseModel):
 
     model: str | None = None
     kind: str | None = Field(default=None, alias="object")
-    choices: list[Choice] = []
+    given: list[Choice] | None = Field(default=None, alias="choices")
     usage: WireUsage | None = None
     timings: LlamaTimings | None = None
     metrics: VllmMetrics | None = None
     error: object = None
+
+    @property
+    def choices(self) -> list[Choice]:
+        """One, or none."""
+        return self.given or []
 
     @property
     def is_error(self) -> bool:
@@ -125,20 +165,22 @@ class Chunk(BaseModel):
         return self.error is not None or self.kind == "error"
 
 
-def finish_reason(said: str) -> FinishReason:
-    """What a server's word for it means; servers have more words, all for a proper end."""
-    return _FINISH_REASONS.get(said, "stop")
+def finish_reason(said: str) -> FinishReason | None:
+    """What a server's word for it means; None for one that is not known to be of a proper end."""
+    return _FINISH_REASONS.get(said.lower())
 
 
 def token_logprobs(said: WireLogprobs | None) -> tuple[TokenLogprob, ...]:
     """The log probabilities of a chunk."""
+    if said is None:
+        return ()  # as in most replies, once for every token
     return tuple(
         TokenLogprob(
             token=one.token,
             logprob=one.logprob,
             top=tuple((other.token, other.logprob) for other in one.top_logprobs or ()),
         )
-        for one in (said.content or () if said else ())
+        for one in said.content or ()
     )
 
 
@@ -155,29 +197,3 @@ def usage_of(said: WireUsage | None, timings: LlamaTimings | None) -> Usage | No
         draft_tokens=timings.draft_n if timings else None,
         accepted_tokens=timings.draft_n_accepted if timings else None,
     )
-
-
-def server_timings(
-    *, usage: WireUsage | None, timings: LlamaTimings | None, metrics: VllmMetrics | None
-) -> ServerTimings | None:
-    """What the server says of the call's time, in whichever place it does."""
-    if timings is not None:
-        return ServerTimings(
-            prefill_ns=_ns(timings.prompt_ms, _NS_PER_MS),
-            decode_ns=_ns(timings.predicted_ms, _NS_PER_MS),
-        )
-    if metrics is not None:
-        return ServerTimings(
-            queue_ns=_ns(metrics.queue_time_ms, _NS_PER_MS),
-            decode_ns=_ns(metrics.generation_time_ms, _NS_PER_MS),
-        )
-    if usage is not None and usage.prompt_time is not None:
-        return ServerTimings(
-            prefill_ns=_ns(usage.prompt_time, _NS_PER_S),
-            decode_ns=_ns(usage.completion_time, _NS_PER_S),
-        )
-    return None
-
-
-def _ns(value: float | None, unit_ns: int) -> int | None:
-    return None if value is None else max(0, round(value * unit_ns))

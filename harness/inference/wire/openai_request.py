@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from harness.inference.message import Message
 from harness.inference.request import ChatRequest
+
+
+def wire_messages(messages: Iterable[Message]) -> list[dict[str, str]]:
+    """A conversation as JSON, in the shape that all chat protocols have for it."""
+    return [{"role": m.role, "content": m.content} for m in messages]
 
 
 def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> dict[str, object]:
@@ -12,7 +20,7 @@ def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> 
     """
     fields: dict[str, object] = {
         "model": model_id,
-        "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        "messages": wire_messages(request.messages),
         "max_tokens": request.max_output_tokens,
         "temperature": request.temperature,
     }

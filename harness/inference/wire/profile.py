@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import orjson
 
-from harness.inference.completion import StructuredMode
 from harness.inference.message import Message
+from harness.inference.metrics.server_metrics import Reading
 from harness.inference.request import JsonSchema
+from harness.inference.wire.reported_times import TimesPlace
 
 Fields = Mapping[str, object]
 """Part of a request's JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """Whether a server tells or does something, and what makes it."""
-
-    given: bool
-    """Whether it does as it is usually started."""
-    switch: str = ""
-    """The flag or setting that turns it on, if it is not on by itself; empty when there is none."""
-
-
-ALWAYS = Offer(given=True)
-NEVER = Offer(given=False)
+Switch = str | None
+"""What makes a server tell or do something: the flag or setting that turns it on, `ALWAYS` or
+`NEVER`."""
+ALWAYS: Final = ""
+NEVER: Final = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +41,10 @@ class LoadControl:
     """How a server is told to load and unload a model."""
 
     load: str
-    """Path of the request, with `{model}` for its name; below the server's root."""
+    """Path of the POST request, with `{model}` for its name; below the server's root."""
     unload: str
-    """Path of the request."""
-    needs: str = ""
+    """Likewise."""
+    needs: str
     """What the server must have been started with."""
 
 
@@ -65,39 +60,56 @@ class ContextReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """A server's counters."""
+
+    path: str
+    """Below its root."""
+    read: Callable[[bytes], tuple[Reading, ...]]
+    """What is read from the page. Raises ValueError for what is none of its kind."""
+    switch: Switch = ALWAYS
+    """What turns them on."""
+    pause_s: float = 0.0
+    """The least time between two looks at them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """One server's ways."""
 
     title: str
     """What people call it."""
-    schema: Callable[[JsonSchema], Fields] | None
+
+    schema: Callable[[JsonSchema], Fields] | None = None
     """The fields that carry a reply's schema; None when it has no place for one."""
-    structured: StructuredMode = "enforced"
-    """What its documentation says becomes of it; what does, a probe tells."""
+    enforces: Switch = ALWAYS
+    """What makes it hold replies to their schema, where it has a place for one."""
     refuses: frozenset[str] = frozenset()
     """Fields of ours that it answers with an error, or takes and does not mean."""
     counts_usage: bool = True
     """Whether a reply without its usage is not whole."""
-    cached_tokens: Offer = NEVER
-    """`usage.prompt_tokens_details.cached_tokens`."""
-    timings: Offer = NEVER
-    """How long the call waited, or its prompt took, in whatever place it says so."""
-    logprobs: Offer = ALWAYS
-    """Log probabilities of the reply's tokens."""
+    cached_tokens: Switch = NEVER
+    """What makes it tell how much of a prompt came out of its cache."""
+    times: TimesPlace | None = None
+    """Where it says how long the call waited, or its prompt took."""
+    timings: Switch = NEVER
+    """What makes it say so."""
+    logprobs: Switch = ALWAYS
+    """What makes it give log probabilities of the reply's tokens."""
     counting: TokenCounting | None = None
     """How it counts tokens."""
-    embeds: Offer = NEVER
-    """`/v1/embeddings`."""
+    embeds: Switch = NEVER
+    """What makes it embed."""
     embeds_one_by_one: bool = False
     """Whether it takes one text at a time."""
+    side_by_side: str = ""
+    """What says how many calls it answers side by side, where it can be set."""
     context: ContextReport | None = None
     """How long a context it serves."""
     load_control: LoadControl | None = None
     """How its models are loaded and unloaded."""
-    metrics: str | None = None
-    """Path of its counters, below its root; None when it has none that we read."""
-    metrics_switch: str = ""
-    """The flag that turns them on."""
+    metrics: Metrics | None = None
+    """Its counters; None when it has none that we read."""
     health: str | None = "/health"
     """Path that answers 200 when it is ready, below its root."""
 

@@ -1,23 +1,39 @@
-"""The servers that speak OpenAI's chat protocol: a row each.
+"""What sets servers apart: a row each, and nowhere else.
 
-To add one, write its row, its name in `endpoint.WireName`, and its dialect in the contract tests.
+To add one that speaks OpenAI's chat protocol takes three steps: its name in `endpoint.WireName`,
+its row here, and its dialect in the contract tests (`tests/inference/servers/openai_dialects.py`),
+whose trials it then has to pass. `tests/inference/test_profiles.py` misses whichever is left out,
+and holds every row against its dialect. Of a server that says what it has loaded,
+`identity.served_metadata` knows where.
+
 The sources of every entry are the servers' own code and documentation, by the versions named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from harness.inference.endpoint import WireName
+from harness.inference.endpoint import BackendName, WireName
 from harness.inference.message import Message
+from harness.inference.metrics.server_metrics import (
+    LLAMA_CPP,
+    SGLANG,
+    TENSORRT_LLM,
+    TGI,
+    VLLM,
+    ollama_readings,
+    prometheus_readings,
+)
+from harness.inference.wire.openai_request import wire_messages
 from harness.inference.wire.profile import (
     ALWAYS,
     NEVER,
     ContextReport,
     Fields,
     LoadControl,
-    Offer,
+    Metrics,
     Profile,
     TokenCounting,
     nested_schema,
@@ -26,14 +42,17 @@ from harness.inference.wire.profile import (
     schema_as_value,
     schema_beside_type,
 )
-
-
-def _as_wire(messages: tuple[Message, ...]) -> list[dict[str, str]]:
-    return [{"role": m.role, "content": m.content} for m in messages]
+from harness.inference.wire.reported_times import (
+    anywhere,
+    llama_timings,
+    tabby_usage,
+    tgi_headers,
+    vllm_metrics,
+)
 
 
 def _conversation(model_id: str, messages: tuple[Message, ...]) -> Fields:
-    return {"model": model_id, "messages": _as_wire(messages)}
+    return {"model": model_id, "messages": wire_messages(messages)}
 
 
 def _key(name: str) -> Any:  # noqa: ANN401 - a reader of JSON
@@ -44,17 +63,18 @@ _VLLM = Profile(
     # 0.32
     title="vLLM",
     schema=nested_schema,
-    cached_tokens=Offer(given=False, switch="--enable-prompt-tokens-details"),
-    timings=Offer(given=False, switch="--enable-per-request-metrics"),
+    cached_tokens="--enable-prompt-tokens-details",
+    times=vllm_metrics,
+    timings="--enable-per-request-metrics",
     counting=TokenCounting(path="/tokenize", body=_conversation, count=_key("count")),
-    embeds=Offer(given=False, switch="a model that embeds, or --convert embed"),
+    embeds="a model that embeds, or --convert embed",
     context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
     load_control=LoadControl(
         load="/wake_up",
         unload="/sleep?level=1",
         needs="--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment",
     ),
-    metrics="/metrics",
+    metrics=Metrics(path="/metrics", read=partial(prometheus_readings, table=VLLM)),
 )
 
 _ROWS: Mapping[WireName, Profile] = {
@@ -62,6 +82,7 @@ _ROWS: Mapping[WireName, Profile] = {
         title="any OpenAI-compatible server",
         schema=nested_schema,
         counts_usage=False,
+        times=anywhere,
         embeds=ALWAYS,
         health=None,
     ),
@@ -70,75 +91,93 @@ _ROWS: Mapping[WireName, Profile] = {
         title="llama-server",
         schema=nested_schema,
         cached_tokens=ALWAYS,
+        times=llama_timings,
         timings=ALWAYS,
         counting=TokenCounting(
             path="/v1/chat/completions/input_tokens",
             body=_conversation,
             count=_key("input_tokens"),
         ),
-        embeds=Offer(given=False, switch="--embeddings"),
+        embeds="--embeddings",
+        side_by_side="--parallel",
         context=ContextReport(path="/props", keys=("default_generation_settings", "n_ctx")),
         load_control=LoadControl(
             load="/models/load",
             unload="/models/unload",
             needs="router mode: start it without a model",
         ),
-        metrics="/metrics",
-        metrics_switch="--metrics",
+        metrics=Metrics(
+            path="/metrics",
+            read=partial(prometheus_readings, table=LLAMA_CPP),
+            switch="--metrics",
+            # llama.cpp looks whether the client of a call has gone once it has had nothing to tell
+            # anyone for a second. Asked more often, it would read the prompts of cancelled calls to
+            # their ends.
+            pause_s=1.1,
+        ),
     ),
     "vllm": _VLLM,
     "sglang": Profile(
         # 0.5.23. `/health` generates a token. `/tokenize` takes a text, not a conversation.
         title="SGLang",
         schema=nested_schema,
-        cached_tokens=Offer(given=False, switch="--enable-cache-report"),
-        embeds=Offer(given=False, switch="--is-embedding"),
+        cached_tokens="--enable-cache-report",
+        embeds="--is-embedding",
         context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
         load_control=LoadControl(
             load="/resume_memory_occupation",
             unload="/release_memory_occupation",
             needs="--enable-memory-saver",
         ),
-        metrics="/metrics",
-        metrics_switch="--enable-metrics",
+        metrics=Metrics(
+            path="/metrics",
+            read=partial(prometheus_readings, table=SGLANG),
+            switch="--enable-metrics",
+        ),
         health="/model_info",
     ),
     "tgi": Profile(
         # 3.3.7. Its timing headers come only with replies that are not streamed.
         title="Text Generation Inference",
         schema=schema_as_value,
-        timings=Offer(given=False, switch="stream = false"),
+        times=tgi_headers,
+        timings="stream = false",
         counting=TokenCounting(
             path="/chat_tokenize",
             body=_conversation,
             count=lambda reply: len(_dig(reply, "tokenize_response")),
         ),
         context=ContextReport(path="/info", keys=("max_total_tokens",)),
-        metrics="/metrics",
+        metrics=Metrics(path="/metrics", read=partial(prometheus_readings, table=TGI)),
     ),
     "tensorrt-llm": Profile(
-        # trtllm-serve 1.2. It refuses every field that it does not know, and enforces a schema only
-        # with `guided_decoding_backend` in its configuration: without, it takes no notice.
+        # trtllm-serve 1.2. It refuses every field that it does not know; of a schema that it does
+        # not enforce it takes no notice.
         title="TensorRT-LLM",
         schema=schema_beside_type,
+        enforces="guided_decoding_backend in its configuration",
         cached_tokens=ALWAYS,
         load_control=LoadControl(
             load="/resume_memory", unload="/release_memory", needs="--enable_sleep_mode"
         ),
-        metrics="/prometheus/metrics",
-        metrics_switch="return_perf_metrics: true and enable_iter_perf_stats: true",
+        metrics=Metrics(
+            path="/prometheus/metrics",
+            read=partial(prometheus_readings, table=TENSORRT_LLM),
+            switch="return_perf_metrics: true and enable_iter_perf_stats: true",
+        ),
     ),
     "tabbyapi": Profile(
         # e632af41 (2026-08). Replies that are not streamed come without usage.
         title="TabbyAPI (ExLlama)",
         schema=raw_schema,
+        times=tabby_usage,
         timings=ALWAYS,
         counting=TokenCounting(
             path="/v1/token/encode",
-            body=lambda _model_id, messages: {"text": _as_wire(messages)},
+            body=lambda _model_id, messages: {"text": wire_messages(messages)},
             count=_key("length"),
         ),
-        embeds=Offer(given=False, switch="embedding_model_name"),
+        embeds="embedding_model_name",
         context=ContextReport(path="/v1/model", keys=("parameters", "max_seq_len")),
         load_control=LoadControl(
             load="/v1/model/load", unload="/v1/model/unload", needs="the admin key"
@@ -148,19 +187,16 @@ _ROWS: Mapping[WireName, Profile] = {
         # 79d603f0 (2026-07)
         title="MLC LLM",
         schema=schema_as_text,
-        embeds=Offer(given=False, switch="--embedding-model"),
-        metrics=None,
+        embeds="--embedding-model",
         health=None,
     ),
     "triton-openai": Profile(
         # 2.73. Log probabilities and embeddings with its vLLM backend only; every reply ends with
         # "stop", one that the token limit cut included.
         title="Triton's OpenAI front end",
-        schema=None,
-        structured="ignored",
         counts_usage=False,
-        logprobs=Offer(given=False, switch="the vLLM backend"),
-        embeds=Offer(given=False, switch="the vLLM backend"),
+        logprobs="the vLLM backend",
+        embeds="the vLLM backend",
         embeds_one_by_one=True,
         load_control=LoadControl(
             load="/v1/models/{model}/load",
@@ -179,12 +215,53 @@ _ROWS: Mapping[WireName, Profile] = {
         health=None,
     ),
     # Both start a container for the first call: a worker that runs vLLM, unless it was changed.
-    "runpod": Profile(title="RunPod", schema=nested_schema, health=None),
-    "modal": Profile(title="Modal", schema=nested_schema, counts_usage=False, health=None),
+    "runpod": Profile(
+        title="RunPod",
+        schema=nested_schema,
+        times=vllm_metrics,
+        timings="--enable-per-request-metrics",
+        health=None,
+    ),
+    "modal": Profile(
+        title="Modal",
+        schema=nested_schema,
+        counts_usage=False,
+        times=vllm_metrics,
+        timings="--enable-per-request-metrics",
+        health=None,
+    ),
 }
 
-PROFILES: Mapping[str, Profile] = dict(_ROWS.items())
-"""By `Endpoint.backend`."""
+_OTHERS: Mapping[BackendName, Profile] = {
+    # What is not said here, their own wires know.
+    "ollama": Profile(
+        title="Ollama",
+        cached_tokens="an Ollama newer than 0.33.2",
+        timings=ALWAYS,
+        embeds=ALWAYS,
+        side_by_side="OLLAMA_NUM_PARALLEL in its environment",
+        metrics=Metrics(path="/api/ps", read=ollama_readings),
+        health="/",
+    ),
+    "triton": Profile(
+        title="Triton",
+        load_control=LoadControl(
+            load="/v2/repository/models/{model}/load",
+            unload="/v2/repository/models/{model}/unload",
+            needs="--model-control-mode=explicit",
+        ),
+        health="/v2/health/ready",
+    ),
+    "embedded": Profile(
+        title="llama.cpp in this process",
+        cached_tokens=ALWAYS,
+        timings=ALWAYS,
+        side_by_side="slots",
+    ),
+}
+
+PROFILES: Mapping[str, Profile] = dict([*_ROWS.items(), *_OTHERS.items()])
+"""By `Endpoint.backend`, of all but those that this package has nothing to say about."""
 
 
 def _dig(reply: Any, name: str) -> Any:  # noqa: ANN401 - JSON

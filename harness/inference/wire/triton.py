@@ -17,7 +17,7 @@ from urllib.parse import quote
 import orjson
 from pydantic import BaseModel, Json, ValidationError
 
-from harness.errors import NotOffered, StreamCut
+from harness.errors import NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings, FinishReason, TokenLogprob, Usage
 from harness.inference.endpoint import Endpoint
 from harness.inference.refused_fields import RefusedFields
@@ -25,14 +25,11 @@ from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.wire.connection import Connection
 from harness.inference.wire.deadlines import Deadlines
-from harness.inference.wire.errors import error_from_reply
+from harness.inference.wire.exchange import Exchange
 from harness.inference.wire.openai_reply import finish_reason
 from harness.inference.wire.prompt_templates import TURN_FORMATS, prompt_text
 from harness.inference.wire.sse import event_data
 from harness.trace import Clock, monotonic
-
-_UNFINISHED = {"None", "abort", "error"}
-"""Finish reasons, as vLLM's backend spells them, of what is no whole reply."""
 
 
 class TritonWire:
@@ -69,20 +66,19 @@ class TritonWire:
             "text_input": prompt_text(self._turns, request.messages),
             "parameters": _parameters(sampling, stream=self._endpoint.stream),
         }
-        async with Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines:
+        async with (
+            Exchange(self._connection) as exchange,
+            Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines,
+        ):
             progress = ReplyInProgress(request, clock=self._clock, arrived=deadlines.token_arrived)
-            reply = _Reply(request, progress, endpoint=self._endpoint)
-            async with self._connection.post(self._url, fields) as response:
-                if response.status_code != 200:
-                    # If generation began and failed, a stream's only event is the error.
-                    body = (await response.aread()).removeprefix(b"data:")
-                    raise self._connection.refusal(response.status_code, body, response.headers)
-                if self._endpoint.stream:
-                    async for data in event_data(response.aiter_bytes()):
-                        reply.add(data)
-                else:
-                    reply.add_whole(await response.aread())
-            return reply.completion(dropped)
+            reply = _Reply(request, progress, endpoint=self._endpoint, connection=self._connection)
+            response = await exchange.post(self._url, fields)
+            if self._endpoint.stream:
+                async for data in event_data(response.chunks()):
+                    reply.add(data)
+            else:
+                reply.add_whole(await response.read())
+            return reply.completion(dropped, attempts=exchange.requests)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """Not offered; see `Backend.embed`."""
@@ -150,11 +146,17 @@ class _Reply:
     """What the outputs of one reply say beside its text."""
 
     def __init__(
-        self, request: ChatRequest, progress: ReplyInProgress, *, endpoint: Endpoint
+        self,
+        request: ChatRequest,
+        progress: ReplyInProgress,
+        *,
+        endpoint: Endpoint,
+        connection: Connection,
     ) -> None:
         self._request = request
         self._progress = progress
         self._endpoint = endpoint
+        self._connection = connection
         self._last: _Output | None = None
         self._output_tokens: int | None = None
 
@@ -169,36 +171,37 @@ class _Reply:
         self._progress.add(logprobs=logprobs)
         self._progress.add_whole(text)
 
-    def completion(self, dropped: tuple[str, ...]) -> Completion:
+    def completion(self, dropped: tuple[str, ...], *, attempts: int) -> Completion:
         """The completion, now that HTTP says that there is no more."""
         if self._last is None:
-            raise self._cut("it ended before it began")
+            raise self._connection.cut("it ended before it began")
         said = self._last.finish_reason
-        if said in _UNFINISHED:
-            raise self._cut(f"the server ended it unfinished, with the finish reason '{said}'")
+        ended = self._reached_limit() if said is None else finish_reason(said)
+        if ended is None:
+            raise self._connection.cut(
+                f"the server ended it unfinished, with the finish reason '{said}'"
+            )
         return self._progress.completion(
-            finish_reason=self._reached_limit() if said is None else finish_reason(said),
+            finish_reason=ended,
             usage=self._usage(),
             model_id=self._last.model_name or self._endpoint.model_id,
             dropped=dropped,
+            attempts=attempts,
         )
 
     def _read(self, data: bytes) -> tuple[str, tuple[TokenLogprob, ...]]:
         try:
             output = _Output.model_validate_json(data)
         except ValidationError as error:
-            raise self._cut(f"it holds what is not a part of it: {data[:200]!r}") from error
+            raise self._connection.misread(data, error) from error
         if output.error is not None:
             # The status was that of the first output, when all was well.
-            raise error_from_reply(
-                200,
-                data,
-                headers={},
-                endpoint=self._endpoint.tag,
-                model_id=self._endpoint.model_id,
-            )
+            raise self._connection.refusal(data)
         if output.text_output is None:
-            raise self._cut(f"it holds what is not a part of it: {data[:200]!r}")
+            raise ServerError(
+                f"the reply holds what is not a part of one: {data[:200]!r}",
+                endpoint=self._endpoint.tag,
+            )
         self._last = output
         if output.num_output_tokens is not None:
             self._output_tokens = (self._output_tokens or 0) + output.num_output_tokens
@@ -218,9 +221,6 @@ class _Reply:
         return Usage(
             input_tokens=input_tokens, output_tokens=self._output_tokens, cached_tokens=None
         )
-
-    def _cut(self, how: str) -> StreamCut:
-        return StreamCut(f"the reply was cut off: {how}", endpoint=self._endpoint.tag)
 
 
 def _not_offered(what: str, *, endpoint: str) -> NotOffered:
