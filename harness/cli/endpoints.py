@@ -87,7 +87,7 @@ def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:
         if one.error is not None:
             said = Text.assemble((one.tag, "bold red"), f": {one.error}")
             console.print(said, soft_wrap=True)
-        for line in one.advice:
+        for line in (*one.advice, *filter(None, [one.unload])):
             console.print(Text.assemble((one.tag, "bold"), f": {line}"), soft_wrap=True)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from harness.errors import CallTimeout
 from harness.inference import Endpoint
-from harness.inference.wire.deadlines import Deadlines, timed_out
+from harness.inference.deadlines import Deadlines, timed_out
 
 SOON_S = 0.02
 LONG_S = 30.0

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend
+from harness.inference.deadlines import timed_out
 from harness.inference.endpoint import Endpoint
 from harness.inference.request import Deadline
-from harness.inference.wire.deadlines import timed_out
 
 
 class Timed(Wrapper):

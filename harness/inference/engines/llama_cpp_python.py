@@ -20,13 +20,13 @@ from typing import Any
 
 from harness.errors import NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings, Phase
+from harness.inference.deadlines import Deadlines
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.llama_cpp_engine import LlamaCppEngine, Piece
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, Request
 from harness.inference.to_its_end import to_its_end
-from harness.inference.wire.deadlines import Deadlines
 from harness.inference.wire.openai_request import wire_fields
 from harness.trace import Clock, monotonic
 

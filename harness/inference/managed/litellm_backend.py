@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from harness.errors import NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings
+from harness.inference.deadlines import Deadlines
 from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.managed.litellm_errors import error_from_litellm, not_embedded
 from harness.inference.managed.litellm_library import HttpCall, http_call, import_litellm
@@ -21,7 +22,6 @@ from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.vectors import as_vectors
 from harness.inference.wire.connection import bearer
-from harness.inference.wire.deadlines import Deadlines
 from harness.inference.wire.openai_reply import WireUsage
 from harness.inference.wire.openai_request import wire_fields
 from harness.inference.wire.profile import nested_schema

@@ -12,8 +12,8 @@ import httpx
 import orjson
 
 from harness.errors import EndpointUnreachable, InferenceError, ServerError, StreamCut
+from harness.inference.deadlines import timed_out
 from harness.inference.wire.connection import Connection, read_to_end
-from harness.inference.wire.deadlines import timed_out
 
 _BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 _GONE = "disconnected without sending a response"

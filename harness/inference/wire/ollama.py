@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from harness.errors import NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings
+from harness.inference.deadlines import Deadlines
 from harness.inference.endpoint import Endpoint
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.vectors import as_vectors
 from harness.inference.wire.connection import Connection
-from harness.inference.wire.deadlines import Deadlines
 from harness.inference.wire.exchange import Exchange
 from harness.inference.wire.ndjson import json_lines
 from harness.inference.wire.ollama_reply import OllamaEmbeddings, OllamaLine

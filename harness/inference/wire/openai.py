@@ -16,13 +16,13 @@ from pydantic import BaseModel, ValidationError
 
 from harness.errors import NotOffered, ServerError, StreamCut
 from harness.inference.completion import Completion, Embeddings
+from harness.inference.deadlines import Deadlines
 from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.vectors import as_vectors
 from harness.inference.wire.connection import Connection
-from harness.inference.wire.deadlines import Deadlines
 from harness.inference.wire.exchange import Exchange, ServerReply
 from harness.inference.wire.openai_reply import (
     Chunk,

@@ -19,12 +19,12 @@ from pydantic import BaseModel, Json, ValidationError
 
 from harness.errors import NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings, FinishReason, TokenLogprob, Usage
+from harness.inference.deadlines import Deadlines
 from harness.inference.endpoint import Endpoint
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.wire.connection import Connection
-from harness.inference.wire.deadlines import Deadlines
 from harness.inference.wire.exchange import Exchange
 from harness.inference.wire.openai_reply import finish_reason
 from harness.inference.wire.prompt_templates import TURN_FORMATS, prompt_text
