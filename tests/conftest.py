@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from demo import DemoRun, run_demo
+
+
+def pytest_configure() -> None:
+    """Lets the processes that tests start be interrupted.
+
+    Whoever runs the tests in the background may have Ctrl-C ignored, and what is ignored stays
+    ignored in every process below.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
