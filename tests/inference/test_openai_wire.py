@@ -1,7 +1,7 @@
 import asyncio
 import socket
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import httpx
@@ -680,6 +680,22 @@ def test_vectors_that_do_not_go_together_are_an_error(vectors):
                 await wire.embed(EmbedRequest(model="judge", texts=("a", "b")))
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("listens", "sent"), [(True, 1), (False, 2)])
+def test_a_field_refused_in_mid_reply_is_left_out_only_where_nobody_has_heard_a_part(listens, sent):
+    refusal = {"error": {"code": 400, "message": "'temperature' is not supported", "type": "x"}}
+    broken = Reply(steps=(*TOKENS, event(refusal)))
+    heard = []
+
+    async def main():
+        async with wire_to(broken, WHOLE) as (wire, server):
+            with suppress(ServerError):
+                await wire.chat(replace(REQUEST, on_text=heard.append if listens else None))
+            return len(server.requests)
+
+    assert asyncio.run(main()) == sent
+    assert "".join(heard) == ("Hello" if listens else "")
 
 
 def test_a_server_that_is_not_known_to_count_need_not():

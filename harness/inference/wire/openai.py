@@ -15,6 +15,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from harness.errors import NotOffered, ServerError, StreamCut
+from harness.inference.around.listener import Listener
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.deadlines import Deadlines
 from harness.inference.endpoint import Endpoint, SamplingField
@@ -82,6 +83,7 @@ class OpenAIWire:
         wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
         if request.reply_schema is not None and self._profile.schema:
             wanted |= self._profile.schema(request.reply_schema)
+        listener = Listener(request)
         async with (
             Exchange(self._connection) as exchange,
             Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines,
@@ -89,9 +91,9 @@ class OpenAIWire:
             while True:
                 fields, dropped = self._refused.without(wanted)
                 try:
-                    completion = await self._chat(request, fields, deadlines, exchange)
+                    completion = await self._chat(listener.request, fields, deadlines, exchange)
                 except ServerError as error:
-                    if not self._refused.learn(error, fields):
+                    if listener.told or not self._refused.learn(error, fields):
                         raise
                 else:
                     return replace(completion, dropped=dropped, attempts=exchange.requests)
