@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from harness.errors import InvalidInput
 from harness.inference.message import Message
-from harness.trace import Clock
+from harness.inference.time_limits import Deadline
 
 JsonSchema = Mapping[str, object]
 
@@ -16,37 +15,6 @@ _MOST_LOGPROBS = 20
 """As every server that has them allows."""
 _MOST_PENALTY = 2
 """The same."""
-
-
-class Deadline:
-    """When a call must be over. Its time begins to run when it is first sent.
-
-    Args:
-        seconds: What it has.
-        clock: In nanoseconds.
-        outer: Of what it is a part of, and ends with.
-    """
-
-    def __init__(self, seconds: float, *, clock: Clock, outer: Deadline | None = None) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._outer = outer
-        self._began_ns: int | None = None
-
-    def begin(self) -> None:
-        """Something is sent now; only the first time counts."""
-        if self._outer is not None:
-            self._outer.begin()
-        if self._began_ns is None:
-            self._began_ns = self._clock()
-
-    @property
-    def left_s(self) -> float:
-        """What is left, in seconds; less than 0 when it is over."""
-        outer_s = math.inf if self._outer is None else self._outer.left_s
-        if self._began_ns is None:
-            return min(outer_s, self._seconds)
-        return min(outer_s, self._seconds - (self._clock() - self._began_ns) / 1e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,6 +216,12 @@ def test_a_field_that_a_model_refuses_is_left_out_from_then_on_and_named():
     assert ["temperature" in asked.body for asked in server.asked] == [True, False, False]
 
 
+def test_the_call_that_finds_a_refusal_out_is_two_requests_and_says_so():
+    completion, server = ask(ANTHROPIC, like={"refuses": ("temperature",)})
+
+    assert completion.attempts == len(server.asked) == 2
+
+
 def test_a_field_that_litellm_refuses_for_a_provider_is_never_sent_and_named():
     request = replace(REQUEST, frequency_penalty=0.5, seed=7)
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend
-from harness.inference.deadlines import timed_out
 from harness.inference.endpoint import Endpoint
-from harness.inference.request import Deadline
+from harness.inference.time_limits import Deadline, timed_out
 
 
 class Timed(Wrapper):

@@ -20,12 +20,12 @@ from typing import Any
 
 from harness.errors import NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings, Phase
-from harness.inference.deadlines import Deadlines
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.llama_cpp_engine import LlamaCppEngine, Piece
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, Request
+from harness.inference.time_limits import TimeLimits
 from harness.inference.to_its_end import to_its_end
 from harness.inference.wire.openai_request import wire_fields
 from harness.trace import Clock, monotonic
@@ -83,8 +83,8 @@ class LlamaCppPython:
         _, dropped = self._refused.without(wire_fields(request, self._endpoint.model_id))
         asked = replace(request, **{name: _LEFT_OUT[name] for name in _LEFT_OUT if name in dropped})
         asked_ns = self._clock()
-        async with self._in_turn(request) as (engine, deadlines):
-            progress = ReplyInProgress(asked, clock=self._clock, arrived=deadlines.token_arrived)
+        async with self._in_turn(request) as (engine, limits):
+            progress = ReplyInProgress(asked, clock=self._clock, arrived=limits.token_arrived)
             steps = engine.reply(asked)
             while isinstance(step := await engine.compute(partial(next, steps)), Piece):
                 progress.add(step.text, logprobs=step.logprobs)
@@ -132,13 +132,13 @@ class LlamaCppPython:
         await self.unload()
 
     @asynccontextmanager
-    async def _in_turn(self, request: Request) -> AsyncIterator[tuple[LlamaCppEngine, Deadlines]]:
-        async with Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines, self._turn:
+    async def _in_turn(self, request: Request) -> AsyncIterator[tuple[LlamaCppEngine, TimeLimits]]:
+        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits, self._turn:
             if self._engine is None:
                 raise ServerError(
                     "the model is not loaded; load it first", endpoint=self._endpoint.tag
                 )
-            yield self._engine, deadlines
+            yield self._engine, limits
 
     def _start(self) -> None:
         self._engine = LlamaCppEngine(self._endpoint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any, get_args
 
 import httpx
@@ -12,7 +13,6 @@ from pydantic import BaseModel, ValidationError
 
 from harness.errors import NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings
-from harness.inference.deadlines import Deadlines
 from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.managed.litellm_errors import error_from_litellm, not_embedded
 from harness.inference.managed.litellm_library import HttpCall, http_call, import_litellm
@@ -20,6 +20,7 @@ from harness.inference.managed.litellm_reply import LiteLLMReply
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.time_limits import TimeLimits
 from harness.inference.vectors import as_vectors
 from harness.inference.wire.connection import bearer
 from harness.inference.wire.openai_reply import WireUsage
@@ -63,20 +64,23 @@ class LiteLLMBackend:
         wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
         if request.reply_schema is not None:
             wanted |= nested_schema(request.reply_schema)
-        async with Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines:
+        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits:
+            attempt = 1
             while True:
                 fields, dropped = self._refused.without(wanted)
                 try:
-                    return await self._chat(request, fields, dropped, deadlines)
+                    completion = await self._chat(request, fields, dropped, limits)
+                    return replace(completion, attempts=attempt)
                 except ServerError as error:
                     if not self._refused.learn(error, fields):
                         raise
+                    attempt += 1
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
         await self._import()
         fields = {"model": self._endpoint.model_id, "input": list(request.texts)}
-        async with Deadlines(self._endpoint, timeout_s=request.timeout_s), self._http_call():
+        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s), self._http_call():
             try:
                 said = await self._litellm.aembedding(**fields, **self._means())
             except self._litellm.openai.OpenAIError as error:
@@ -113,9 +117,9 @@ class LiteLLMBackend:
         request: ChatRequest,
         fields: Mapping[str, object],
         dropped: tuple[str, ...],
-        deadlines: Deadlines,
+        limits: TimeLimits,
     ) -> Completion:
-        progress = ReplyInProgress(request, clock=self._clock, arrived=deadlines.token_arrived)
+        progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
         reply = LiteLLMReply(progress, endpoint=self._endpoint)
         try:
             async with self._http_call() as call:

@@ -20,9 +20,8 @@ from litellm.caching.llm_caching_handler import LLMClientCache
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
 from harness.inference.managed.litellm_library import HTTP_CALL, HttpCall
-from harness.inference.wire.connection import read_to_end
+from harness.inference.wire.connection import KEEPALIVE_S, read_to_end
 
-_KEEPALIVE_S = 3.0
 _DONE = b"[DONE]"
 _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
 """In UTF-8, and as JSON escapes them. All others it has to escape anyway."""
@@ -77,7 +76,7 @@ class CarefulClient(httpx.AsyncClient):
     def _of_this_loop(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
-            limits = httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_S)
+            limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
             self._by_loop[loop] = httpx.AsyncClient(limits=limits, follow_redirects=True)
         return self._by_loop[loop]
 

@@ -17,8 +17,8 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference.deadlines import timed_out
 from harness.inference.endpoint import Endpoint
+from harness.inference.time_limits import timed_out
 from harness.inference.wire.errors import context_overflow, error_from_reply
 
 _NO_KEY = re.compile(r"missing (?:credentials|.{0,30}api key)", re.IGNORECASE)

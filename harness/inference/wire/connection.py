@@ -13,7 +13,8 @@ from harness.errors import ConfigurationInvalid, InferenceError, ServerError, St
 from harness.inference.endpoint import Endpoint
 from harness.inference.wire.errors import error_from_reply
 
-_KEEPALIVE_S = 3.0
+KEEPALIVE_S = 3.0
+"""llama-server and vLLM drop a connection after 5 s idle: let it go before they do."""
 _END_TIMEOUT_S = 0.05
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
@@ -32,8 +33,7 @@ def http_client(
     return httpx.AsyncClient(
         headers={"authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=timeout,
-        # llama-server and vLLM drop a connection after 5 s idle: let it go before they do.
-        limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_S),
+        limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S),
         # Loading certificates takes 20 ms that plain HTTP does not need; a proxy from the
         # environment must not stand between us and this machine.
         verify=base.scheme == "https",

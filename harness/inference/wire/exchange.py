@@ -12,7 +12,7 @@ import httpx
 import orjson
 
 from harness.errors import EndpointUnreachable, InferenceError, ServerError, StreamCut
-from harness.inference.deadlines import timed_out
+from harness.inference.time_limits import timed_out
 from harness.inference.wire.connection import Connection, read_to_end
 
 _BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)

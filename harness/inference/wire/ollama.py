@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from harness.errors import NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings
-from harness.inference.deadlines import Deadlines
 from harness.inference.endpoint import Endpoint
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.time_limits import TimeLimits
 from harness.inference.vectors import as_vectors
 from harness.inference.wire.connection import Connection
 from harness.inference.wire.exchange import Exchange
@@ -61,13 +61,13 @@ class OllamaWire:
         wanted = sampling_fields(request)
         async with (
             Exchange(self._connection) as exchange,
-            Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines,
+            TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
         ):
             while True:
                 sampling, dropped = self._refused.without(wanted)
                 fields = chat_fields(request, self._endpoint, sampling)
                 try:
-                    completion = await self._chat(request, fields, deadlines, exchange)
+                    completion = await self._chat(request, fields, limits, exchange)
                 except ServerError as error:
                     if not self._refused.learn(error, sampling):
                         raise
@@ -84,7 +84,7 @@ class OllamaWire:
         if options := context_option(self._endpoint):
             fields["options"] = options
         fields |= keep_alive_field(self._endpoint)
-        async with Deadlines(self._endpoint, timeout_s=request.timeout_s):
+        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
             body = await self._ask_to_embed(fields)
         try:
             reply = OllamaEmbeddings.model_validate_json(body)
@@ -115,10 +115,10 @@ class OllamaWire:
         self,
         request: ChatRequest,
         fields: Mapping[str, object],
-        deadlines: Deadlines,
+        limits: TimeLimits,
         exchange: Exchange,
     ) -> Completion:
-        progress = ReplyInProgress(request, clock=self._clock, arrived=deadlines.token_arrived)
+        progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
         response = await exchange.post(f"{self._root}/api/chat", fields)
         lines = json_lines(response.chunks())
         began = False

@@ -17,11 +17,11 @@ from pydantic import BaseModel, ValidationError
 from harness.errors import NotOffered, ServerError, StreamCut
 from harness.inference.around.listener import Listener
 from harness.inference.completion import Completion, Embeddings
-from harness.inference.deadlines import Deadlines
 from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.time_limits import TimeLimits
 from harness.inference.vectors import as_vectors
 from harness.inference.wire.connection import Connection
 from harness.inference.wire.exchange import Exchange, ServerReply
@@ -86,12 +86,12 @@ class OpenAIWire:
         listener = Listener(request)
         async with (
             Exchange(self._connection) as exchange,
-            Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines,
+            TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
         ):
             while True:
                 fields, dropped = self._refused.without(wanted)
                 try:
-                    completion = await self._chat(listener.request, fields, deadlines, exchange)
+                    completion = await self._chat(listener.request, fields, limits, exchange)
                 except ServerError as error:
                     if listener.told or not self._refused.learn(error, fields):
                         raise
@@ -100,7 +100,7 @@ class OpenAIWire:
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
-        async with Deadlines(self._endpoint, timeout_s=request.timeout_s):
+        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
             if self._profile.embeds_one_by_one:
                 replies = [await self._embed((text,)) for text in request.texts]
             else:
@@ -121,7 +121,7 @@ class OpenAIWire:
                 f"{self._profile.title} does not count tokens", endpoint=self._endpoint.tag
             )
         fields = counting.body(self._endpoint.model_id, request.messages)
-        async with Deadlines(self._endpoint, timeout_s=request.timeout_s):
+        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
             body = await self._ask(self._root + counting.path, fields, what="count tokens")
         try:
             return counting.count(orjson.loads(body))
@@ -136,10 +136,10 @@ class OpenAIWire:
         self,
         request: ChatRequest,
         fields: Mapping[str, object],
-        deadlines: Deadlines,
+        limits: TimeLimits,
         exchange: Exchange,
     ) -> Completion:
-        progress = ReplyInProgress(request, clock=self._clock, arrived=deadlines.token_arrived)
+        progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
         response = await exchange.post(f"{self._url}/chat/completions", fields)
         reply = _Reply(progress, response, endpoint=self._endpoint, connection=self._connection)
         if response.is_json:

@@ -19,11 +19,11 @@ from pydantic import BaseModel, Json, ValidationError
 
 from harness.errors import NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings, FinishReason, TokenLogprob, Usage
-from harness.inference.deadlines import Deadlines
 from harness.inference.endpoint import Endpoint
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.time_limits import TimeLimits
 from harness.inference.wire.connection import Connection
 from harness.inference.wire.exchange import Exchange
 from harness.inference.wire.openai_reply import finish_reason
@@ -68,9 +68,9 @@ class TritonWire:
         }
         async with (
             Exchange(self._connection) as exchange,
-            Deadlines(self._endpoint, timeout_s=request.timeout_s) as deadlines,
+            TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
         ):
-            progress = ReplyInProgress(request, clock=self._clock, arrived=deadlines.token_arrived)
+            progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
             reply = _Reply(request, progress, endpoint=self._endpoint, connection=self._connection)
             response = await exchange.post(self._url, fields)
             if self._endpoint.stream:

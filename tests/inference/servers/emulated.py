@@ -11,6 +11,7 @@ import asyncio
 import json
 import socket
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -124,7 +125,7 @@ class Answer:
 
 
 @dataclass
-class Emulated:
+class Emulated(ABC):
     """A server; an `async with` block is its lifetime.
 
     Subclasses say in `respond` what is answered.
@@ -153,9 +154,9 @@ class Emulated:
         await asyncio.gather(*self._handlers, return_exceptions=True)
         await self._server.wait_closed()
 
+    @abstractmethod
     async def respond(self, asked: Asked, answer: Answer) -> None:
         """Answers one request."""
-        raise NotImplementedError
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -1,13 +1,15 @@
-"""The time limits of one call, each of which names itself when it is over."""
+"""The time that a call may take: its deadline, and the limits of each of its requests."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from types import TracebackType
 from typing import Self
 
 from harness.errors import CallTimeout, TimeLimit
 from harness.inference.endpoint import Endpoint
+from harness.trace import Clock
 
 _MEANINGS: dict[TimeLimit, str] = {
     "connect_timeout_s": "no connection",
@@ -17,8 +19,39 @@ _MEANINGS: dict[TimeLimit, str] = {
 }
 
 
-class Deadlines:
-    """The block in which a call has to come to its end.
+class Deadline:
+    """When a call must be over. Its time begins to run when it is first sent.
+
+    Args:
+        seconds: What it has.
+        clock: In nanoseconds.
+        outer: Of what it is a part of, and ends with.
+    """
+
+    def __init__(self, seconds: float, *, clock: Clock, outer: Deadline | None = None) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._outer = outer
+        self._began_ns: int | None = None
+
+    def begin(self) -> None:
+        """Something is sent now; only the first time counts."""
+        if self._outer is not None:
+            self._outer.begin()
+        if self._began_ns is None:
+            self._began_ns = self._clock()
+
+    @property
+    def left_s(self) -> float:
+        """What is left, in seconds; less than 0 when it is over."""
+        outer_s = math.inf if self._outer is None else self._outer.left_s
+        if self._began_ns is None:
+            return min(outer_s, self._seconds)
+        return min(outer_s, self._seconds - (self._clock() - self._began_ns) / 1e9)
+
+
+class TimeLimits:
+    """The block in which one request has to come to its end.
 
     At its start the first token is awaited, if it is to have a time of its own; from the first
     `token_arrived` on, the next one.

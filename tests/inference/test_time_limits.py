@@ -4,7 +4,7 @@ import pytest
 
 from harness.errors import CallTimeout
 from harness.inference import Endpoint
-from harness.inference.deadlines import Deadlines, timed_out
+from harness.inference.time_limits import TimeLimits, timed_out
 
 SOON_S = 0.02
 LONG_S = 30.0
@@ -16,10 +16,10 @@ def endpoint(**limits):
 
 async def run(limits, steps, *, timeout_s=None):
     """Waits some seconds before each piece of a reply, and for ever at its end."""
-    async with Deadlines(endpoint(**limits), timeout_s=timeout_s) as deadlines:
+    async with TimeLimits(endpoint(**limits), timeout_s=timeout_s) as time_limits:
         for wait_s in steps:
             await asyncio.sleep(wait_s)
-            deadlines.token_arrived()
+            time_limits.token_arrived()
         await asyncio.Event().wait()
 
 
@@ -55,10 +55,10 @@ def test_a_call_cannot_have_more_time_than_its_endpoint():
 def test_pieces_in_time_are_left_in_peace():
     async def main():
         limits = endpoint(first_token_timeout_s=0.2, between_tokens_timeout_s=0.2)
-        async with Deadlines(limits) as deadlines:
+        async with TimeLimits(limits) as time_limits:
             for _ in range(20):
                 await asyncio.sleep(0.02)
-                deadlines.token_arrived()
+                time_limits.token_arrived()
 
     asyncio.run(main())
 
