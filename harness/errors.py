@@ -23,6 +23,8 @@
     ├── ModelFileInvalid        a GGUF that is missing, cut or not a GGUF
     ├── DoesNotFit              a model larger than the budget
     ├── EvaluationFailed        no verdict could be reached
+    │   └── EvaluatorAbstained   the evaluator answered, and no score could be read
+    ├── LimitReached            a loop's tokens, cost or time do not allow the call
     ├── NodeFailed              a pipeline's node raised
     ├── JournalInvalid          a run's journal that cannot be read
     ├── ExportFailed            a collector that did not take a run's spans
@@ -35,7 +37,8 @@ mend it. A draft that was not accepted is a result, not an error.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -66,8 +69,39 @@ class ConfigurationInvalid(InvalidInput):
     """`harness.toml`, an environment variable or a command-line value does not parse."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One mistake in a file."""
+
+    path: Path | None
+    """The file."""
+    line: int | None
+    """Its line there, counted from 1, if known."""
+    message: str
+    """What is wrong, and what would mend it."""
+
+    def __str__(self) -> str:
+        return str(InvalidInput(self.message, path=self.path, line=self.line))
+
+
 class RubricInvalid(InvalidInput):
-    """A rubric file is missing or breaks a rule of its format."""
+    """A rubric file is missing or breaks a rule of its format.
+
+    Attributes:
+        problems: All that is wrong, in the order of the lines; the message is the first one's.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: Path | None = None,
+        line: int | None = None,
+        others: Sequence[Problem] = (),
+    ) -> None:
+        more = f" (and {len(others)} more: harness rubric check {path})" if others else ""
+        super().__init__(message + more, path=path, line=line)
+        self.problems = (Problem(path=path, line=line, message=message), *others)
 
 
 class PipelineInvalid(InvalidInput):
@@ -239,6 +273,30 @@ class DoesNotFit(HarnessError):
 
 class EvaluationFailed(HarnessError):
     """No valid verdict could be reached; this is never a score of zero."""
+
+
+class EvaluatorAbstained(EvaluationFailed):
+    """The evaluator answered, and no score could be read from what it said.
+
+    Attributes:
+        abstentions: How many judgements were asked for in vain.
+    """
+
+    def __init__(self, message: str, *, abstentions: int = 1) -> None:
+        super().__init__(message)
+        self.abstentions = abstentions
+
+
+class LimitReached(HarnessError):
+    """A call was not sent, or not waited for, since a loop's limits leave no room for it.
+
+    Attributes:
+        limit: Which of them.
+    """
+
+    def __init__(self, message: str, *, limit: Literal["tokens", "cost", "time"]) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class NodeFailed(HarnessError):

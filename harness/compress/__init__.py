@@ -1,20 +1,29 @@
 """The surgical compressor: Markdown sections, shortening by leaving out, putting sections back.
 
 Deterministic and pure: no model, no file, no clock. Nothing here paraphrases; what is kept is kept
-character for character.
+character for character. The one exception is `condense_by`, where a summariser is passed in.
 """
 
-from harness.compress.condense import Condensed, condense
+from harness.compress.condense import Condensed, condense, condense_around
+from harness.compress.edits import AddedSection, Edits, apply_edits, edits_in
 from harness.compress.passages import Excerpt, passages_of
 from harness.compress.sections import Section, sections_of
 from harness.compress.sentences import sentences_of
 from harness.compress.splice import splice
+from harness.compress.summarised import Summarise, condense_by
 
 __all__ = [
+    "AddedSection",
     "Condensed",
+    "Edits",
     "Excerpt",
     "Section",
+    "Summarise",
+    "apply_edits",
     "condense",
+    "condense_around",
+    "condense_by",
+    "edits_in",
     "passages_of",
     "sections_of",
     "sentences_of",

@@ -1,8 +1,8 @@
-"""Putting rewritten sections back into a document, without touching the others."""
+"""Putting sections back into a document, rewritten or new, without touching the others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from harness.compress.blocks import BLANK, blocks_of, unpadded
 from harness.compress.sections import Section, sections_of
@@ -14,8 +14,13 @@ from harness.errors import InvalidInput
 _CLOSERS = ("\n", "\n\n<!-- -->", "\n</pre>", "\n?>", "\n]]>")
 
 
-def splice(document: str, replacements: Mapping[int, str]) -> str:
-    """The document with some sections replaced, all else byte for byte as it was.
+def splice(
+    document: str,
+    replacements: Mapping[int, str],
+    *,
+    insertions: Mapping[int, Sequence[str]] | None = None,
+) -> str:
+    """The document with some sections replaced or added, all else byte for byte as it was.
 
     Replacements go by index into `sections_of(document)`. A section keeps its heading: one that
     opens the replacement and has the same title, or is not of a deeper level, stands for it and
@@ -24,22 +29,68 @@ def splice(document: str, replacements: Mapping[int, str]) -> str:
     that the sections after it stay sections. Headings further down in a replacement stay, and
     make sections of their own.
 
+    Insertions begin with a heading of `#` marks. They go behind the section of that index, in
+    order, or before the first one for -1. Only a section that the document's end left open, in a
+    code fence for example, is changed by what is inserted behind it: it is closed.
+
     Raises:
-        InvalidInput: There is no such section, or the replacement would empty it.
+        InvalidInput: There is no such section; the replacement would empty it; an insertion has no
+            heading, or would take in the text before the first one.
     """
     sections = sections_of(document)
-    unknown = sorted(replacements.keys() - set(range(len(sections))))
+    added = insertions or {}
+    _check_indices(sections, replacements, added)
+    headings = [*(section.heading for section in sections), ""][1:]
+    texts = [_in_a_row(added.get(-1, ()), following=next((s.heading for s in sections), ""))]
+    for index, (section, following) in enumerate(zip(sections, headings, strict=True)):
+        new = added.get(index, ())
+        text = section.text
+        if index in replacements:
+            behind = "" if new else following
+            text = _fitted(replacements[index], index=index, section=section, following=behind)
+        if new:
+            end = "" if text.endswith(("\n", "\r")) else "\n\n"
+            text = _closed(text, end=end, following=_heading(new[0]))
+        texts += [text, _in_a_row(new, following=following)]
+    return "".join(texts)
+
+
+def _check_indices(
+    sections: Sequence[Section],
+    replacements: Mapping[int, str],
+    insertions: Mapping[int, Sequence[str]],
+) -> None:
+    count = len(sections)
+    unknown = sorted(
+        (replacements.keys() - set(range(count))) | (insertions.keys() - set(range(-1, count)))
+    )
     if unknown:
         raise InvalidInput(
-            f"there is no section {unknown[0]}; the document has {len(sections)}, counted from 0"
+            f"there is no section {unknown[0]}; the document has {count}, counted from 0"
         )
-    following = [*(section.heading for section in sections[1:]), ""]
+    for index, texts in insertions.items():
+        if not all(any(s.level for s in sections_of(text)[:1]) for text in texts):
+            raise InvalidInput(
+                f"an insertion after section {index} begins without a heading; "
+                "to add to a section's text, replace the section"
+            )
+    if insertions.get(-1) and sections and not sections[0].level:
+        raise InvalidInput(
+            "the document begins without a heading; insert after section 0, not before it"
+        )
+
+
+def _in_a_row(insertions: Sequence[str], *, following: str) -> str:
+    """The new sections between two of the document, each kept apart from the next."""
+    nexts = [*(_heading(text) for text in insertions), following][1:]
     return "".join(
-        _fitted(replacements[index], index=index, section=section, following=following[index])
-        if index in replacements
-        else section.text
-        for index, section in enumerate(sections)
+        _closed(unpadded(text), end="\n\n" if after else "\n", following=after)
+        for text, after in zip(insertions, nexts, strict=True)
     )
+
+
+def _heading(text: str) -> str:
+    return sections_of(text)[0].heading
 
 
 def _fitted(replacement: str, *, index: int, section: Section, following: str) -> str:

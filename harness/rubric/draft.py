@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from harness.compress import Section, sections_of, sentences_of
+from harness.rubric.fences import Fence, fences_in
 
 _PROSE = {"paragraph", "item", "quote"}
 
@@ -39,6 +40,14 @@ class Draft:
         )
 
     @cached_property
+    def chapters(self) -> tuple[tuple[int, Section], ...]:
+        """What is asked of each section is asked of these: the parts under headings.
+
+        Text above the first heading is none of them, unless there are no headings.
+        """
+        return tuple(part for part in self.parts if part[1].level) or self.parts
+
+    @cached_property
     def sentences(self) -> tuple[tuple[int, Section, str], ...]:
         """Every sentence, with the section it stands in and that one's index in `sections`.
 
@@ -53,9 +62,23 @@ class Draft:
         )
 
     @cached_property
+    def fences(self) -> tuple[tuple[int, Section, Fence], ...]:
+        """Every block of fenced code, with the section it stands in and that one's index."""
+        return tuple(
+            (index, section, fence)
+            for index, section in enumerate(self.sections)
+            for fence in fences_in(section.blocks)
+        )
+
+    @cached_property
     def evidence(self) -> str:
         """Task and sources as one text: what a number may come from."""
         return "\n".join((self.task, *self.sources))
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether there is anything to hold it against but the task."""
+        return any(source.strip() for source in self.sources)
 
     def has_subsections(self, index: int) -> bool:
         """Whether the section is followed by one with a deeper heading."""

@@ -14,7 +14,7 @@ _SENTENCE_END = re.compile(
 
 
 def unfinished(section: Section, *, leads_over: bool) -> str | None:
-    """What is missing at a section's end, or None.
+    """What is missing at a section's end, or None; whether its code is whole is not looked at.
 
     Args:
         section: A section that ought to have a text.
@@ -24,11 +24,11 @@ def unfinished(section: Section, *, leads_over: bool) -> str | None:
         return "this section has no text"
     # Rules, HTML and link definitions may stand behind the last sentence.
     written = [block for block in section.blocks if block.kind != "other"]
-    if not written or written[-1].kind == "table":
+    if not written or written[-1].kind in {"table", "code"}:
         return None
     last = written[-1]
-    if last.kind == "code":
-        return None if _fence_closed(last.text, last.fence) else "a code fence is never closed"
+    if last.kind in {"item", "quote"} and last.text.rstrip().endswith(("```", "~~~")):
+        return None
     if _ends_sentence(last.text) or (leads_over and last.text.rstrip().endswith(":")):
         return None
     # The items of a list need no full stop, unless the one before has one.
@@ -40,8 +40,3 @@ def unfinished(section: Section, *, leads_over: bool) -> str | None:
 
 def _ends_sentence(text: str) -> bool:
     return _SENTENCE_END.search(text.rstrip()) is not None
-
-
-def _fence_closed(code: str, fence: str) -> bool:
-    """Whether a block of code ends with its fence; indented code has none, and needs none."""
-    return not fence or re.search(rf"[\r\n] {{0,3}}{fence}{fence[0]}*\s*\Z", code) is not None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness.rubric.checks import AnyCheck
 
@@ -22,6 +23,13 @@ FILLED_IN = frozenset({"id", "sha256"})
 """Fields of a rubric that loading fills in, and nobody writes."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+
+JudgeMode = Literal["joint", "split", "logprob"]
+"""How the evaluator model is asked: for all dimensions in one call, for each in a call of its own,
+or the same and scored by the probabilities of the scores it could have given."""
+
+PresetName = Literal["book", "code"]
+"""Named sets of defaults; `presets.py` has their values."""
 
 
 class Scale(BaseModel):
@@ -48,6 +56,46 @@ class Scale(BaseModel):
             )
         return self
 
+    @property
+    def in_one_token(self) -> bool:
+        """Whether no score begins like another, as `1` is how `10` begins, too."""
+        whole = self.step == 1 and self.min % 1 == 0
+        return whole and self.min >= 0 and self.max <= 9
+
+
+class Cap(BaseModel):
+    """A rule that holds a dimension's score down, applied by code whatever the score was."""
+
+    model_config = _MODEL
+
+    at_most: float
+    """The highest score the dimension can have where the rule applies."""
+    when: str | None = Field(default=None, min_length=1)
+    """A statement about the draft; the evaluator model says whether it is true, and then it
+    applies."""
+    unless: AnyCheck | None = None
+    """A check that the draft must meet in full; otherwise it applies."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.when is None) == (self.unless is None):
+            raise ValueError("a cap needs either 'when' or 'unless', and not both")
+        return self
+
+
+class Shortening(BaseModel):
+    """How long a draft may be, in characters, before a model is shown it shortened."""
+
+    model_config = _MODEL
+
+    evaluate_over: int = Field(default=6_000, ge=1_000)
+    """The evaluator sees a longer draft condensed to this: headings whole, bodies picked."""
+    revise_over: int = Field(default=5_000, ge=1_000)
+    """The reviser sees a longer draft as what was criticised, verbatim, among an outline."""
+    cap: int | None = Field(default=20_000, ge=2_000)
+    """Nobody sees more than this, be it that headings alone are longer: the first 85 % and the
+    last 15 % of it. No limit when null."""
+
 
 class Dimension(BaseModel):
     """One thing that is scored, either by checks or by the evaluator model."""
@@ -62,26 +110,61 @@ class Dimension(BaseModel):
     """Below this score the draft fails, whatever its composite."""
     checks: tuple[AnyCheck, ...] = ()
     """Functions whose mean is the score."""
+    gate: bool = False
+    """A checked dimension without which nothing else matters: under its floor, no model is asked
+    and the draft fails."""
     judge: str | None = Field(default=None, min_length=1)
     """The question put to the evaluator model."""
     anchors: dict[float, str] = {}
     """What a given score looks like, for the evaluator model."""
+    feedback: str | None = Field(default=None, min_length=1)
+    """What the evaluator model should say about it, so that an author can act on that."""
+    caps: tuple[Cap, ...] = ()
+    """Rules that hold the score down."""
+    needs_sources: bool = False
+    """A judged dimension that is left out, and said to be, of a draft without sources: there is
+    nothing to judge it by."""
     optional: bool = False
     """A judged dimension that is left out, and said to be, when there is no evaluator."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        _refuse_any(self._mistakes())
+        return self
+
+    def _mistakes(self) -> Iterator[InitErrorDetails]:
         if bool(self.checks) == (self.judge is not None):
-            raise _mistake(
+            yield _mistake(
                 f"dimension '{self.name}' needs either 'checks' or 'judge', and not both"
             )
+            return  # the rest would be about the one that is not meant
         if self.optional and self.judge is None:
-            raise _mistake(
+            yield _mistake(
                 f"dimension '{self.name}' is checked by code, which is always there: "
                 "'optional' is for judged dimensions",
                 "optional",
             )
-        return self
+        if self.needs_sources and self.judge is None:
+            yield _mistake(
+                f"dimension '{self.name}' is checked by code, which knows itself when there are no "
+                "sources: 'needs_sources' is for judged dimensions",
+                "needs_sources",
+            )
+        if self.gate and (self.judge is not None or self.floor is None):
+            yield _mistake(
+                f"dimension '{self.name}' is a gate: it needs 'checks', and a 'floor' under which "
+                "it shuts",
+                "gate",
+            )
+        for index, cap in enumerate(self.caps):
+            if cap.when is not None and self.judge is None:
+                yield _mistake(
+                    f"dimension '{self.name}' is checked by code, which cannot tell whether "
+                    f"'{cap.when}' is so: give the cap a check, as 'unless'",
+                    "caps",
+                    index,
+                    "when",
+                )
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -97,7 +180,15 @@ class Rubric(BaseModel):
     id: str = ""
     """The file's name without `.yaml`; filled in on loading."""
     sha256: str = ""
-    """Digest of the file; filled in on loading."""
+    """Digest of what it says, with all that it takes from other rubrics and its preset, be it
+    written in one file or in three; filled in on loading."""
+    extends: str | None = Field(default=None, min_length=1)
+    """Another rubric, by name or path: what is not written here is taken from there, dimension by
+    dimension."""
+    without: tuple[Name, ...] = ()
+    """Dimensions of the rubric it extends that it does not have."""
+    preset: PresetName | None = None
+    """A named set of defaults."""
     title: str = Field(min_length=1)
     """For people."""
     purpose: str = ""
@@ -108,15 +199,28 @@ class Rubric(BaseModel):
     """The composite from which a draft passes."""
     focus_below: float = 7.0
     """Dimensions under this score are what a revision works on."""
+    judge: JudgeMode = "joint"
+    """How the evaluator model is asked."""
+    repeats: int = Field(default=3, ge=1, le=15)
+    """How often a draft is judged at most, where its composite is too near `pass_at` for one
+    judgement to tell."""
+    repeat_within: float = Field(default=0.5, ge=0)
+    """How near that is; the evaluator's measured noise goes before it, where there is one."""
+    shorten: Shortening = Shortening()
+    """When models are shown a shortened draft."""
     dimensions: tuple[Dimension, ...] = Field(min_length=1)
     """In the order they are reported."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        _refuse_any(self._mistakes())
+        return self
+
+    def _mistakes(self) -> Iterator[InitErrorDetails]:
         names: set[str] = set()
         for index, dimension in enumerate(self.dimensions):
             if dimension.name in names:
-                raise _mistake(
+                yield _mistake(
                     f"dimension '{dimension.name}' stands more than once",
                     "dimensions",
                     index,
@@ -124,13 +228,13 @@ class Rubric(BaseModel):
                 )
             names.add(dimension.name)
         if all(d.optional for d in self.dimensions):
-            raise _mistake(
+            yield _mistake(
                 "every dimension is optional: without an evaluator nothing is scored", "dimensions"
             )
         for label, value in (("pass_at", self.pass_at), ("focus_below", self.focus_below)):
             # One that nobody wrote fails because of the scale that somebody did.
             written = label in self.model_fields_set
-            self._check_score(
+            yield from self._off_scale(
                 label if written else f"{label}, unless given,",
                 value,
                 label if written else "scale",
@@ -139,15 +243,23 @@ class Rubric(BaseModel):
             place = ("dimensions", index)
             if dimension.floor is not None:
                 label = f"the floor of dimension '{dimension.name}'"
-                self._check_score(label, dimension.floor, *place, "floor")
+                yield from self._off_scale(label, dimension.floor, *place, "floor")
             for score in dimension.anchors:
                 label = f"an anchor of dimension '{dimension.name}'"
-                self._check_score(label, score, *place, "anchors", f"{score:g}")
-        return self
+                yield from self._off_scale(label, score, *place, "anchors", f"{score:g}")
+            for number, cap in enumerate(dimension.caps):
+                label = f"a cap of dimension '{dimension.name}'"
+                yield from self._off_scale(label, cap.at_most, *place, "caps", number, "at_most")
+        if self.judge == "logprob" and not self.scale.in_one_token:
+            yield _mistake(
+                "judge: logprob reads a score from one token, so the scale must be whole numbers "
+                "from 0 to 9 at most, such as { min: 1, max: 5, step: 1 }",
+                "scale" if "scale" in self.model_fields_set else "judge",
+            )
 
-    def _check_score(self, label: str, score: float, *place: str | int) -> None:
+    def _off_scale(self, label: str, score: float, *place: str | int) -> Iterator[InitErrorDetails]:
         if not self.scale.min <= score <= self.scale.max:
-            raise _mistake(
+            yield _mistake(
                 f"{label} is {score:g}, outside the scale {self.scale.min:g} to {self.scale.max:g}",
                 *place,
             )
@@ -162,7 +274,19 @@ class Rubric(BaseModel):
         """The dimensions that need an evaluator model."""
         return tuple(d for d in self.dimensions if d.judge is not None)
 
+    @property
+    def checked(self) -> tuple[Dimension, ...]:
+        """The dimensions that code scores."""
+        return tuple(d for d in self.dimensions if d.checks)
 
-def _mistake(message: str, *place: str | int) -> PydanticCustomError:
+
+def _mistake(message: str, *place: str | int) -> InitErrorDetails:
     """A rule broken between fields; the place says which of them, for the line in the file."""
-    return PydanticCustomError("mistake", "{message}", {"message": message, "place": place})
+    error = PydanticCustomError("mistake", "{message}", {"message": message})
+    return InitErrorDetails(type=error, loc=place, input=None)
+
+
+def _refuse_any(mistakes: Iterable[InitErrorDetails]) -> None:
+    """Raises all of them at once: whoever mends a file wants to hear of each."""
+    if found := list(mistakes):
+        raise ValidationError.from_exception_data("rubric", found)

@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Literal
 
+from harness.errors import EvaluationFailed
 from harness.rubric.finding import Finding
 from harness.rubric.rubric import Rubric
+
+Combine = Literal["mean", "median", "majority"]
+"""How several evaluators' judgements become one: the mean or the median of each dimension's scores;
+or the medians, with the draft passed when more than half of the evaluators would pass it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +23,59 @@ class DimensionScore:
     name: str
     """The dimension."""
     score: float
-    """On the rubric's scale, a multiple of its step."""
+    """On the rubric's scale: a multiple of its step, or of 0.01 when it comes of several judgements
+    or of probabilities."""
     source: Literal["checked", "judged"]
     """By code, or by the evaluator model."""
     reason: str
     """Why not more; for a judged dimension, in the evaluator's words."""
     findings: tuple[Finding, ...] = ()
-    """What to change."""
+    """What to change; of several judgements, what any of them found."""
+    spread: float | None = None
+    """Standard deviation of the judgements' scores; None when there was one."""
+    capped: tuple[str, ...] = ()
+    """The rules that held it down."""
+    from_logprobs: bool = False
+    """Whether it is the mean of the scores that the evaluator could have given, by their
+    probabilities; else it is the one it gave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortened:
+    """That the evaluator did not see the whole draft: such scores do not compare with others."""
+
+    before_chars: int
+    """Length of the draft."""
+    after_chars: int
+    """Length of what the evaluator saw."""
+    summarised: bool = False
+    """Whether a model's summary was shown, and not the draft's own sentences."""
+    refused: str = ""
+    """Why a model's summary was not shown, where one was made and refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judges:
+    """Who judged a draft, by what, and how often."""
+
+    evaluators: tuple[str, ...]
+    """Tags of the endpoints whose judgements count, each once."""
+    prompt_sha256: str
+    """Digest of all that the evaluator was told except task, sources and draft."""
+    judgements: int = 1
+    """How many judgements the scores come of."""
+    abstentions: int = 0
+    """How many were asked for and could not be read. They count for nothing."""
+    absent: tuple[str, ...] = ()
+    """Why each judgement that is missing is: those, and those of models that could not be asked."""
+    spread: float | None = None
+    """Standard deviation of the judgements' composites; None when there was one."""
+    pass_share: float | None = None
+    """The share of judgements that would pass the draft each by itself; None when there was one."""
+    combine: Combine = "mean"
+    """How they became one."""
+    shortened: Shortened | None = None
+    """What they saw, if not the whole draft."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +84,8 @@ class Verdict:
 
     rubric: str
     """The rubric's id."""
+    rubric_sha256: str
+    """Digest of what the rubric says; verdicts by other contents do not compare."""
     scores: tuple[DimensionScore, ...]
     """In the rubric's order."""
     composite: float
@@ -41,17 +94,38 @@ class Verdict:
     """Composite and every floor reached: decided by code, never by the evaluator."""
     below_floor: tuple[str, ...] = ()
     """Dimensions under their floor: with any, the draft fails whatever its composite."""
+    gates: tuple[str, ...] = ()
+    """Of these, the gates: with any, no model was asked, and `composite` is of the checks alone."""
     unjudged: tuple[str, ...] = ()
-    """Optional dimensions that no evaluator was there to judge; they do not count."""
-    evaluator: str | None = None
-    """Tag of the evaluator's endpoint; None when code alone decided."""
-    compressed: bool = False
-    """Whether the evaluator saw a shortened draft."""
+    """Judged dimensions that do not count: optional ones that nobody was there to judge, those that
+    need sources and had none, and all when a gate was shut."""
+    carried: tuple[str, ...] = ()
+    """Dimensions whose scores are an earlier round's, since only what changed was judged again."""
+    judges: Judges | None = None
+    """Who judged; None when code alone decided."""
 
     @property
     def vector(self) -> dict[str, float]:
         """The scores by dimension."""
         return {score.name: score.score for score in self.scores}
+
+    @property
+    def evaluator(self) -> str | None:
+        """Tags of the evaluators, for people; None when code alone decided."""
+        return ", ".join(self.judges.evaluators) if self.judges else None
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the evaluator saw a shortened draft."""
+        return self.judges is not None and self.judges.shortened is not None
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Greater for the better draft: one that passes, one that no gate stopped, the composite.
+
+        The composite of a draft that a gate stopped is of other dimensions, and goes behind.
+        """
+        return self.passed, not self.gates, self.composite
 
 
 def reach_verdict(
@@ -59,8 +133,8 @@ def reach_verdict(
     scores: Iterable[DimensionScore],
     *,
     unjudged: tuple[str, ...] = (),
-    evaluator: str | None = None,
-    compressed: bool = False,
+    carried: tuple[str, ...] = (),
+    judges: Judges | None = None,
 ) -> Verdict:
     """The verdict that validated scores amount to.
 
@@ -68,25 +142,39 @@ def reach_verdict(
         rubric: Weights, floors and threshold.
         scores: One for each dimension that is not in `unjudged`.
         unjudged: Dimensions left out.
-        evaluator: Who judged.
-        compressed: Whether the evaluator saw a shortened draft.
+        carried: Dimensions whose scores are an earlier verdict's.
+        judges: Who judged; with `majority` and a `pass_share`, more than half of them must pass it.
+
+    Raises:
+        EvaluationFailed: All dimensions were left out.
     """
     by_name = {score.name: score for score in scores}
     counted = [d for d in rubric.dimensions if d.name in by_name]
+    if not counted:
+        raise EvaluationFailed(
+            f"nothing of rubric '{rubric.id}' could be judged: there are no sources, or no "
+            f"evaluator, to judge {', '.join(unjudged)} by"
+        )
     weight = sum(d.weight for d in counted)
     composite = half_up(sum(by_name[d.name].score * d.weight for d in counted) / weight, 0.1)
     below_floor = tuple(
         d.name for d in counted if d.floor is not None and by_name[d.name].score < d.floor
     )
+    gates = tuple(d.name for d in counted if d.gate and d.name in below_floor)
+    passed = composite >= rubric.pass_at and not below_floor
+    if judges is not None and judges.combine == "majority" and judges.pass_share is not None:
+        passed = judges.pass_share > 0.5
     return Verdict(
         rubric=rubric.id,
+        rubric_sha256=rubric.sha256,
         scores=tuple(by_name[d.name] for d in counted),
         composite=composite,
-        passed=composite >= rubric.pass_at and not below_floor,
+        passed=passed and not gates,
         below_floor=below_floor,
+        gates=gates,
         unjudged=unjudged,
-        evaluator=evaluator,
-        compressed=compressed,
+        carried=carried,
+        judges=judges,
     )
 
 

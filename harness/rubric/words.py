@@ -13,10 +13,10 @@ Value = Decimal | str
 # One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
 _WORD = re.compile(r"[^\W_]+(?:[-'\u2019.,/_][^\W_]+)*")
 _TERM = re.compile(r"[^\W_]+")
-# A comma parts a number's thousands, and nothing else: `1,024` is one number, `1,2` are two.
-_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?!,?\d)(?:\.\d+)*|\d+(?:\.\d+)*")
+# Digits with commas, and what may follow the last of them; `_parted` says what the commas are.
+_DIGITS = re.compile(r"(\d+(?:,\d+)*)((?:\.\d+)*)")
 # `1.` before an item of a list, `[1]` and `[^1]` for a reference.
-_MARK = re.compile(r"(?m)^\s*\d+[.)]\s|\[\^?\d+\]")
+_MARK = re.compile(r"(?m)^[^\S\n]*\d+[.)]\s|\[\^?\d+\]")
 _SPELT = (
     *("zero", "one", "two", "three", "four", "five", "six"),
     *("seven", "eight", "nine", "ten", "eleven", "twelve"),
@@ -36,7 +36,11 @@ def terms(text: str) -> list[str]:
 
 def numbers(text: str) -> list[str]:
     """The numbers that claim something: not the marks of list items and references."""
-    return _NUMBER.findall(_MARK.sub(" ", text))
+    return [
+        number
+        for digits, decimals in _DIGITS.findall(_MARK.sub(" ", text))
+        for number in _parted(digits, decimals)
+    ]
 
 
 def value(number: str) -> Value:
@@ -49,6 +53,18 @@ def values_named(text: str) -> set[Value]:
     in_words = set(terms(text))
     spelt = {Decimal(number) for number, word in enumerate(_SPELT) if word in in_words}
     return spelt | {value(number) for number in numbers(text)}
+
+
+def _parted(digits: str, decimals: str) -> list[str]:
+    """A comma parts a number's thousands, and nothing else: `1,024` is one number, `1,2` are two.
+
+    Not left to the pattern: it would try every comma of a long list anew, to the list's end.
+    """
+    parts = digits.split(",")
+    first = len(parts) - 1
+    while first and len(parts[first]) == 3 and len(parts[first - 1]) <= 3:
+        first -= 1
+    return [*parts[:first], ",".join(parts[first:]) + decimals]
 
 
 @cache

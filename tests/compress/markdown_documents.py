@@ -3,6 +3,8 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from harness.compress import sections_of
+
 # The same examples in every run: a red test is a fault, never luck.
 steady = settings(derandomize=True, deadline=None, max_examples=200)
 
@@ -59,3 +61,8 @@ documents = st.one_of(
     ),
     st.text(alphabet="#-=`~>*|: \t\n\r\x0c\u2028a1.[]<!", max_size=60),
 )
+
+
+def headings(markdown: str) -> list[str]:
+    """The headings of a document, verbatim and in order."""
+    return [section.heading.strip() for section in sections_of(markdown) if section.level]

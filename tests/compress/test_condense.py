@@ -1,13 +1,13 @@
+import os
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markdown_documents import documents, steady
+from markdown_documents import documents, headings, steady
 
-from harness.compress import condense, sections_of
-
-
-def headings(markdown):
-    return [section.heading.strip() for section in sections_of(markdown) if section.level]
+from harness.compress import condense
 
 
 @steady
@@ -145,3 +145,98 @@ def test_marks_never_make_a_document_longer():
 
     assert result.text == document
     assert not result.compressed
+
+
+@pytest.mark.parametrize(
+    ("preferred", "plain"),
+    [
+        pytest.param("The mean delay was 31 days.", "The mean delay was long.", id="number"),
+        pytest.param(
+            'She said "it was never so" again.', "She said that it was never so.", id="quote"
+        ),
+        pytest.param(
+            "> The mean delay was long.", "The mean delay was not long.", id="block quote"
+        ),
+    ],
+)
+def test_numbers_and_quotations_are_kept_ahead_of_plain_prose(preferred, plain):
+    document = f"# A\n\n{plain}\n\n{preferred}\n\n# B\n\n{'Other words follow. ' * 20}\n"
+
+    text = condense(document, budget_chars=80, keep_tail_chars=0).text
+
+    assert preferred in text
+    assert plain not in text
+
+
+def test_what_was_said_already_makes_room_for_something_new():
+    again = "Cats hunt mice at night. "
+    document = f"# A\n\n{again * 5}\n\nA dog sleeps by the warm stove.\n\n{again * 5}\n"
+
+    text = condense(document, budget_chars=110, focus="cats hunt mice", keep_tail_chars=0).text
+
+    assert text.count(again.strip()) == 1
+    assert "A dog sleeps by the warm stove." in text
+
+
+def test_the_same_is_kept_in_every_process():
+    # Sets of strings have another order in every process, unless it is fixed.
+    code = (
+        "from harness.compress import condense\n"
+        "text = '# A\\n\\n' + ''.join(f'Word{n % 7} and{n % 5} {n % 3}. ' for n in range(500))\n"
+        "print(condense(text, budget_chars=900, focus='word1 and2').text)"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+
+    assert len(outputs) == 1
+
+
+@steady
+@given(documents, st.integers(0, 300), st.integers(0, 300))
+def test_a_cap_is_never_exceeded(document, budget, cap):
+    result = condense(document, budget_chars=budget, cap_chars=cap, keep_tail_chars=20)
+
+    assert result.after_chars <= cap
+    assert result.compressed == (result.text != document)
+
+
+def test_headings_over_the_cap_are_cut_in_the_middle_and_the_end_stays():
+    document = "".join(f"## Heading number {n}\n\nText of {n}.\n\n" for n in range(1_000))
+
+    result = condense(document, budget_chars=6_000, cap_chars=20_000)
+
+    assert 19_900 < result.after_chars <= 20_000
+    beginning, _, end = result.text.rpartition("\n\n[…]")
+    assert 16_900 < len(beginning) <= 17_000
+    assert beginning.startswith("## Heading number 0\n\n[…]\n\n## Heading number 1\n")
+    assert document.endswith(end.strip() + "\n\n")
+    assert len(end) > 2_900
+    assert set(headings(result.text)) < set(headings(document))
+
+
+def test_within_a_cap_the_headings_are_over_the_budget_rather_than_cut():
+    document = "".join(f"## Heading number {n}\n\nText of section {n}.\n\n" for n in range(100))
+
+    result = condense(document, budget_chars=1_000, cap_chars=20_000)
+
+    assert headings(result.text) == headings(document)
+    assert 1_000 < result.after_chars < len(document)
+
+
+def test_code_that_the_end_of_a_cut_text_begins_in_has_its_fence_opened_again():
+    many = "".join(f"# {n}\n" for n in range(2_000))
+    code = "```py\n" + "value = 1\n" * 50 + "```\n\nThe end.\n"
+
+    text = condense(many + code, budget_chars=500, cap_chars=1_000).text
+
+    end = text.rpartition("[…]")[2]
+    assert end.startswith("\n\n```py\nvalue = 1\n")
+    assert end.endswith("\nvalue = 1\n```\n\nThe end.\n")
+    assert len(text) <= 1_000

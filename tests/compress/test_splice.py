@@ -117,3 +117,17 @@ def test_an_unknown_section_is_refused(index):
 def test_a_replacement_nested_beyond_the_parser_is_refused():
     with pytest.raises(InvalidInput, match="less deeply"):
         splice(DOCUMENT, {1: "- " * 150 + "x"})
+
+
+@pytest.mark.parametrize(
+    ("index", "text", "message"),
+    [
+        pytest.param(1, "no heading", "begins without a heading", id="no heading"),
+        pytest.param(1, "", "begins without a heading", id="empty"),
+        pytest.param(-1, "# New\n\ntext", "insert after section 0", id="before a text without one"),
+        pytest.param(4, "# New\n\ntext", "no section 4", id="unknown"),
+    ],
+)
+def test_an_insertion_that_cannot_be_a_section_is_refused(index, text, message):
+    with pytest.raises(InvalidInput, match=message):
+        splice(DOCUMENT, {}, insertions={index: [text]})

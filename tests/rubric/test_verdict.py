@@ -6,13 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.rubric import Dimension, DimensionScore, Rubric, Scale, half_up, reach_verdict
+from harness.errors import EvaluationFailed
+from harness.rubric import (
+    Dimension,
+    DimensionScore,
+    Judges,
+    Rubric,
+    Scale,
+    Shortened,
+    half_up,
+    reach_verdict,
+)
+from harness.rubric.checks import Words
 
 steady = settings(derandomize=True, deadline=None)
 
 
 def rubric(*dimensions: Dimension, **fields) -> Rubric:
-    return Rubric(id="essay", title="Essay", dimensions=dimensions, **fields)
+    return Rubric(id="essay", sha256="abc", title="Essay", dimensions=dimensions, **fields)
 
 
 def dimension(name: str, **fields) -> Dimension:
@@ -110,10 +121,84 @@ def test_what_was_not_judged_neither_counts_nor_fails():
 def test_scores_are_reported_in_the_rubrics_order():
     measured_by = rubric(dimension("a"), dimension("b"))
 
-    verdict = reach_verdict(measured_by, [score("b", 1), score("a", 2)], evaluator="judge")
+    verdict = reach_verdict(measured_by, [score("b", 1), score("a", 2)])
 
     assert [s.name for s in verdict.scores] == ["a", "b"]
-    assert (verdict.rubric, verdict.evaluator, verdict.compressed) == ("essay", "judge", False)
+    assert (verdict.rubric, verdict.rubric_sha256) == ("essay", "abc")
+
+
+@pytest.mark.parametrize(
+    ("judges", "evaluator", "compressed"),
+    [
+        pytest.param(None, None, False, id="code alone"),
+        pytest.param(Judges(evaluators=("x",), prompt_sha256=""), "x", False, id="one"),
+        pytest.param(
+            Judges(
+                evaluators=("x", "y"),
+                prompt_sha256="",
+                shortened=Shortened(before_chars=9000, after_chars=6000),
+            ),
+            "x, y",
+            True,
+            id="two, who did not see it all",
+        ),
+    ],
+)
+def test_a_verdict_says_who_judged_and_whether_they_saw_all_of_it(judges, evaluator, compressed):
+    verdict = reach_verdict(rubric(dimension("a")), [score("a", 2)], judges=judges)
+
+    assert (verdict.evaluator, verdict.compressed) == (evaluator, compressed)
+
+
+@pytest.mark.parametrize(
+    ("points", "combine", "pass_share", "passed"),
+    [
+        pytest.param(7, "majority", 0.6, True, id="more than half would pass it"),
+        pytest.param(9, "majority", 0.5, False, id="half would"),
+        pytest.param(9, "majority", None, True, id="a majority of one"),
+        pytest.param(9, "mean", 0.2, True, id="the mean decides"),
+        pytest.param(7, "median", 0.9, False, id="the median decides"),
+    ],
+)
+def test_with_a_majority_the_evaluators_pass_a_draft_and_else_the_composite(
+    points, combine, pass_share, passed
+):
+    judges = Judges(evaluators=("x", "y"), prompt_sha256="", combine=combine, pass_share=pass_share)
+
+    verdict = reach_verdict(rubric(dimension("a")), [score("a", points)], judges=judges)
+
+    assert verdict.passed is passed
+
+
+GATE = Dimension(name="gate", checks=(Words(min=1),), gate=True, floor=5)
+
+
+@pytest.mark.parametrize(
+    ("points", "gates"),
+    [pytest.param(4.5, ("gate",), id="shut"), pytest.param(5, (), id="open")],
+)
+def test_a_gate_under_its_floor_fails_the_draft_even_against_a_majority(points, gates):
+    judges = Judges(evaluators=("x",), prompt_sha256="", combine="majority", pass_share=1.0)
+    measured_by = rubric(GATE, dimension("a", weight=9))
+
+    verdict = reach_verdict(measured_by, [score("gate", points), score("a", 10)], judges=judges)
+
+    assert (verdict.gates, verdict.passed) == (gates, not gates)
+
+
+def test_a_draft_that_a_gate_stopped_ranks_behind_one_that_was_judged():
+    measured_by = rubric(GATE, dimension("a"))
+    stopped = reach_verdict(measured_by, [score("gate", 4.5)], unjudged=("a",))
+    judged = reach_verdict(measured_by, [score("gate", 5), score("a", 1)])
+    passing = reach_verdict(measured_by, [score("gate", 8), score("a", 8)])
+
+    assert stopped.composite > judged.composite
+    assert sorted([passing, judged, stopped], key=lambda v: v.rank) == [stopped, judged, passing]
+
+
+def test_nothing_scored_is_no_verdict():
+    with pytest.raises(EvaluationFailed, match=r"nothing of rubric 'essay' .* judge a, b by"):
+        reach_verdict(rubric(dimension("a"), dimension("b")), [], unjudged=("a", "b"))
 
 
 def test_the_threshold_is_on_the_rubrics_own_scale():

@@ -1,0 +1,100 @@
+"""Deterministic checks: functions with parameters that score a draft without any model.
+
+Each is a small class whose fields are the parameters a rubric may set. `grade` gives a share from
+0 (nothing right) to 1 (nothing wrong) and says what to change, section by section.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from harness.rubric.checks.check import Check, Grade, mean_of
+from harness.rubric.checks.counts import Items, Sections, SectionWords, Words
+from harness.rubric.checks.finished import Finished
+from harness.rubric.checks.function import Function
+from harness.rubric.checks.grounded import GroundedNames, GroundedNumbers, GroundedSentences
+from harness.rubric.checks.headings import Headings
+from harness.rubric.checks.json_schema import Json
+from harness.rubric.checks.language import Language
+from harness.rubric.checks.phrases import ContainsAll, ContainsAny, Excludes
+from harness.rubric.checks.python import ParsesAsPython
+from harness.rubric.checks.regex import Regex
+from harness.rubric.checks.repetition import NoRepetition
+from harness.rubric.checks.stubs import NoStubs
+
+AnyCheck = Annotated[
+    Words
+    | Sections
+    | SectionWords
+    | Items
+    | Headings
+    | Finished
+    | ContainsAll
+    | ContainsAny
+    | Excludes
+    | Regex
+    | NoRepetition
+    | Language
+    | Json
+    | ParsesAsPython
+    | NoStubs
+    | GroundedNumbers
+    | GroundedNames
+    | GroundedSentences
+    | Function,
+    Field(discriminator="check"),
+]
+"""What stands in a rubric's `checks`: the field `check` says which class it is."""
+
+CHECKS: dict[str, type[Check]] = {
+    check.model_fields["check"].default: check
+    for check in (
+        Words,
+        Sections,
+        SectionWords,
+        Items,
+        Headings,
+        Finished,
+        ContainsAll,
+        ContainsAny,
+        Excludes,
+        Regex,
+        NoRepetition,
+        Language,
+        Json,
+        ParsesAsPython,
+        NoStubs,
+        GroundedNumbers,
+        GroundedNames,
+        GroundedSentences,
+        Function,
+    )
+}
+"""Every check by the name rubrics use."""
+
+__all__ = [
+    "CHECKS",
+    "AnyCheck",
+    "Check",
+    "ContainsAll",
+    "ContainsAny",
+    "Excludes",
+    "Finished",
+    "Function",
+    "Grade",
+    "GroundedNames",
+    "GroundedNumbers",
+    "GroundedSentences",
+    "Headings",
+    "Items",
+    "Json",
+    "Language",
+    "NoRepetition",
+    "NoStubs",
+    "ParsesAsPython",
+    "Regex",
+    "SectionWords",
+    "Sections",
+    "Words",
+    "mean_of",
+]

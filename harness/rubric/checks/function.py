@@ -1,0 +1,188 @@
+"""A user's own check: a function that is given the draft.
+
+It stands in an installed module (`my_package.checks:polite`), or in a file beside the rubric
+(`./checks.py:polite`). Such a file is run by its path and nothing else: `sys.path` stays as it is,
+so that a `json.py` beside a rubric takes nobody's place, and a file that needs another one beside
+it has to be installed. Loading a rubric runs what it names; load only rubrics that you trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from numbers import Real
+from pathlib import Path
+from types import ModuleType
+from typing import Literal, Self
+
+from pydantic import Field, PrivateAttr, ValidationInfo, computed_field, model_validator
+
+from harness.errors import EvaluationFailed, did_you_mean
+from harness.rubric.checks.check import Check, Grade, path_beside
+from harness.rubric.draft import Draft
+from harness.rubric.finding import Finding
+
+_Score = Callable[[Draft], object]
+
+
+class Function(Check):
+    """A function of the user's own.
+
+    It is called with the `Draft`, which is all that it gets to see: `text`, `task`, `sources`,
+    `sections`, `sentences`. It returns the share that is right, from 0 to 1; or that and a list of
+    messages that say what to change; or a `Grade`, whose findings may name sections.
+    """
+
+    check: Literal["function"] = "function"
+    call: str = Field(pattern=r"^(?:[A-Za-z_][\w.]*|.+\.py):[A-Za-z_]\w*$")
+    """`package.module:function` of something installed, or `./file.py:function` of a file, by its
+    path from this rubric's directory."""
+    requires: str = ""
+    """What the function asks of a draft, as the author is told; else the first line of its
+    docstring."""
+
+    _function: _Score = PrivateAttr()
+    _sha256: str = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _find(self, info: ValidationInfo) -> Self:
+        place, _, name = self.call.rpartition(":")
+        if place.endswith(".py"):
+            module, content = _run(path_beside(place, info))
+        else:
+            module, content = _import(place)
+        function = getattr(module, name, None)
+        if function is None:
+            functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]
+            raise ValueError(f"{place} has no '{name}'; {did_you_mean(name, functions)}")
+        if not callable(function) or inspect.iscoroutinefunction(function):
+            raise ValueError(f"'{name}' in {place} must be a plain function, without async")
+        if not _takes_one(function):
+            raise ValueError(f"'{name}' in {place} must take one argument, the draft")
+        self._function = function
+        self._sha256 = hashlib.sha256(content).hexdigest()
+        return self
+
+    @computed_field  # type: ignore[prop-decorator]  # mypy knows of no decorated properties
+    @property
+    def sha256(self) -> str:
+        """Digest of the function's module: with another one, a rubric asks for something else."""
+        return self._sha256
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        first_line = (inspect.getdoc(self._function) or "").partition("\n")[0]
+        said = self.requires or first_line or f"The text satisfies {self.call}"
+        return said.strip().rstrip(".") + "."
+
+    def grade(self, draft: Draft) -> Grade:
+        """What the function says."""
+        try:
+            result = self._function(draft)
+        except Exception as error:
+            # Its author's code may raise anything, and whatever it is, there is no score.
+            raise EvaluationFailed(
+                f"the check {self.call} raised {type(error).__name__}: {error}"
+            ) from error
+        grade = _as_grade(result)
+        if grade is None or not _holds(grade, draft):
+            raise EvaluationFailed(
+                f"the check {self.call} returned {_shown(result)}; it must return a number from 0 "
+                "to 1, or that and a list of messages, or a Grade whose findings are about "
+                "sections that are there"
+            )
+        return replace(grade, findings=tuple(_titled(f, draft) for f in grade.findings))
+
+
+def _import(name: str) -> tuple[ModuleType, bytes]:
+    """An installed module, and what stands in its file; its name, where it has none."""
+    try:
+        module = importlib.import_module(name)
+        path = getattr(module, "__file__", None)
+        return module, Path(path).read_bytes() if path else name.encode()
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise ValueError(
+                f"the module '{name}' needs '{error.name}', which is missing"
+            ) from error
+        raise ValueError(
+            f"there is no module '{error.name}' installed; a file beside the rubric is written "
+            f"'./{name}.py:function'"
+        ) from error
+    except (Exception, SystemExit) as error:
+        # A module may do anything while it is imported; the rubric that names it is at fault.
+        raise ValueError(f"the module '{name}' fails: {type(error).__name__}: {error}") from error
+
+
+def _run(path: Path) -> tuple[ModuleType, bytes]:
+    """The module that a file makes, the same for the same content, and that content."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from error
+    key = hashlib.sha256(bytes(path.resolve()) + b"\0" + content).hexdigest()
+    name = f"harness_check_{key[:16]}"
+    if name in sys.modules:
+        return sys.modules[name], content
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    # Dataclasses look their own module up while it runs.
+    sys.modules[name] = module
+    try:
+        # Not by an import: that would leave compiled code beside the rubric, and might take some
+        # that is out of date from there.
+        exec(compile(content, path, "exec"), vars(module))  # noqa: S102 - what a rubric asks for
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        # As above.
+        raise ValueError(f"{path} fails: {type(error).__name__}: {error}") from error
+    return module, content
+
+
+def _takes_one(function: _Score) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except ValueError:  # of some builtins nobody knows
+        return True
+    except TypeError:
+        return False
+    return True
+
+
+def _as_grade(result: object) -> Grade | None:
+    """What a function returned, as a grade; None where that is not one."""
+    if isinstance(result, Grade):
+        return result
+    share = result
+    findings: tuple[Finding, ...] = ()
+    match result:
+        case (given, [*messages]) if all(isinstance(m, str) and m.strip() for m in messages):
+            share, findings = given, tuple(Finding(str(message)) for message in messages)
+    return Grade(float(share), findings) if isinstance(share, Real) else None
+
+
+def _holds(grade: Grade, draft: Draft) -> bool:
+    """Whether a grade is one that the rest of the program can go by."""
+    there = {None, *range(len(draft.sections))}
+    try:
+        # A share that is no number (NaN) is not between them either.
+        return 0 <= grade.share <= 1 and all(f.section_index in there for f in grade.findings)
+    except (TypeError, AttributeError):  # whoever made the grade may have put anything in it
+        return False
+
+
+def _titled(finding: Finding, draft: Draft) -> Finding:
+    """A finding with the title of the section whose index it has."""
+    if finding.section_index is None:
+        return finding
+    return replace(finding, section=draft.sections[finding.section_index].title)
+
+
+def _shown(result: object) -> str:
+    shown = repr(result)
+    return shown if len(shown) <= 80 else shown[:79] + "…"

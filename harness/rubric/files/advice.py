@@ -1,0 +1,51 @@
+"""Advice on rubrics: what breaks no rule, and is hardly what its author means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.rubric.files.advice_on_judging import remarks_on_judging
+from harness.rubric.files.advice_on_scores import remarks_on_scores
+from harness.rubric.files.written import Written
+from harness.rubric.rubric import Rubric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Something in a rubric that its author may not have meant."""
+
+    path: Path | None
+    """The file it stands in; None for a rubric that was made in code."""
+    line: int | None
+    """Its line there."""
+    what: str
+    """What is so, whether meant or not."""
+    remedy: str
+    """What would change that."""
+
+    @property
+    def message(self) -> str:
+        """Both in one."""
+        return f"{self.what}; {self.remedy}"
+
+
+def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[Advice, ...]:
+    """What may not be meant, in the order of the lines.
+
+    Args:
+        rubric: What to look at.
+        written: Where its values stand, as `read_rubric` says.
+    """
+    found = []
+    for remark in (*remarks_on_scores(rubric), *remarks_on_judging(rubric)):
+        where = written.at(remark.place) if written else None
+        found.append(
+            Advice(
+                path=where.path if where else None,
+                line=where.line if where else None,
+                what=remark.what,
+                remedy=remark.remedy,
+            )
+        )
+    return tuple(sorted(found, key=lambda advice: (str(advice.path), advice.line or 0)))

@@ -1,0 +1,19 @@
+"""What the rules of advice say of a rubric, before it is known on which line that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.rubric.files.written import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that its author may not have meant."""
+
+    place: Place
+    """Which value it is about."""
+    what: str
+    """What is so, whether meant or not."""
+    remedy: str
+    """What would change that."""

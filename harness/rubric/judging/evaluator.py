@@ -1,0 +1,223 @@
+"""The evaluator: checks first, then one model or a panel for what only a reader can judge."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+from collections.abc import Sequence
+
+from harness.compress import Summarise
+from harness.errors import (
+    ConfigurationInvalid,
+    EvaluatorAbstained,
+    HarnessError,
+    InferenceError,
+    LimitReached,
+)
+from harness.rubric.draft import Draft
+from harness.rubric.judging.combine import Opinion, combined
+from harness.rubric.judging.judge import Ask, Case, Judge, judge_request
+from harness.rubric.judging.prompt import asked_of, prompt_sha256
+from harness.rubric.judging.repeats import is_undecided
+from harness.rubric.judging.scoring import held_by_checks
+from harness.rubric.judging.settled import Rescore, Settled
+from harness.rubric.judging.shown import shown, shown_by
+from harness.rubric.rubric import Rubric
+from harness.rubric.verdict import Combine, Judges, Verdict
+
+_CHARS_PER_TOKEN = 3
+"""Low: in English there are about four."""
+
+
+class Evaluator:
+    """Scores drafts by one rubric.
+
+    Args:
+        rubric: What to score by.
+        ask: Reaches the evaluator models.
+        models: Tags of their endpoints. With several, all judge, and their judgements become one.
+        combine: How.
+        noise: Standard deviation of the composites that one draft gets from them when it is judged
+            again and again, where it was measured: how near to the threshold is too near to tell.
+        summarise: Shortens the drafts that are too long to be shown, instead of leaving parts out.
+
+    Raises:
+        ConfigurationInvalid: The rubric needs a judge and there is no evaluator model.
+    """
+
+    def __init__(
+        self,
+        rubric: Rubric,
+        *,
+        ask: Ask,
+        models: Sequence[str] = (),
+        combine: Combine = "mean",
+        noise: float | None = None,
+        summarise: Summarise | None = None,
+    ) -> None:
+        self.rubric = rubric
+        self._judges = tuple(Judge(ask=ask, model=model) for model in models)
+        self._combine = combine
+        self._noise = noise
+        self._summarise = summarise
+        if not models and (needed := [d.name for d in rubric.judged if not d.optional]):
+            raise ConfigurationInvalid(
+                f"rubric '{rubric.id}' has dimensions that a model must judge "
+                f"({', '.join(needed)}), and no evaluator is configured; name one under [roles] in "
+                "harness.toml, or give an endpoint in HARNESS_ENDPOINTS the tag 'evaluator'"
+            )
+
+    async def evaluate(self, draft: Draft, *, rescore: Rescore | None = None) -> Verdict:
+        """One verdict.
+
+        Args:
+            draft: What to score.
+            rescore: What alone is to be judged anew; everything when None.
+
+        Raises:
+            EvaluatorAbstained: The models answered, and no judgement could be read.
+            EvaluationFailed: A check could not be made, or nothing could be judged at all.
+            InferenceError: No model could be asked.
+            LimitReached: A limit left no room for the first judgement.
+        """
+        # 1. What code scores. A gate that is shut spares the models.
+        settled = Settled(self.rubric, draft, rescore=rescore, has_judges=bool(self._judges))
+        if not settled.asked:
+            return settled.verdict()
+        case = await self._case(settled)
+
+        # 2. Every model once; more often while chance could decide.
+        opinions, absent = await self._hear(case, sample=0)
+        if not opinions:
+            raise _failure(absent)
+        sample = 1
+        while sample < self.rubric.repeats and is_undecided(
+            [settled.verdict(one.scores) for one in opinions], self.rubric, noise=self._noise
+        ):
+            more, missing = await self._hear(case, sample=sample)
+            opinions += more
+            absent += missing
+            # Whoever could not be asked once more had better be left alone.
+            if not all(isinstance(error, EvaluatorAbstained) for _, error in missing):
+                break
+            sample += 1
+
+        # 3. One verdict.
+        return settled.verdict(
+            combined(opinions, self._combine), judges=self._record(case, settled, opinions, absent)
+        )
+
+    async def sampled(self, draft: Draft, *, times: int) -> tuple[Verdict, ...]:
+        """Verdicts of judgements that chance has a part in, to measure how much that is.
+
+        Those that could not be read are left out.
+
+        Raises:
+            EvaluatorAbstained: None could be read.
+            InferenceError: No model could be asked.
+        """
+        settled = Settled(self.rubric, draft, has_judges=bool(self._judges))
+        if not settled.asked:
+            return (settled.verdict(),)
+        case = await self._case(settled)
+        verdicts: list[Verdict] = []
+        absences: list[tuple[str, HarnessError]] = []
+        for sample in range(1, times + 1):
+            opinions, absent = await self._hear(case, sample=sample)
+            absences += absent
+            if opinions:
+                scores = combined(opinions, self._combine)
+                judges = self._record(case, settled, opinions, absent)
+                verdicts.append(settled.verdict(scores, judges=judges))
+        if not verdicts:
+            raise _failure(absences)
+        return tuple(verdicts)
+
+    def most_tokens(self, draft: Draft) -> int:
+        """The most that one evaluation takes, without repairs and repeats, judged by characters."""
+        asked = asked_of(self.rubric, draft)
+        if not asked or not self._judges:
+            return 0
+        case = Case(
+            rubric=self.rubric,
+            draft=draft,
+            shown=shown(self.rubric, draft),
+            dimensions=asked,
+            held={},
+        )
+        # A summary may be as long as it is allowed to be.
+        spare = self.rubric.shorten.evaluate_over if self._summarise and case.shown.shortened else 0
+        tokens = 0
+        for dimensions in case.calls:
+            request = judge_request(case, dimensions, model="")
+            chars = spare + sum(len(message.content) for message in request.messages)
+            tokens += math.ceil(chars / _CHARS_PER_TOKEN) + request.max_output_tokens
+        return tokens * len(self._judges)
+
+    async def _case(self, settled: Settled) -> Case:
+        draft, rubric = settled.draft, self.rubric
+        if self._summarise and not settled.sections:
+            seen = await shown_by(self._summarise, rubric, draft)
+        else:
+            seen = shown(rubric, draft, sections=settled.sections)
+        return Case(
+            rubric=rubric,
+            draft=draft,
+            shown=seen,
+            dimensions=settled.asked,
+            held={d.name: held_by_checks(d, draft) for d in settled.asked},
+        )
+
+    async def _hear(
+        self, case: Case, *, sample: int
+    ) -> tuple[list[Opinion], list[tuple[str, HarnessError]]]:
+        """The opinions of all models, asked at once, and why those that are missing are."""
+
+        async def opinion_of(judge: Judge) -> Opinion | HarnessError:
+            try:
+                return await judge.judge(case, sample=sample)
+            except (EvaluatorAbstained, InferenceError, LimitReached) as error:
+                return error
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(opinion_of(judge)) for judge in self._judges]
+        heard = [
+            (judge.model, task.result()) for judge, task in zip(self._judges, tasks, strict=True)
+        ]
+        opinions = [said for _, said in heard if isinstance(said, Opinion)]
+        return opinions, [(model, e) for model, e in heard if isinstance(e, HarnessError)]
+
+    def _record(
+        self,
+        case: Case,
+        settled: Settled,
+        opinions: Sequence[Opinion],
+        absent: Sequence[tuple[str, HarnessError]],
+    ) -> Judges:
+        verdicts = [settled.verdict(opinion.scores) for opinion in opinions]
+        several = len(opinions) > 1
+        return Judges(
+            evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
+            prompt_sha256=prompt_sha256(case.rubric, case.calls),
+            judgements=len(opinions),
+            abstentions=sum(isinstance(error, EvaluatorAbstained) for _, error in absent),
+            absent=tuple(f"{model}: {error}" for model, error in absent),
+            spread=statistics.stdev(v.composite for v in verdicts) if several else None,
+            pass_share=statistics.fmean(v.passed for v in verdicts) if several else None,
+            combine=self._combine,
+            shortened=case.shown.shortened,
+        )
+
+
+def _failure(absent: Sequence[tuple[str, HarnessError]]) -> HarnessError:
+    """The error to raise when nobody judged: what stopped the calls, before what they brought."""
+    errors = [error for _, error in absent]
+    for kind in (LimitReached, InferenceError):
+        if found := next((error for error in errors if isinstance(error, kind)), None):
+            return found
+    if len(errors) == 1:
+        return errors[0]
+    return EvaluatorAbstained(
+        "no evaluator gave a judgement. " + ". ".join(map(str, errors)), abstentions=len(errors)
+    )

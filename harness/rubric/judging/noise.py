@@ -1,0 +1,146 @@
+"""How much an evaluator's composites vary when it judges one draft again and again.
+
+Measured once for a rubric and an evaluator, and kept in a small file beside the rubric,
+`essay.noise.json`. It says how near to the threshold a single judgement cannot tell.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from secrets import token_hex
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import InvalidInput
+from harness.rubric.rubric import Rubric
+
+_MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class Noise(BaseModel):
+    """What was measured of one evaluator by one rubric."""
+
+    model_config = _MODEL
+
+    evaluator: str = Field(min_length=1)
+    """Tag of its endpoint; of a panel, all of them, as in `Verdict.evaluator`."""
+    deviation: float = Field(ge=0)
+    """Standard deviation of one draft's composites, pooled over the drafts."""
+    drafts: int = Field(ge=1)
+    """How many drafts were judged."""
+    judgements: int = Field(ge=2)
+    """How often, all drafts together."""
+    between: float | None = Field(default=None, ge=0)
+    """Standard deviation of the drafts' mean composites; None for a single draft."""
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether every draft got the same composite every time: nothing was judged."""
+        return self.deviation == 0 and self.between == 0
+
+
+class _File(BaseModel):
+    """What a noise file holds."""
+
+    model_config = _MODEL
+
+    rubric_sha256: str
+    measured: tuple[Noise, ...]
+
+
+def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noise:
+    """The noise of repeated judgements.
+
+    Args:
+        evaluator: Who judged.
+        composites: For each draft, those of its judgements.
+
+    Raises:
+        InvalidInput: No draft has two, so nothing can be said of how they vary.
+    """
+    repeated = [draft for draft in composites if len(draft) > 1]
+    if not repeated:
+        raise InvalidInput(
+            "noise is measured on drafts that were judged twice or more, and there are none"
+        )
+    # Each draft has its own mean, so the squares are pooled by their degrees of freedom.
+    squares = sum((len(draft) - 1) * statistics.variance(draft) for draft in repeated)
+    freedom = sum(len(draft) - 1 for draft in repeated)
+    means = [statistics.fmean(draft) for draft in repeated]
+    return Noise(
+        evaluator=evaluator,
+        deviation=math.sqrt(squares / freedom),
+        drafts=len(repeated),
+        judgements=sum(len(draft) for draft in repeated),
+        between=statistics.stdev(means) if len(means) > 1 else None,
+    )
+
+
+def noise_path(rubric: Rubric, directory: Path) -> Path:
+    """Where the noise of a rubric is kept: mostly the directory of its own file."""
+    return directory / f"{rubric.id}.noise.json"
+
+
+def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Noise | None, str]:
+    """What was measured of this evaluator by this rubric; if it cannot be used, None and why.
+
+    No reason is given when nothing was ever measured.
+
+    Raises:
+        InvalidInput: The file is not one of these.
+    """
+    path = noise_path(rubric, directory)
+    file = _read(path)
+    if file is None:
+        return None, ""
+    again = "measure it again with 'harness rubric noise'"
+    if file.rubric_sha256 != rubric.sha256:
+        return None, f"{path} is of another version of the rubric; {again}"
+    found = next((noise for noise in file.measured if noise.evaluator == evaluator), None)
+    if found is None:
+        others = ", ".join(noise.evaluator for noise in file.measured)
+        return None, f"{path} is of other evaluators ({others}), not of '{evaluator}'; {again}"
+    return found, ""
+
+
+def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
+    """Keeps what was measured, beside what is there of other evaluators by the same rubric.
+
+    Raises:
+        InvalidInput: The file is there and is not one of these.
+        OSError: It cannot be written.
+    """
+    path = noise_path(rubric, directory)
+    file = _read(path)
+    others = file.measured if file and file.rubric_sha256 == rubric.sha256 else ()
+    kept = [one for one in others if one.evaluator != noise.evaluator]
+    content = _File(rubric_sha256=rubric.sha256, measured=(*kept, noise))
+    partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
+    try:
+        partial.write_text(content.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def _read(path: Path) -> _File | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise InvalidInput("this is not a noise file: it is no text", path=path) from error
+    try:
+        return _File.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InvalidInput(
+            f"this is not a noise file: {place or 'it'}: {first['msg']}; delete it and measure "
+            "again with 'harness rubric noise'",
+            path=path,
+        ) from error

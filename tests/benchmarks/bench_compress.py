@@ -1,0 +1,351 @@
+"""What the compressor keeps of long documents, what that costs, and whether it keeps its word.
+
+    python tests/benchmarks/bench_compress.py [--json] [--budget 6000] [--documents FOLDER]
+
+On real README files and manual pages (20 in `../shared/data/longdocs`; any folder of `.md` files
+will do), each shortened to the budget:
+
+1. Speed, beside the parse alone and a complete parse by the same parser, inline markup included.
+2. Promises: budgets met, headings all there and in order, fences balanced, the end kept.
+3. The twenty most characteristic words of each section (tf-idf, sections being the documents)
+   that are left in it, beside two peers of equal size: the first 85 % and the last 15 % of the
+   document, and all headings with an equal share of the beginning of each section.
+4. Deterministic checks on the shortened against the full text, out of 10. Those that count what is
+   there differ by design, and are listed apart. A mark such as `[table left out, rows: 3]` is no
+   sentence or number of the draft's, and is read as `[…]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+
+from harness.compress import Condensed, condense, condense_around, sections_of
+from harness.compress.blocks import blocks_of
+from harness.compress.parts import LEFT_OUT, MARK
+from harness.rubric import Draft
+from harness.rubric.checks import CHECKS, Check
+from harness.rubric.words import terms
+
+DOCUMENTS = Path(__file__).parents[3] / "shared" / "data" / "longdocs"
+FOCUS = "A guide that explains how to configure and run it, with examples."
+REVISER_BUDGET = 5_000
+# What the shipped rubrics `brief` and `summary` exclude.
+EXCLUDED = (
+    *("TODO", "lorem ipsum", "[insert", "as an AI", "Question:", "Answer:", "write about"),
+    *("earlier version", "the text", "the passage", "the document", "the sources"),
+    *("this article", "this document", "this text", "this summary", "in summary"),
+    *("the author", "the authors", "discusses"),
+)
+RUNS = 7
+
+
+class Figure(NamedTuple):
+    """One line of the table."""
+
+    figure: str
+    value: float
+    aim: str = ""
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--json", action="store_true")
+    arguments.add_argument("--budget", type=int, default=6_000)
+    arguments.add_argument("--documents", type=Path, default=DOCUMENTS)
+    options = arguments.parse_args()
+    documents = [p.read_text(encoding="utf-8") for p in sorted(options.documents.glob("*.md"))]
+    documents = [document for document in documents if len(document) > options.budget]
+    if not documents:
+        sys.exit(f"no Markdown files over {options.budget} characters in {options.documents}")
+    condensed = [condense(text, budget_chars=options.budget, focus=FOCUS) for text in documents]
+
+    figures = [
+        Figure("documents", len(documents)),
+        Figure("characters in all", sum(map(len, documents))),
+        *speed_figures(documents, options.budget),
+        *promise_figures(documents, condensed, options.budget),
+        *term_figures(documents, options.budget),
+        *check_figures(documents, options.budget),
+    ]
+    if options.json:
+        print(json.dumps([figure._asdict() for figure in figures], indent=2))
+        return
+    for figure in figures:
+        print(f"{figure.figure:<76}{figure.value:>12,.3f}  {figure.aim}")
+
+
+# --- 1. Speed -----------------------------------------------------------------------------------
+
+
+def speed_figures(documents: Sequence[str], budget: int) -> list[Figure]:
+    """Megabytes a second of this process, the best of several runs that take turns."""
+    parser = MarkdownIt("commonmark").enable("table")
+    ways: dict[str, Callable[[str], object]] = {
+        "condense": lambda text: condense(text, budget_chars=budget, focus=FOCUS),
+        "condense_around": lambda text: condense_around(
+            text, sections=(1,), budget_chars=REVISER_BUDGET, focus=FOCUS
+        ),
+        "the parse alone": blocks_of,
+        "markdown-it-py, complete": parser.parse,
+    }
+    size_mb = sum(len(text.encode()) for text in documents) / 1e6
+    best: dict[str, float] = dict.fromkeys(ways, math.inf)
+    for _ in range(RUNS):
+        for name, way in ways.items():
+            start = time.process_time()
+            for text in documents:
+                way(text)
+            best[name] = min(best[name], time.process_time() - start)
+    aims = {"condense": "aim ≥ 2"}
+    return [
+        *(Figure(f"{name}, MB/s", size_mb / best[name], aims.get(name, "")) for name in ways),
+        Figure(
+            "condense / markdown-it-py, times as fast",
+            best["markdown-it-py, complete"] / best["condense"],
+        ),
+    ]
+
+
+# --- 2. Promises --------------------------------------------------------------------------------
+
+
+def promise_figures(
+    documents: Sequence[str], condensed: Sequence[Condensed], budget: int
+) -> list[Figure]:
+    """Shares of the documents; of the reviser's view, of every section cited alone."""
+    pairs = list(zip(documents, condensed, strict=True))
+    around = [
+        (text, index, condense_around(text, sections=(index,), budget_chars=REVISER_BUDGET).text)
+        for text in documents
+        for index in range(len(sections_of(text)))
+    ]
+    return [
+        Figure("budget met", share(c.after_chars <= budget for c in condensed), "aim 1"),
+        Figure("used of the budget", statistics.mean(c.after_chars / budget for c in condensed)),
+        Figure(
+            "headings all there and in order",
+            share(headings(text) == headings(c.text) for text, c in pairs),
+            "aim 1",
+        ),
+        Figure("fences balanced", share(balanced(c.text) for c in condensed), "aim 1"),
+        Figure(
+            "the last 300 characters kept",
+            share(c.text.endswith(text[-300:]) for text, c in pairs),
+            "aim 1",
+        ),
+        Figure(
+            "the same in a second run",
+            share(condense(text, budget_chars=budget, focus=FOCUS) == c for text, c in pairs),
+            "aim 1",
+        ),
+        Figure(
+            "cited section byte for byte, of all sections",
+            share(sections_of(view)[n] == sections_of(text)[n] for text, n, view in around),
+            "aim 1",
+        ),
+        Figure(
+            "headings all there and in order around it",
+            share(headings(text) == headings(view) for text, _, view in around),
+            "aim 1",
+        ),
+    ]
+
+
+def headings(markdown: str) -> list[str]:
+    return [section.heading.strip() for section in sections_of(markdown) if section.level]
+
+
+def balanced(markdown: str) -> bool:
+    """Whether every block of fenced code ends with its fence."""
+    return all(
+        block.text.rstrip().splitlines()[-1].strip().startswith(block.fence)
+        for block in blocks_of(markdown)
+        if block.fence
+    )
+
+
+# --- 3. Characteristic words --------------------------------------------------------------------
+
+
+def term_figures(documents: Sequence[str], budget: int) -> list[Figure]:
+    """Shares kept, without a focus, and their ratios to those of the peers."""
+    ours, ends, leads = [], [], []
+    numbers: tuple[list[float], list[float]] = ([], [])
+    for text in documents:
+        shortened = condense(text, budget_chars=budget).text
+        in_ends, in_leads = head_and_tail(text, len(shortened)), lead(text, len(shortened))
+        wanted = characteristic(text)
+        ours.append(kept(wanted, [section.text for section in sections_of(shortened)]))
+        ends.append(kept(wanted, in_ends))
+        leads.append(kept(wanted, in_leads))
+        if named := found_numbers(text):
+            for shares, peer in zip(numbers, (shortened, "\n".join(in_ends)), strict=True):
+                shares.append(len(named & found_numbers(peer)) / len(named))
+
+    def pooled(shares: Sequence[Sequence[float]]) -> float:
+        return statistics.mean(share for document in shares for share in document)
+
+    by_document = [
+        statistics.mean(mine) / statistics.mean(others)
+        for mine, others in zip(ours, ends, strict=True)
+    ]
+    return [
+        Figure("characteristic words kept, mean over all sections", pooled(ours)),
+        Figure("of head and tail, equal size", pooled(ends)),
+        Figure("of headings and leads, equal size", pooled(leads)),
+        Figure("ratio to head and tail, over all sections", pooled(ours) / pooled(ends), "aim 1.5"),
+        Figure("ratio to head and tail, mean of documents", statistics.mean(by_document)),
+        Figure(
+            "ratio to head and tail, of the means of documents",
+            statistics.mean(map(statistics.mean, ours))
+            / statistics.mean(map(statistics.mean, ends)),
+        ),
+        Figure("ratio to headings and leads, over all sections", pooled(ours) / pooled(leads)),
+        Figure("numbers kept, mean over documents", statistics.mean(numbers[0])),
+        Figure("numbers kept by head and tail", statistics.mean(numbers[1])),
+    ]
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\w{3,}", text.casefold())
+
+
+def characteristic(text: str) -> list[set[str]]:
+    """The twenty words of each section with the highest tf-idf; headings count as text."""
+    counts = [Counter(words(section.text)) for section in sections_of(text)]
+    sections_with = Counter(word for count in counts for word in count)
+    best = []
+    for count in counts:
+        scores = {w: n * math.log(len(counts) / sections_with[w]) for w, n in count.items()}
+        ranked = sorted(scores, key=lambda word: (-scores[word], word))
+        best.append({word for word in ranked[:20] if scores[word] > 0})
+    return best
+
+
+def kept(wanted: Sequence[set[str]], texts: Sequence[str]) -> list[float]:
+    """Of each section that has characteristic words, the share that its text still has."""
+    return [
+        len(best & set(words(text))) / len(best)
+        for best, text in zip(wanted, texts, strict=True)
+        if best
+    ]
+
+
+def head_and_tail(text: str, chars: int) -> list[str]:
+    """What each section has left of the first 85 % of so many characters and the last 15 %."""
+    head = int(0.85 * chars)
+    tail = len(text) - (chars - head)
+    left, start = [], 0
+    for section in sections_of(text):
+        end = start + len(section.text)
+        left.append(f"{text[start : min(end, head)]} {text[max(start, tail) : end]}")
+        start = end
+    return left
+
+
+def lead(text: str, chars: int) -> list[str]:
+    """Each section with its heading and an equal share of the beginning of its body."""
+    sections = sections_of(text)
+    room = chars - sum(len(section.heading) for section in sections)
+    share_of = room / sum(len(section.body) for section in sections)
+    return [s.heading + s.body[: int(share_of * len(s.body))] for s in sections]
+
+
+def found_numbers(text: str) -> set[str]:
+    return set(re.findall(r"\d+(?:[.,]\d+)*", text))
+
+
+# --- 4. Checks ----------------------------------------------------------------------------------
+
+
+def check_figures(documents: Sequence[str], budget: int) -> list[Figure]:
+    """How many scores of the shortened text are within 0.5 of those of the full one."""
+    compared: dict[str, list[bool]] = {}
+    by_design: dict[str, list[bool]] = {}
+    unjudged = 0
+    for text in documents:
+        checks = qualities(text)
+        # What an evaluator shortens for: the task and the rubric.
+        focus = "\n".join([FOCUS, *(check.requirement for check in checks)])
+        short = MARK.sub(LEFT_OUT, condense(text, budget_chars=budget, focus=focus).text)
+        for results, some in ((compared, checks), (by_design, counts(text))):
+            for check in some:
+                full, shown = (
+                    check.grade(Draft(text=seen, task=FOCUS, sources=(text,)))
+                    for seen in (text, short)
+                )
+                if full.unjudged or shown.unjudged:
+                    unjudged += 1
+                    continue
+                within = abs(full.share - shown.share) * 10 <= 0.5
+                results.setdefault(CHECK_NAMES[type(check)], []).append(within)
+    every = [within for results in compared.values() for within in results]
+    return [
+        Figure("scores of checks within 0.5 of 10, all together", share(every), "aim ≥ 0.95"),
+        *(Figure(f"  {name}", share(results)) for name, results in compared.items()),
+        Figure("pairs left out: one of the texts has nothing to judge", unjudged),
+        *(
+            Figure(f"  differs by design: {name}", share(results))
+            for name, results in by_design.items()
+        ),
+    ]
+
+
+CHECK_NAMES = {check: name for name, check in CHECKS.items()}
+
+
+def qualities(text: str) -> list[Check]:
+    """Checks of how it is written; the document is its own source."""
+    titles = {tuple(w for w in terms(s.title) if not w.isdecimal()): s for s in sections_of(text)}
+    return [
+        CHECKS["finished"](),
+        CHECKS["headings"](titles=[s.title for k, s in titles.items() if k], stepwise=True),
+        CHECKS["sections"](min=2 * len(titles)),
+        CHECKS["excludes"](phrases=EXCLUDED),
+        CHECKS["contains_all"](phrases=subjects(text)),
+        CHECKS["contains_any"](phrases=subjects(text)),
+        CHECKS["regex"](pattern=r"https?://", meaning="a link"),
+        CHECKS["no_repetition"](),
+        CHECKS["language"](code="en"),
+        CHECKS["python"](),
+        CHECKS["no_stubs"](),
+        CHECKS["grounded_numbers"](),
+        CHECKS["grounded_names"](),
+        CHECKS["grounded_sentences"](),
+    ]
+
+
+def subjects(text: str) -> list[str]:
+    """What a rubric may ask a text to mention: the words characteristic of the most sections."""
+    sections_with = Counter(word for best in characteristic(text) for word in best)
+    return sorted(sections_with, key=lambda word: (-sections_with[word], word))[:5]
+
+
+def counts(text: str) -> list[Check]:
+    """Checks of how much there is, which the full text just passes."""
+    return [
+        CHECKS["words"](min=len(text.split())),
+        CHECKS["section_words"](min=60),
+        CHECKS["items"](min=20),
+    ]
+
+
+def share(results: Iterable[bool]) -> float:
+    found = list(results)
+    return sum(found) / len(found) if found else math.nan
+
+
+if __name__ == "__main__":
+    main()

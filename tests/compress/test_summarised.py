@@ -1,0 +1,133 @@
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_documents import documents, headings, steady
+
+from harness.compress import condense, condense_by
+from harness.errors import CallTimeout, LimitReached
+
+DOCUMENT = (
+    "# Cats\n\n"
+    + "Cats sleep for most of the day. " * 30
+    + "\n\n## Food\n\n"
+    + "They eat fish. " * 30
+) + "\n\n# Dogs\n\nDogs bark at night, and then they st"
+SUMMARY = "# Cats\n\nCats sleep.\n\n## Food\n\nThey eat fish.\n\n# Dogs\n"
+
+
+def summarised(reply, document=DOCUMENT, **options):
+    """What comes of a summariser that gives or raises this, and the prompts that it was sent."""
+    prompts = []
+
+    async def summarise(prompt):
+        prompts.append(prompt)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    options = {"budget_chars": 300, "keep_tail_chars": 20} | options
+    return asyncio.run(condense_by(summarise, document, **options)), prompts
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(SUMMARY, id="as asked"),
+        pytest.param(f"```markdown\n{SUMMARY}```\n", id="in a fence"),
+        pytest.param(f"Here is the shortened document:\n\n{SUMMARY}", id="courtesy"),
+    ],
+)
+def test_a_summary_with_all_headings_is_used_and_the_end_is_verbatim(reply):
+    result, prompts = summarised(reply)
+
+    assert result.text == f"{SUMMARY}\nDogs bark at night, and then they st"
+    assert (result.summarised, result.compressed, result.refused) == (True, True, "")
+    assert (result.before_chars, result.after_chars) == (len(DOCUMENT), len(result.text))
+    assert "# Dogs" in prompts[0]
+    assert "then they st" not in prompts[0]
+
+
+def test_without_an_end_to_keep_all_of_the_text_is_the_summarisers():
+    reply = f"{SUMMARY}\nThey bark."
+
+    assert summarised(reply, keep_tail_chars=0)[0].text == f"{reply}\n\n"
+
+
+def test_the_prompt_says_how_long_and_what_matters():
+    (prompt,) = summarised(SUMMARY, focus="what cats eat")[1]
+
+    assert "at most 262 characters" in prompt
+    assert "what cats eat" in prompt
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        pytest.param(SUMMARY + "Dogs. " * 50, "characters; the budget is 300", id="too long"),
+        pytest.param("# Cats\n\nSleep.\n\n# Dogs", "lacks the heading '## Food'", id="missing"),
+        pytest.param(
+            "# Dogs\n\n# Cats\n\nSleep.\n\n## Food\n\nFish.",
+            "heading '# Cats' out of order",
+            id="order",
+        ),
+        pytest.param(
+            "# Cats\n\nSleep.\n\n# Food\n\nFish.\n\n# Dogs",
+            "lacks the heading '## Food'",
+            id="level",
+        ),
+        pytest.param(
+            SUMMARY + "\nThey bark.\n\n# Birds\n", "has 4 headings; the document has 3", id="added"
+        ),
+        pytest.param("", "lacks the heading '# Cats'", id="empty"),
+        pytest.param("# Cats\n\n## Food\n\n# Dogs", "no text under '# Cats'", id="only headings"),
+        pytest.param(SUMMARY + "\n```\ncode", "leaves code or a comment open", id="open fence"),
+        pytest.param(
+            CallTimeout("no answer in 5 s", endpoint="small"),
+            "small: no answer in 5 s",
+            id="failed",
+        ),
+        pytest.param(LimitReached("no tokens left", limit="tokens"), "no tokens left", id="limit"),
+    ],
+)
+def test_a_summary_that_cannot_be_used_is_refused_with_the_reason(reply, reason):
+    result, _ = summarised(reply)
+
+    assert reason in result.refused
+    assert not result.summarised
+    assert result.text == condense(DOCUMENT, budget_chars=300, keep_tail_chars=20).text
+
+
+def test_a_fault_of_the_program_is_not_taken_for_a_refusal():
+    with pytest.raises(ZeroDivisionError):
+        summarised(ZeroDivisionError())
+
+
+@pytest.mark.parametrize(
+    ("document", "options"),
+    [
+        pytest.param("# A\n\nShort.\n", {}, id="within the budget"),
+        pytest.param("One block. " * 40, {}, id="nothing before the end"),
+    ],
+)
+def test_where_nothing_can_be_summarised_no_model_is_asked(document, options):
+    result, prompts = summarised("# A\n", document, **options)
+
+    assert prompts == []
+    assert result == condense(document, budget_chars=300, keep_tail_chars=20)
+
+
+@steady
+@given(documents, documents, st.integers(0, 200), st.integers(0, 30))
+def test_whatever_a_summariser_says_headings_and_budget_hold(document, reply, budget, tail):
+    options = {"budget_chars": budget, "keep_tail_chars": tail}
+    result, prompts = summarised(reply, document, **options)
+
+    assert headings(result.text) == headings(document)
+    if result.summarised:
+        assert result.after_chars <= budget < result.before_chars
+        assert result.text.endswith(document[len(document) - tail :])
+    else:
+        assert bool(prompts) == bool(result.refused)
+        assert result.text == condense(document, **options).text

@@ -1,0 +1,365 @@
+"""What a rubric takes over from another, and what is said when the two do not fit."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import RubricInvalid
+from harness.rubric import Dimension, load_rubric, load_rubric_file
+from harness.rubric.checks import Excludes, Finished, Words
+from harness.rubric.files import read_rubric
+
+BASE = """\
+title: Base
+purpose: For all.
+scale: { min: 0, max: 10, step: 0.5 }
+pass_at: 7.5
+shorten: { cap: 9000 }
+dimensions:
+- name: length
+  weight: 2
+  floor: 5
+  checks:
+  - { check: words, min: 50 }
+  - { check: finished }
+- name: clear
+  judge: Clear?
+  anchors: { 9: Yes, 6: Nearly, 3: No }
+  feedback: Say where.
+  optional: true
+- name: useful
+  judge: Useful?
+"""
+
+
+@pytest.fixture
+def rubrics(tmp_path):
+    """Writes rubrics; loads one of them."""
+
+    def load(name, **contents):
+        for stem, content in {"base": BASE, **contents}.items():
+            (tmp_path / f"{stem}.yaml").write_text(content)
+        return load_rubric(name, directory=tmp_path)
+
+    return load
+
+
+def refused(rubrics, name, **contents):
+    with pytest.raises(RubricInvalid) as caught:
+        rubrics(name, **contents)
+    return caught.value
+
+
+def named(rubric, name) -> Dimension:
+    return next(d for d in rubric.dimensions if d.name == name)
+
+
+def test_a_file_that_adds_nothing_says_what_its_base_says(rubrics):
+    mine = rubrics("mine", mine="extends: base\n")
+
+    assert mine.id == "mine"
+    assert mine.model_dump(exclude={"id", "extends"}) == rubrics("base").model_dump(
+        exclude={"id", "extends"}
+    )
+    assert mine.sha256 == rubrics("base").sha256
+
+
+def test_the_digest_changes_with_the_rubric_that_is_extended(rubrics):
+    before = rubrics("mine", mine="extends: base\npass_at: 9\n")
+    same = rubrics("mine", mine="extends: base\npass_at: 9\n", base=f"# New.\n{BASE}")
+    after = rubrics("mine", base=BASE.replace("Clear?", "Is it clear?"))
+
+    assert before.sha256 == same.sha256 != after.sha256
+
+
+def test_what_a_file_writes_goes_before_its_base_field_by_field(rubrics):
+    mine = rubrics(
+        "mine",
+        mine="extends: base\n"
+        "title: Mine\n"
+        "scale: { step: 1 }\n"
+        "shorten: { evaluate_over: 8000 }\n"
+        "dimensions:\n"
+        "- { name: clear, weight: 3, anchors: { 9: Surely, 1: By no means } }\n",
+    )
+
+    assert (mine.title, mine.purpose, mine.pass_at) == ("Mine", "For all.", 7.5)
+    assert (mine.scale.max, mine.scale.step) == (10, 1)
+    assert (mine.shorten.evaluate_over, mine.shorten.cap) == (8000, 9000)
+    assert named(mine, "clear") == Dimension(
+        name="clear",
+        weight=3,
+        judge="Clear?",
+        anchors={9: "Surely", 6: "Nearly", 3: "No", 1: "By no means"},
+        feedback="Say where.",
+        optional=True,
+    )
+
+
+def test_dimensions_keep_the_bases_order_and_new_ones_come_last(rubrics):
+    mine = rubrics(
+        "mine",
+        mine="extends: base\n"
+        "without: [clear]\n"
+        "dimensions:\n"
+        "- { name: new, judge: New }\n"
+        "- { name: useful, weight: 4 }\n"
+        "- { name: length, weight: 5 }\n",
+    )
+
+    assert [(d.name, d.weight) for d in mine.dimensions] == [
+        ("length", 5),
+        ("useful", 4),
+        ("new", 1),
+    ]
+
+
+def test_a_list_of_checks_is_one_files_or_the_others(rubrics):
+    mine = rubrics(
+        "mine",
+        mine="extends: base\ndimensions:\n"
+        "- { name: length, checks: [{ check: excludes, phrases: [TODO] }] }\n",
+    )
+
+    assert named(mine, "length").checks == (Excludes(phrases=("TODO",)),)
+    assert named(rubrics("base"), "length").checks == (Words(min=50), Finished())
+
+
+def test_a_dimension_that_is_scored_in_another_way_keeps_weight_and_floor_alone(rubrics):
+    mine = rubrics(
+        "mine",
+        mine="extends: base\ndimensions:\n"
+        "- { name: clear, checks: [{ check: finished }] }\n"
+        "- { name: length, judge: 'Long enough?' }\n",
+    )
+
+    assert named(mine, "clear") == Dimension(name="clear", checks=(Finished(),))
+    assert named(mine, "length") == Dimension(
+        name="length", weight=2, floor=5, judge="Long enough?"
+    )
+
+
+def test_null_takes_a_floor_away(rubrics):
+    mine = rubrics("mine", mine="extends: base\ndimensions: [{ name: length, floor: null }]\n")
+
+    assert named(mine, "length").floor is None
+
+
+def test_a_dimension_left_out_may_be_written_anew(rubrics):
+    mine = rubrics(
+        "mine",
+        mine="extends: base\nwithout: [clear]\ndimensions: [{ name: clear, judge: 'Plain?' }]\n",
+    )
+
+    assert [d.name for d in mine.dimensions] == ["length", "useful", "clear"]
+    assert named(mine, "clear") == Dimension(name="clear", judge="Plain?")
+
+
+def test_a_chain_of_rubrics_is_followed_to_its_end(rubrics):
+    mine = rubrics(
+        "mine",
+        mine="extends: middle\ndimensions: [{ name: useful, weight: 2 }]\n",
+        middle="extends: base\nwithout: [length]\npass_at: 6\n",
+    )
+
+    assert mine.pass_at == 6
+    assert [(d.name, d.weight) for d in mine.dimensions] == [("clear", 1), ("useful", 2)]
+
+
+def test_a_name_is_looked_for_beside_the_file_then_among_ones_own_then_among_those_that_ship(
+    tmp_path,
+):
+    own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
+    own.mkdir()
+    elsewhere.mkdir()
+    mine = elsewhere / "mine.yaml"
+    mine.write_text("extends: brief\n")
+    found = [load_rubric_file(mine, directory=own).title]
+    for place in (own, elsewhere):
+        (place / "brief.yaml").write_text(BASE.replace("Base", place.name))
+        found.append(load_rubric_file(mine, directory=own).title)
+
+    assert found == ["Brief", "own", "elsewhere"]
+
+
+def test_a_path_is_taken_from_the_files_folder(tmp_path, monkeypatch):
+    (tmp_path / "drafts").mkdir()
+    (tmp_path / "base.yml").write_text(BASE)
+    (tmp_path / "drafts" / "mine.yaml").write_text("extends: ../base.yml\n")
+    monkeypatch.chdir("/")
+
+    assert load_rubric_file(tmp_path / "drafts" / "mine.yaml").title == "Base"
+
+
+def test_ones_own_brief_may_extend_the_one_that_ships(tmp_path):
+    (tmp_path / "brief.yaml").write_text("extends: brief\ntitle: Mine\n")
+    mine = load_rubric("brief", directory=tmp_path)
+
+    assert mine.title == "Mine"
+    assert mine.dimensions == load_rubric("brief", directory=tmp_path / "none").dimensions
+
+
+def test_the_files_that_a_base_names_lie_beside_the_base(tmp_path):
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "person.json").write_text('{"type": "object"}')
+    (tmp_path / "base" / "base.yaml").write_text(
+        BASE + "- name: form\n  checks: [{ check: json, against: person.json }]\n"
+    )
+    (tmp_path / "mine.yaml").write_text("extends: base/base.yaml\n")
+    mine = load_rubric_file(tmp_path / "mine.yaml")
+
+    assert named(mine, "form").checks[0].against == {"type": "object"}
+
+
+def test_every_value_is_found_in_the_file_that_it_stands_in(tmp_path):
+    (tmp_path / "base.yaml").write_text(BASE)
+    (tmp_path / "mine.yaml").write_text(
+        "title: Mine\nextends: base\ndimensions:\n- name: useful\n  weight: 2\n"
+    )
+    written = read_rubric("mine", directory=tmp_path).written
+    places = {
+        ("title",): ("mine", 1),
+        ("pass_at",): ("base", 4),
+        ("dimensions", 1, "anchors", "6"): ("base", 15),
+        ("dimensions", 2, "weight"): ("mine", 5),
+        ("dimensions", 2, "judge"): ("base", 19),
+        ("dimensions", 0, "floor"): ("base", 9),
+    }
+
+    found = {place: (written.at(place).path.stem, written.at(place).line) for place in places}
+    assert found == places
+
+
+# What stands in mine.yaml and in base.yaml; the file and line that are named, and what is said.
+MISFITS = {
+    "unknown base": (
+        "title: T\nextends: bsae\n",
+        BASE,
+        ("mine", 2),
+        (
+            "extends: there is no rubric 'bsae' in {0}/ nor among those that ship; "
+            "did you mean 'base'?"
+        ),
+    ),
+    "missing file": (
+        "extends: other/base.yaml\n",
+        BASE,
+        ("mine", 1),
+        "extends: there is no file {0}/other/base.yaml",
+    ),
+    "the base's mistake": (
+        "extends: base\n",
+        BASE.replace("weight: 2", "wieght: 2"),
+        ("base", 8),
+        "'wieght' is not allowed here; did you mean 'weight'?",
+    ),
+    "nothing of that name to leave out": (
+        "extends: base\nwithout:\n- length\n- claer\n",
+        BASE,
+        ("mine", 4),
+        "without: the rubric that this extends has no dimension 'claer'; did you mean 'clear'?",
+    ),
+    "misspelt dimension": (
+        "extends: base\ndimensions:\n- name: length\n- name: usefull\n  weight: 2\n",
+        BASE,
+        ("mine", 4),
+        (
+            "the rubric that this extends has no dimension 'usefull', and a new one needs 'checks' "
+            "or 'judge'; did you mean 'useful'?"
+        ),
+    ),
+    "twice the same dimension": (
+        "extends: base\ndimensions:\n- name: useful\n- name: useful\n  judge: Good?\n",
+        BASE,
+        ("mine", 4),
+        "dimension 'useful' stands more than once",
+    ),
+    "a new dimension twice": (
+        "extends: base\ndimensions:\n- { name: new, judge: A }\n- { name: new, judge: B }\n",
+        BASE,
+        ("mine", 4),
+        "dimension 'new' stands more than once",
+    ),
+    "a scale that the base is off": (
+        "title: T\nextends: base\nscale: { max: 8 }\n",
+        BASE,
+        ("mine", 2),
+        (
+            "an anchor of dimension 'clear' is 9, outside the scale 0 to 8 "
+            "(taken over from {0}/base.yaml:15)"
+        ),
+    ),
+    "none left": (
+        "extends: base\nwithout: [length, clear, useful]\n",
+        BASE,
+        ("mine", 1),
+        "dimensions: must hold at least one (taken over from {0}/base.yaml:6)",
+    ),
+    "itself": (
+        "extends: mine\n",
+        BASE,
+        ("mine", 1),
+        "extends: there is no rubric 'mine' besides this one",
+    ),
+    "itself as a path": (
+        "extends: mine.yaml\n",
+        BASE,
+        ("mine", 1),
+        "the rubrics extend each other in a circle: {0}/mine.yaml → {0}/mine.yaml",
+    ),
+    "each other": (
+        "extends: base\n",
+        "title: B\nextends: mine\n",
+        ("base", 2),
+        "the rubrics extend each other in a circle: {0}/mine.yaml → {0}/base.yaml → {0}/mine.yaml",
+    ),
+    "dimensions that are no list": (
+        "extends: base\ndimensions: 0\n",
+        BASE,
+        ("mine", 2),
+        (
+            "dimensions: must be a list, each item on a line of its own that begins with '- ' "
+            "(it is 0)"
+        ),
+    ),
+    "a base that is a number": (
+        "extends: 5\ntitle: T\ndimensions: [{ name: a, judge: 'Good?' }]\n",
+        BASE,
+        ("mine", 1),
+        "extends: must be text; put it in quotes (it is 5)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS.values(), ids=MISFITS)
+def test_a_misfit_is_answered_by_the_file_and_line_to_mend(rubrics, tmp_path: Path, case):
+    mine, base, place, message = case
+    error = refused(rubrics, "mine", mine=mine, base=base)
+
+    (problem,) = error.problems
+    assert problem.path is not None
+    assert (problem.path.stem, problem.line) == place
+    assert problem.message == message.format(tmp_path)
+
+
+def test_all_misfits_are_reported_at_once(rubrics):
+    error = refused(
+        rubrics,
+        "mine",
+        mine="extends: base\nwithout: [lenght]\ndimensions:\n- name: cleer\n"
+        "- name: useful\n  weight: -1\n",
+    )
+
+    assert [problem.line for problem in error.problems] == [2, 4, 6]
+
+
+@pytest.mark.parametrize(("links", "allowed"), [(8, True), (9, False)])
+def test_a_chain_has_eight_rubrics_at_most(rubrics, links, allowed):
+    chain = {f"r{n}": f"extends: r{n + 1}\n" for n in range(1, links)}
+    contents = {**chain, f"r{links}": BASE}
+    if allowed:
+        assert rubrics("r1", **contents).title == "Base"
+    else:
+        error = refused(rubrics, "r1", **contents)
+        assert "more than 8 rubrics extend each other: " in str(error)
+        assert str(error).count(" → ") == 8

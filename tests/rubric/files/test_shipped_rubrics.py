@@ -1,0 +1,155 @@
+"""The rubrics that ship: each can be used as it stands."""
+
+import pytest
+
+from harness.rubric import Draft, Rubric, load_rubric
+from harness.rubric.files import advice_on, read_rubric
+from harness.shipped import shipped_directory
+
+SHIPPED = sorted(path.stem for path in shipped_directory("rubrics").glob("*.yaml"))
+SIX = ["relevance", "completeness", "depth", "specificity", "structure", "groundedness"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Away from the checkout, whose own `rubrics` are those that ship."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_these_ship():
+    assert SHIPPED == ["answer", "brief", "code", "qa", "research", "summary", "synthesis"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_loads_says_what_it_is_for_and_gives_no_cause_for_advice(name):
+    found = read_rubric(name)
+
+    assert found.rubric.id == name
+    assert found.rubric.title
+    assert found.rubric.purpose
+    assert [str(advice) for advice in advice_on(found.rubric, found.written)] == []
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_judged_dimension_says_what_scores_look_like(name):
+    for dimension in load_rubric(name).judged:
+        assert len(dimension.anchors) >= 4, dimension.name
+        assert max(dimension.anchors) >= 9, dimension.name
+        assert min(dimension.anchors) <= 3, dimension.name
+
+
+@pytest.mark.parametrize(
+    ("name", "without_evaluator"),
+    [
+        ("answer", True),
+        ("brief", True),
+        ("qa", True),
+        ("summary", True),
+        ("code", False),
+        ("research", False),
+        ("synthesis", False),
+    ],
+)
+def test_which_can_be_used_without_an_evaluator(name, without_evaluator):
+    assert all(d.optional for d in load_rubric(name).judged) == without_evaluator
+
+
+def test_synthesis_has_the_six_dimensions_with_equal_weights_and_the_caps():
+    rubric = load_rubric("synthesis")
+    caps = {d.name: sorted(cap.at_most for cap in d.caps) for d in rubric.dimensions if d.caps}
+
+    assert [d.name for d in rubric.dimensions] == SIX
+    assert {d.weight for d in rubric.dimensions} == {1}
+    assert (rubric.scale.step, rubric.pass_at) == (0.5, 8)
+    assert caps == {
+        "completeness": [5, 6],
+        "depth": [5],
+        "specificity": [5],
+        "structure": [3, 5],
+        "groundedness": [7],
+    }
+    assert [d.name for d in rubric.dimensions if d.needs_sources] == ["groundedness"]
+
+
+def test_research_is_synthesis_with_evidence():
+    rubric = load_rubric("research")
+
+    assert [d.name for d in rubric.dimensions] == [*SIX, "evidence"]
+    assert [d.name for d in rubric.checked] == ["evidence"]
+    assert rubric.dimensions[0] == load_rubric("synthesis").dimensions[0]
+
+
+def test_code_asks_no_model_about_what_is_not_written_out():
+    rubric = load_rubric("code")
+
+    assert [d.name for d in rubric.dimensions if d.gate] == ["whole"]
+    assert rubric.scale.step == 1
+    assert rubric.shorten.cap is None
+
+
+def test_a_short_answer_is_an_answer_of_one_paragraph():
+    answer, qa = load_rubric("answer"), load_rubric("qa")
+    changed = [d.name for d in answer.dimensions if d not in qa.dimensions]
+
+    assert changed == ["length"]
+    assert [d.name for d in qa.dimensions] == [*(d.name for d in answer.dimensions), "candour"]
+
+
+def shares(rubric: Rubric, name: str, text: str, sources: tuple[str, ...] = ()) -> dict[str, float]:
+    """What each check of a dimension, or of its caps, finds in a draft."""
+    draft = Draft(text=text, task="Write it.", sources=sources)
+    dimension = next(d for d in rubric.dimensions if d.name == name)
+    checks = (*dimension.checks, *(cap.unless for cap in dimension.caps if cap.unless))
+    return {check.check: check.grade(draft).share for check in checks}
+
+
+CODE = """\
+The function adds up what it is given.
+
+```python
+def total(prices):
+    return sum(prices)
+```
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        pytest.param("", "", {}, id="whole"),
+        pytest.param("sum(prices)", "sum(prices", {"python": 0}, id="does not parse"),
+        pytest.param("    return sum(prices)", "    pass", {"no_stubs": 0}, id="stub"),
+        pytest.param("sum(prices)", "0  # TODO", {"no_stubs": 0}, id="placeholder"),
+        pytest.param("    return sum(prices)\n```\n", "", {"python": 0, "finished": 0}, id="torn"),
+    ],
+)
+def test_the_gate_of_code_shuts_on_what_is_not_written_out(before, after, found):
+    whole = {"python": 1, "no_stubs": 1, "finished": 1}
+
+    assert shares(load_rubric("code"), "whole", CODE.replace(before, after)) == whole | found
+
+
+ENGLISH = "The server keeps the model in memory, so that the next answer begins at once. " * 3
+GERMAN = "Der Server behält das Modell im Speicher, damit die nächste Antwort sofort beginnt. " * 3
+
+
+@pytest.mark.parametrize(("text", "holds"), [(ENGLISH, False), (GERMAN, True)])
+def test_a_synthesis_in_another_language_is_capped(text, holds):
+    caps = next(d for d in load_rubric("synthesis").dimensions if d.name == "structure").caps
+
+    assert caps[0].at_most == 3
+    assert (shares(load_rubric("synthesis"), "structure", text)["language"] < 1) == holds
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("It took 8 s, says Ada Lovelace.", {"grounded_numbers": 1, "grounded_names": 1}),
+        ("It took 9 s, says Ada Lovelace.", {"grounded_numbers": 0, "grounded_names": 1}),
+        ("It took 8 s, says Alan Turing.", {"grounded_numbers": 1, "grounded_names": 0}),
+    ],
+)
+def test_research_looks_every_number_and_name_up_in_the_sources(text, found):
+    sources = ("Ada Lovelace measured 8 s.",)
+
+    assert shares(load_rubric("research"), "evidence", text, sources) == found

@@ -1,0 +1,470 @@
+"""How an evaluator's reply is read."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.rubric import Cap, Dimension, Rubric, Scale, half_up
+from harness.rubric.judging.judgement import Issue
+from harness.rubric.judging.reply import read_reply
+
+RELEVANCE = Dimension(name="relevance", judge="Does it answer?", anchors={9: "Yes.", 3: "No."})
+DEPTH = Dimension(name="depth", judge="Is it deep?")
+FIT = Dimension(name="fit_for_use", judge="Can it be used?")
+RUBRIC = Rubric(id="essay", title="An essay", dimensions=(RELEVANCE, DEPTH, FIT))
+R, D, F = "relevance", "depth", "fit_for_use"
+GOOD = {
+    R: {"reason": "Two terms are not explained.", "issues": [], "score": 7},
+    D: {"reason": "No figures.", "issues": [], "score": 5.5},
+}
+
+
+def scores(text: str, *names: str, rubric: Rubric = RUBRIC, cut: bool = False) -> dict[str, float]:
+    """What is read of a reply on these dimensions, all when none is named."""
+    asked = tuple(d for d in rubric.judged if d.name in (names or (R, D, F)))
+    read = read_reply(text, rubric, asked, cut=cut)
+    for judgement in read.values():
+        number = float(text[judgement.start : judgement.end])
+        assert judgement.score == half_up(number, rubric.scale.step, start=rubric.scale.min)
+    return {name: judgement.score for name, judgement in read.items()}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(json.dumps(GOOD), id="JSON"),
+        pytest.param(json.dumps(GOOD, indent=2) + "\n\n", id="on several lines"),
+        pytest.param(f"```json\n{json.dumps(GOOD)}\n```", id="in a fence"),
+        pytest.param(f"Here it is:\n{json.dumps(GOOD)}\nI hope this helps!", id="in prose"),
+        pytest.param(f"The {{set}} is [1].\n{json.dumps(GOOD)}", id="behind other braces"),
+        pytest.param(f'A "{{" and a {{" open.\n{json.dumps(GOOD)}', id="behind open quotes"),
+        pytest.param(json.dumps(dict(reversed(GOOD.items()))), id="in another order"),
+        pytest.param(json.dumps(GOOD).replace("}", ",}"), id="with trailing commas"),
+        pytest.param(json.dumps(GOOD, indent=1).replace(",\n", "\n"), id="without commas"),
+        pytest.param(str(GOOD), id="with single quotes"),
+        pytest.param(
+            json.dumps(GOOD).replace('"relevance"', "Relevance").replace('"score"', "Score"),
+            id="with bare keys in another case",
+        ),
+        pytest.param(json.dumps(GOOD).replace("5.5", '"5.5"'), id="with a number as a text"),
+        pytest.param(json.dumps(GOOD).replace("5.5", '"5.5/10"'), id="out of ten as a text"),
+        pytest.param(json.dumps(GOOD).replace("5.5", "5.5/10"), id="out of ten"),
+        pytest.param(json.dumps(GOOD).replace("5.5", '"5.5 out of 10"'), id="in words"),
+        pytest.param(json.dumps(GOOD).replace("5.5", '"5.5 - fair"'), id="with a word behind"),
+        pytest.param(json.dumps(GOOD).replace("5.5", '"Fair (5.5/10)"'), id="with one before"),
+        pytest.param(json.dumps(GOOD).replace(" 7}", " 7.0}"), id="with a zero"),
+        pytest.param(json.dumps({"scores": GOOD}), id="under scores"),
+        pytest.param(json.dumps({"evaluation": {"dimensions": GOOD}}), id="under two keys"),
+        pytest.param(json.dumps({"An essay": GOOD}), id="under the rubric's title"),
+        pytest.param(
+            json.dumps([{"dimension": k.title(), **v} for k, v in GOOD.items()]), id="as a list"
+        ),
+        pytest.param(
+            "\n".join(json.dumps({k: v}) for k, v in GOOD.items()), id="in several objects"
+        ),
+        pytest.param(json.dumps({k: v["score"] for k, v in GOOD.items()}), id="without reasons"),
+        pytest.param(
+            json.dumps({f"{k}_score": v["score"] for k, v in GOOD.items()}), id="as name_score"
+        ),
+        pytest.param(
+            json.dumps({f"1. {k.title()} (0-10)": v for k, v in GOOD.items()}), id="numbered"
+        ),
+        pytest.param(
+            json.dumps({**GOOD, "passed": True, "total": 10, "tone": {"score": 99}}),
+            id="with totals of its own",
+        ),
+        pytest.param(
+            json.dumps({k: {**v, "confidence": 1} for k, v in GOOD.items()}), id="with more fields"
+        ),
+        pytest.param(
+            json.dumps({k: {"reason": "I first said 9.", **v} for k, v in GOOD.items()}),
+            id="with another number in the reason",
+        ),
+        pytest.param(
+            '{"relevance": {"reason": "It calls this "so", and stops", "score": 7}, '
+            '"depth": {"score": 5.5}}',
+            id="with quotes in quotes",
+        ),
+        pytest.param(
+            json.dumps(GOOD) + "\nRelevance: 9", id="with another opinion in prose behind it"
+        ),
+        pytest.param(
+            "Draft: " + json.dumps({R: {"score": 1}}) + " Final: " + json.dumps(GOOD),
+            id="the last of two objects",
+        ),
+        pytest.param(
+            json.dumps(GOOD) + json.dumps({R: {"reason": "<sentence>", "score": "<score>"}}),
+            id="with the template behind it",
+        ),
+        pytest.param("Relevance: 7\nDepth: 5.5", id="lines"),
+        pytest.param("**Relevance**: 7/10 - because.\n**Depth**: 5.5/10 - since.", id="bold"),
+        pytest.param("- Relevance (0-10): 7\n- Depth (0-10): 5.5", id="a list with the range"),
+        pytest.param("* Relevance (7/10): yes.\n* Depth (5.5/10): no.", id="in brackets"),
+        pytest.param("1. **Relevance:** 7 out of 10\n2. **Depth:** 5.5 out of 10", id="numbered"),
+        pytest.param("Relevance score: 7, Depth score: 5.5", id="on one line"),
+        pytest.param("Relevance is 7/10 and depth is 5.5/10.", id="in a sentence"),
+        pytest.param("### Relevance\nGood.\nScore: 7\n### Depth\nScore = 5.5", id="sections"),
+        pytest.param(
+            "## Relevance\n- 9: Yes.\n- 3: No.\nI take the first.\n**Score:** 7/10\n"
+            "## Depth\n**Score**: 5.5\n## Overall\nScore: 9",
+            id="with anchors quoted, and a total",
+        ),
+        pytest.param("Relevance: 7: it is.\nDepth: 5.5. It is.", id="with a mark behind"),
+        pytest.param("Relevance\n7/10\nIt is.\n\nDepth:\n5.5", id="on the next line"),
+        pytest.param("### Relevance\n**Score**\n7\n### Depth\n**Score**\n\n5.5", id="two below"),
+        pytest.param(
+            "relevance:\n  reason: fine\n  score: 7\ndepth:\n  score: 5.5\ntotal: 9", id="YAML"
+        ),
+        pytest.param(
+            "| Dimension | Score | Reason |\n|---|---|---|\n| Relevance | 7/10 | 2 terms |\n"
+            "| Depth | 5.5 | x |\n| Overall | 9 | y |",
+            id="a table",
+        ),
+        pytest.param(
+            "| Dimension | Reason | Score |\n|---|---|---|\n| **Relevance** | 2 | **7** |\n"
+            "| **Depth** | x | **5.5** |",
+            id="a table with the score last",
+        ),
+        pytest.param("| Relevance | 7 |\n| Depth | 5.5 |", id="a table without a head"),
+        pytest.param(
+            "Dimension 1: Relevance\nI would give it 7/10.\nDimension 2: Depth\nI rate it 5.5/10.",
+            id="said in a sentence",
+        ),
+        pytest.param("Relevance: Good (7/10)\nDepth: fair, 5.5/10.", id="behind a word"),
+        pytest.param("Relevance: 7/10 It does.\nDepth: 5.5 Reason: none.", id="no full stop"),
+        pytest.param('{"relevance": {"score": {"value": 7}}, "depth": 5.5}', id="a value"),
+        pytest.param("Depth: 5.5\nClarity: fine. Score: 9\nRelevance: 7", id="with one of its own"),
+    ],
+)
+def test_scores_are_read_however_they_are_written(text):
+    assert scores(text) == {R: 7, D: 5.5}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("The draft is clear. 9/10", id="prose without a name"),
+        pytest.param("[7, 5.5]", id="a list"),
+        pytest.param("7", id="a number"),
+        pytest.param('{"passed": true, "total": 9, "overall": 9, "score": 9}', id="totals"),
+        pytest.param("Overall score: 8/10\nTotal: 16", id="totals in lines"),
+        pytest.param("## Relevance\nGood.\nFinal score: 8", id="a total under the last heading"),
+        pytest.param("Depth: good\n\nOverall: it is fine.\nScore: 8", id="a total's own score"),
+        pytest.param("Irrelevance: 8\nin-depth: 7\nrelevance-like: 6", id="in another word"),
+        pytest.param("unfit_for_use: 6, fit_for_users: 7", id="in another identifier"),
+        pytest.param("Relevance: 7-8\nDepth: 7 to 8\nFit for use: 7 or 8", id="ranges"),
+        pytest.param("Relevance: 7 \u2013 8/10\nDepth: between 7 and 8", id="ranges with blanks"),
+        pytest.param("Relevance: 9-10 exceptional\nDepth: a score of 0 to 10", id="the anchors"),
+        pytest.param("## relevance\n- 9: Yes.\n- 3: No.", id="the anchors in a list"),
+        pytest.param("Relevance: 9: Yes, all of it. 3: No.", id="the anchors in a line"),
+        pytest.param("Relevance: 1. It is. 2. It was.", id="a list in a line"),
+        pytest.param("Relevance: 3 sections are missing", id="a count"),
+        pytest.param("Relevance: 3 of the 8 parts", id="a count out of some"),
+        pytest.param("Relevance: 8 out of 10 claims are true", id="a count out of ten"),
+        pytest.param("Relevance\n1. It is.\n2. It was.", id="a list below"),
+        pytest.param("Relevance:\n1.\nDepth:\n2)", id="the marks of a list"),
+        pytest.param("Relevance: 80%\nDepth: 80/100\nFit for use: 4/5", id="another scale"),
+        pytest.param("Relevance: 11\nDepth: -1\nFit for use: 10.5/10", id="off the scale"),
+        pytest.param("Relevance: 8,5\nDepth: 8:30", id="other numbers"),
+        pytest.param("Relevance: <score>\nDepth: ?/10", id="placeholders"),
+        pytest.param("Relevance does not deserve 8/10.", id="a sentence"),
+        pytest.param("## Depth\nI would not give it 8/10.", id="denied"),
+        pytest.param("Depth: this is not an 8/10.", id="denied in a line"),
+        pytest.param("Depth: between 7/10 and 8/10.", id="one of two"),
+        pytest.param("Depth: 7 reasons: one.", id="a count of reasons"),
+        pytest.param("## Depth\nWhat keeps it from a score of 9 is the lack of data.", id="wished"),
+        pytest.param("## Depth\nClarity score: 8", id="of another dimension"),
+        pytest.param("## Depth\nclarity_score: 8", id="of another identifier"),
+        pytest.param("## Depth\n## Clarity\nScore: 8", id="under another heading"),
+        pytest.param("| Relevance | 2 | 8 |", id="two numbers in a row"),
+        pytest.param("| Dimension | Weight |\n| Relevance | 2/5 |", id="another column"),
+        pytest.param(json.dumps({R: {"reason": "x"}, D: {"score": None}}), id="null"),
+        pytest.param(json.dumps({R: {"score": True}, D: False}), id="true"),
+        pytest.param('{"relevance": {"score": NaN}, "depth": {"score": Infinity}}', id="NaN"),
+        pytest.param(json.dumps({R: {"score": "high"}, D: {"score": ""}}), id="words"),
+        pytest.param(json.dumps({R: {"score": 10.1}, D: {"score": -0.5}}), id="JSON off the scale"),
+        pytest.param('{"relevance": {"score": 1e1}}', id="an exponent"),
+        pytest.param(json.dumps({R: {"score": [7, 8]}}), id="a list of scores"),
+        pytest.param(json.dumps({"weights": {R: 1, D: 2}, "example": GOOD}), id="other tables"),
+        pytest.param(json.dumps({"previous": GOOD}), id="a round before"),
+        pytest.param(
+            json.dumps({"properties": {R: {"score": {"enum": [0, 5, 10]}}}}), id="the schema"
+        ),
+        pytest.param(
+            '{"relevance": {"reason": "<sentence>", "score": <a number from 0 to 10>}}',
+            id="the template",
+        ),
+        pytest.param("[" * 5000 + "{" * 5000 + "}", id="nested without end"),
+    ],
+)
+def test_what_states_no_score_of_a_dimension_gives_none(text):
+    assert scores(text) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('{"reason": "x", "issues": [], "score": 7}', id="JSON"),
+        pytest.param('{"relevance": {"reason": "x", "score": 7}}', id="by name"),
+        pytest.param('{"relevance": 7}', id="bare"),
+        pytest.param('{"evaluation": {"reason": "x", "score": "7/10"}}', id="wrapped"),
+        pytest.param("Score: 7", id="a line"),
+        pytest.param("It answers most.\n\n**Final Score: 7/10**", id="a final score"),
+        pytest.param("Overall, it is fine.\nMy rating: 7", id="a rating"),
+        pytest.param("7", id="a number"),
+        pytest.param(" 7/10. It answers most.", id="a number and why"),
+        pytest.param("Reason: it is.\n\nScore:\n7", id="below"),
+        pytest.param("The draft is fine. I'd give it a 7/10 for that.", id="said"),
+    ],
+)
+def test_of_one_dimension_the_name_may_be_missing(text):
+    assert scores(text, R) == {R: 7}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('{"depth": {"reason": "x", "score": 7}}', id="JSON"),
+        pytest.param('{"dimension": "depth", "score": 7}', id="labelled"),
+        pytest.param('{"dimension": "tone", "score": 7}', id="labelled as none of ours"),
+        pytest.param("Depth: 7", id="a line"),
+        pytest.param("## Depth\nScore: 7", id="a section"),
+        pytest.param("Tone: bad.\nScore: 7", id="under one of its own"),
+        pytest.param('{"depth": {"reason": , "score": 7}}', id="broken JSON"),
+        pytest.param("7 sections are missing.", id="a count"),
+        pytest.param("7 - 8", id="a range"),
+    ],
+)
+def test_of_one_dimension_the_score_of_another_is_not_taken(text):
+    assert scores(text, R) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "cut"),
+    [
+        pytest.param("Relevance: 8\nDepth: 1", {R: 8, D: 1}, {R: 8}, id="a line"),
+        pytest.param('{"relevance": {"score": 8}, "depth": {"score": 1', {R: 8}, {R: 8}, id="JSON"),
+        pytest.param("Relevance: 8\nDepth: 1/1", {R: 8}, {R: 8}, id="out of what"),
+    ],
+)
+def test_a_number_that_the_limit_cut_is_not_taken_for_whole(text, whole, cut):
+    assert scores(text) == whole
+    assert scores(text, cut=True) == cut
+
+
+def test_what_broke_off_leaves_what_came_before_it():
+    text = json.dumps(GOOD)[:-9]
+
+    assert scores(text, cut=True) == {R: 7}
+
+
+def test_a_dimension_that_was_not_asked_for_is_not_read():
+    assert scores(json.dumps(GOOD), D, F) == {D: 5.5}
+
+
+@pytest.mark.parametrize("written", ["Grounded: 7", '{"grounded": {"score": 7}}'])
+def test_groundedness_goes_by_either_of_its_names(written):
+    rubric = Rubric(title="T", dimensions=(DEPTH, Dimension(name="groundedness", judge="?")))
+
+    assert {n: j.score for n, j in read_reply(written, rubric, rubric.judged).items()} == {
+        "groundedness": 7
+    }
+
+
+def test_two_dimensions_of_which_one_begins_like_the_other_stay_apart():
+    names = ("depth", "depth_of_field")
+    rubric = Rubric(title="T", dimensions=tuple(Dimension(name=n, judge="?") for n in names))
+
+    read = read_reply("Depth of field: 3\nDepth: 8", rubric, rubric.judged)
+
+    assert {name: judgement.score for name, judgement in read.items()} == {
+        "depth": 8,
+        "depth_of_field": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("scale", "given_score", "score"),
+    [
+        pytest.param(Scale(), 7.3, 7.5, id="up to the step"),
+        pytest.param(Scale(), 7.2, 7, id="down to the step"),
+        pytest.param(Scale(), 7.25, 7.5, id="a half goes up"),
+        pytest.param(Scale(min=1, max=5, step=2), 4, 5, id="steps from 1"),
+        pytest.param(Scale(min=-1, max=1, step=0.1), -0.25, -0.2, id="up below zero"),
+        pytest.param(Scale(min=1, max=5, step=1), 0.9, None, id="just off the scale"),
+        pytest.param(Scale(min=1, max=5, step=1), "4/5", 4, id="out of its end"),
+        pytest.param(Scale(min=1, max=5, step=1), "4/10", None, id="out of another"),
+        pytest.param(Scale(max=100, step=1), "85/100", 85, id="of a hundred"),
+    ],
+)
+@pytest.mark.parametrize("write", [json.dumps, lambda said: f"Depth: {said['depth']['score']}"])
+def test_a_score_goes_to_the_nearest_step_and_never_onto_the_scale(
+    scale, given_score, score, write
+):
+    middle = (scale.min + scale.max) / 2
+    rubric = Rubric(title="T", dimensions=(DEPTH,), scale=scale, pass_at=middle, focus_below=middle)
+
+    read = read_reply(write({D: {"score": given_score}}), rubric, rubric.judged)
+
+    assert read[D].score == score if score is not None else read == {}
+
+
+def test_reason_issues_and_rules_are_read_with_the_score():
+    dimension = Dimension(
+        name="depth",
+        judge="?",
+        caps=(
+            Cap(at_most=6, when="Two parts are missing"),
+            Cap(at_most=5, when="It is a list"),
+            Cap(at_most=4, when="It is short"),
+        ),
+    )
+    rubric = Rubric(title="T", dimensions=(dimension,))
+    text = json.dumps(
+        {
+            "reason": "No\n figures. \u2026",
+            "issues": [
+                {"section": "Use", "problem": "No figures."},
+                {"section": "", "problem": ""},
+                "Too short.",
+                {"section": "End", "issue": "Breaks off."},
+                {"problem": "One too many."},
+            ],
+            "two_parts_are_missing": True,
+            "it_is_a_list": "No",
+            "score": 7,
+        }
+    )
+
+    judgement = read_reply(text, rubric, rubric.judged)[D]
+
+    assert judgement.reason == "No figures. \u2026"
+    assert judgement.issues == (
+        Issue("No figures.", "Use"),
+        Issue("Too short."),
+        Issue("Breaks off.", "End"),
+    )
+    assert judgement.rules == {"two_parts_are_missing": True, "it_is_a_list": False}
+
+
+@pytest.mark.parametrize("said", ["none", "None.", "N/A", []])
+def test_that_there_are_no_issues_is_none(said):
+    text = json.dumps({"reason": "x", "issues": said, "score": 7})
+
+    assert read_reply(text, RUBRIC, (DEPTH,))[D].issues == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param(
+            "**Depth**: 7/10 - no figures\n  are given.", "no figures are given.", id="a line"
+        ),
+        pytest.param(
+            "## Depth\nNo figures.\n\n**Score:** 7\n## Tone\nBad.", "No figures.", id="section"
+        ),
+        pytest.param("| Depth | 7 | no figures |\nThat is all.", "no figures", id="a row"),
+        pytest.param("Depth: 7", "", id="none"),
+    ],
+)
+def test_the_reason_of_a_score_in_lines_is_what_stands_around_it(text, reason):
+    assert read_reply(text, RUBRIC, RUBRIC.judged)[D].reason == reason
+
+
+WORDS = [
+    "relevance",
+    "depth",
+    "Fit for use",
+    "score",
+    "Score:",
+    "issues",
+    "passed",
+    "overall",
+    "is",
+]
+MARKS = ['"', "'", "{", "}", "[", "]", "(", ")", ":", ",", "|", "\n", "**", "# ", "- ", "/10", " "]
+NUMBERS = ["7", "8.5", "10", "11", "-1", "7-8", "3.25", "out of 10", "/", "%", "NaN", "true", "1."]
+STEADY = settings(derandomize=True, deadline=None, max_examples=1000)
+
+
+@STEADY
+@given(
+    text=st.one_of(
+        st.text(),
+        st.lists(st.sampled_from(WORDS + MARKS * 2 + NUMBERS), max_size=40).map("".join),
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.text(max_size=3) | st.integers(-2, 12),
+            lambda inner: (
+                st.dictionaries(st.sampled_from([*WORDS, "reason", "scores"]), inner)
+                | st.lists(inner, max_size=3)
+            ),
+        ).map(json.dumps),
+    ),
+    names=st.sampled_from([(R,), (R, D), (R, D, F)]),
+    cut=st.booleans(),
+)
+def test_whatever_is_replied_each_score_stands_in_it_and_is_on_the_scale(text, names, cut):
+    read = scores(text, *names, cut=cut)
+
+    assert set(read) <= set(names)
+    assert all(0 <= score <= 10 and score % 0.5 == 0 for score in read.values())
+
+
+@STEADY
+@given(
+    given_scores=st.dictionaries(st.sampled_from([R, D, F]), st.integers(0, 20), min_size=1),
+    write=st.sampled_from(
+        [
+            lambda said: json.dumps({n: {"reason": "It is 3 of 4.", "score": s} for n, s in said}),
+            lambda said: "\n".join(f"**{n.replace('_', ' ').title()}**: {s}/10" for n, s in said),
+            lambda said: "\n".join(f"## {n}\nIn 2 parts.\nScore: {s}" for n, s in said),
+            lambda said: "\n".join(f"| {n} | {s} | 2 parts |" for n, s in said),
+            lambda said: ", ".join(f"{n}: {s}" for n, s in said),
+        ]
+    ),
+)
+def test_what_is_written_in_a_common_way_is_read_as_it_was_meant(given_scores, write):
+    halves = {name: score / 2 for name, score in given_scores.items()}
+
+    # By all three names, since one alone may be left without.
+    assert scores(write(list(halves.items())), R, D, F) == halves
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("{" * 10**6, id="braces"),
+        pytest.param('{"a":' * 200_000, id="objects"),
+        pytest.param('{"' * 500_000, id="open quotes"),
+        pytest.param('{"a": "' + '" ' * 400_000, id="quotes in a string"),
+        pytest.param('{"a":"' + "\\" * 10**6, id="backslashes"),
+        pytest.param("[" * 10**6, id="lists"),
+        pytest.param('{"a":"b"' + "\n" * 10**6, id="blank lines"),
+        pytest.param("relevance " * 100_000, id="names"),
+        pytest.param("relevance" + " " * 10**6 + "8", id="blanks"),
+        pytest.param("relevance (" * 90_000, id="brackets"),
+        pytest.param("Score: " * 140_000, id="labels"),
+        pytest.param("|" * 10**6, id="bars"),
+        pytest.param("8" * 10**6, id="digits"),
+        pytest.param("- 8/10\n" * 140_000, id="lines"),
+        pytest.param("**" * 500_000, id="stars"),
+    ],
+)
+def test_a_megabyte_of_anything_is_read_in_a_moment(text):
+    began = time.process_time()
+
+    read_reply(text, RUBRIC, RUBRIC.judged)
+    read_reply(text, RUBRIC, (DEPTH,))
+
+    # Some 0.3 s; in squared time it would be minutes.
+    assert time.process_time() - began < 5
+
+
+def test_of_a_reply_that_never_ends_the_end_is_read():
+    text = "Depth: 3\n" + "and so on " * 20_000 + "\n" + json.dumps(GOOD)
+
+    assert scores(text) == {R: 7, D: 5.5}

@@ -1,0 +1,58 @@
+"""An evaluator whose scores are given out by a script, in whatever shape it is asked for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from harness import ChatRequest, ScriptedBackend
+
+Scores = float | Mapping[str, float]
+"""One for all dimensions, or by dimension."""
+
+
+def judge(*scores: Scores, reason: str = "Nothing is missing.") -> ScriptedBackend:
+    """Gives these scores, one judgement after another, and the last for ever."""
+    turns = _turns(scores)
+    return ScriptedBackend(lambda request: verdict(request, next(turns), reason=reason))
+
+
+def judge_by(score: Callable[[str], Scores]) -> ScriptedBackend:
+    """Scores by the prompt."""
+    return ScriptedBackend(lambda request: verdict(request, score(request.messages[-1].content)))
+
+
+def verdict(request: ChatRequest, scores: Scores, *, reason: str = "Nothing is missing.") -> str:
+    """A reply in the shape that the request asks for."""
+    assert request.reply_schema is not None
+    return reply_to(request.reply_schema, scores, reason=reason)
+
+
+def reply_to(schema: Mapping[str, Any], scores: Scores, *, reason: str) -> str:
+    """A reply of this JSON Schema: on one dimension, or on several by name."""
+    fields = schema["properties"]
+    if "score" in fields:
+        assert not isinstance(scores, Mapping), "one dimension is asked for, and not by name"
+        return json.dumps(_judgement(fields, scores, reason))
+    return json.dumps(
+        {
+            name: _judgement(
+                one["properties"], scores[name] if isinstance(scores, Mapping) else scores, reason
+            )
+            for name, one in fields.items()
+        }
+    )
+
+
+def _judgement(fields: Mapping[str, Any], score: float, reason: str) -> dict[str, Any]:
+    issues = [{"section": "whole text", "problem": reason}]
+    said: dict[str, Any] = {"reason": reason, "issues": issues, "score": score}
+    # What is left are the statements that caps go by.
+    return {name: said.get(name, False) for name in fields}
+
+
+def _turns(scores: tuple[Scores, ...]) -> Iterator[Scores]:
+    yield from scores
+    while True:
+        yield scores[-1]
