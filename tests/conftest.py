@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 from demo import DemoRun, run_demo
+from hypothesis import settings
+
+# Every day a few examples, the same ones each time; `HYPOTHESIS_PROFILE=nightly` tries many new
+# ones. A loaded machine is no reason to fail.
+settings.register_profile("daily", max_examples=100, derandomize=True, deadline=None)
+settings.register_profile("nightly", max_examples=10_000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "daily"))
 
 
 def pytest_configure() -> None:

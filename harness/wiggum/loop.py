@@ -1,19 +1,34 @@
 """The loop itself: a thin shell that performs what the policy decides.
 
 It never returns a draft that nobody evaluated, never a worse one than it had, and always says why
-it stopped.
+it stopped. Every round is in the journal before the next begins, so that a loop that was killed
+can go on from there: see `rounds_from`.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.errors import HarnessError
+from harness.errors import EvaluatorAbstained, HarnessError, InvalidInput, LimitReached
 from harness.rubric import Draft, Evaluator, Rubric, Verdict
-from harness.trace import Tracer
-from harness.wiggum.policy import LoopLimits, Revise, Stop, decide
+from harness.trace import Span, Tracer
+from harness.wiggum.meter import Meter
+from harness.wiggum.policy import (
+    LoopPolicy,
+    Revise,
+    Stop,
+    decide,
+    decide_on_draft,
+    greatest,
+    next_revision,
+)
+from harness.wiggum.recorded import reasons_in, record_round, verdict_attributes
+from harness.wiggum.rescore import evaluate_changed, rescore_of
 from harness.wiggum.reviser import Reviser
-from harness.wiggum.round import Round, StopReason, best_round
+from harness.wiggum.round import Round, StopReason, best_round, changed_chars
+from harness.wiggum.spent import NOTHING, Spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +43,15 @@ class WiggumResult:
     """Every evaluated draft, in order; at least one."""
     revisions: tuple[Revise, ...]
     """What was asked for after each round but the last, in order; the last of these has no round
-    of its own when an error stopped it."""
+    of its own when its draft could not be had, could not be evaluated, or was an earlier one."""
     best: Round
     """The round whose draft is returned."""
     stop_reason: StopReason
     """Why no further round was made."""
     stop_detail: str = ""
-    """The error's message when an error stopped it."""
+    """What there is to say about that: the error's message when an error stopped it."""
+    spent: Spent = NOTHING
+    """What the loop took in all."""
 
     @property
     def passed(self) -> bool:
@@ -47,142 +64,250 @@ async def revise_until_met(
     *,
     evaluator: Evaluator,
     reviser: Reviser,
-    limits: LoopLimits,
+    meter: Meter,
     tracer: Tracer,
+    policy: LoopPolicy | None = None,
     draft_span: int | None = None,
+    rounds: Sequence[Round] = (),
 ) -> WiggumResult:
     """Evaluates, sends back what failed, revises, and keeps the best round.
 
     Args:
         first_draft: Evaluated as round 1.
-        evaluator: Scores each draft.
-        reviser: Makes the next one.
-        limits: When to give up.
+        evaluator: Scores each draft; asks by way of the meter.
+        reviser: Makes the next one; asks by way of the meter.
+        meter: Has the limits, and counts what the loop takes.
         tracer: Sees every evaluation and revision.
+        policy: What to revise, and when to give up.
         draft_span: The span in which the first draft was written, for the trace alone.
+        rounds: Those that this loop had before it was cut off: it goes on behind them.
 
     Raises:
+        InvalidInput: The rounds are not of this draft, or not by this rubric.
         HarnessError: Even the first draft could not be evaluated, so there is no round to return:
             mostly `EvaluationFailed`, or an `InferenceError` of the evaluator's.
     """
+    loop = _Loop(
+        first_draft,
+        evaluator=evaluator,
+        reviser=reviser,
+        meter=meter,
+        tracer=tracer,
+        policy=policy or LoopPolicy(),
+    )
+    _check(rounds, first_draft, evaluator.rubric)
     rubric = evaluator.rubric
     with tracer.span("wiggum", rubric=rubric.id, rubric_sha256=rubric.sha256) as span:
-        rounds: list[Round] = []
-        revisions: list[Revise] = []
-        # Where drafts were written and judged, for the arrows between them.
-        draft, written_in = first_draft, draft_span
-        judged_in: list[int] = []
-        stop_detail = ""
-        while True:
-            # 1. Evaluate. An error here leaves the rounds before it; with none, it is the caller's.
-            try:
-                evaluated, span_id = await _evaluate(
-                    draft, len(rounds) + 1, evaluator, tracer, written_in=written_in
-                )
-            except HarnessError as error:
-                if not rounds:
-                    raise
-                reason: StopReason = "evaluator_error"
-                stop_detail = str(error)
-                break
-            rounds.append(evaluated)
-            judged_in.append(span_id)
-
-            # 2. Decide.
-            step = decide(rounds, limits)
-            if isinstance(step, Stop):
-                reason = step.reason
-                break
-
-            # 3. Revise.
-            revisions.append(step)
-            try:
-                draft, written_in = await _revise(
-                    first_draft,
-                    step,
-                    len(rounds) + 1,
-                    reviser,
-                    tracer,
-                    judged_in=judged_in[step.base.number - 1],
-                )
-            except HarnessError as error:
-                reason = "producer_error"
-                stop_detail = str(error)
-                break
-
-        best = best_round(rounds)
-        span.set(
-            stop_reason=reason,
-            best_round=best.number,
-            passed=best.verdict.passed,
-            composites=[r.verdict.composite for r in rounds],
-        )
-        tracer.instant("stop", reason=reason, detail=tracer.excerpt(stop_detail))
+        try:
+            loop.go_on_from(rounds)
+            stop = await loop.run(draft_span)
+        except asyncio.CancelledError:
+            loop.say_stopped(Stop(reason="cancelled"), span)
+            raise
+        loop.say_stopped(stop, span)
+    best = best_round(loop.rounds)
     return WiggumResult(
         rubric=rubric,
         text=best.draft,
-        rounds=tuple(rounds),
-        revisions=tuple(revisions),
+        rounds=tuple(loop.rounds),
+        revisions=tuple(loop.revisions),
         best=best,
-        stop_reason=reason,
-        stop_detail=stop_detail,
+        stop_reason=stop.reason,
+        stop_detail=stop.detail,
+        spent=meter.spent,
     )
 
 
-async def _evaluate(
-    draft: Draft, number: int, evaluator: Evaluator, tracer: Tracer, *, written_in: int | None
-) -> tuple[Round, int]:
-    """The round, and the id of its span."""
-    with tracer.span(
-        "evaluate",
-        label=f"evaluate round {number}",
-        round=number,
-        draft_sha256=tracer.content(draft.text),
-    ) as span:
-        tracer.flow("draft", source=written_in, target=span.id)
-        verdict = await evaluator.evaluate(draft)
-        span.set(**_attributes(verdict), findings=tracer.excerpt(_findings(verdict)))
-        tracer.counter("composite", verdict.composite, unit="points")
-        for score in verdict.scores:
-            tracer.counter(score.name, score.score, unit="points")
-    return Round(number=number, draft=draft.text, verdict=verdict), span.id
+class _Loop:
+    """One loop's rounds, and the steps that lead to the next.
+
+    Attributes:
+        rounds: What was evaluated so far.
+        revisions: What was asked for so far.
+    """
+
+    def __init__(
+        self,
+        first_draft: Draft,
+        *,
+        evaluator: Evaluator,
+        reviser: Reviser,
+        meter: Meter,
+        tracer: Tracer,
+        policy: LoopPolicy,
+    ) -> None:
+        self.rounds: list[Round] = []
+        self.revisions: list[Revise] = []
+        self._first_draft = first_draft
+        self._evaluator = evaluator
+        self._reviser = reviser
+        self._meter = meter
+        self._tracer = tracer
+        self._policy = policy
+        # By round, for the arrows between drafts and verdicts.
+        self._judged_in: dict[int, int] = {}
+
+    def go_on_from(self, rounds: Sequence[Round]) -> None:
+        """Takes over the rounds of a loop that was cut off, into this run's journal as well."""
+        for one in rounds:
+            if self.rounds:
+                self.revisions.append(next_revision(self.rounds, self._policy))
+            self._meter.go_on_from(one.drafting)
+            self._meter.go_on_from(one.judging)
+            self.rounds.append(one)
+            record_round(one, self._tracer)
+
+    async def run(self, draft_span: int | None) -> Stop:
+        """Adds rounds until there is a reason to stop."""
+        if not self.rounds:
+            # An error here is the caller's: there is nothing to return.
+            await self._evaluate(self._first_draft, None, written_in=draft_span)
+        while True:
+            # 1. Decide.
+            step = self._decide()
+            if isinstance(step, Stop):
+                return step
+            # 2. Revise.
+            self.revisions.append(step)
+            try:
+                draft, written_in = await self._revise(step)
+            except HarnessError as error:
+                return _stop_for(error, otherwise="producer_failed")
+            if stop := decide_on_draft(draft.text, self.rounds):
+                return stop
+            # 3. Evaluate. An error leaves the rounds before it.
+            try:
+                await self._evaluate(draft, step, written_in=written_in)
+            except HarnessError as error:
+                return _stop_for(error, otherwise="evaluator_failed")
+
+    def say_stopped(self, stop: Stop, span: Span) -> None:
+        """Says how the loop ended, on its span and as an instant."""
+        best = best_round(self.rounds) if self.rounds else None
+        span.set(
+            stop_reason=stop.reason,
+            best_round=best.number if best else None,
+            passed=best.verdict.passed if best else None,
+            composites=[one.verdict.composite for one in self.rounds],
+        )
+        self._tracer.instant(
+            "stop",
+            reason=stop.reason,
+            detail=self._tracer.excerpt(stop.detail),
+            best_round=best.number if best else None,
+        )
+
+    def _decide(self) -> Stop | Revise:
+        return decide(
+            self.rounds,
+            limits=self._meter.limits,
+            policy=self._policy,
+            spent=self._meter.spent,
+            most_tokens=self._most_tokens,
+        )
+
+    def _most_tokens(self, step: Revise) -> int:
+        """What a revision and its evaluation take at most."""
+        base = replace(self._first_draft, text=step.base.draft)
+        most_chars = self._reviser.most_chars(base, step.focus, rounds=self.rounds)
+        longest = replace(base, text=base.text + " word" * ((most_chars - len(base.text)) // 5))
+        evaluation = self._evaluator.most_tokens(longest)
+        # What is judged anew in part may have to be judged as a whole after that.
+        evaluations = 2 if self._policy.rescore == "changed" else 1
+        revision = self._reviser.most_tokens(base, step.focus, rounds=self.rounds)
+        return revision + evaluations * evaluation
+
+    async def _revise(self, step: Revise) -> tuple[Draft, int]:
+        """The next draft, and the id of the span that it was written in."""
+        tracer = self._tracer
+        number = self.rounds[-1].number + 1
+        with tracer.span(
+            "revise",
+            label=f"revise for round {number}",
+            round=number,
+            base_round=step.base.number,
+            focus=[score.name for score in step.focus],
+        ) as span:
+            judged_in = self._judged_in.get(step.base.number)
+            tracer.flow("verdict", source=judged_in, target=span.id)
+            base = replace(self._first_draft, text=step.base.draft)
+            cost, seconds = greatest([one.judging for one in self.rounds])
+            # What is left of both is not all for the revision: it has to be evaluated too.
+            with self._meter.holding(usd=cost, seconds=seconds):
+                revision = await self._reviser.revise(base, step.focus, rounds=self.rounds)
+            span.set(draft_sha256=tracer.content(revision.text), how=revision.how)
+        return replace(base, text=revision.text), span.id
+
+    async def _evaluate(self, draft: Draft, step: Revise | None, *, written_in: int | None) -> None:
+        """Adds the draft's round.
+
+        Args:
+            draft: What to evaluate.
+            step: What it was made for; None for the first.
+            written_in: The id of the span that it was written in.
+        """
+        tracer = self._tracer
+        number = len(self.rounds) + 1
+        drafting = self._meter.lap()
+        with tracer.span(
+            "evaluate",
+            label=f"evaluate round {number}",
+            round=number,
+            draft_sha256=tracer.content(draft.text),
+        ) as span:
+            tracer.flow("draft", source=written_in, target=span.id)
+            verdict = await self._verdict(draft, step)
+            span.set(**verdict_attributes(verdict), findings=tracer.excerpt(reasons_in(verdict)))
+            tracer.counter("composite", verdict.composite, unit="points")
+            for score in verdict.scores:
+                tracer.counter(score.name, score.score, unit="points")
+        base = step.base if step else None
+        one = Round(
+            number=number,
+            draft=draft.text,
+            verdict=verdict,
+            base_round=base.number if base else None,
+            changed_chars=changed_chars(base.draft, draft.text) if base else 0,
+            drafting=drafting,
+            judging=self._meter.lap(),
+        )
+        self.rounds.append(one)
+        self._judged_in[number] = span.id
+        record_round(one, tracer)
+        await tracer.persisted()
+
+    async def _verdict(self, draft: Draft, step: Revise | None) -> Verdict:
+        if step is not None and self._policy.rescore == "changed":
+            rescore = rescore_of(draft, step.base, step.focus)
+            if rescore is not None:
+                return await evaluate_changed(
+                    self._evaluator, draft, rescore, meter=self._meter, tracer=self._tracer
+                )
+        return await self._evaluator.evaluate(draft)
 
 
-async def _revise(
-    first_draft: Draft,
-    step: Revise,
-    number: int,
-    reviser: Reviser,
-    tracer: Tracer,
-    *,
-    judged_in: int,
-) -> tuple[Draft, int]:
-    """The next draft, and the id of the span that it was written in."""
-    focus = [score.name for score in step.focus]
-    with tracer.span(
-        "revise",
-        label=f"revise for round {number}",
-        round=number,
-        base_round=step.base.number,
-        focus=focus,
-    ) as span:
-        tracer.flow("verdict", source=judged_in, target=span.id)
-        base = replace(first_draft, text=step.base.draft)
-        text = await reviser.revise(base, step.focus, round_number=number)
-        span.set(draft_sha256=tracer.content(text))
-    return replace(first_draft, text=text), span.id
+def _check(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) -> None:
+    """That these rounds are what this loop could have had."""
+    if not rounds:
+        return
+    if [one.number for one in rounds] != list(range(1, len(rounds) + 1)):
+        raise InvalidInput("the rounds to go on from are not all from the first on, in order")
+    if rounds[0].draft != first_draft.text:
+        raise InvalidInput(
+            "the rounds to go on from began with another draft; begin with that of the first round"
+        )
+    if any(one.verdict.rubric_sha256 != rubric.sha256 for one in rounds):
+        raise InvalidInput(
+            f"the rounds to go on from were not scored by rubric '{rubric.id}' as it is now; "
+            "begin the loop anew"
+        )
 
 
-def _attributes(verdict: Verdict) -> dict[str, object]:
-    return {
-        "composite": verdict.composite,
-        "passed": verdict.passed,
-        "scores": verdict.vector,
-        "evaluator": verdict.evaluator or "checks",
-        "unjudged": list(verdict.unjudged),
-        "compressed": verdict.compressed,
-    }
-
-
-def _findings(verdict: Verdict) -> list[str]:
-    return [f"{score.name}: {score.reason}" for score in verdict.scores if score.reason]
+def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
+    """The end that an error puts to the loop."""
+    reason = otherwise
+    if isinstance(error, LimitReached):
+        reason = "budget"
+    elif isinstance(error, EvaluatorAbstained):
+        reason = "abstained"
+    return Stop(reason=reason, detail=str(error))

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
-from harness.compress import condense
+from harness.compress import passages_of
 
 # Words of four letters and more carry the matter.
 _WORD = re.compile(r"\w{4,}")
+
+_PASSAGE_CHARS = 600
+"""About as much as is said in one go."""
 
 
 def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: int) -> str:
     """The sources that share the most words with some texts, nearest first, as one text.
 
     Sources are whole, and each once, as long as they fit: fragments of many mislead a small model
-    more than the whole of one. Only a nearest source that is itself too long is condensed. When
-    all fit they stay in their order, whatever they are to bear on: prompts that begin with them
-    then begin alike, and a prefix cache serves that.
+    more than the whole of one. Only of a nearest source that is itself too long there are the
+    nearest passages, each whole. When all fit they stay in their order, whatever they are to bear
+    on: prompts that begin with them then begin alike, and a prefix cache serves that.
 
     Args:
         sources: All there are.
@@ -29,20 +33,35 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
     if sum(len(source) for source in every) <= limit_chars:
         return "\n\n".join(every)
     wanted = [_words(text) for text in to]
-    words_of = {source: _words(source) for source in every}
-    by_nearness = sorted(
-        words_of,
-        key=lambda source: [len(words & words_of[source]) for words in wanted],
-        reverse=True,
-    )
+    by_nearness = sorted(every, key=partial(_nearness, wanted), reverse=True)
     chosen: list[str] = []
     for source in by_nearness:
         room = limit_chars - sum(len(text) for text in chosen)
         if len(source) <= room:
             chosen.append(source)
         elif not chosen:
-            chosen.append(condense(source, budget_chars=limit_chars, focus=" ".join(to)).text)
+            chosen.append(_nearest_passages(source, wanted, limit_chars))
     return "\n\n".join(chosen)
+
+
+def _nearest_passages(source: str, wanted: Sequence[set[str]], limit_chars: int) -> str:
+    """The passages of a source that share the most words with some texts, in their order."""
+    passages = [one.text for one in passages_of(source, max_chars=min(_PASSAGE_CHARS, limit_chars))]
+    by_nearness = sorted(
+        range(len(passages)), key=lambda index: _nearness(wanted, passages[index]), reverse=True
+    )
+    chosen: list[int] = []
+    for index in by_nearness:
+        room = limit_chars - sum(len(passages[other]) + 2 for other in chosen)
+        if len(passages[index]) <= room:
+            chosen.append(index)
+    return "\n\n".join(passages[index] for index in sorted(chosen))
+
+
+def _nearness(wanted: Sequence[set[str]], text: str) -> list[int]:
+    """How many words a text shares with each of some others."""
+    words = _words(text)
+    return [len(words & others) for others in wanted]
 
 
 def _words(text: str) -> set[str]:

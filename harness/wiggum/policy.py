@@ -2,27 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from harness.errors import InvalidInput
 from harness.rubric import DimensionScore
 from harness.wiggum.round import Round, StopReason, best_round
+from harness.wiggum.spent import Spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopLimits:
-    """When to give up."""
+    """How much a loop may take. It ends with the best draft it has when more does not fit.
+
+    Raises:
+        InvalidInput: One of them leaves nothing to be done.
+    """
 
     max_rounds: int = 3
-    """Evaluations in all, so one revision fewer; `InvalidInput` below 1. A revision is only begun
-    if a round is left to evaluate it in."""
-    focus_below: float = 7.0
-    """Dimensions under this score are revised."""
+    """Evaluations in all, so one revision fewer."""
+    max_tokens: int | None = None
+    """Of all calls together, in and out."""
+    max_cost_usd: float | None = None
+    """Of all calls whose price is known."""
+    max_seconds: float | None = None
+    """By the clock, from the making of the loop's meter."""
 
     def __post_init__(self) -> None:
         if self.max_rounds < 1:
             raise InvalidInput(f"max_rounds is {self.max_rounds}; at least one round is needed")
+        for name in ("max_tokens", "max_cost_usd", "max_seconds"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise InvalidInput(f"{name} is {limit:g}; it must be more than 0, or left out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopPolicy:
+    """What a loop revises, and when it sees that there is no use in going on.
+
+    Raises:
+        InvalidInput: A number is out of its range.
+    """
+
+    focus_below: float = 7.0
+    """Dimensions under this score are revised."""
+    noise: float = 0.0
+    """How far two composites of one draft may lie apart, in points: a smaller gain is none."""
+    patience: int = 2
+    """How many revisions in a row may gain nothing."""
+    revise_from: Literal["best", "last"] = "best"
+    """Which draft the next is made from."""
+    rescore: Literal["all", "changed"] = "all"
+    """Whether a revision is judged anew in every dimension, or in those that it was made for while
+    the others keep their scores. What would pass is judged anew in all before it does."""
+
+    def __post_init__(self) -> None:
+        if not self.noise >= 0:
+            raise InvalidInput(f"noise is {self.noise:g}; it cannot be less than 0")
+        if self.patience < 1:
+            raise InvalidInput(f"patience is {self.patience}; it must be 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +72,8 @@ class Stop:
 
     reason: StopReason
     """Why."""
+    detail: str = ""
+    """What there is to say about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,29 +81,62 @@ class Revise:
     """Make another draft."""
 
     base: Round
-    """Which draft to start from: the best, which need not be the last."""
+    """Which draft to start from."""
     focus: tuple[DimensionScore, ...]
     """What failed, worst first; never empty."""
 
 
-def decide(rounds: Sequence[Round], limits: LoopLimits) -> Stop | Revise:
+def decide(
+    rounds: Sequence[Round],
+    *,
+    limits: LoopLimits,
+    policy: LoopPolicy,
+    spent: Spent,
+    most_tokens: Callable[[Revise], int],
+) -> Stop | Revise:
     """The next step after the last round's verdict.
+
+    That nothing is to be gained goes before that nothing is left: it says more.
 
     Args:
         rounds: All so far, at least one.
-        limits: When to give up.
+        limits: What the loop may take.
+        policy: What it is after.
+        spent: What it took so far.
+        most_tokens: What a revision and its evaluation take at most.
     """
-    last, best = rounds[-1], best_round(rounds)
-    if last.verdict.passed:
+    if rounds[-1].verdict.passed:
         return Stop(reason="passed")
-    if len(rounds) >= 2:
-        # The round before, and the one that this was made from, which need not be the same.
-        earlier = rounds[-2], best_round(rounds[:-1])
-        if any(last.verdict.vector == one.verdict.vector for one in earlier):
-            return Stop(reason="cycling")
+    if _repeats_scores(rounds):
+        return Stop(reason="cycle")
+    gains = _last_gains(rounds, policy.patience)
+    if gains and all(gain < -policy.noise for gain in gains):
+        return Stop(reason="regression")
+    if gains and all(gain <= policy.noise for gain in gains):
+        return Stop(reason="plateau")
     if len(rounds) >= limits.max_rounds:
         return Stop(reason="max_rounds")
-    return Revise(base=best, focus=focus_of(best, limits.focus_below))
+    step = next_revision(rounds, policy)
+    # To know it, the revision's prompts are made: only where it matters.
+    tokens = 0 if limits.max_tokens is None else most_tokens(step)
+    lacking = _lacking(rounds, limits, spent, tokens)
+    return Stop(reason="budget", detail=lacking) if lacking else step
+
+
+def decide_on_draft(text: str, rounds: Sequence[Round]) -> Stop | None:
+    """Whether a new draft ends the loop: one without text, or one that was evaluated before."""
+    if not text.strip():
+        return Stop(reason="producer_empty", detail="the revision has no text of its own")
+    same = next((one for one in rounds if one.draft == text), None)
+    if same is None:
+        return None
+    return Stop(reason="cycle", detail=f"the revision is the draft of round {same.number} again")
+
+
+def next_revision(rounds: Sequence[Round], policy: LoopPolicy) -> Revise:
+    """The revision to make after these rounds, if one is."""
+    base = best_round(rounds) if policy.revise_from == "best" else rounds[-1]
+    return Revise(base=base, focus=focus_of(base, policy.focus_below))
 
 
 def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
@@ -74,3 +150,55 @@ def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
     failed = tuple(s for s in worst_first if s.score < below or s.name in verdict.below_floor)
     lowest = tuple(worst_first[:2])
     return failed or tuple(s for s in lowest if s.reason) or lowest
+
+
+def greatest(stages: Sequence[Spent]) -> tuple[float, float]:
+    """The most that one of them cost, in dollars, and that one of them lasted, in seconds."""
+    return max(one.cost_usd or 0.0 for one in stages), max(one.seconds for one in stages)
+
+
+def _repeats_scores(rounds: Sequence[Round]) -> bool:
+    """Whether the last round scored as the one before, or as its base, in every dimension."""
+    last = rounds[-1]
+    return any(
+        one.verdict.vector == last.verdict.vector
+        for one in rounds[:-1]
+        if one.number in (last.number - 1, last.base_round)
+    )
+
+
+def _last_gains(rounds: Sequence[Round], patience: int) -> list[float]:
+    """What each of the last revisions gained over the best before them; none before there are."""
+    if len(rounds) <= patience:
+        return []
+    best = best_round(rounds[:-patience]).verdict
+    gains = []
+    for one in rounds[-patience:]:
+        *kind, composite = one.verdict.rank
+        *best_kind, best_composite = best.rank
+        # A composite that a gate cut short is of other dimensions.
+        beyond = math.inf if kind > best_kind else -math.inf
+        # Rounded, since in floats 8.3 - 8.0 is more than 0.3.
+        gains.append(round(composite - best_composite, 6) if kind == best_kind else beyond)
+    return gains
+
+
+def _lacking(rounds: Sequence[Round], limits: LoopLimits, spent: Spent, tokens: int) -> str:
+    """What there is too little of for another revision and its evaluation; empty if nothing.
+
+    What they cost and how long they last is known only from those before.
+    """
+    draft_usd, draft_s = greatest([one.drafting for one in rounds])
+    verdict_usd, verdict_s = greatest([one.judging for one in rounds])
+    needs = (
+        (limits.max_tokens, spent.tokens, tokens, "tokens"),
+        (limits.max_cost_usd, spent.cost_usd or 0.0, draft_usd + verdict_usd, "dollars"),
+        (limits.max_seconds, spent.seconds, draft_s + verdict_s, "seconds"),
+    )
+    for limit, gone, need, unit in needs:
+        if limit is not None and gone + need > limit:
+            return (
+                f"a revision and its evaluation may take {need:.6g} {unit}, and of {limit:.6g} "
+                f"{limit - gone:.6g} are left"
+            )
+    return ""

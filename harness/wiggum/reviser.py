@@ -1,33 +1,39 @@
 """The producer's side of the loop: making the next draft from what failed in the last.
 
-Where the findings name sections, only those are rewritten, each in a call of its own, and spliced
-back: what was not criticised stays as it was, byte for byte. Otherwise, and without headings, the
-whole draft is.
+Where there are headings, only sections are written again, and put back: what was not criticised
+stays as it was, byte for byte. Findings that name sections lead to one call for each of those;
+anything said about the whole leads to one call that is shown the draft and returns the sections
+that it changes. Without headings, or when that is asked for, the whole draft is written again.
 
-Prompts run from what stays the same between rounds to what does not, so that a prefix cache serves
-their beginning.
+A reply that has no text, or has the marks of a shortened one, changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from harness.compress import sections_of, sentences_of, splice
+from harness.compress import apply_edits, edits_in, splice
+from harness.compress.parts import MARK
 from harness.errors import InvalidInput, ReplyInvalid
-from harness.inference import ChatRequest, Completion, Message
-from harness.rubric import Ask, DimensionScore, Draft, Finding
-from harness.wiggum.nearest import nearest_sources
+from harness.inference import ChatRequest, Message
+from harness.rubric import Ask, DimensionScore, Draft
+from harness.wiggum.cut_reply import without_broken_end
+from harness.wiggum.meter import most_tokens_of
+from harness.wiggum.prompts import RevisionPrompts
+from harness.wiggum.remarks import located
+from harness.wiggum.round import Round
 
-_SECTION_SOURCES_CHARS = 1_500
-"""How much of the sources the rewriting of one section sees, those nearest to it: a section is a
-paragraph or two."""
-
-_DRAFT_SOURCES_CHARS = 6_000
-"""The same for the rewriting of a whole draft."""
+RevisionMode = Literal["sections", "whole"]
+"""Whether only sections are written again, where there are headings, or always the whole draft."""
 
 _CHARS_PER_TOKEN = 2
 """Low, so that a draft written again is not cut off; in English there are about four."""
+
+_MOST_CHARS_PER_TOKEN = 6
+"""High, so that a reply is not longer than was expected."""
 
 _TEMPERATURE = 0.3
 """Some freedom: a greedy model that failed would say the same again."""
@@ -35,161 +41,186 @@ _TEMPERATURE = 0.3
 _FREQUENCY_PENALTY = 0.2
 """Small models that write something again fall into saying one thing for ever."""
 
-_FINDINGS_SHOWN = 4
-"""More would bury the first under the rest."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """The next draft."""
+
+    text: str
+    """Empty when the producer gave none, or none but with the marks of a shortened text."""
+    how: Literal["sections", "edits", "whole"]
+    """Made of calls for single sections, of the sections that one call returned, or anew."""
 
 
 class Reviser:
     """Revises the drafts of a loop with the producer model.
 
+    It keeps nothing from one revision to the next: the same rounds lead to the same prompts.
+
     Args:
         ask: Reaches the model.
         model: Tag of the producer's endpoint.
-        requirements: What the rubric asks of a draft. A draft written again whole is reminded of
-            all of them, lest it lose on one dimension what it gains on another.
+        requirements: What the rubric asks of a draft. Every call is reminded of all of it, lest a
+            draft lose on one dimension what it gains on another.
         max_output_tokens: Room for one section. Rewritten whole, a draft has room for its own
             length at least.
+        mode: How.
+        shorten_over: A draft of more characters is shown as its outline, with what is to be
+            changed in full.
     """
 
     def __init__(
-        self, *, ask: Ask, model: str, requirements: Sequence[str], max_output_tokens: int
+        self,
+        *,
+        ask: Ask,
+        model: str,
+        requirements: Sequence[str],
+        max_output_tokens: int,
+        mode: RevisionMode = "sections",
+        shorten_over: int = 5_000,
     ) -> None:
         self._ask = ask
         self._model = model
-        self._requirements = tuple(requirements)
         self._max_output_tokens = max_output_tokens
-        # By sources, index and title: a section that is written again sees the same ones each time,
-        # though others may be nearer to its new text.
-        self._shown: dict[tuple[tuple[str, ...], int, str], str] = {}
+        self._mode = mode
+        self._prompts = RevisionPrompts(requirements=tuple(requirements), shorten_over=shorten_over)
 
     async def revise(
-        self, draft: Draft, focus: Sequence[DimensionScore], *, round_number: int
-    ) -> str:
+        self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
+    ) -> Revision:
         """The next draft.
 
         Args:
-            draft: What to start from.
+            draft: What to start from: that of one of the rounds.
             focus: The dimensions that failed.
-            round_number: Which round it is for; seeds the sampling, so that runs repeat.
+            rounds: All so far, at least one. Their number seeds the sampling, so that runs repeat.
 
         Raises:
-            InferenceError: The model gave no revision, or none for one of several sections.
+            InferenceError: The model gave no revision, or failed at one of several sections.
+            LimitReached: The loop's limits left no room for it.
         """
-        findings = findings_by_section(focus)
-        sections = sections_of(draft.text)
-        if not findings or not any(section.level for section in sections):
-            return await self._rewrite_whole(draft, focus, round_number)
+        if requests := self._section_requests(draft, focus, rounds):
+            return Revision(text=await self._with_sections(draft, requests), how="sections")
+        if self._has_sections(draft) and (edited := await self._edited(draft, focus, rounds)):
+            return Revision(text=edited, how="edits")
+        text = await self._text(self._whole_request(draft, focus, rounds))
+        return Revision(text="" if _is_shortened(text, draft.text) else text, how="whole")
+
+    def most_tokens(
+        self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
+    ) -> int:
+        """What that revision takes at most."""
+        return sum(most_tokens_of(request) for request in self._requests(draft, focus, rounds))
+
+    def most_chars(
+        self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
+    ) -> int:
+        """How long the next draft is at most."""
+        room = sum(r.max_output_tokens for r in self._requests(draft, focus, rounds))
+        return len(draft.text) + room * _MOST_CHARS_PER_TOKEN
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    def _requests(
+        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
+    ) -> list[ChatRequest]:
+        """All that may be asked."""
+        if by_section := self._section_requests(draft, focus, rounds):
+            return list(by_section.values())
+        whole = self._whole_request(draft, focus, rounds)
+        if not self._has_sections(draft):
+            return [whole]
+        return [self._edit_request(draft, focus, rounds)[0], whole]
+
+    def _has_sections(self, draft: Draft) -> bool:
+        return self._mode == "sections" and any(section.level for section in draft.sections)
+
+    def _section_requests(
+        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
+    ) -> dict[int, ChatRequest]:
+        """One for each section that something is said against; none when sections are no way."""
+        findings = located(focus, draft.sections) if self._has_sections(draft) else None
+        return {
+            index: self._request(prompt, rounds, room=self._max_output_tokens)
+            for index, prompt in self._prompts.sections(draft, findings or {}, rounds).items()
+        }
+
+    def _edit_request(
+        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
+    ) -> tuple[ChatRequest, tuple[int, ...]]:
+        """With the sections that it shows in full: no other may be written again."""
+        prompt, shown, shown_chars = self._prompts.edits(draft, focus, rounds)
+        room = max(self._max_output_tokens, shown_chars // _CHARS_PER_TOKEN)
+        return self._request(prompt, rounds, room=room), shown
+
+    def _whole_request(
+        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
+    ) -> ChatRequest:
+        room = max(self._max_output_tokens, len(draft.text) // _CHARS_PER_TOKEN)
+        return self._request(self._prompts.whole(draft, focus, rounds), rounds, room=room)
+
+    def _request(self, prompt: str, rounds: Sequence[Round], *, room: int) -> ChatRequest:
+        return ChatRequest(
+            model=self._model,
+            role="producer",
+            messages=(Message("user", prompt),),
+            max_output_tokens=room,
+            temperature=_TEMPERATURE,
+            frequency_penalty=_FREQUENCY_PENALTY,
+            seed=rounds[-1].number + 1,
+        )
+
+    # --- what is made of the replies -------------------------------------------------------------
+
+    async def _with_sections(self, draft: Draft, requests: Mapping[int, ChatRequest]) -> str:
+        """The draft with these sections written again; empty when no call gave any text."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = {
-                    index: group.create_task(
-                        self._rewrite_section(draft, index, found, round_number)
-                    )
-                    for index, found in findings.items()
+                    index: group.create_task(self._text(request))
+                    for index, request in requests.items()
                 }
         except ExceptionGroup as failed:
             # One failed call ends the round; the first says why.
             raise failed.exceptions[0] from None
+        texts = {index: task.result() for index, task in tasks.items()}
+        written = {
+            index: text
+            for index, text in texts.items()
+            if text and not _is_shortened(text, draft.sections[index].body)
+        }
         try:
-            return splice(draft.text, {index: task.result() for index, task in tasks.items()})
+            return splice(draft.text, written) if written else ""
         except InvalidInput as error:
-            raise ReplyInvalid(
-                f"the revision cannot be put back into the draft: {error}",
-                endpoint=self._model,
-                text="\n\n".join(task.result() for task in tasks.values()),
-            ) from error
+            raise self._misfit(error, written.values()) from error
 
-    async def _rewrite_section(
-        self, draft: Draft, index: int, findings: Sequence[Finding], round_number: int
+    async def _edited(
+        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> str:
-        section = sections_of(draft.text)[index]
-        place = (draft.sources, index, section.title)
-        if place not in self._shown:
-            self._shown[place] = _sources(
-                draft, (section.title, section.body), _SECTION_SOURCES_CHARS
-            )
-        prompt = (
-            f"Part of an answer to: {draft.task}\n\n"
-            f"{self._shown[place]}"
-            f"An earlier version of a text about {section.title}:\n{section.body.strip()}\n\n"
-            f"Write about {section.title} again, and nothing else, in whole sentences"
-            f"{' that stay close to the words of the sources' if draft.sources else ''}. "
-            "Avoid what was wrong with the earlier version:\n"
-            f"{_listed(finding.message for finding in findings)}"
-        )
-        return await self._text(prompt, round_number, max_output_tokens=self._max_output_tokens)
+        """The draft with the sections that the reply has; empty when it has none."""
+        request, shown = self._edit_request(draft, focus, rounds)
+        reply = await self._text(request)
+        edits = edits_in(reply, draft.text, allowed=shown)
+        seen = {index: text for index, text in edits.replacements.items() if index in shown}
+        edits = replace(edits, replacements=seen)
+        try:
+            return apply_edits(draft.text, edits) if edits else ""
+        except InvalidInput as error:
+            raise self._misfit(error, [reply]) from error
 
-    async def _rewrite_whole(
-        self, draft: Draft, focus: Sequence[DimensionScore], round_number: int
-    ) -> str:
-        # As the first draft was asked for, up to the earlier version.
-        prompt = (
-            f"{_sources(draft, (draft.task,), _DRAFT_SOURCES_CHARS)}"
-            f"{draft.task}\n\n"
-            f"What the text must be like:\n{_listed(self._requirements, most=None)}\n\n"
-            f"An earlier version:\n{draft.text.strip()}\n\n"
-            "Write it again, and nothing else; keep to the task, and keep what is good. "
-            "Avoid what was wrong with the earlier version:\n"
-            f"{_listed(f'{score.name}: {score.reason}' for score in focus)}"
-        )
-        room = max(self._max_output_tokens, len(draft.text) // _CHARS_PER_TOKEN)
-        return await self._text(prompt, round_number, max_output_tokens=room)
-
-    async def _text(self, prompt: str, round_number: int, *, max_output_tokens: int) -> str:
-        completion: Completion = await self._ask(
-            ChatRequest(
-                model=self._model,
-                role="producer",
-                messages=(Message("user", prompt),),
-                max_output_tokens=max_output_tokens,
-                temperature=_TEMPERATURE,
-                frequency_penalty=_FREQUENCY_PENALTY,
-                seed=round_number,
-            )
-        )
+    async def _text(self, request: ChatRequest) -> str:
+        completion = await self._ask(request)
         text = completion.text.strip()
-        if completion.finish_reason == "length":
-            text = without_broken_end(text)
-        if not text:
-            raise ReplyInvalid("the revision is empty", endpoint=self._model, text=completion.text)
-        return text
+        return without_broken_end(text) if completion.finish_reason == "length" else text
+
+    def _misfit(self, error: InvalidInput, replies: Iterable[str]) -> ReplyInvalid:
+        return ReplyInvalid(
+            f"the revision cannot be put back into the draft: {error}",
+            endpoint=self._model,
+            text="\n\n".join(replies),
+        )
 
 
-def without_broken_end(text: str) -> str:
-    """A reply that the token limit cut, without the sentence it was cut in.
-
-    Left as it is when that would leave nothing, or when the cut is inside a code fence: the rubric
-    says then that it breaks off.
-    """
-    sentences = sentences_of(text)
-    if len(sentences) < 2 or text.count("```") % 2:
-        return text
-    return text[: text.rindex(sentences[-1])].rstrip()
-
-
-def findings_by_section(focus: Sequence[DimensionScore]) -> dict[int, tuple[Finding, ...]]:
-    """The findings of the failed dimensions, by the index of the section they are about.
-
-    Empty when a dimension failed without findings, or one concerns the whole draft: then sections
-    alone cannot mend it.
-    """
-    found: dict[int, list[Finding]] = {}
-    for score in focus:
-        if not score.findings:
-            return {}
-        for finding in score.findings:
-            if finding.section_index is None:
-                return {}
-            found.setdefault(finding.section_index, []).append(finding)
-    return {index: tuple(findings) for index, findings in sorted(found.items())}
-
-
-def _sources(draft: Draft, about: Sequence[str], limit_chars: int) -> str:
-    if not draft.sources:
-        return ""
-    return f"{nearest_sources(draft.sources, to=about, limit_chars=limit_chars)}\n\n"
-
-
-def _listed(lines: Iterable[str], *, most: int | None = _FINDINGS_SHOWN) -> str:
-    """The first `most`, each once; all when None."""
-    return "\n".join(f"- {line}" for line in list(dict.fromkeys(lines))[:most])
+def _is_shortened(text: str, before: str) -> bool:
+    """Whether a reply took over the marks of a text that it was only shown in part."""
+    return bool(MARK.search(text)) and not MARK.search(before)

@@ -4,17 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Literal
 
 from harness.rubric import Verdict
+from harness.wiggum.spent import NOTHING, Spent
 
-StopReason = Literal["passed", "max_rounds", "cycling", "evaluator_error", "producer_error"]
+StopReason = Literal[
+    "passed",
+    "max_rounds",
+    "plateau",
+    "cycle",
+    "regression",
+    "budget",
+    "abstained",
+    "producer_empty",
+    "producer_failed",
+    "evaluator_failed",
+    "cancelled",
+]
 """Why a loop ended.
 
 `passed`: the best draft meets the rubric. `max_rounds`: it does not, and no round is left.
-`cycling`: a revision scored exactly as the round before, or as the draft it was made from,
-dimension by dimension.
-`evaluator_error`: no valid verdict could be had. `producer_error`: no revision could be had.
+`plateau`: the last revisions gained nothing beyond the noise. `regression`: the last revisions all
+lost more than the noise. `cycle`: a revision is an earlier draft again, or scored exactly as the
+round before or the draft it was made from, dimension by dimension. `budget`: what is left of the
+tokens, the cost or the time does not suffice for another revision and its evaluation. `abstained`:
+no score could be read from what the evaluator said. `producer_empty`: a revision without text.
+`producer_failed`, `evaluator_failed`: no revision, or no verdict, could be had. `cancelled`: from
+outside.
 """
 
 
@@ -28,14 +46,39 @@ class Round:
     """The text that was evaluated."""
     verdict: Verdict
     """What the evaluation found."""
+    base_round: int | None = None
+    """The round whose draft it was made from; None for the first draft."""
+    changed_chars: int = 0
+    """How much of that is different: see `changed_chars`."""
+    drafting: Spent = NOTHING
+    """What the draft took; the first one nothing, unless it was asked for by the loop's meter."""
+    judging: Spent = NOTHING
+    """What its evaluation took."""
+
+    @property
+    def spent(self) -> Spent:
+        """What the round took in all."""
+        return self.drafting + self.judging
 
 
 def best_round(rounds: Sequence[Round]) -> Round:
-    """The round with the highest composite.
-
-    One that passed goes before one that did not, and the earlier of equals before the later.
+    """The round whose verdict has the greatest rank; the earlier of equals.
 
     Raises:
         ValueError: There are no rounds.
     """
-    return max(rounds, key=lambda r: (r.verdict.passed, r.verdict.composite, -r.number))
+    return max(rounds, key=lambda r: (r.verdict.rank, -r.number))
+
+
+def changed_chars(before: str, after: str) -> int:
+    """The characters of all lines that were taken out of a text, and of all that were put in.
+
+    By lines, as `diff` counts: a paragraph on one line with one word changed counts whole, twice.
+    """
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    return sum(
+        len("".join(old[start:end])) + len("".join(new[new_start:new_end]))
+        for change, start, end, new_start, new_end in matcher.get_opcodes()
+        if change != "equal"
+    )

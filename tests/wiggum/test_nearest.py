@@ -26,7 +26,7 @@ def test_sources_are_shown_whole_and_of_too_many_the_nearest_first(sources, limi
     assert nearest_sources(sources, to=["clock spring pendulum"], limit_chars=limit_chars) == shown
 
 
-def test_a_nearest_source_that_is_too_long_is_condensed():
+def test_of_a_nearest_source_that_is_too_long_the_nearest_passages_are_shown():
     filler = "Nothing is said here. " * 50
 
     shown = nearest_sources(

@@ -8,13 +8,20 @@ import subprocess
 import sys
 from itertools import takewhile
 
-from harness.inference import ChatRequest, ScriptedBackend
+from harness.inference import ChatRequest, Completion, ScriptedBackend
 from harness.rubric import Dimension, Draft, Evaluator, Rubric
 from harness.rubric.checks import SectionWords
 from harness.session import Run, Settings, open_session
 from harness.session.settings import TraceSettings
-from harness.trace import Tracer
-from harness.wiggum import LoopLimits, Reviser, WiggumResult, revise_until_met
+from harness.trace import Tracer, monotonic
+from harness.wiggum import (
+    LoopLimits,
+    LoopPolicy,
+    Meter,
+    Reviser,
+    WiggumResult,
+    revise_until_met,
+)
 
 TASK = "Say how a clock works."
 CLOCK = "A clock has a spring, an escapement and a pendulum. " * 20
@@ -42,17 +49,22 @@ CHECKED = Rubric(
 def run_loop(
     rubric: Rubric, judge: ScriptedBackend, writer: ScriptedBackend, first: Draft
 ) -> WiggumResult:
+    async def ask(request: ChatRequest) -> Completion:
+        return await (judge if request.role == "evaluator" else writer).chat(request)
+
+    meter = Meter(ask, limits=LoopLimits(max_rounds=3), clock=monotonic)
     return asyncio.run(
         revise_until_met(
             first,
-            evaluator=Evaluator(rubric, ask=judge.chat, model="judge"),
+            evaluator=Evaluator(rubric, ask=meter.ask, models=("judge",) if rubric.judged else ()),
             reviser=Reviser(
-                ask=writer.chat,
+                ask=meter.ask,
                 model="writer",
                 requirements=rubric.requirements,
                 max_output_tokens=100,
             ),
-            limits=LoopLimits(max_rounds=3, focus_below=rubric.focus_below),
+            meter=meter,
+            policy=LoopPolicy(focus_below=rubric.focus_below),
             tracer=Tracer(),
         )
     )
@@ -107,6 +119,19 @@ def test_the_revisions_of_a_section_differ_in_nothing_before_its_text():
     assert CLOCK.strip() in shared
 
 
+def test_the_edits_of_a_draft_are_asked_for_with_one_beginning():
+    writer = ScriptedBackend(["# It\n\nThe second.", "# It\n\nDraft three."])
+    first = Draft(text="# It\n\nA first.\n", task=TASK, sources=(CLOCK, BREAD))
+
+    run_loop(JUDGED, rising(), writer, first)
+
+    shared = shared_start(texts(writer.requests))
+    written = [text.removeprefix(shared).split("\n")[0] for text in texts(writer.requests)]
+    assert written == ["A first.", "The second."]
+    for stays in (TASK, CLOCK, BREAD, *JUDGED.requirements):
+        assert stays.strip() in shared
+
+
 def test_the_sections_of_a_draft_are_written_again_from_one_beginning():
     writer = ScriptedBackend(lambda _request: "New.")
     sources = ("Bread is made from flour.", "A clock has a pendulum.")
@@ -120,7 +145,7 @@ def test_the_sections_of_a_draft_are_written_again_from_one_beginning():
 def test_a_draft_is_written_again_from_the_beginning_it_was_first_written_from(tmp_path):
     rubric = tmp_path / "clock.yaml"
     # JSON is YAML.
-    rubric.write_text(JUDGED.model_dump_json(exclude={"id", "sha256"}))
+    rubric.write_text(JUDGED.model_dump_json(exclude={"id", "sha256"}, exclude_defaults=True))
     writer = ScriptedBackend(["A first.", "The second.", "Draft three."])
 
     async def write() -> None:

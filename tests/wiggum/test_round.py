@@ -1,17 +1,30 @@
+import difflib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.rubric import Verdict
 from harness.wiggum import Round, best_round
+from harness.wiggum.round import changed_chars
 
 
-def rounds(*verdicts: tuple[float, bool]) -> list[Round]:
+def rounds(*verdicts: tuple) -> list[Round]:
+    """Rounds of these composites, whether they passed, and the gates that stopped them."""
     return [
         Round(
             number=number,
             draft=f"draft {number}",
-            verdict=Verdict(rubric="essay", scores=(), composite=composite, passed=passed),
+            verdict=Verdict(
+                rubric="essay",
+                rubric_sha256="5eed",
+                scores=(),
+                composite=composite,
+                passed=passed,
+                gates=tuple(gates),
+            ),
         )
-        for number, (composite, passed) in enumerate(verdicts, start=1)
+        for number, (composite, passed, *gates) in enumerate(verdicts, start=1)
     ]
 
 
@@ -25,6 +38,7 @@ def rounds(*verdicts: tuple[float, bool]) -> list[Round]:
         pytest.param([(9, False), (8, True)], 2, id="passed before not passed"),
         pytest.param([(8, True), (9, True), (9.5, False)], 2, id="the highest that passed"),
         pytest.param([(0, False), (-1, False)], 1, id="at the bottom of a scale"),
+        pytest.param([(9, False, "form"), (3, False)], 2, id="not the one that a gate stopped"),
     ],
 )
 def test_the_best_round_is_the_highest_and_then_the_earliest(verdicts, best):
@@ -34,3 +48,35 @@ def test_the_best_round_is_the_highest_and_then_the_earliest(verdicts, best):
 def test_of_no_rounds_none_is_the_best():
     with pytest.raises(ValueError, match="empty"):
         best_round([])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "chars"),
+    [
+        pytest.param("a\nb\n", "a\nb\n", 0, id="the same"),
+        pytest.param("a\nb\n", "a\nb\ncc\n", 3, id="a line more"),
+        pytest.param("a\nb\n", "a\n", 2, id="a line less"),
+        pytest.param("a\nbb\nc\n", "a\nddd\nc\n", 3 + 4, id="another line"),
+        pytest.param("", "abc", 3, id="from nothing"),
+        pytest.param("a\nb\n", "a\r\nb\r\n", 4 + 6, id="other line ends"),
+    ],
+)
+def test_a_change_is_measured_by_the_lines_that_went_and_came(before, after, chars):
+    assert changed_chars(before, after) == chars
+
+
+lines = st.lists(st.sampled_from(["a\n", "bb\n", "ccc\n", "\n"]), max_size=8).map("".join)
+
+
+@given(before=lines, after=lines)
+def test_a_change_is_measured_as_a_diff_shows_it(before, after):
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    # The lines that Differ marks, without its marks; it marks a line either way, or not at all.
+    marked = [line[2:] for line in difflib.ndiff(old, new) if line[:1] in "+-"]
+
+    measured = changed_chars(before, after)
+
+    assert (measured == 0) == (before == after)
+    assert measured <= len(before) + len(after)
+    assert abs(len(after) - len(before)) <= measured
+    assert bool(marked) == bool(measured)

@@ -1,0 +1,195 @@
+"""What the producer is told when it is to revise.
+
+Prompts run from what stays the same between rounds to what does not, so that a prefix cache serves
+their beginning: sources, task, what the text must be like; then the draft; then what was said of
+it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.compress import Section, condense_around, sections_of
+from harness.rubric import DimensionScore, Draft
+from harness.wiggum.nearest import nearest_sources
+from harness.wiggum.remarks import cited, listed, score_history
+from harness.wiggum.round import Round
+
+_SECTION_SOURCES_CHARS = 1_500
+"""How much of the sources the rewriting of one section sees, those nearest to it: a section is a
+paragraph or two."""
+
+_DRAFT_SOURCES_CHARS = 6_000
+"""The same for the rewriting of a whole draft."""
+
+_SHOWN_SHARE = 0.7
+"""Of a long draft's view, what may go to sections in full that nothing was said against by name."""
+
+_WORD = re.compile(r"\w{4,}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionPrompts:
+    """The prompts of one loop's revisions."""
+
+    requirements: tuple[str, ...]
+    """What the rubric asks of a draft."""
+    shorten_over: int
+    """A draft of more characters is shown as its outline, with what is to be changed in full."""
+
+    def sections(
+        self, draft: Draft, findings: Mapping[int, Sequence[str]], rounds: Sequence[Round]
+    ) -> dict[int, str]:
+        """One for each section that something is said against, by index."""
+        around = ""
+        if findings and len(draft.text) > self.shorten_over:
+            # Around all of them at once: then the calls begin alike.
+            view = condense_around(
+                draft.text,
+                sections=findings.keys(),
+                budget_chars=self.shorten_over,
+                focus=draft.task,
+            )
+            around = f"The whole answer, shortened where it says […]:\n{view.text.strip()}\n\n"
+        return {
+            index: self._section(draft, index, messages, rounds, around=around)
+            for index, messages in findings.items()
+        }
+
+    def _section(
+        self,
+        draft: Draft,
+        index: int,
+        messages: Sequence[str],
+        rounds: Sequence[Round],
+        *,
+        around: str,
+    ) -> str:
+        section = draft.sections[index]
+        name = section.title or "the opening"
+        first = _first_version(draft, index, rounds)
+        sources = _sources(draft, (first.title, first.body), _SECTION_SOURCES_CHARS)
+        close = " that stay close to the words of the sources" if draft.sources else ""
+        return (
+            f"Part of an answer to: {draft.task}{self._asked_in_passing}\n\n"
+            f"{sources}{around}"
+            f"An earlier version of a text about {name}:\n{section.body.strip()}\n\n"
+            f"{_paragraph(score_history(rounds))}"
+            f"Write about {name} again, and nothing else, in whole sentences{close}. "
+            f"Avoid what was wrong with the earlier version:\n{_bullets(messages)}"
+        )
+
+    def edits(
+        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
+    ) -> tuple[str, tuple[int, ...], int]:
+        """One that asks for sections of the draft; which of them it shows in full; their length."""
+        sections = draft.sections
+        shown = tuple(range(len(sections)))
+        text, note = draft.text, ""
+        if len(text) > self.shorten_over:
+            shown = _nearest_sections(draft, focus, room=round(self.shorten_over * _SHOWN_SHARE))
+            view = condense_around(
+                text, sections=shown, budget_chars=self.shorten_over, focus=draft.task
+            )
+            text = view.text
+            titles = ", ".join(f"'{sections[i].title}'" for i in shown if sections[i].level)
+            note = (
+                "It is shortened where it says […]; of the sections that are there, "
+                f"only these may be changed: {titles}. "
+            )
+        prompt = (
+            f"{self._opening(draft)}"
+            f"An earlier version:\n{text.strip()}\n\n"
+            f"{_paragraph(score_history(rounds))}"
+            f"What is wrong with it:\n{_bullets(listed(focus))}\n\n"
+            "Write again only the sections that must change for that, each whole and under its "
+            "own heading as it stands above; leave out those that are good. Where a section is "
+            f"missing, write the one before it again and then the new one. {note}"
+            "Keep to the task, and write the text itself: nothing about it or about the task."
+        )
+        return prompt, shown, sum(len(sections[index].text) for index in shown)
+
+    def whole(self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]) -> str:
+        """One that asks for the whole draft, begun as the first was asked for."""
+        return (
+            f"{self._opening(draft)}"
+            f"An earlier version:\n{draft.text.strip()}\n\n"
+            f"{_paragraph(score_history(rounds))}"
+            "Write it again, and nothing else: the text itself, and nothing about it or about the "
+            "task; keep to the task, and keep what is good. "
+            f"Avoid what was wrong with the earlier version:\n{_bullets(listed(focus))}"
+        )
+
+    def _opening(self, draft: Draft) -> str:
+        sources = _sources(draft, (draft.task,), _DRAFT_SOURCES_CHARS)
+        return f"{sources}{draft.task}\n\n{self._asked}"
+
+    @property
+    def _asked(self) -> str:
+        if not self.requirements:
+            return ""
+        return f"What the text must be like:\n{_bullets(self.requirements)}\n\n"
+
+    @property
+    def _asked_in_passing(self) -> str:
+        """The same in one line: as a list, a small model takes it for what it is to write about."""
+        if not self.requirements:
+            return ""
+        sentences = (text if text[-1:] in ".?!" else f"{text}." for text in self.requirements)
+        return f" All of it must be like this: {' '.join(dict.fromkeys(sentences))}"
+
+
+def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section:
+    """The section as it was when it was first written: what is near to that is shown each time.
+
+    Other sources may be nearer to its new text, but then no two prompts would begin alike.
+    """
+    title = draft.sections[index].title
+    number = sum(section.title == title for section in draft.sections[:index])
+    for one in rounds:
+        namesakes = [s for s in sections_of(one.draft) if s.title == title]
+        if number < len(namesakes):
+            return namesakes[number]
+    return draft.sections[index]
+
+
+def _nearest_sections(
+    draft: Draft, focus: Sequence[DimensionScore], *, room: int
+) -> tuple[int, ...]:
+    """The sections to show in full: all that are cited, then those nearest to what was said.
+
+    Nearest is what shares the most words with it. As many as there is room for; at least one.
+    """
+    sections = draft.sections
+    chosen = list(cited(focus, sections))
+    wanted = _words(" ".join(listed(focus)))
+    by_nearness = sorted(
+        range(len(sections)), key=lambda i: len(wanted & _words(sections[i].text)), reverse=True
+    )
+    room -= sum(len(sections[index].text) for index in chosen)
+    for index in by_nearness:
+        length = len(sections[index].text)
+        if index not in chosen and (length <= room or not chosen):
+            chosen.append(index)
+            room -= length
+    return tuple(sorted(chosen))
+
+
+def _sources(draft: Draft, about: Sequence[str], limit_chars: int) -> str:
+    if not draft.sources:
+        return ""
+    return f"{nearest_sources(draft.sources, to=about, limit_chars=limit_chars)}\n\n"
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+def _paragraph(text: str) -> str:
+    return f"{text}\n\n" if text else ""
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in dict.fromkeys(lines))

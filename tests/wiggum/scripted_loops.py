@@ -1,0 +1,213 @@
+"""Loops whose models answer from a script that hangs on what they are asked, and on nothing else.
+
+So a loop that is begun again gets the same answers. The reviser, the meter and the loop are the
+real ones. The evaluator here stands in for one that judges by a model: it asks once per draft, by
+way of the meter, and takes its scores from the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.errors import CallTimeout, EvaluatorAbstained, InferenceError, StreamCut
+from harness.inference import ChatRequest, Completion, Message, Usage
+from harness.rubric import Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
+from harness.trace import Journal, ManualClock, Record, RunStarted, Tracer
+from harness.trace.journal_line import encode
+from harness.trace.records import SCHEMA_VERSION
+from harness.wiggum import (
+    LoopLimits,
+    LoopPolicy,
+    Meter,
+    Reviser,
+    Round,
+    TokenPrice,
+    WiggumResult,
+    revise_until_met,
+)
+
+RUBRIC = Rubric(
+    id="essay",
+    sha256="5eed",
+    title="Essay",
+    repeats=1,
+    dimensions=(
+        Dimension(name="clear", judge="Is it clear?"),
+        Dimension(name="useful", judge="Is it useful?"),
+    ),
+)
+CUT = StreamCut("after 12 tokens", endpoint="judge")
+TIMEOUT = CallTimeout("30 s without a token", endpoint="writer")
+NO_VERDICT = "I like it."
+PRICE = TokenPrice(usd_per_million_input_tokens=1.0, usd_per_million_output_tokens=5.0)
+
+Reply = str | InferenceError | None
+"""A text to answer with, an error to raise, or None for no answer ever."""
+
+
+def scores(clear: float, useful: float | None = None, *, section: int | None = None) -> str:
+    """What an evaluator replies; a section is where it finds what it has against the draft."""
+    return json.dumps([clear, clear if useful is None else useful, section])
+
+
+@dataclass
+class World:
+    """The models, as a script has them, and what they were asked."""
+
+    produce: Callable[[int], Reply]
+    """What the producer replies for a round."""
+    judge: Callable[[str], Reply]
+    """What the evaluator replies to a draft."""
+    call_s: float = 0.0
+    """How long each call takes, by the clock."""
+    clock: ManualClock = field(default_factory=ManualClock)
+    requests: list[ChatRequest] = field(default_factory=list)
+    stalled: asyncio.Event = field(default_factory=asyncio.Event)
+    """That a call waits for an answer which will not come."""
+    tokens: int = 0
+    """What all calls took."""
+
+    async def ask(self, request: ChatRequest) -> Completion:
+        self.requests.append(request)
+        prompt = "\n".join(message.content for message in request.messages)
+        reply = self.produce(request.seed) if request.role == "producer" else self.judge(prompt)
+        await asyncio.sleep(0)
+        if reply is None:
+            self.stalled.set()
+            await asyncio.Event().wait()
+        left_s = math.inf if request.timeout_s is None else request.timeout_s
+        self.clock.advance(ns=round(min(self.call_s, left_s) * 1e9))
+        if left_s < self.call_s:
+            raise CallTimeout("not in time", endpoint=request.model)
+        self.tokens += math.ceil(len(prompt) / 4)
+        if isinstance(reply, InferenceError):
+            raise reply
+        usage = Usage(
+            input_tokens=math.ceil(len(prompt) / 4),
+            output_tokens=math.ceil(len(reply) / 4),
+            cached_tokens=None,
+        )
+        self.tokens += usage.output_tokens
+        now = self.clock()
+        return Completion(
+            text=reply,
+            reasoning="",
+            finish_reason="stop",
+            usage=usage,
+            sent_ns=now,
+            first_token_ns=now,
+            phases=(),
+            model_id=request.model,
+        )
+
+    @property
+    def produced_for(self) -> list[int]:
+        """The rounds that the producer was asked for a draft of, in order, each once."""
+        asked = (r.seed for r in self.requests if r.role == "producer")
+        return list(dict.fromkeys(asked))
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The drafts that the evaluator was asked about, in order."""
+        return [r.messages[-1].content for r in self.requests if r.role == "evaluator"]
+
+
+class ScriptedEvaluator:
+    """Asks once for each draft, and believes what it is told."""
+
+    def __init__(self, *, ask, rubric: Rubric = RUBRIC) -> None:
+        self.rubric = rubric
+        self._ask = ask
+
+    def _request(self, draft: Draft) -> ChatRequest:
+        return ChatRequest(
+            model="judge",
+            role="evaluator",
+            messages=(Message("user", draft.text),),
+            max_output_tokens=50,
+        )
+
+    def most_tokens(self, draft: Draft) -> int:
+        return math.ceil(len(draft.text) / 3) + 50
+
+    async def evaluate(self, draft: Draft, *, rescore=None):
+        completion = await self._ask(self._request(draft))
+        try:
+            *points, section = json.loads(completion.text)
+        except ValueError:
+            raise EvaluatorAbstained("no score could be read") from None
+        return verdict_of(points, draft, section, self.rubric, rescore=rescore)
+
+
+def verdict_of(points: Sequence[float], draft: Draft, section, rubric=RUBRIC, *, rescore=None):
+    """The verdict of these scores."""
+    findings: tuple[Finding, ...] = ()
+    if section is not None and draft.sections:
+        index = section % len(draft.sections)
+        findings = (Finding("say more", draft.sections[index].title, index),)
+    judged = [
+        DimensionScore(name=d.name, score=p, source="judged", reason="thin", findings=findings)
+        for d, p in zip(rubric.dimensions, points, strict=True)
+    ]
+    carried = ()
+    if rescore is not None:
+        kept = {s.name: s for s in rescore.base.scores if s.name not in rescore.dimensions}
+        judged = [kept.get(score.name, score) for score in judged]
+        carried = tuple(kept)
+    return reach_verdict(rubric, judged, carried=carried)
+
+
+FIRST = Draft(text="Draft number 1.", task="Write.")
+PARTED = Draft(text="# One\n\nText number 1.\n\n# Two\n\nSome more.\n", task="Write.")
+
+
+async def run_loop(
+    world: World,
+    *,
+    first: Draft = FIRST,
+    limits: LoopLimits | None = None,
+    policy: LoopPolicy | None = None,
+    rounds: Sequence[Round] = (),
+    sink=None,
+    rubric: Rubric = RUBRIC,
+    mode="sections",
+    priced: bool = False,
+    requirements: Sequence[str] = (),
+    evaluator=None,
+    tracer: Tracer | None = None,
+) -> WiggumResult:
+    prices = {"writer": PRICE, "judge": PRICE} if priced else {}
+    meter = Meter(world.ask, limits=limits or LoopLimits(), clock=world.clock, prices=prices)
+    return await revise_until_met(
+        first,
+        evaluator=(evaluator or ScriptedEvaluator)(rubric=rubric, ask=meter.ask),
+        reviser=Reviser(
+            ask=meter.ask,
+            model="writer",
+            requirements=requirements,
+            max_output_tokens=100,
+            mode=mode,
+        ),
+        meter=meter,
+        tracer=tracer or Tracer(sink, clock=world.clock),
+        policy=policy,
+        rounds=rounds,
+    )
+
+
+def digest_choice(text: str, choices: Sequence):
+    """One of them, by a text's hash: the same for the same text in every process."""
+    return choices[int(hashlib.sha256(text.encode()).hexdigest(), 16) % len(choices)]
+
+
+def journal_of(records: Sequence[Record], path: Path) -> Journal:
+    """The journal that a run with these records leaves."""
+    started = RunStarted(SCHEMA_VERSION, "20260101T000000Z-000000000000", "test", 0, 0, 1)
+    path.write_bytes(b"".join(encode(record) for record in (started, *records)))
+    return Journal(path)

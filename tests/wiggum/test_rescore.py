@@ -1,0 +1,139 @@
+"""Judging a revision anew only where it changed, until it would pass."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from scripted_loops import (
+    PARTED,
+    RUBRIC,
+    ScriptedEvaluator,
+    World,
+    run_loop,
+    scores,
+    verdict_of,
+)
+
+from harness.errors import LimitReached
+from harness.rubric import Draft, Rescore
+from harness.trace import Instant, Tracer
+from harness.wiggum import LoopLimits, LoopPolicy, Meter, Round
+from harness.wiggum.rescore import evaluate_changed, rescore_of
+
+CHANGED = LoopPolicy(rescore="changed")
+BASE = Round(number=1, draft=PARTED.text, verdict=verdict_of([3, 8], PARTED, None))
+CLEAR, USEFUL = BASE.verdict.scores
+
+
+@pytest.mark.parametrize(
+    ("text", "sections"),
+    [
+        pytest.param("# One\n\nNew.\n\n# Two\n\nSome more.\n", {0}, id="a section"),
+        pytest.param("# One\n\nText number 1.\n\n# Two\n\nNew.\n", {1}, id="another"),
+        pytest.param(f"{PARTED.text}\n# Three\n\nNew.\n", {2}, id="a section more"),
+        pytest.param(f"# Three\n\nNew.\n\n{PARTED.text}", {0}, id="a section before them"),
+        pytest.param("# One\n\nNew.\n\n# Two\n\nNew.\n", None, id="every section"),
+        pytest.param("# One\n\nText number 1.\n", None, id="a section less"),
+        pytest.param("All new.", None, id="no headings"),
+        pytest.param(f"{PARTED.text}\n", None, id="white space alone"),
+        pytest.param(f"{PARTED.text}\n# Two\n\nSome more.\n", {1, 2}, id="a section twice: either"),
+    ],
+)
+def test_what_changed_is_told_by_its_sections(text, sections):
+    rescore = rescore_of(Draft(text=text, task="Write."), BASE, [CLEAR])
+
+    if sections is None:
+        assert rescore is None
+    else:
+        assert rescore == Rescore(
+            base=BASE.verdict, dimensions=frozenset({"clear"}), sections=frozenset(sections)
+        )
+
+
+def test_where_every_dimension_was_revised_all_is_judged_anew():
+    text = "# One\n\nNew.\n\n# Two\n\nSome more.\n"
+
+    assert rescore_of(Draft(text=text, task="Write."), BASE, [CLEAR, USEFUL]) is None
+
+
+class Judged:
+    """A world whose evaluator says one thing of a draft first, and then another."""
+
+    def __init__(self, *second: tuple[float, float]) -> None:
+        self._said = iter([(3, 8), *second])
+        self.world = World(
+            lambda number: f"# One\n\nText number {number}.",
+            lambda _text: scores(*next(self._said), section=0),
+        )
+
+    def run(self, sink=None, **limits):
+        limits = LoopLimits(**{"max_rounds": 2, **limits})
+        return asyncio.run(
+            run_loop(self.world, first=PARTED, limits=limits, policy=CHANGED, sink=sink)
+        )
+
+
+def test_what_was_not_revised_keeps_its_score():
+    result = Judged((6, 1)).run()
+
+    assert result.rounds[1].verdict.vector == {"clear": 6, "useful": 8}
+    assert result.rounds[1].verdict.carried == ("useful",)
+
+
+@pytest.mark.parametrize(
+    ("second", "passed"),
+    [
+        pytest.param((9, 9), True, id="it passes as a whole"),
+        pytest.param((9, 2), False, id="it does not pass as a whole"),
+    ],
+)
+def test_what_would_pass_is_judged_as_a_whole_and_that_counts(second, passed):
+    records = []
+    judged = Judged((9, 1), second)
+
+    result = judged.run(records.append)
+
+    assert len(judged.world.evaluated) == 3
+    assert result.rounds[1].verdict.vector == dict(
+        zip((d.name for d in RUBRIC.dimensions), second, strict=True)
+    )
+    assert result.rounds[1].verdict.carried == ()
+    assert result.passed == passed
+    (rescored,) = (r for r in records if isinstance(r, Instant) and r.name == "rescored")
+    assert rescored.attributes == {"composite": 8.5, "carried": ["useful"]}
+
+
+def test_room_for_the_full_evaluation_is_kept():
+    class Insatiable(ScriptedEvaluator):
+        """Judges what changed again and again, as long as there is room."""
+
+        async def evaluate(self, draft, *, rescore=None):
+            verdict = await super().evaluate(draft, rescore=rescore)
+            with suppress(LimitReached):
+                while rescore is not None:
+                    verdict = await super().evaluate(draft, rescore=rescore)
+            return verdict
+
+    draft = Draft(text="# One\n\nNew.\n\n# Two\n\nSome more.\n", task="Write.")
+    world = World(lambda _number: None, lambda _text: scores(9, 9))
+    meter = Meter(world.ask, limits=LoopLimits(max_tokens=1_000), clock=world.clock)
+    rescore = rescore_of(draft, BASE, [CLEAR])
+
+    verdict = asyncio.run(
+        evaluate_changed(
+            Insatiable(ask=meter.ask), draft, rescore, meter=meter, tracer=Tracer(clock=world.clock)
+        )
+    )
+
+    assert verdict.carried == ()
+    assert world.tokens > 800
+
+
+def test_no_revision_is_begun_whose_full_evaluation_might_not_fit():
+    ends = set()
+    for max_tokens in range(100, 1_600, 50):
+        judged = Judged((9, 1), (9, 9))
+        result = judged.run(max_tokens=max_tokens)
+        ends.add((result.stop_reason, len(judged.world.evaluated)))
+
+    assert ends == {("budget", 1), ("passed", 3)}
