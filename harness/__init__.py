@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         ScriptedBackend,
     )
     from harness.memory import Hit, MemoryStore, Passage
-    from harness.rubric import Rubric, Verdict, load_rubric
+    from harness.rubric import Draft, Finding, Rubric, Verdict, load_rubric
+    from harness.rubric.checks import Grade
     from harness.session import (
         Pipeline,
         Run,
@@ -37,19 +38,23 @@ if TYPE_CHECKING:
         open_session,
         open_shim,
     )
-    from harness.trace import JoinedTrace, RunTrace, TraceOptions, load_run
-    from harness.wiggum import Round, WiggumResult
+    from harness.trace import JoinedTrace, Journal, RunTrace, TraceOptions, load_run
+    from harness.wiggum import Round, WiggumResult, rounds_from
 
 __all__ = [
     "ChatRequest",
     "Completion",
     "CountRequest",
+    "Draft",
     "EmbedRequest",
     "Embeddings",
     "Endpoint",
+    "Finding",
+    "Grade",
     "HarnessError",
     "Hit",
     "JoinedTrace",
+    "Journal",
     "MemoryStore",
     "Message",
     "Passage",
@@ -73,6 +78,7 @@ __all__ = [
     "load_settings",
     "open_session",
     "open_shim",
+    "rounds_from",
 ]
 
 _HOMES = {
@@ -88,7 +94,8 @@ _HOMES = {
         "ScriptedBackend",
     ),
     "memory": ("Hit", "MemoryStore", "Passage"),
-    "rubric": ("Rubric", "Verdict", "load_rubric"),
+    "rubric": ("Draft", "Finding", "Rubric", "Verdict", "load_rubric"),
+    "rubric.checks": ("Grade",),
     "session": (
         "Pipeline",
         "Run",
@@ -101,8 +108,8 @@ _HOMES = {
         "open_session",
         "open_shim",
     ),
-    "trace": ("JoinedTrace", "RunTrace", "TraceOptions", "load_run"),
-    "wiggum": ("Round", "WiggumResult"),
+    "trace": ("JoinedTrace", "Journal", "RunTrace", "TraceOptions", "load_run"),
+    "wiggum": ("Round", "WiggumResult", "rounds_from"),
 }
 _HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names}
 

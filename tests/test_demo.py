@@ -29,7 +29,7 @@ def test_the_brief_is_the_best_evaluated_draft_and_the_loop_says_why_it_stopped(
     best = loop["rounds"][loop["best_round"] - 1]
     assert demo_run.result["result"] == best["draft"]
     assert best["composite"] == max(one["composite"] for one in loop["rounds"])
-    assert loop["stop_reason"] in {"passed", "max_rounds", "cycling"}
+    assert loop["stop_reason"] in {"passed", "max_rounds", "plateau", "cycle", "regression"}
     assert loop["unjudged"] == ["useful"], "a 135M model judges nothing"
 
 
@@ -98,7 +98,8 @@ def test_perfetto_shows_the_run_as_it_was(demo_run: DemoRun, record: RunRecord) 
     rounds = len(demo_run.result["loops"][0]["rounds"])
     assert kinds["node"] == 9
     assert kinds["evaluate"] == rounds
-    assert kinds["revise"] == rounds - 1
+    # A revision that is an earlier draft again has no round of its own.
+    assert kinds["revise"] in {rounds - 1, rounds}
     assert kinds["chat"] == kinds["prefill"] == kinds["decode"]
 
 

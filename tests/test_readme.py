@@ -48,6 +48,12 @@ def test_its_settings_load(tmp_path: Path) -> None:
     assert settings.roles["evaluator"] in settings.endpoints
 
 
+@pytest.mark.parametrize("settings", re.findall(r"```toml\n(.*?)```", README, re.DOTALL))
+def test_each_of_its_tables_loads(tmp_path: Path, settings: str) -> None:
+    (tmp_path / "harness.toml").write_text(settings)
+    assert load_settings(tmp_path / "harness.toml", environment={}) != Settings()
+
+
 def test_the_example_of_every_endpoint_has_every_backend() -> None:
     settings = load_settings(ROOT / "examples" / "endpoints.toml", environment={})
     told = {endpoint.backend for endpoint in settings.endpoints.values()}

@@ -16,6 +16,7 @@ from harness.version import __version__
 
 _COMMANDS = {
     "endpoints": ("harness.cli.endpoints:endpoints", "Try out the models that can be reached."),
+    "rubric": ("harness.cli.rubric:rubric", "Check rubrics, and score drafts by them."),
     "run": ("harness.cli.run:run", "Run a pipeline file."),
     "runs": ("harness.cli.runs:runs", "List the runs that ended."),
     "trace": ("harness.cli.trace:trace", "Look into a run: timeline, report, diagnosis."),

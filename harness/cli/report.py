@@ -15,19 +15,27 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from harness.cli.verdicts import decision, points, remarks, verdict_as_json
 from harness.errors import HarnessError
 from harness.rubric import DimensionScore
 from harness.session import RunResult
+from harness.session.separation import Separation
 from harness.trace import CallGroup
 from harness.trace.lenient_json import dump_json
-from harness.wiggum import Revise, StopReason, WiggumResult
+from harness.wiggum import Revise, Spent, StopReason, WiggumResult
 
 _REASONS: dict[StopReason, str] = {
     "passed": "the draft meets the rubric",
     "max_rounds": "no round was left, and the rubric is not met",
-    "cycling": "the last revision changed no score",
-    "evaluator_error": "no valid verdict could be had",
-    "producer_error": "no revision could be had",
+    "plateau": "the last revisions gained nothing beyond the evaluator's noise",
+    "cycle": "a revision was an earlier draft again, or changed no score",
+    "regression": "the last revisions only lost",
+    "budget": "its tokens, cost or time do not suffice for another round",
+    "abstained": "no score could be read from what the evaluator said",
+    "producer_empty": "a revision had no text",
+    "producer_failed": "no revision could be had",
+    "evaluator_failed": "no verdict could be had",
+    "cancelled": "it was ended from outside",
 }
 
 
@@ -54,7 +62,7 @@ def _command() -> str:
 
 def result_as_json(result: RunResult) -> bytes:
     """The result as one JSON object, indented, with a newline."""
-    return _as_json(
+    return json_object(
         {
             "run_id": result.run_id,
             "pipeline": result.pipeline,
@@ -63,8 +71,9 @@ def result_as_json(result: RunResult) -> bytes:
             "outputs": to_jsonable_python(dict(result.outputs)),
             "loops": [_loop_as_json(loop) for loop in result.loops],
             "models": [asdict(model) for model in result.models],
-            "separation": asdict(result.separation) if result.separation else None,
+            "separation": _separation_as_json(result.separation) if result.separation else None,
             "evaluator_draw": asdict(result.evaluator_draw) if result.evaluator_draw else None,
+            "evaluator_panel": asdict(result.evaluator_panel) if result.evaluator_panel else None,
             "warnings": result.warnings,
             "duration_s": result.duration_s,
             "files": {
@@ -77,12 +86,13 @@ def result_as_json(result: RunResult) -> bytes:
 
 def error_as_json(error: HarnessError, *, run_id: str | None) -> bytes:
     """What a run failed of, as one JSON object; `run_id` is null when it had not begun."""
-    return _as_json(
+    return json_object(
         {"error": {"type": type(error).__name__, "message": str(error)}, "run_id": run_id}
     )
 
 
-def _as_json(value: dict[str, object]) -> bytes:
+def json_object(value: dict[str, object]) -> bytes:
+    """One JSON object, indented, with a newline."""
     # By way of the lenient form: whatever a node returned, the report of its run can be written.
     return orjson.dumps(
         orjson.loads(dump_json(value)), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
@@ -102,39 +112,48 @@ def _print_output(output: object, console: Console) -> None:
 def _print_loop(loop: WiggumResult, console: Console) -> None:
     table = Table(title=Text(f"Rounds, by rubric '{loop.rubric.id}'"), title_justify="left")
     table.add_column("round", justify="right")
-    names = [score.name for score in loop.rounds[0].verdict.scores]
+    # A draft that a gate stopped lacks the dimensions that others have.
+    names = dict.fromkeys(name for one in loop.rounds for name in one.verdict.vector)
     for name in names:
         table.add_column(name, justify="right")
     table.add_column("composite", justify="right")
+    table.add_column("changed, characters", justify="right")
     for one in loop.rounds:
+        scores = {score.name: points(score) for score in one.verdict.scores}
         table.add_row(
             f"{one.number}{'*' if one is loop.best else ''}",
-            *(f"{one.verdict.vector[name]:g}" for name in names),
+            *(scores.get(name, "-") for name in names),
             f"{one.verdict.composite:.1f}",
+            "" if one.base_round is None else f"{one.changed_chars:,}",
         )
     console.print(table)
     if loop.revisions:
         console.print(_asked_table(loop.revisions))
     verdict = loop.best.verdict
-    needed = f"needed: {loop.rubric.pass_at:g}"
-    if verdict.below_floor:
-        needed += f", and {', '.join(verdict.below_floor)} not below its floor"
     console.print(
         f"Stopped: {loop.stop_reason} ({_REASONS[loop.stop_reason]}). Round {loop.best.number}* is "
-        f"returned: {verdict.composite:.1f}, {'passed' if loop.passed else 'not passed'} "
-        f"({needed}).",
+        f"returned: {verdict.composite:.1f}, {decision(verdict, loop.rubric)}.",
         highlight=False,
     )
     if loop.stop_detail:
         console.print(loop.stop_detail, style="yellow", markup=False)
-    if verdict.unjudged:
-        console.print(
-            f"Not judged, since no evaluator model is configured: "
-            f"{', '.join(verdict.unjudged)}. The scores above are the rubric's own "
-            "deterministic checks.",
-            highlight=False,
-        )
+    for line in (*remarks(verdict, loop.rubric), _spent(loop.spent)):
+        console.print(line, highlight=False, markup=False)
     console.print()
+
+
+def _spent(spent: Spent) -> str:
+    """What a loop took, its first draft included where the loop asked for it."""
+    about = "about " if spent.estimated_calls else ""
+    said = (
+        f"The loop took {spent.seconds:.1f} s; calls: {spent.calls}; tokens in: "
+        f"{about}{spent.input_tokens:,}, out: {about}{spent.output_tokens:,}"
+    )
+    if spent.cost_usd is not None:
+        said += f"; dollars: {spent.cost_usd:.4f}"
+        if spent.unpriced_calls:
+            said += f", without {spent.unpriced_calls} of the calls, whose price is unknown"
+    return f"{said}."
 
 
 def _asked_table(revisions: Sequence[Revise]) -> Table:
@@ -187,6 +206,22 @@ def _cached(model: CallGroup) -> str:
     return f"{model.cached_tokens:,} ({share:.0%})"
 
 
+def _separation_as_json(separation: Separation) -> dict[str, object]:
+    return {**asdict(separation), "relation": separation.relation}
+
+
+def _spent_as_json(spent: Spent) -> dict[str, object]:
+    return {
+        "calls": spent.calls,
+        "input_tokens": spent.input_tokens,
+        "output_tokens": spent.output_tokens,
+        "cost_usd": spent.cost_usd,
+        "seconds": spent.seconds,
+        "estimated_calls": spent.estimated_calls,
+        "unpriced_calls": spent.unpriced_calls,
+    }
+
+
 def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
     return {
         "rubric": loop.rubric.id,
@@ -196,12 +231,14 @@ def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
         "stop_detail": loop.stop_detail,
         "best_round": loop.best.number,
         "unjudged": loop.best.verdict.unjudged,
+        "spent": _spent_as_json(loop.spent),
         "rounds": [
             {
                 "round": one.number,
-                "composite": one.verdict.composite,
-                "passed": one.verdict.passed,
-                "scores": [asdict(score) for score in one.verdict.scores],
+                "base_round": one.base_round,
+                "changed_chars": one.changed_chars,
+                **verdict_as_json(one.verdict),
+                "spent": _spent_as_json(one.spent),
                 "draft": one.draft,
             }
             for one in loop.rounds

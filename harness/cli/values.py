@@ -16,7 +16,7 @@ def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
             not text.
     """
     return {
-        name: _read_text(name, Path(value[1:])) if value.startswith("@") else value
+        name: read_text(f"input '{name}'", Path(value[1:])) if value.startswith("@") else value
         for name, value in read_pairs(assignments, option="--set", form="name=value").items()
     }
 
@@ -38,23 +38,30 @@ def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[st
     return pairs
 
 
-def _read_text(name: str, path: Path) -> str:
+def read_text(what: str, path: Path) -> str:
+    """A file's text.
+
+    Args:
+        what: What it is for, as the beginning of a message: `input 'task'`.
+        path: The file.
+
+    Raises:
+        InvalidInput: It is missing, empty or not text.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InvalidInput(
-            f"input '{name}' cannot be read ({error.strerror})", path=path
-        ) from error
+        raise InvalidInput(f"{what} cannot be read ({error.strerror})", path=path) from error
     # A NUL is valid UTF-8 and never in a text: it tells a binary file whose bytes happen to decode.
     if b"\0" in data:
-        raise InvalidInput(f"input '{name}' is a binary file; give a text", path=path)
+        raise InvalidInput(f"{what} is a binary file; give a text", path=path)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"input '{name}' is not UTF-8 text (byte {error.start}); convert it, or give a text",
+            f"{what} is not UTF-8 text (byte {error.start}); convert it, or give a text",
             path=path,
         ) from error
     if not text.strip():
-        raise InvalidInput(f"input '{name}' is empty", path=path)
+        raise InvalidInput(f"{what} is empty", path=path)
     return text

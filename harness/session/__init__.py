@@ -1,7 +1,7 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
 from harness.session.chat import chat, count_tokens, embed, open_shim
-from harness.session.evaluator_pool import EvaluatorDraw
+from harness.session.evaluator_pool import EvaluatorDraw, EvaluatorPanel
 from harness.session.pipeline import Pipeline
 from harness.session.result import RunFiles, RunResult
 from harness.session.run import Run
@@ -11,6 +11,7 @@ from harness.session.settings import Settings, load_settings
 
 __all__ = [
     "EvaluatorDraw",
+    "EvaluatorPanel",
     "Pipeline",
     "Run",
     "RunFiles",

@@ -21,7 +21,7 @@ from harness.trace import (
     group_calls,
     sha256_of,
 )
-from harness.wiggum import WiggumResult
+from harness.wiggum import Round, WiggumResult
 
 
 def audit_entry(
@@ -56,7 +56,7 @@ def audit_entry(
         pipeline=started.name,
         task=task if content == "full" else "",
         producer_model=roles.producer,
-        evaluator_model=roles.evaluator,
+        evaluator_model=", ".join(roles.evaluators) or None,
         # A task's text may be the seed.
         evaluator_seed=draw.seed if draw is not None and content == "full" else None,
         separation=separation.relation if separation is not None else None,
@@ -95,17 +95,27 @@ def _loop_entry(loop: WiggumResult, redactor: Redactor, content: ContentPolicy) 
         rubric_sha256=loop.rubric.sha256,
         stop_reason=loop.stop_reason,
         best_round=loop.best.number,
-        rounds=tuple(
-            RoundEntry(
-                round=one.number,
-                score=one.verdict.composite,
-                dims=one.verdict.vector,
-                issues=tuple(score.reason for score in one.verdict.scores if score.reason)
-                if content == "full"
-                else (),
-                content_sha256=sha256_of(redactor.clean(one.draft)) if content != "none" else None,
-                compressed=one.verdict.compressed,
-            )
-            for one in loop.rounds
-        ),
+        calls=loop.spent.calls,
+        input_tokens=loop.spent.input_tokens,
+        output_tokens=loop.spent.output_tokens,
+        cost_usd=loop.spent.cost_usd,
+        rounds=tuple(_round_entry(one, redactor, content) for one in loop.rounds),
+    )
+
+
+def _round_entry(one: Round, redactor: Redactor, content: ContentPolicy) -> RoundEntry:
+    verdict, judges = one.verdict, one.verdict.judges
+    reasons = tuple(score.reason for score in verdict.scores if score.reason)
+    return RoundEntry(
+        round=one.number,
+        score=verdict.composite,
+        dims=verdict.vector,
+        issues=reasons if content == "full" else (),
+        content_sha256=sha256_of(redactor.clean(one.draft)) if content != "none" else None,
+        compressed=verdict.compressed,
+        prompt_sha256=judges.prompt_sha256 if judges else None,
+        judgements=judges.judgements if judges else 0,
+        abstentions=judges.abstentions if judges else 0,
+        spread=judges.spread if judges else None,
+        changed_chars=one.changed_chars,
     )

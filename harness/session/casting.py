@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import combinations
 
 import structlog
 
 from harness.errors import ConfigurationInvalid
-from harness.inference import TELLING_BACKENDS, Endpoint, ModelMetadata, served_metadata
-from harness.session.evaluator_pool import EvaluatorDraw, EvaluatorPool, evaluator_pool
+from harness.inference import (
+    TELLING_BACKENDS,
+    Endpoint,
+    ModelMetadata,
+    relation_of,
+    served_metadata,
+)
+from harness.session.evaluator_pool import (
+    EvaluatorDraw,
+    EvaluatorPanel,
+    EvaluatorPool,
+    evaluator_pool,
+)
 from harness.session.fallbacks import check_fallbacks
 from harness.session.models import api_key_of
 from harness.session.roles import Roles
@@ -28,16 +40,19 @@ class Casting:
         settings: Say who plays what, and how different they must be.
 
     Raises:
-        ConfigurationInvalid: A role, a fallback or the pool of evaluators cannot be made sense of.
+        ConfigurationInvalid: A role, a fallback, the pool of evaluators or a panel without one
+            cannot be made sense of.
         SameModel: Producer and evaluator, or those that can answer for them, are one model.
         SameFamily: They are relatives, and the settings refuse those.
         ModelFileInvalid: A file that must be compared cannot be read.
 
     Attributes:
-        roles: Who plays what; of a pool, nobody evaluates until one is drawn.
+        roles: Who plays what; of a pool, nobody evaluates until evaluators are chosen.
         models: What is behind the tags.
-        draw: How the evaluator was drawn; None when it was named, or not yet.
-        separation: How far apart producer and evaluator are, as far as is known by now; None when
+        draw: How the evaluator was drawn; None when none was, or not yet.
+        panel: Who of the pool judge together; None when they do not, or not yet.
+        summariser: Tag of the endpoint that shortens drafts for the evaluator; None when code does.
+        separation: How far apart producer and evaluators are, as far as is known by now; None when
             there are not both.
         warnings: What is to be kept in mind about the run.
     """
@@ -48,14 +63,28 @@ class Casting:
         self.roles = Roles(endpoints, settings.roles)
         self.models = ComparedModels(endpoints, same_family=rules.same_family)
         self.draw: EvaluatorDraw | None = None
+        self.panel: EvaluatorPanel | None = None
+        self.summariser = self._summariser(settings.evaluation.summariser)
         self.separation: Separation | None = None
         self.warnings: list[str] = []
         self._rules = rules
+        self._combine = settings.evaluation.panel
         producer, evaluator = self.roles.producer, self.roles.evaluator
         if self.roles.pool is not None:
             self._pool(self.roles.pool)
+        elif self._combine is not None:
+            raise ConfigurationInvalid(
+                f"panel = '{self._combine}' under [evaluation] has several evaluators judge, and "
+                'no pool of them is given; write evaluator = ["…", "…"] under [roles] in '
+                "harness.toml, or leave panel out"
+            )
         elif producer is not None and evaluator is not None:
             self.models.refuse_kin(producer, evaluator)
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Tags of the endpoints that this run is known to need."""
+        return self.roles.in_use | ({self.summariser} if self.summariser else frozenset())
 
     async def ask_servers(self, tracer: Tracer, *, environment: Mapping[str, str]) -> None:
         """Has servers say what they serve, where there are models to be told apart.
@@ -84,10 +113,10 @@ class Casting:
             span.set(told=list(said))
         self.models.take_word(said)
 
-    def draw_evaluator(self, tracer: Tracer, *, task: str, run_id: str) -> None:
-        """Draws the evaluator, if it is to be drawn from a pool.
+    def choose_evaluators(self, tracer: Tracer, *, task: str, run_id: str) -> None:
+        """Draws one evaluator from a pool, or seats them all as a panel, if there is a pool.
 
-        Whom the servers' word shows to be the producer's model, or its kin, is not in the draw.
+        Whom the servers' word shows to be the producer's model, or its kin, is not among them.
 
         Args:
             tracer: The run's.
@@ -95,13 +124,24 @@ class Casting:
             run_id: The seed of a run without a task.
 
         Raises:
-            ConfigurationInvalid: Nobody is left to draw.
+            ConfigurationInvalid: Nobody is left to judge.
         """
         if self.roles.pool is None:
             return
+        pool = self._pool(self.roles.pool)
+        if self._combine is not None:
+            self.panel = pool.seat(self._combine)
+            self.roles = self.roles.with_evaluators(*self.panel.members)
+            tracer.instant(
+                "evaluator panel",
+                evaluators=self.panel.members,
+                combine=self.panel.combine,
+                excluded=dict(self.panel.excluded),
+            )
+            return
         seed = self._rules.pool_seed or task or run_id
-        self.draw = self._pool(self.roles.pool).draw(seed, pool_hash=self._rules.pool_hash)
-        self.roles = self.roles.with_evaluator(self.draw.evaluator)
+        self.draw = pool.draw(seed, pool_hash=self._rules.pool_hash)
+        self.roles = self.roles.with_evaluators(self.draw.evaluator)
         tracer.instant(
             "evaluator drawn",
             evaluator=self.draw.evaluator,
@@ -119,23 +159,26 @@ class Casting:
             tracer: The run's.
 
         Raises:
-            SameModel: Producer and evaluator, or those that can answer for them, are one model.
+            SameModel: Producer and an evaluator, or those that can answer for them, are one model.
             SameFamily: They are relatives, and the settings refuse those.
         """
-        producer, evaluator = self.roles.producer, self.roles.evaluator
-        if producer is None or evaluator is None:
-            return
-        kinship = self.models.refuse_kin(producer, evaluator)
-        self.separation = Separation(
-            producer=producer, evaluator=evaluator, relation=kinship.relation
-        )
-        tracer.instant(
-            "separation",
-            relation=kinship.relation,
-            producer=self._described(producer),
-            evaluator=self._described(evaluator),
-        )
-        for warning in self.models.warnings(kinship):
+        producer, evaluators = self.roles.producer, self.roles.evaluators
+        if producer is not None and evaluators:
+            kinships = {tag: self.models.refuse_kin(producer, tag) for tag in evaluators}
+            self.separation = Separation(
+                producer=producer,
+                evaluators={tag: kinship.relation for tag, kinship in kinships.items()},
+            )
+            for tag, kinship in kinships.items():
+                tracer.instant(
+                    "separation",
+                    relation=kinship.relation,
+                    producer=self._described(producer),
+                    evaluator=self._described(tag),
+                )
+                for warning in self.models.warnings(kinship):
+                    self.warn(warning, tracer)
+        for warning in (*self._on_panel(), *self._on_summariser()):
             self.warn(warning, tracer)
 
     def warn(self, message: str, tracer: Tracer) -> None:
@@ -148,11 +191,41 @@ class Casting:
         """Those of the tags that may evaluate, by what is known by now."""
         return evaluator_pool(tags, producer=self.roles.producer, models=self.models)
 
+    def _on_panel(self) -> Iterator[str]:
+        """What is to be kept in mind about a panel that is not what it seems."""
+        if self.panel is None:
+            return
+        if len(self.panel.members) == 1:
+            yield (
+                f"the panel has one evaluator, '{self.panel.members[0]}': nobody else of the pool "
+                "may judge, or nobody else is in it"
+            )
+        for one, other in combinations(self.panel.members, 2):
+            if relation_of(self.models.identity(one), self.models.identity(other)) == "same":
+                yield (
+                    f"'{one}' and '{other}' on the panel are the same model, whose judgement "
+                    "counts twice; leave one of them out of the pool"
+                )
+
+    def _on_summariser(self) -> Iterator[str]:
+        producer, summariser = self.roles.producer, self.summariser
+        if producer is None or summariser is None:
+            return
+        mine, its = self.models.identity(producer), self.models.identity(summariser)
+        if relation_of(mine, its) == "same":
+            yield (
+                f"the summariser '{summariser}' is the producer's model: it shortens its own "
+                "drafts for the evaluator, and may leave out what speaks against them; take another"
+            )
+
+    def _summariser(self, named: str | None) -> str | None:
+        return None if named is None else self.roles.named(named, setting="evaluation.summariser")
+
     def _judges(self) -> tuple[str, ...]:
         """Who may come to evaluate."""
         if self.roles.pool is not None:
             return self._pool(self.roles.pool).members
-        return () if self.roles.evaluator is None else (self.roles.evaluator,)
+        return self.roles.evaluators
 
     def _described(self, tag: str) -> dict[str, object]:
         identity = self.models.identity(tag)

@@ -1,7 +1,8 @@
-"""The evaluator pool: one of several judges a run, so that no judge's bias is every run's.
+"""The evaluator pool: who of several judges a run, so that no judge's bias is every run's.
 
-The same seed, settings and models behind them give the same judge: whoever may not judge is left
-out first, by the settings and by the servers' word, and only then is one drawn.
+Whoever may not judge is left out first, by the settings and by the servers' word. Of the others one
+is drawn, and the same seed, settings and models behind them give the same judge; or all judge
+together, as a panel.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.errors import ConfigurationInvalid
+from harness.rubric.verdict import Combine
 from harness.session.separation import ComparedModels
 from harness.session.settings import PoolHash
 from harness.trace import sha256_of
@@ -38,6 +40,18 @@ class EvaluatorDraw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatorPanel:
+    """Those who judge every draft together."""
+
+    members: tuple[str, ...]
+    """Their tags, each once, in the order of the settings."""
+    excluded: Mapping[str, str]
+    """Those of the pool who may not, and why."""
+    combine: Combine
+    """How their judgements become one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatorPool:
     """Those who may evaluate a producer's output."""
 
@@ -60,6 +74,11 @@ class EvaluatorPool:
             excluded=self.excluded,
             pool_hash=pool_hash,
         )
+
+    def seat(self, combine: Combine) -> EvaluatorPanel:
+        """All members, to judge together."""
+        members = tuple(dict.fromkeys(self.members))
+        return EvaluatorPanel(members=members, excluded=self.excluded, combine=combine)
 
 
 def evaluator_pool(

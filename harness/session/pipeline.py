@@ -90,5 +90,6 @@ class Pipeline(Graph):
             ),
             separation=session.casting.separation,
             evaluator_draw=session.casting.draw,
+            evaluator_panel=session.casting.panel,
             warnings=tuple(session.casting.warnings),
         )

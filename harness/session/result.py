@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.session.evaluator_pool import EvaluatorDraw
+from harness.session.evaluator_pool import EvaluatorDraw, EvaluatorPanel
 from harness.session.separation import Separation
 from harness.trace import CallGroup
 from harness.wiggum import WiggumResult
@@ -47,9 +47,11 @@ class RunResult:
     files: RunFiles
     """What it left on disk."""
     separation: Separation | None = None
-    """How far producer and evaluator were apart; None when nobody evaluates."""
+    """How far producer and evaluators were apart; None when nobody evaluates."""
     evaluator_draw: EvaluatorDraw | None = None
-    """How the evaluator was drawn; None when it was named."""
+    """How the evaluator was drawn; None when none was."""
+    evaluator_panel: EvaluatorPanel | None = None
+    """Who judged together; None when one judged alone, or nobody."""
     warnings: tuple[str, ...] = ()
     """What is to be kept in mind about the run."""
 

@@ -19,18 +19,18 @@ class Roles:
     A role is played by the endpoint that `[roles]` names for it, else by the endpoint whose tag is
     the role's name, else by the producer's. The producer is, else, the only endpoint there is. The
     evaluator is never anything but named: a model does not evaluate by accident. Named as a pool,
-    it is drawn when the run begins.
+    who evaluates is settled when the run begins.
 
     Args:
         endpoints: By tag.
         assigned: Tags by role, from `[roles]`; several for the evaluator alone.
-        drawn: Tag of the evaluator, where it has been drawn from a pool.
+        chosen: Tags of the evaluators, where they have been chosen from a pool.
 
     Raises:
         ConfigurationInvalid: A role is given to an endpoint that does not exist.
 
     Attributes:
-        pool: Tags of which the evaluator is drawn, without blanks; None when it is named.
+        pool: Tags of which evaluators are chosen, without blanks; None when one is named.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class Roles:
         endpoints: Mapping[str, Endpoint],
         assigned: Mapping[str, str | tuple[str, ...]],
         *,
-        drawn: str | None = None,
+        chosen: tuple[str, ...] = (),
     ) -> None:
         self.pool: tuple[str, ...] | None = None
         self._endpoints = dict(endpoints)
         self._given = dict(assigned)
-        self._drawn = drawn
+        self._chosen = chosen
         self._assigned: dict[str, str] = {}
         for role, tags in assigned.items():
             self._refuse_misspelt(role, assigned)
@@ -57,30 +57,41 @@ class Roles:
             else:
                 raise ConfigurationInvalid(
                     f"role '{role}' is given to several endpoints ({', '.join(tags)}); only the "
-                    "evaluator is drawn from a pool, name one"
+                    "evaluator can be a pool, name one"
                 )
 
     @property
+    def evaluators(self) -> tuple[str, ...]:
+        """Tags of those who judge a draft, each by itself; empty when nobody does, or nobody yet.
+
+        More than one for a panel.
+        """
+        if self.pool is not None:
+            return self._chosen
+        named = self._named(EVALUATOR)
+        return () if named is None else (named,)
+
+    @property
     def evaluator(self) -> str | None:
-        """Tag of the evaluator's endpoint; None when there is none, or none yet."""
-        return self._drawn if self.pool is not None else self._named(EVALUATOR)
+        """The first of them, whom a pipeline reaches that asks the role itself."""
+        return next(iter(self.evaluators), None)
 
     @property
     def producer(self) -> str | None:
         """Tag of the producer's endpoint; None when it cannot be told. No draw changes it."""
-        evaluators = {self.evaluator, *(self.pool or ())}
+        evaluators = {*self.evaluators, *(self.pool or ())}
         others = [tag for tag in self._endpoints if tag not in evaluators]
         return self._named(PRODUCER) or (others[0] if len(others) == 1 else None)
 
     @property
     def in_use(self) -> frozenset[str]:
         """Tags of the endpoints that a role is known to need."""
-        tags = {self.producer, self.evaluator, *self._assigned.values()}
+        tags = {self.producer, *self.evaluators, *self._assigned.values()}
         return frozenset(tag for tag in tags if tag is not None)
 
-    def with_evaluator(self, tag: str) -> Roles:
-        """The same roles, the evaluator drawn."""
-        return Roles(self._endpoints, self._given, drawn=tag)
+    def with_evaluators(self, *tags: str) -> Roles:
+        """The same roles, the evaluators chosen."""
+        return Roles(self._endpoints, self._given, chosen=tags)
 
     def model(self, role: str) -> str:
         """Tag of the endpoint that plays a role.
@@ -100,6 +111,22 @@ class Roles:
                 f"no model plays the role '{role}' (endpoints: {', '.join(self._endpoints)}); name "
                 "one under [roles] in harness.toml, or give an endpoint in HARNESS_ENDPOINTS the "
                 f"tag '{role}'"
+            )
+        return tag
+
+    def named(self, role: str, *, setting: str) -> str:
+        """Tag of the endpoint that a setting means by a role or by a tag.
+
+        It is never the producer's for want of another.
+
+        Raises:
+            ConfigurationInvalid: Neither exists.
+        """
+        tag = self._named(role)
+        if tag is None:
+            raise ConfigurationInvalid(
+                f"{setting} is '{role}', and neither a role nor an endpoint is called that; "
+                + did_you_mean(role, {*self._assigned, *self._endpoints})
             )
         return tag
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from pathlib import Path
+from typing import Any, Literal, TypeVar, overload
 
-from harness.errors import InvalidInput, ReplyInvalid
+from harness.errors import InvalidInput
 from harness.inference import (
     ChatRequest,
     CountRequest,
@@ -17,11 +18,12 @@ from harness.inference import (
     as_messages,
 )
 from harness.memory import Hit, Passage
-from harness.rubric import Draft, Evaluator, Rubric, load_rubric
-from harness.session.roles import PRODUCER
+from harness.rubric import Draft, Rubric, Verdict
+from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate
+from harness.session.loop import run_loop
 from harness.session.session import Session
 from harness.trace import Span
-from harness.wiggum import LoopLimits, Reviser, WiggumResult, revise_until_met
+from harness.wiggum import LoopLimits, RevisionMode, Round, WiggumResult
 
 T = TypeVar("T")
 
@@ -215,67 +217,97 @@ class Run:
         self,
         task: str,
         *,
-        rubric: str,
+        rubric: str | Path | Rubric,
         sources: Sequence[str] = (),
         draft: str | None = None,
         max_rounds: int = 3,
+        max_tokens: int | None = None,
+        max_cost_usd: float | None = None,
+        max_seconds: float | None = None,
+        revise: RevisionMode = "sections",
+        revise_from: Literal["best", "last"] = "best",
+        rescore: Literal["all", "changed"] = "all",
         max_output_tokens: int = 512,
+        rounds: Sequence[Round] = (),
     ) -> WiggumResult:
         """Revises a draft until it meets a rubric, or there is a reason to stop.
 
+        At a limit it ends with the best draft that it has; no revision is begun that might not be
+        evaluated within it.
+
         Args:
             task: What the text is for; every round keeps to it.
-            rubric: A rubric's name, or the path of its file.
+            rubric: A rubric's name, the path of its file, or itself.
             sources: What the text may rest on; the evaluator sees it too.
             draft: Where to start; the producer writes one when left out.
             max_rounds: Evaluations at most.
+            max_tokens: Of all its calls, in and out, at most.
+            max_cost_usd: Of all its calls whose price is known.
+            max_seconds: How long it may take.
+            revise: Whether only the sections that were criticised are written again, where there
+                are headings, or the whole draft.
+            revise_from: Which draft a revision is made from.
+            rescore: Whether a revision is judged anew in everything, or where it changed, and
+                then as a whole before it passes.
             max_output_tokens: Room for the text, or for one section of it when revised.
+            rounds: Those of a loop that was cut off, to go on behind; `rounds_from` reads them.
+
+        Raises:
+            RubricInvalid: There is no such rubric, or it has a mistake.
+            InvalidInput: A limit leaves nothing to be done, or the rounds are not of this loop.
+            ConfigurationInvalid: It needs a judge, and no evaluator is configured.
+            SameModel: Producer and evaluator turn out to be one model, by their servers' word.
+            SameFamily: The same of relatives, where they are refused.
+            LimitReached: The limits leave no room for a first draft and its evaluation.
+            EvaluationFailed: Even the first draft could not be evaluated.
+            InferenceError: There was no first draft, or the evaluator could not be reached.
+        """
+        return await run_loop(
+            self._session,
+            task,
+            chosen=await self._choose(rubric),
+            sources=sources,
+            draft=draft,
+            limits=LoopLimits(
+                max_rounds=max_rounds,
+                max_tokens=max_tokens,
+                max_cost_usd=max_cost_usd,
+                max_seconds=max_seconds,
+            ),
+            revise=revise,
+            revise_from=revise_from,
+            rescore=rescore,
+            max_output_tokens=max_output_tokens,
+            rounds=rounds,
+        )
+
+    async def evaluate(
+        self,
+        draft: str,
+        *,
+        rubric: str | Path | Rubric,
+        task: str = "",
+        sources: Sequence[str] = (),
+    ) -> Verdict:
+        """One verdict on a draft, by whoever judges in this run.
+
+        Args:
+            draft: The text.
+            rubric: A rubric's name, the path of its file, or itself.
+            task: What it was written for.
+            sources: What it may rest on.
 
         Raises:
             RubricInvalid: There is no such rubric, or it has a mistake.
             ConfigurationInvalid: It needs a judge, and no evaluator is configured.
-            SameModel: Producer and evaluator turn out to be one model, by their servers' word.
-            SameFamily: The same of relatives, where they are refused.
-            EvaluationFailed: Even the first draft could not be evaluated.
-            InferenceError: There was no first draft, or the evaluator could not be reached.
+            EvaluationFailed: No score could be had.
+            InferenceError: The evaluator could not be reached.
         """
-        session = self._session
-        # Everything that can be wrong with what was asked, before a model is.
-        chosen = await asyncio.to_thread(load_rubric, rubric, directory=session.rubrics)
-        limits = LoopLimits(max_rounds=max_rounds, focus_below=chosen.focus_below)
-        evaluator = Evaluator(chosen, ask=session.served.chat, model=session.roles.evaluator)
-        producer = session.roles.model(PRODUCER)
-
-        draft_span = None
-        if draft is None:
-            with session.trace.span("draft") as span:
-                draft_span = span.id
-                draft = await self.chat(
-                    PRODUCER,
-                    _draft_prompt(task, sources, chosen),
-                    max_output_tokens=max_output_tokens,
-                )
-        if not draft.strip():
-            raise ReplyInvalid("the first draft is empty", endpoint=producer, text=draft)
-        result = await revise_until_met(
+        return await evaluate(
+            self._session,
             Draft(text=draft, task=task, sources=tuple(sources)),
-            evaluator=evaluator,
-            reviser=Reviser(
-                ask=session.served.chat,
-                model=producer,
-                requirements=chosen.requirements,
-                max_output_tokens=max_output_tokens,
-            ),
-            limits=limits,
-            tracer=session.trace,
-            draft_span=draft_span,
+            await self._choose(rubric),
         )
-        session.served.refuse_kin()
-        session.loops.append(result)
-        return result
 
-
-def _draft_prompt(task: str, sources: Sequence[str], rubric: Rubric) -> str:
-    """What the producer is asked for: it is told what its draft will be measured by."""
-    requirements = "\n".join(f"- {requirement}" for requirement in rubric.requirements)
-    return "\n\n".join([*sources, task, f"What the text must be like:\n{requirements}"])
+    async def _choose(self, rubric: str | Path | Rubric) -> ChosenRubric:
+        return await asyncio.to_thread(choose_rubric, rubric, rubrics=self._session.rubrics)

@@ -42,15 +42,19 @@ class Kinship:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Separation:
-    """How far apart a run's two models were."""
+    """How far apart a run's models were."""
 
     producer: str
     """Tag of the producer's endpoint."""
-    evaluator: str
-    """Tag of the evaluator's endpoint."""
-    relation: Relation
-    """What the evaluator's model is to the producer's. `family` only where the settings allow it;
-    `unknown` where no family could be told; never `same`."""
+    evaluators: Mapping[str, Relation]
+    """By the tag of each evaluator's endpoint, at least one: what its model is to the producer's.
+    `family` only where the settings allow it; `unknown` where no family could be told; never
+    `same`."""
+
+    @property
+    def relation(self) -> Relation:
+        """The closest of them."""
+        return min(self.evaluators.values(), key=_CLOSEST_FIRST.index)
 
 
 class ComparedModels:

@@ -49,8 +49,8 @@ class ServedModels:
         self._ask = ask
         self._casting = casting
         self._tracer = tracer
-        # By the tag of whoever answered and the name it gave.
-        self._seen: dict[str, dict[tuple[str, str], ModelIdentity]] = {PRODUCER: {}, EVALUATOR: {}}
+        # By the tag that was asked, then by that of whoever answered and the name it gave.
+        self._seen: dict[str, dict[tuple[str, str], ModelIdentity]] = {}
         self._refusal: SameModel | SameFamily | None = None
 
     async def chat(self, request: ChatRequest) -> Completion:
@@ -64,9 +64,8 @@ class ServedModels:
         self.refuse_kin()
         completion = await self._ask(request)
         separation = self._casting.separation
-        if separation is not None and request.role in self._seen:
-            answered_by = completion.endpoint or request.model
-            self._look_at(request.role, answered_by, completion.model_id, separation)
+        if separation is not None and request.role in (PRODUCER, EVALUATOR):
+            self._look_at(request, completion, separation)
             self.refuse_kin()
         return completion
 
@@ -75,29 +74,40 @@ class ServedModels:
         if self._refusal is not None:
             raise self._refusal
 
-    def _look_at(self, role: str, tag: str, model_id: str, separation: Separation) -> None:
+    def _look_at(
+        self, request: ChatRequest, completion: Completion, separation: Separation
+    ) -> None:
         models = self._casting.models
 
         # 1. Is it news?
+        tag, model_id = completion.endpoint or request.model, completion.model_id
         endpoint = models.endpoints[tag]
         asked_for = {tag, endpoint.model_id}
-        if model_id in asked_for | _STAND_INS or (tag, model_id) in self._seen[role]:
+        seen = self._seen.setdefault(request.model, {})
+        if model_id in asked_for | _STAND_INS or (tag, model_id) in seen:
             return
         found = served_identity(endpoint, model_id)
-        self._seen[role][tag, model_id] = found
+        seen[tag, model_id] = found
 
         # 2. Is it what the other role is played by?
-        if role == PRODUCER:
-            other_role, other_tag = EVALUATOR, separation.evaluator
-        else:
-            other_role, other_tag = PRODUCER, separation.producer
-        theirs = chains_from(other_tag, models.endpoints)
-        known = [models.identity(chain[-1]) for chain in theirs]
-        for other in (*known, *self._seen[other_role].values()):
-            self._compare(found, other, f"{role} '{tag}' was answered by '{model_id}'", other_role)
+        what = f"{request.role} '{tag}' was answered by '{model_id}'"
+        judges = request.role == EVALUATOR
+        other_role = PRODUCER if judges else EVALUATOR
+        for other_tag in (separation.producer,) if judges else separation.evaluators:
+            theirs = chains_from(other_tag, models.endpoints)
+            known = [models.identity(chain[-1]) for chain in theirs]
+            evaluator = request.model if judges else other_tag
+            for other in (*known, *self._seen.get(other_tag, {}).values()):
+                self._compare(found, other, what, other_role, evaluator=evaluator)
 
     def _compare(
-        self, found: ModelIdentity, other: ModelIdentity, what: str, other_role: str
+        self,
+        found: ModelIdentity,
+        other: ModelIdentity,
+        what: str,
+        other_role: str,
+        *,
+        evaluator: str,
     ) -> None:
         at_one_address = found.server is not None and found.server == other.server
         if not found.tells_weights and not at_one_address:
@@ -109,10 +119,11 @@ class ServedModels:
         elif relation == "family" and self._casting.models.same_family == "refuse":
             self._refusal = refusal(f"{both} are of one family ({found.family})", relation)
         elif relation == "family":
-            self._allow(f"{both} are of one family ({found.family})")
+            self._allow(evaluator, f"{both} are of one family ({found.family})")
 
-    def _allow(self, message: str) -> None:
-        casting = self._casting
-        if casting.separation is not None and casting.separation.relation != "family":
-            casting.separation = replace(casting.separation, relation="family")
-            casting.warn(message, self._tracer)
+    def _allow(self, evaluator: str, message: str) -> None:
+        separation = self._casting.separation
+        if separation is not None and separation.evaluators.get(evaluator) != "family":
+            evaluators = {**separation.evaluators, evaluator: "family"}
+            self._casting.separation = replace(separation, evaluators=evaluators)
+            self._casting.warn(message, self._tracer)

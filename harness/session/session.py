@@ -107,7 +107,7 @@ async def open_session(
             await stack.enter_async_context(_recorded(trace))
             describe_endpoints(endpoints, trace)
             await casting.ask_servers(trace, environment=environment)
-            casting.draw_evaluator(trace, task=task, run_id=trace.run_id)
+            casting.choose_evaluators(trace, task=task, run_id=trace.run_id)
             casting.begin(trace)
             shim = await stack.enter_async_context(
                 open_models(
@@ -115,7 +115,7 @@ async def open_session(
                     settings=settings,
                     environment=environment,
                     backends=backends,
-                    required=casting.roles.in_use,
+                    required=casting.required,
                     tracer=trace,
                     sample_every_s=settings.trace.sample_ms / 1000,
                     warn=partial(casting.warn, tracer=trace),

@@ -25,6 +25,7 @@ from pydantic import (
 from harness.errors import ConfigurationInvalid, did_you_mean
 from harness.hardware import parse_bytes
 from harness.inference import Endpoint
+from harness.rubric.verdict import Combine
 from harness.trace import ContentPolicy, Durability, TimelineFormat
 
 SETTINGS_FILE = "harness.toml"
@@ -111,6 +112,20 @@ class SeparationSettings(BaseModel):
     """How it is drawn."""
 
 
+class EvaluationSettings(BaseModel):
+    """`[evaluation]`: how drafts are judged."""
+
+    model_config = _MODEL
+
+    panel: Combine | None = None
+    """Where the evaluator is given as a pool: that every member judges every draft, and how their
+    judgements become one. One member is drawn instead when left out."""
+    summariser: str | None = Field(default=None, min_length=1)
+    """A role, or the tag of an endpoint, whose model shortens a draft that is too long for the
+    evaluator; what it writes is checked first. Sentences are picked by code when left out, and
+    where the summary is refused."""
+
+
 class Settings(BaseModel):
     """Everything a session can be told."""
 
@@ -118,7 +133,7 @@ class Settings(BaseModel):
 
     roles: dict[str, RoleTags] = {}
     """Which endpoint's model plays which role: `producer`, `evaluator`, `planner`, …. Of several
-    evaluators, each run draws one."""
+    evaluators, each run draws one, unless `[evaluation]` has them judge together."""
     endpoints: dict[str, Endpoint] = {}
     """The models that can be reached, by tag."""
     traces: Path = Path("traces")
@@ -136,6 +151,8 @@ class Settings(BaseModel):
     """How runs are recorded."""
     separation: SeparationSettings = SeparationSettings()
     """That no model judges its own output."""
+    evaluation: EvaluationSettings = EvaluationSettings()
+    """How drafts are judged."""
 
 
 def load_settings(
@@ -232,18 +249,22 @@ def _explain(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, a 
     return f"{where}: {message}" if where else message
 
 
+_TABLES: dict[str, type[BaseModel]] = {
+    "memory": MemorySettings,
+    "trace": TraceSettings,
+    "separation": SeparationSettings,
+    "evaluation": EvaluationSettings,
+}
+
+
 def _fields_at(location: tuple[int | str, ...]) -> set[str]:
     match location:
         case ("endpoints", _):
             return set(Endpoint.model_fields) - {"tag"}
         case ("budget",):
             return {"capacity"}
-        case ("memory",):
-            return set(MemorySettings.model_fields)
-        case ("trace",):
-            return set(TraceSettings.model_fields)
-        case ("separation",):
-            return set(SeparationSettings.model_fields)
+        case (str(table),) if table in _TABLES:
+            return set(_TABLES[table].model_fields)
         case _:
             return set(Settings.model_fields)
 

@@ -66,6 +66,17 @@ class RoundEntry:
     """The draft, by its hash in the journal; None where the run records no hashes."""
     compressed: bool
     """Whether the evaluator saw a shortened draft: such scores do not compare with others."""
+    prompt_sha256: str | None = None
+    """What the evaluator was told except task, sources and draft, by its hash: scores that were
+    asked for in other words do not compare. None when code alone decided."""
+    judgements: int = 0
+    """How many judgements the scores come of; 0 when code alone decided."""
+    abstentions: int = 0
+    """How many more were asked for and could not be read."""
+    spread: float | None = None
+    """Standard deviation of the judgements' composites; None when there were not several."""
+    changed_chars: int = 0
+    """How much of the draft is different from the one that it was made from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +93,14 @@ class LoopEntry:
     """The round whose draft was returned, counted from 1."""
     rounds: tuple[RoundEntry, ...]
     """Each evaluation, in order."""
+    calls: int = 0
+    """What it asked models, producer and evaluators together."""
+    input_tokens: int = 0
+    """Their prompts' tokens."""
+    output_tokens: int = 0
+    """Their replies' tokens."""
+    cost_usd: float | None = None
+    """What that cost, in dollars, as far as prices are known; None when none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,18 +196,21 @@ def _of_loop(loops: tuple[LoopEntry, ...]) -> dict[str, object]:
     """The series knows one loop a run: the last."""
     rounds = loops[-1].rounds if loops else ()
     scores = [one.score for one in rounds]
+    # By its number: of a draft that a gate stopped, the score may be higher and the draft worse.
+    best = next((one for one in rounds if one.round == loops[-1].best_round), None)
     return {
         "wiggum_rounds": len(rounds),
         "wiggum_scores": scores,
         "wiggum_dims": [one.dims for one in rounds],
         "wiggum_eval_log": [asdict(one) for one in rounds],
         "first_score": scores[0] if scores else None,
-        "best_score": max(scores, default=None),
+        "best_score": best.score if best else None,
         "last_score": scores[-1] if scores else None,
         "best_round": loops[-1].best_round if loops else None,
         "stop_reason": loops[-1].stop_reason if loops else None,
         "rubric_id": loops[-1].rubric if loops else None,
         "rubric_sha256": loops[-1].rubric_sha256 if loops else None,
+        "prompt_sha256": best.prompt_sha256 if best else None,
     }
 
 

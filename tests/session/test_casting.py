@@ -19,7 +19,7 @@ from harness.errors import ConfigurationInvalid, SameFamily, SameModel
 from harness.inference import ChatRequest, EmbeddedLlamaCpp, Endpoint
 from harness.session.demo_model import demo_endpoint
 from harness.session.evaluator_pool import EvaluatorPool
-from harness.session.settings import SeparationSettings
+from harness.session.settings import EvaluationSettings, SeparationSettings
 
 ENDPOINTS = """
 [endpoints.qwen]
@@ -86,7 +86,8 @@ def line_of(result: RunResult) -> dict[str, object]:
 def test_a_run_says_what_its_two_models_are_to_each_other(tmp_path: Path) -> None:
     result = idle(tmp_path, '[roles]\nproducer = "qwen"\nevaluator = "llama"')
     assert result.separation is not None
-    assert (result.separation.producer, result.separation.evaluator) == ("qwen", "llama")
+    assert result.separation.producer == "qwen"
+    assert result.separation.evaluators == {"llama": "different"}
     assert result.separation.relation == "different"
     assert result.warnings == ()
     assert line_of(result)["separation"] == "different"
@@ -372,7 +373,7 @@ def test_a_run_draws_its_evaluator_by_its_task(tmp_path: Path) -> None:
     for task, evaluator in (("task-1", "llama"), ("1", "mistral")):
         result = idle(tmp_path, POOL, task=task)
         assert result.separation is not None
-        assert result.separation.evaluator == evaluator
+        assert list(result.separation.evaluators) == [evaluator]
         assert line_of(result)["evaluator_model"] == evaluator
         assert line_of(result)["evaluator_seed"] == task
         (drawn,) = said(result, "evaluator drawn")
@@ -386,7 +387,9 @@ def test_a_run_draws_its_evaluator_by_its_task(tmp_path: Path) -> None:
         assert drawn["pool_sha256"] == result.evaluator_draw.pool_sha256
 
 
-def pooled(tmp_path: Path, seed: str, *roots: str) -> RunResult:
+def pooled(
+    tmp_path: Path, seed: str, *roots: str, evaluation: EvaluationSettings | None = None
+) -> RunResult:
     """A run that calls no model: producer `p`, and judges `a`, `b`, … whose servers have these."""
     tags = "abcdef"[: len(roots)]
     pipeline = Pipeline("idle")
@@ -411,6 +414,7 @@ def pooled(tmp_path: Path, seed: str, *roots: str) -> RunResult:
                 endpoints=endpoints,
                 roles={"producer": "p", "evaluator": tuple(tags)},
                 separation=SeparationSettings(pool_seed=seed),
+                evaluation=evaluation or EvaluationSettings(),
             )
             return await pipeline.run_async({}, settings=settings)
 
@@ -440,10 +444,7 @@ def test_whom_their_servers_show_to_be_kin_of_the_producer_is_not_in_the_draw(
     expected = EvaluatorPool(members=("b", "d"), excluded={}).draw(seed, pool_hash="modulo")
     assert draw.evaluator == expected.evaluator, "the same seed, the same pool, the same draw"
     assert result.separation is not None
-    assert (result.separation.evaluator, result.separation.relation) == (
-        draw.evaluator,
-        "different",
-    )
+    assert result.separation.evaluators == {draw.evaluator: "different"}
     (drawn,) = said(result, "evaluator drawn")
     assert drawn["excluded"] == draw.excluded
 
@@ -493,6 +494,106 @@ def test_a_task_that_may_not_be_recorded_is_not_recorded_as_a_seed(tmp_path: Pat
     assert line_of(result)["evaluator_seed"] is None
 
 
+# --- the panel -------------------------------------------------------------------------------
+
+PANEL = POOL + '[evaluation]\npanel = "median"\n'
+
+
+def test_a_panel_is_the_whole_pool_without_the_producers_kin(tmp_path: Path) -> None:
+    result = idle(tmp_path, PANEL, task="task-1")
+    panel = result.evaluator_panel
+    assert panel is not None
+    assert (panel.members, panel.combine) == (("llama", "mistral"), "median")
+    assert panel.excluded == {
+        "qwen3": "it and the producer 'qwen' are of one family (qwen)",
+        "qwen": "is the producer",
+    }
+    assert result.evaluator_draw is None
+    assert result.separation is not None
+    assert result.separation.evaluators == {"llama": "different", "mistral": "different"}
+    assert line_of(result)["evaluator_model"] == "llama, mistral"
+    assert line_of(result)["evaluator_seed"] is None
+    (seated,) = said(result, "evaluator panel")
+    assert (seated["evaluators"], seated["combine"]) == (["llama", "mistral"], "median")
+    assert seated["excluded"] == panel.excluded
+    assert [one["evaluator"]["model"] for one in said(result, "separation")] == [  # type: ignore[index]
+        "llama",
+        "mistral",
+    ]
+
+
+def test_whom_their_servers_show_to_be_kin_of_the_producer_is_not_on_the_panel(
+    tmp_path: Path,
+) -> None:
+    result = pooled(
+        tmp_path,
+        "x",
+        "/m/Qwen2.5-7B-AWQ",
+        "meta/Llama-3.1-8B",
+        "Qwen/Qwen3-8B",
+        "google/gemma-3-4b",
+        evaluation=EvaluationSettings(panel="mean"),
+    )
+    panel = result.evaluator_panel
+    assert panel is not None
+    assert panel.members == ("b", "d")
+    assert panel.excluded == {
+        "a": "it and the producer 'p' are the same model, by the word of their servers",
+        "c": "it and the producer 'p' are of one family (qwen), by the word of their servers",
+    }
+
+
+def test_a_panel_of_which_the_servers_leave_nobody_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationInvalid, match=r"pool of evaluators is empty: 'a': .* servers"):
+        pooled(tmp_path, "x", "/m/Qwen2.5-7B", evaluation=EvaluationSettings(panel="mean"))
+
+
+def test_a_panel_of_one_and_one_model_twice_are_warned_of(tmp_path: Path) -> None:
+    one = pooled(
+        tmp_path,
+        "x",
+        "Qwen/Qwen3-8B",
+        "meta/Llama-3.1-8B",
+        evaluation=EvaluationSettings(panel="majority"),
+    )
+    assert any("the panel has one evaluator, 'b'" in warning for warning in one.warnings)
+    twice = pooled(
+        tmp_path,
+        "x",
+        "meta/Llama-3.1-8B",
+        "hugging/Llama-3.1-8B-AWQ",
+        evaluation=EvaluationSettings(panel="majority"),
+    )
+    assert any("'a' and 'b' on the panel are the same model" in said for said in twice.warnings)
+
+
+def test_a_tag_that_stands_twice_in_the_pool_has_one_seat() -> None:
+    pool = EvaluatorPool(members=("a", "b", "a"), excluded={})
+    assert pool.seat("mean").members == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "text", ['[roles]\nproducer = "qwen"\nevaluator = "llama"\n', ""], ids=["named", "none"]
+)
+def test_a_panel_without_a_pool_is_refused_before_there_is_a_run(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigurationInvalid, match=r"no pool of them is given; write evaluator"):
+        idle(tmp_path, text + '[evaluation]\npanel = "mean"\n')
+    assert not (tmp_path / "traces").exists()
+
+
+def test_a_summariser_that_is_nobody_is_refused_before_there_is_a_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationInvalid, match=r"evaluation\.summariser is 'lama'.*'llama'"):
+        idle(tmp_path, '[roles]\nproducer = "qwen"\n[evaluation]\nsummariser = "lama"\n')
+    assert not (tmp_path / "traces").exists()
+
+
+def test_a_producer_that_shortens_its_own_drafts_is_warned_of(tmp_path: Path) -> None:
+    roles = '[roles]\nproducer = "qwen"\nevaluator = "llama"\n[evaluation]\nsummariser = '
+    (warning,) = idle(tmp_path, roles + '"producer"\n').warnings
+    assert "the summariser 'qwen' is the producer's model" in warning
+    assert idle(tmp_path, roles + '"mistral"\n').warnings == ()
+
+
 # --- settings --------------------------------------------------------------------------------
 
 
@@ -505,6 +606,10 @@ def test_a_task_that_may_not_be_recorded_is_not_recorded_as_a_seed(tmp_path: Pat
         ("[separation]\npool_seed = ''\n", "separation.pool_seed"),
         ("[seperation]\n", "did you mean 'separation'"),
         ("[roles]\nevaluator = [1]\n", "roles.evaluator: must be a string"),
+        ("[evaluation]\npannel = 'mean'\n", "did you mean 'panel'"),
+        ("[evaluation]\npanel = 'vote'\n", "'mean', 'median' or 'majority'"),
+        ("[evaluation]\nsummarizer = 'a'\n", "did you mean 'summariser'"),
+        ("[evalutaion]\n", "did you mean 'evaluation'"),
     ],
 )
 def test_a_mistake_in_the_settings_names_what_is_allowed(

@@ -63,15 +63,33 @@ def test_of_a_pool_nobody_evaluates_until_one_is_drawn() -> None:
     pooled = roles("a", "b", "c", evaluator=(" b ", "", "c"))
     assert pooled.pool == ("b", "c")
     assert pooled.evaluator is None
-    drawn = pooled.with_evaluator("c")
-    assert (drawn.evaluator, drawn.model("evaluator")) == ("c", "c")
+    drawn = pooled.with_evaluators("c")
+    assert (drawn.evaluators, drawn.model("evaluator")) == (("c",), "c")
     assert drawn.in_use == {"a", "c"}
+
+
+def test_of_a_panel_all_are_needed_and_a_pipeline_that_asks_the_role_reaches_the_first() -> None:
+    panel = roles("a", "b", "c", evaluator=("b", "c")).with_evaluators("b", "c")
+    assert panel.evaluators == ("b", "c")
+    assert panel.model("evaluator") == "b"
+    assert panel.in_use == {"a", "b", "c"}
+    assert panel.producer == "a"
+
+
+@pytest.mark.parametrize("name", ["short", "b"], ids=["by role", "by tag"])
+def test_a_setting_may_mean_a_model_by_its_role_or_its_tag(name: str) -> None:
+    assert roles("a", "b", producer="a", short="b").named(name, setting="x.y") == "b"
+
+
+def test_a_setting_that_means_nobody_suggests_the_nearest_and_is_not_the_producer() -> None:
+    with pytest.raises(ConfigurationInvalid, match=r"x\.y is 'shrot'.*did you mean 'short'"):
+        roles("a", "b", producer="a", short="b").named("shrot", setting="x.y")
 
 
 def test_a_draw_makes_no_producer_of_the_pools_other_members() -> None:
     pooled = roles("a", "b", evaluator=("a", "b"))
     assert pooled.producer is None
-    assert pooled.with_evaluator("a").producer is None
+    assert pooled.with_evaluators("a").producer is None
 
 
 def test_only_the_evaluator_is_drawn() -> None:

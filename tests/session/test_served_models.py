@@ -166,6 +166,62 @@ def test_what_answers_in_another_role_is_nobodys_business() -> None:
     assert asked.calls == 2
 
 
+# --- a panel ---------------------------------------------------------------------------------
+
+
+class Panel:
+    """Producer `p` and a panel of `a` and `b`, whose servers answer by these names."""
+
+    def __init__(self, answers: dict[str, str], **separation: str) -> None:
+        endpoints = {
+            tag: Endpoint(tag=tag, url=f"http://{tag}/v1", model_id=f"our-{tag}") for tag in "pab"
+        }
+        settings = Settings.model_validate(
+            {
+                "roles": {"producer": "p", "evaluator": ["a", "b"]},
+                "separation": separation,
+                "evaluation": {"panel": "mean"},
+            }
+        )
+        self.casting = Casting(endpoints, settings)
+        self.casting.choose_evaluators(Tracer(), task="t", run_id="r")
+        self.casting.begin(Tracer())
+        self._answers = answers
+        self._served = ServedModels(self._ask, casting=self.casting, tracer=Tracer())
+
+    async def _ask(self, request: ChatRequest) -> Completion:
+        return completion(self._answers[request.model])
+
+    def call(self, *tags: str) -> None:
+        for tag in tags:
+            role = "producer" if tag == "p" else "evaluator"
+            request = ChatRequest(model=tag, role=role, messages=(Message("user", "x"),))
+            asyncio.run(self._served.chat(request))
+
+
+@pytest.mark.parametrize("order", ["pab", "abp", "bpa"])
+def test_every_evaluator_of_a_panel_is_held_apart_from_the_producer(order: str) -> None:
+    panel = Panel({"p": "qwen2.5:7b", "a": "llama3.1:8b", "b": "Qwen2.5-7B-Instruct"})
+    with pytest.raises(SameModel, match=r"'b' was answered|the evaluator's 'Qwen2\.5-7B"):
+        panel.call(*order)
+
+
+def test_two_of_a_panel_may_be_relatives_of_each_other() -> None:
+    panel = Panel({"p": "gemma3:4b", "a": "qwen2.5:7b", "b": "qwen3:8b"})
+    panel.call("a", "b", "p")
+    assert panel.casting.separation is not None
+    assert panel.casting.separation.evaluators == {"a": "unknown", "b": "unknown"}
+
+
+@pytest.mark.parametrize("order", ["pab", "abp"])
+def test_a_relative_that_is_allowed_is_stamped_on_that_evaluator_alone(order: str) -> None:
+    panel = Panel({"p": "qwen2.5:7b", "a": "llama3.1:8b", "b": "qwen3:8b"}, same_family="allow")
+    panel.call(*order)
+    assert panel.casting.separation is not None
+    assert panel.casting.separation.evaluators == {"a": "unknown", "b": "family"}
+    assert panel.casting.separation.relation == "family"
+
+
 # --- a fallback's reply ----------------------------------------------------------------------
 
 

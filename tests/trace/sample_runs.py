@@ -133,7 +133,7 @@ def record_eventful_run(directory: Path) -> RunTrace:
                     clock.advance(ns=1)
                     raise ValueError("the judge said \ud800 nothing")
             except ValueError:
-                trace.instant("stop", reason="evaluator_error")
+                trace.instant("stop", reason="evaluator_failed")
             trace.counter("composite", -1, unit="points")
             clock.advance(ns=999)
 

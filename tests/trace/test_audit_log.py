@@ -54,7 +54,7 @@ LAST_LOOP = LoopEntry(
     rubric_sha256="11",
     stop_reason="passed",
     best_round=2,
-    rounds=(round_of(1, 8.5), round_of(2, 6.0, compressed=True)),
+    rounds=(round_of(1, 6.0), round_of(2, 8.5, compressed=True)),
 )
 
 
@@ -93,6 +93,11 @@ def test_a_line_holds_the_entry_and_every_loop():
             "issues": ["too dry"],
             "content_sha256": "f00d",
             "compressed": False,
+            "prompt_sha256": None,
+            "judgements": 0,
+            "abstentions": 0,
+            "spread": None,
+            "changed_chars": 0,
         }
     ]
 
@@ -102,13 +107,23 @@ def test_the_series_fields_are_of_the_last_loop():
 
     assert {key: value for key, value in line.items() if key.startswith("wiggum")} == {
         "wiggum_rounds": 2,
-        "wiggum_scores": [8.5, 6.0],
-        "wiggum_dims": [{"tone": 8.5}, {"tone": 6.0}],
+        "wiggum_scores": [6.0, 8.5],
+        "wiggum_dims": [{"tone": 6.0}, {"tone": 8.5}],
         "wiggum_eval_log": line["loops"][1]["rounds"],
     }
-    assert (line["first_score"], line["best_score"], line["last_score"]) == (8.5, 8.5, 6.0)
+    assert (line["first_score"], line["best_score"], line["last_score"]) == (6.0, 8.5, 8.5)
     assert (line["rubric_id"], line["rubric_sha256"]) == ("brief", "11")
     assert (line["stop_reason"], line["best_round"]) == ("passed", 2)
+
+
+def test_the_best_score_is_that_of_the_round_that_was_returned():
+    # A gate stopped the second: its composite is of the checks alone.
+    rounds = (round_of(1, 6.0, prompt_sha256="p1"), round_of(2, 9.0, prompt_sha256="p2"))
+    loop = replace(FIRST_LOOP, best_round=1, rounds=rounds)
+    line = json.loads(replace(ENTRY, loops=(loop,)).as_line())
+
+    assert (line["best_round"], line["best_score"], line["last_score"]) == (1, 6.0, 9.0)
+    assert line["prompt_sha256"] == "p1"
 
 
 def test_a_run_without_a_loop_or_a_call_has_the_series_fields_too():
@@ -145,7 +160,7 @@ def test_entries_are_appended_a_line_each_and_read_back(tmp_path):
 
     first, second = read_audit_log(path)
     assert (first.run_id, first.task, first.final) == (ENTRY.run_id, "Über 概要", "PASS")
-    assert (first.wiggum_scores, first.stop_reason) == ((8.5, 6.0), "passed")
+    assert (first.wiggum_scores, first.stop_reason) == ((6.0, 8.5), "passed")
     assert (first.input_tokens, first.output_tokens) == (100, 20)
     assert (second.run_id, second.task) == ("another", "two\nlines")
 

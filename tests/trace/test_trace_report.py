@@ -548,6 +548,12 @@ def test_a_loop_tells_its_scores_and_why_it_stopped(tmp_path):
     assert (loop.status, loop.duration_ns) == ("ok", 700 * MS)
 
 
+@pytest.mark.parametrize("reason", ["cycling", "evaluator_error", "producer_error"])
+def test_the_reasons_of_older_journals_are_still_told(tmp_path, reason):
+    said = within(1, 0, 900, "wiggum", parent=None, rubric="brief", stop_reason=reason)
+    assert report_on(tmp_path, said).loops[0].stop_reason == reason
+
+
 def test_a_loop_that_was_cut_off_tells_the_scores_it_had_come_to(tmp_path):
     (loop,) = report_on(
         tmp_path,

@@ -1,0 +1,262 @@
+"""`harness rubric`: look rubrics over, list them, begin one, and score drafts by them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+import click
+import orjson
+
+from harness.cli.exit_codes import UNUSABLE
+from harness.errors import InvalidInput, Problem, RubricInvalid
+from harness.rubric import Dimension, Rubric
+from harness.rubric.files import (
+    Advice,
+    advice_on,
+    directories,
+    known_rubrics,
+    read_rubric,
+    rubric_schema,
+)
+from harness.session.settings import load_settings
+from harness.shipped import shipped_directory
+
+_SCORING = {
+    "noise": "harness.cli.rubric_noise:noise",
+    "score": "harness.cli.rubric_score:score",
+}
+"""Where the subcommands are that ask models: imported when one is called."""
+
+
+class _LazyGroup(click.Group):
+    """Its own commands, and those of `_SCORING`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_SCORING])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _SCORING:
+            return super().get_command(ctx, cmd_name)
+        module, name = _SCORING[cmd_name].split(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_LazyGroup)
+def rubric() -> None:
+    """Rubrics: what drafts are measured by."""
+
+
+_config = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Settings; harness.toml in this directory when left out.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """What was found in one rubric."""
+
+    name: str
+    """As it was given."""
+    path: Path | None = None
+    """Its file, if there is one."""
+    rubric: Rubric | None = None
+    """None when it has mistakes."""
+    mistakes: tuple[Problem, ...] = ()
+    """What breaks a rule."""
+    warnings: tuple[Advice, ...] = ()
+    """What may not be meant."""
+
+
+@rubric.command()
+@click.argument("names", nargs=-1, required=True, metavar="FILE|NAME...")
+@_config
+@click.option("--strict", is_flag=True, help="Count warnings as mistakes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json: bool) -> None:
+    """Say what is wrong with rubrics, or may not be meant.
+
+    Exit codes: 0 they can be used, 2 one of them cannot (or, with --strict, has warnings).
+    """
+    directory = _own_directory(config)
+    looked = [_look(name, directory) for name in names]
+    if as_json:
+        _print_json([_as_json(one) for one in looked])
+    else:
+        for one in looked:
+            _print(one)
+    if any(one.mistakes or (strict and one.warnings) for one in looked):
+        sys.exit(UNUSABLE)
+
+
+@rubric.command()
+@click.option("--output", type=click.Path(path_type=Path), help="Write it to this file instead.")
+def schema(output: Path | None) -> None:
+    """Print the JSON Schema by which editors check rubrics."""
+    if output is None:
+        sys.stdout.buffer.write(_schema())
+        return
+    try:
+        output.write_bytes(_schema())
+    except OSError as error:
+        _refuse(InvalidInput(f"cannot be written ({error.strerror})", path=output))
+
+
+@rubric.command(name="list")
+@_config
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+def list_rubrics(config: Path | None, *, as_json: bool) -> None:
+    """List the rubrics there are: your own, and those that ship."""
+    directory = _own_directory(config)
+    looked = [_look(name, directory) for name in known_rubrics(directories(directory))]
+    rows = [
+        {
+            "name": one.name,
+            "title": one.rubric.title if one.rubric else "",
+            "path": _shown(one.path),
+            "ships": one.path is not None and one.path.parent == shipped_directory("rubrics"),
+            "mistakes": len(one.mistakes),
+        }
+        for one in looked
+    ]
+    if as_json:
+        _print_json(rows)
+        return
+    width = max(len(one.name) for one in looked)
+    for one, row in zip(looked, rows, strict=True):
+        said = row["title"] or f"{_counted(len(one.mistakes), 'mistake')}: harness rubric check"
+        where = "ships" if row["ships"] else row["path"]
+        click.echo(f"{one.name:{width}}  {said} ({where})")
+
+
+@rubric.command()
+@click.argument("name", metavar="NAME|FILE.yaml")
+@click.option("--from", "base", default="synthesis", show_default=True, help="What to copy.")
+@_config
+def new(name: str, base: str, config: Path | None) -> None:
+    """Begin a rubric with a copy of another.
+
+    A name goes into the directory of rubrics, a path where it says. The schema is put beside it, so
+    that editors complete and check it.
+    """
+    directory = _own_directory(config)
+    try:
+        source = read_rubric(base, directory=directory).written.path
+    except RubricInvalid as error:
+        _refuse(error)
+    path = Path(name) if name.endswith((".yaml", ".yml")) else directory / f"{name}.yaml"
+    if path.exists():
+        _refuse(InvalidInput("it is there already; choose another name", path=path))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, path)
+        path.with_name("rubric.schema.json").write_bytes(_schema())
+    except OSError as error:
+        _refuse(InvalidInput(f"cannot be written ({error.strerror})", path=path))
+    click.echo(f"{path}: a copy of '{base}'; next: harness rubric check {path}")
+
+
+def _own_directory(config: Path | None) -> Path:
+    try:
+        return load_settings(config, environment=os.environ).rubrics
+    except InvalidInput as error:
+        _refuse(error)
+
+
+def _refuse(error: InvalidInput) -> NoReturn:
+    click.echo(f"harness: {error}", err=True)
+    sys.exit(UNUSABLE)
+
+
+def _look(name: str, directory: Path) -> _Looked:
+    try:
+        found = read_rubric(name, directory=directory)
+    except RubricInvalid as error:
+        return _Looked(name=name, path=error.path, mistakes=error.problems)
+    warnings = advice_on(found.rubric, found.written)
+    return _Looked(name=name, path=found.written.path, rubric=found.rubric, warnings=warnings)
+
+
+def _print(one: _Looked) -> None:
+    """A line for each mistake and warning, as compilers do, and one for the whole."""
+    for problem in one.mistakes:
+        click.echo(f"{_where(problem.path, problem.line)}{problem.message}")
+    for advice in one.warnings:
+        click.echo(f"{_where(advice.path, advice.line)}warning: {advice.message}")
+    said = _summary(one.rubric) if one.rubric else _counted(len(one.mistakes), "mistake")
+    click.echo(f"{_shown(one.path) or one.name}: {said}")
+
+
+def _summary(rubric: Rubric) -> str:
+    """What it is, in one line."""
+    total = sum(d.weight for d in rubric.dimensions)
+    dimensions = ", ".join(
+        f"{d.name} {d.weight / total:.0%}{_remarks(d)}" for d in rubric.dimensions
+    )
+    floors = any(d.floor is not None for d in rubric.dimensions)
+    passes = f"passes from {rubric.pass_at:g} on" + (", with every floor reached" * floors)
+    return f"{rubric.title}: {dimensions}; {passes}"
+
+
+def _remarks(dimension: Dimension) -> str:
+    said = [
+        "judged" * (dimension.judge is not None),
+        f"floor {dimension.floor:g}" if dimension.floor is not None else "",
+        "gate" * dimension.gate,
+        "optional" * dimension.optional,
+        "needs sources" * dimension.needs_sources,
+    ]
+    kept = [one for one in said if one]
+    return f" ({', '.join(kept)})" if kept else ""
+
+
+def _as_json(one: _Looked) -> dict[str, object]:
+    """For scripts; the rubric as it is with all that it takes from others."""
+    return {
+        "name": one.name,
+        "path": _shown(one.path),
+        "rubric": one.rubric.model_dump(mode="json") if one.rubric else None,
+        "mistakes": [
+            {"path": _shown(p.path), "line": p.line, "message": p.message} for p in one.mistakes
+        ],
+        "warnings": [
+            {"path": _shown(a.path), "line": a.line, "what": a.what, "remedy": a.remedy}
+            for a in one.warnings
+        ],
+    }
+
+
+def _print_json(rows: Sequence[object]) -> None:
+    said = orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    sys.stdout.buffer.write(said)
+
+
+def _schema() -> bytes:
+    return orjson.dumps(rubric_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _where(path: Path | None, line: int | None) -> str:
+    if path is None:
+        return ""
+    return f"{_shown(path)}: " if line is None else f"{_shown(path)}:{line}: "
+
+
+def _shown(path: Path | None) -> str | None:
+    """From here, where it lies below."""
+    if path is None:
+        return None
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,169 @@
+"""What verdicts look like: in words and tables for people, as JSON for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.rubric import DimensionScore, Rubric, Verdict
+
+
+def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) -> None:
+    """Prints one draft's scores, and what kept each from more."""
+    table = Table(title=Text(name, style="bold"), title_justify="left")
+    table.add_column("dimension", no_wrap=True)
+    table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("weight", justify="right")
+    table.add_column("why not more", ratio=1)
+    weights = {dimension.name: dimension.weight for dimension in rubric.dimensions}
+    for score in verdict.scores:
+        said = Text("\n".join(why_not_more(score)))
+        table.add_row(score.name, points(score), f"{weights[score.name]:g}", said)
+    console.print(table)
+
+
+def print_comparison(verdicts: Mapping[str, Verdict], console: Console) -> None:
+    """Prints a row for each draft, by name."""
+    table = Table(title="Side by side", title_justify="left")
+    table.add_column("draft", overflow="fold")
+    names = dict.fromkeys(name for verdict in verdicts.values() for name in verdict.vector)
+    for name in (*names, "composite"):
+        table.add_column(name, justify="right")
+    for draft, verdict in verdicts.items():
+        scores = {score.name: points(score) for score in verdict.scores}
+        table.add_row(
+            Text(draft),
+            *(scores.get(name, "-") for name in names),
+            f"{verdict.composite:.1f}",
+        )
+    console.print(table)
+
+
+def decision(verdict: Verdict, rubric: Rubric) -> str:
+    """Whether a draft passed, or why not; the end of a sentence."""
+    if verdict.passed:
+        return f"passed (needed: {rubric.pass_at:g})"
+    judges = verdict.judges
+    reasons = []
+    if judges is not None and judges.combine == "majority" and judges.pass_share is not None:
+        share = f"{judges.pass_share:.0%}"
+        reasons.append(f"{share} of the judgements pass it, and more than half must")
+    elif verdict.composite < rubric.pass_at:
+        reasons.append(f"needed: {rubric.pass_at:g}")
+    floors = {dimension.name: dimension.floor for dimension in rubric.dimensions}
+    reasons += [
+        f"{name} {verdict.vector[name]:g} is below its floor {floors[name]:g}"
+        for name in verdict.below_floor
+    ]
+    return f"not passed ({', and '.join(reasons)})"
+
+
+def remarks(verdict: Verdict, rubric: Rubric) -> Iterator[str]:
+    """What is to be known about a verdict: what was not judged, by whom the rest was, how."""
+    if verdict.gates:
+        yield (
+            f"The gate {_listed(verdict.gates)} is shut, so no model was asked; the composite is "
+            "of the checks alone."
+        )
+    yield from _unjudged(verdict, rubric)
+    if verdict.carried:
+        yield f"Taken over from an earlier round: {_listed(verdict.carried)}."
+    yield from _about_judges(verdict)
+
+
+def why_not_more(score: DimensionScore) -> Iterator[str]:
+    """What kept a dimension from a higher score, a line for each thing."""
+    judged = score.source == "judged"
+    # Of checks, the reason is their findings put together.
+    if score.reason and (judged or not score.findings):
+        yield score.reason
+    for finding in score.findings:
+        if not (judged and finding.message == score.reason):
+            where = f"“{finding.section}”: " if finding.section else ""
+            yield where + finding.message
+    for cap in score.capped:
+        yield f"held down: {cap}"
+
+
+def points(score: DimensionScore) -> str:
+    """A score, with the standard deviation of several judgements."""
+    spread = f" ±{score.spread:.1f}" if score.spread is not None else ""
+    return f"{score.score:g}{spread}"
+
+
+def passes_at(verdict: Verdict, pass_at: float) -> bool:
+    """Whether a draft would pass with another threshold, by the scores that it has.
+
+    A panel that votes judged it by the rubric's own; with another, its combined scores decide.
+    """
+    return verdict.composite >= pass_at and not verdict.below_floor and not verdict.gates
+
+
+def verdict_as_json(verdict: Verdict) -> dict[str, object]:
+    """A verdict by the names of its fields."""
+    return {
+        "composite": verdict.composite,
+        "passed": verdict.passed,
+        "below_floor": verdict.below_floor,
+        "gates": verdict.gates,
+        "unjudged": verdict.unjudged,
+        "carried": verdict.carried,
+        "compressed": verdict.compressed,
+        "scores": [asdict(score) for score in verdict.scores],
+        "judges": asdict(verdict.judges) if verdict.judges else None,
+    }
+
+
+def _unjudged(verdict: Verdict, rubric: Rubric) -> Iterator[str]:
+    """Which dimensions do not count, and why."""
+    checked = {dimension.name for dimension in rubric.checked}
+    by_sources = {dimension.name for dimension in rubric.judged if dimension.needs_sources}
+    if without := [name for name in verdict.unjudged if name in checked]:
+        lacking = "for want of something to check it by, such as sources"
+        yield f"Not scored, {lacking}: {_listed(without)}."
+    left = [name for name in verdict.unjudged if name not in checked]
+    if not left or verdict.gates:
+        return
+    if verdict.judges is not None:
+        yield f"Not judged, since there are no sources to judge it by: {_listed(left)}."
+    elif by_sources.issuperset(left):
+        yield f"Not judged, for want of an evaluator model or of sources: {_listed(left)}."
+    else:
+        yield (
+            f"Not judged, since no evaluator model is configured: {_listed(left)}. The scores "
+            "above are the rubric's own deterministic checks."
+        )
+
+
+def _about_judges(verdict: Verdict) -> Iterator[str]:
+    judges = verdict.judges
+    if judges is None:
+        return
+    who = _listed(judges.evaluators)
+    if judges.judgements == 1:
+        yield f"Judged by {who}."
+    else:
+        told = [f"The {judges.combine} of {judges.judgements} judgements by {who}"]
+        if judges.spread is not None:
+            told.append(f"spread {judges.spread:.2f}")
+        if judges.pass_share is not None:
+            told.append(f"{judges.pass_share:.0%} of them would pass it")
+        yield f"{', '.join(told)}."
+    for why in dict.fromkeys(judges.absent):
+        yield f"Asked in vain, which counts for nothing: {why}"
+    if judges.shortened is not None:
+        seen = judges.shortened
+        how = "a model's summary" if seen.summarised else "picked sentences"
+        refused = f" (a model's summary was refused: {seen.refused})" if seen.refused else ""
+        yield (
+            f"The evaluator saw {seen.after_chars:,} of {seen.before_chars:,} characters, {how}"
+            f"{refused}: such scores do not compare with others."
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

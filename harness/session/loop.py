@@ -1,0 +1,116 @@
+"""A revise loop in a session: the first draft, the meter that all its calls pass, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from harness.errors import ReplyInvalid
+from harness.inference import ChatRequest, as_messages
+from harness.rubric import Draft, Rubric
+from harness.session.evaluation import (
+    ChosenRubric,
+    evaluator_of,
+    noise_of,
+    repeatability,
+    token_prices,
+)
+from harness.session.roles import PRODUCER
+from harness.session.session import Session
+from harness.trace import monotonic
+from harness.wiggum import (
+    LoopLimits,
+    LoopPolicy,
+    Meter,
+    Reviser,
+    RevisionMode,
+    Round,
+    WiggumResult,
+    revise_until_met,
+)
+
+_MOST_CHARS_PER_TOKEN = 6
+"""High, so that a draft is not longer than was expected."""
+
+
+async def run_loop(
+    session: Session,
+    task: str,
+    *,
+    chosen: ChosenRubric,
+    sources: Sequence[str],
+    draft: str | None,
+    limits: LoopLimits,
+    revise: RevisionMode,
+    revise_from: Literal["best", "last"],
+    rescore: Literal["all", "changed"],
+    max_output_tokens: int,
+    rounds: Sequence[Round],
+) -> WiggumResult:
+    """Writes a draft, if none is given, and revises it; see `Run.wiggum`."""
+    # 1. Everything that can be wrong with what was asked, before a model is.
+    rubric = chosen.rubric
+    noise = noise_of(session, chosen)
+    meter = Meter(
+        session.served.chat,
+        limits=limits,
+        clock=monotonic,
+        prices=token_prices(session.casting.models.endpoints),
+    )
+    evaluator = evaluator_of(session, rubric, ask=meter.ask, noise=noise)
+    producer = session.roles.model(PRODUCER)
+
+    # 2. Something to begin with.
+    empty = Draft(text="", task=task, sources=tuple(sources))
+    draft_span = None
+    if rounds:
+        draft = rounds[0].draft
+    elif draft is None:
+        request = ChatRequest(
+            model=producer,
+            role=PRODUCER,
+            messages=as_messages(_prompt(task, sources, rubric)),
+            max_output_tokens=max_output_tokens,
+        )
+        # As for a revision: none is begun that could not be evaluated.
+        longest = " word" * (max_output_tokens * _MOST_CHARS_PER_TOKEN // len(" word"))
+        to_judge = evaluator.most_tokens(replace(empty, text=longest))
+        with session.trace.span("draft") as span, meter.holding(tokens=to_judge):
+            draft_span = span.id
+            draft = (await meter.ask(request)).text.strip()
+    if not draft.strip():
+        raise ReplyInvalid("the first draft is empty", endpoint=producer, text=draft)
+
+    # 3. The loop.
+    result = await revise_until_met(
+        replace(empty, text=draft),
+        evaluator=evaluator,
+        reviser=Reviser(
+            ask=meter.ask,
+            model=producer,
+            requirements=rubric.requirements,
+            max_output_tokens=max_output_tokens,
+            mode=revise,
+            shorten_over=rubric.shorten.revise_over,
+        ),
+        meter=meter,
+        policy=LoopPolicy(
+            focus_below=rubric.focus_below,
+            noise=0.0 if noise is None else repeatability(noise),
+            revise_from=revise_from,
+            rescore=rescore,
+        ),
+        tracer=session.trace,
+        draft_span=draft_span,
+        rounds=rounds,
+    )
+    session.served.refuse_kin()
+    session.loops.append(result)
+    return result
+
+
+def _prompt(task: str, sources: Sequence[str], rubric: Rubric) -> str:
+    """What the producer is asked for: it is told what its draft will be measured by."""
+    requirements = "\n".join(f"- {requirement}" for requirement in rubric.requirements)
+    return "\n\n".join([*sources, task, f"What the text must be like:\n{requirements}"])

@@ -1,0 +1,150 @@
+"""`harness rubric noise`: what is measured, what it is said to mean, and that it is used then."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+from test_rubric_score import DRAFTS, RUBRIC, alone, judged
+
+from harness.cli.rubric_noise import meaning
+from harness.rubric import Noise, Rubric
+
+GOOD = (5.0, 7.0, 6.0, 8.0, 9.0)
+"""What the judge gives to the good draft, one judgement after another."""
+COMPOSITES = [6.3, 7.8, 7.0, 8.5, 9.3]
+"""(10 + 3 * score) / 4, rounded half up."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "notes.yaml").write_text(RUBRIC)
+    for name, text in DRAFTS.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def scattered() -> object:
+    """A judge whose word on the good draft varies, and on the others does not."""
+    turns = itertools.cycle(GOOD)
+    return lambda prompt: next(turns) if DRAFTS["good.md"].strip() in prompt else 3.0
+
+
+def test_what_scatters_is_measured_told_and_kept_beside_the_rubric(project: Path) -> None:
+    done, calls = judged(
+        "noise", "notes.yaml", "good.md", "poor.md", "--json", cwd=project, score=scattered()
+    )  # type: ignore[arg-type]
+    assert done.returncode == 0, done.stderr
+    result = done.result
+    assert calls == 10
+    assert [one["composites"] for one in result["drafts"]] == [COMPOSITES, [4.8] * 5]
+    # Pooled by degrees of freedom: four of the first draft, four of the second.
+    pooled = math.sqrt(4 * statistics.variance(COMPOSITES) / 8)
+    assert result["deviation"] == pytest.approx(pooled)
+    assert result["repeatability"] == pytest.approx(2.8 * pooled)
+    kept = json.loads((project / "notes.noise.json").read_text())
+    assert kept["rubric_sha256"] == result["rubric_sha256"]
+    assert [one["evaluator"] for one in kept["measured"]] == ["evaluator"]
+    assert (project / result["journal"]).is_file()
+
+
+def test_it_is_said_in_words_for_whoever_sets_thresholds(project: Path) -> None:
+    done, _ = judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())  # type: ignore[arg-type]
+    assert "6.3 7.8 7.0 8.5 9.3" in done.text
+    assert "2 of 5" in done.text
+    assert "standard deviation of 1.19 points (5 judgements, 1 draft)" in done.text
+    assert "Kept in notes.noise.json" in done.text
+
+
+def test_a_rubric_by_name_has_its_noise_among_ones_own_rubrics(project: Path) -> None:
+    (project / "rubrics").mkdir()
+    (project / "rubrics/notes.yaml").write_text(RUBRIC)
+    done, _ = judged("noise", "notes", "good.md", "--repeats", "2", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert (project / "rubrics/notes.noise.json").is_file()
+
+
+def test_scoring_uses_what_was_measured_and_the_run_says_so(project: Path) -> None:
+    judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())  # type: ignore[arg-type]
+    done, _ = judged("score", "notes.yaml", "good.md", "--json", cwd=project)
+    journal = (project / done.result["journal"]).read_text()
+    assert '"evaluator noise"' in journal
+    assert '"deviation":1.18' in journal
+
+
+def test_noise_of_another_version_of_the_rubric_is_not_used_and_that_is_said(
+    project: Path,
+) -> None:
+    judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())  # type: ignore[arg-type]
+    (project / "notes.yaml").write_text(RUBRIC.replace("pass_at: 8", "pass_at: 7"))
+    done, _ = judged("score", "notes.yaml", "good.md", cwd=project)
+    assert "of another version of the rubric" in done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(["notes.yaml", "good.md"], "no evaluator is configured", id="nobody"),
+        pytest.param(["checked.yaml", "good.md"], "it has no noise", id="checks alone"),
+        pytest.param(["notes.yaml", "good.md", "--repeats", "1"], "--repeats", id="once"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_with_exit_code_2(
+    project: Path, arguments: list[str], said: str
+) -> None:
+    (project / "checked.yaml").write_text(
+        "title: X\ndimensions:\n  - name: length\n    checks: [{ check: words, min: 1 }]\n"
+    )
+    done = alone("noise", *arguments, cwd=project)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- what it means ---------------------------------------------------------------------------
+
+
+def rubric(**more: object) -> Rubric:
+    return Rubric.model_validate(
+        {"title": "T", "dimensions": [{"name": "a", "judge": "Is it?"}], **more}
+    )
+
+
+def measured(deviation: float, between: float | None = 1.0) -> Noise:
+    return Noise(evaluator="judge", deviation=deviation, drafts=3, judgements=15, between=between)
+
+
+def told(noise: Noise, **more: object) -> str:
+    return " ".join(meaning(noise, rubric(**more)))
+
+
+def test_the_figures_are_those_of_a_normal_distribution() -> None:
+    said = told(measured(0.5), repeats=4)
+    # 2.8 standard deviations; the normal distribution function at -1 is 0.159, and at 1.645 0.95.
+    assert "up to 1.4 apart in 95 of 100 cases" in said
+    assert "one at 8.5 by 16% of them" in said
+    assert "it must be at 8.8." in said
+    assert "judged up to 4 times (repeats): then 8.4 is enough" in said
+
+
+@pytest.mark.parametrize(
+    ("noise", "said"),
+    [
+        pytest.param(measured(0, 0), "that is no judgement", id="frozen"),
+        pytest.param(measured(0, 1), "one is enough", id="none"),
+        pytest.param(measured(0.5, 0.3), "does not tell these drafts apart", id="drafts alike"),
+    ],
+)
+def test_a_judge_that_tells_nothing_apart_is_called_that(noise: Noise, said: str) -> None:
+    assert said in told(noise)
+
+
+def test_a_judge_that_tells_drafts_apart_is_not_called_otherwise() -> None:
+    said = told(measured(0.5, 2.0))
+    assert "no judgement" not in said
+    assert "tell these drafts apart" not in said
