@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import click
 
-from harness.cli.exit_codes import FAILED, INTERRUPTED, UNUSABLE
+from harness.cli.exit_codes import FAILED, UNUSABLE
+from harness.cli.interrupts import Interrupts
 from harness.cli.report import error_as_json
 from harness.cli.values import read_pairs, read_text
 from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid
@@ -80,11 +81,12 @@ def read_given(
 
 def run_or_exit(work: Callable[[], Coroutine[None, None, T]], *, as_json: bool) -> T:
     """What the work comes to; if it fails, the process says why, and ends with its exit code."""
+    interrupts = Interrupts()
     try:
         return asyncio.run(work())
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(interrupts.exit_code)
     except HarnessError as error:
         click.echo(f"harness: {error}", err=True)
         if as_json:

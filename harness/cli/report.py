@@ -159,12 +159,13 @@ def _spent(spent: Spent) -> str:
 def _asked_table(revisions: Sequence[Revise]) -> Table:
     """What each revision was asked for, a row per dimension."""
     table = Table(title="Asked to change", title_justify="left")
-    table.add_column("in round", justify="right")
+    table.add_column("for round", justify="right")
+    table.add_column("from", justify="right")
     table.add_column("dimension")
     table.add_column("what", ratio=1)
-    for revision in revisions:
+    for number, revision in enumerate(revisions, start=2):
         for score in revision.focus:
-            table.add_row(f"{revision.base.number}", score.name, Text(_asked(score)))
+            table.add_row(f"{number}", f"{revision.base.number}", score.name, Text(_asked(score)))
     return table
 
 

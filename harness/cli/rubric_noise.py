@@ -18,7 +18,13 @@ from harness.cli.consoles import log_to_stderr, results
 from harness.cli.drafts import Given, draft_options, read_given, run_or_exit
 from harness.cli.exit_codes import FAILED
 from harness.cli.report import json_object
-from harness.errors import ConfigurationInvalid, EvaluationFailed, InvalidInput
+from harness.errors import (
+    ConfigurationInvalid,
+    EvaluationFailed,
+    HarnessError,
+    InferenceError,
+    InvalidInput,
+)
 from harness.rubric import Noise, Rubric, Verdict, measured_noise, write_noise
 from harness.session import Session, open_session
 from harness.session.evaluation import evaluator_of, repeatability
@@ -68,7 +74,7 @@ def noise(
     What is found is written beside the rubric. From then on, a draft that this evaluator scores so
     near the threshold that chance could decide is judged again, and a loop does not count a gain
     that is within the noise. Exit codes: 0 it was measured, 1 a draft could not be judged, 2
-    something given is not usable, 130 interrupted.
+    something given is not usable, 130 interrupted, 143 terminated.
     """
     log_to_stderr()
 
@@ -124,7 +130,7 @@ async def _judge(
     """The judgements of each draft, and why some have none."""
     evaluator = evaluator_of(session, given.chosen.rubric, ask=session.served.chat, noise=None)
     verdicts: dict[str, tuple[Verdict, ...]] = {}
-    failed: dict[str, str] = {}
+    failed: dict[str, HarnessError] = {}
     with Console(stderr=True).status("") as status:
         for number, (name, draft) in enumerate(given.drafts.items(), start=1):
             status.update(Text(f"judging {name} ({number} of {len(given.drafts)})"))
@@ -133,14 +139,15 @@ async def _judge(
             ) as span:
                 try:
                     verdicts[name] = await evaluator.sampled(draft, times=repeats)
-                except EvaluationFailed as error:
-                    failed[name] = str(error)
+                except (EvaluationFailed, InferenceError) as error:
+                    # What the other drafts took is not to be for nothing.
+                    failed[name] = error
                 else:
                     span.set(composites=[one.composite for one in verdicts[name]])
     session.served.refuse_kin()
     if not verdicts:
-        raise EvaluationFailed(f"no draft could be judged: {next(iter(failed.values()))}")
-    return verdicts, failed
+        raise next(iter(failed.values()))
+    return verdicts, {name: str(error) for name, error in failed.items()}
 
 
 def _keep(found: Noise, rubric: Rubric, directory: Path) -> Path:

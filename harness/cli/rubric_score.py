@@ -24,7 +24,7 @@ from harness.cli.verdicts import (
     remarks,
     verdict_as_json,
 )
-from harness.errors import EvaluationFailed, InvalidInput
+from harness.errors import EvaluationFailed, HarnessError, InferenceError, InvalidInput
 from harness.rubric import Rubric, Verdict
 from harness.session import open_session
 from harness.session.evaluation import ChosenRubric, evaluate
@@ -70,7 +70,7 @@ def score(
 
     What code checks is always scored; what a model must judge is if an evaluator is configured.
     Exit codes: 0 the drafts were scored (whether or not they passed: --json says "passed"), 1 one
-    could not be, 2 something given is not usable, 130 interrupted.
+    could not be, 2 something given is not usable, 130 interrupted, 143 terminated.
     """
     log_to_stderr()
 
@@ -112,7 +112,7 @@ def _check_threshold(pass_at: float | None, rubric: Rubric) -> None:
 async def _score(given: Given) -> _Scored:
     rubric = given.chosen.rubric
     verdicts: dict[str, Verdict] = {}
-    failed: dict[str, str] = {}
+    failed: dict[str, HarnessError] = {}
     async with open_session(
         given.settings, name=f"score {rubric.id}", task=given.task, environment=os.environ
     ) as session:
@@ -123,15 +123,19 @@ async def _score(given: Given) -> _Scored:
                 status.update(Text(f"scoring {name} ({number} of {len(given.drafts)})"))
                 try:
                     verdicts[name] = await evaluate(session, draft, chosen)
-                except EvaluationFailed as error:
-                    failed[name] = str(error)
+                except (EvaluationFailed, InferenceError) as error:
+                    # What the other drafts took is not to be for nothing.
+                    failed[name] = error
+        unanswered = [error for error in failed.values() if isinstance(error, InferenceError)]
+        if unanswered and not verdicts:
+            raise unanswered[0]
     return _Scored(
         run_id=session.trace.run_id,
         journal=session.trace.journal_path,
         rubric=rubric,
         decided=decided,
         verdicts=verdicts,
-        failed=failed,
+        failed={name: str(error) for name, error in failed.items()},
     )
 
 

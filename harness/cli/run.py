@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import click
 from rich.console import Console
 
 from harness.cli.consoles import log_to_stderr
-from harness.cli.exit_codes import FAILED, INTERRUPTED, TERMINATED, UNUSABLE
+from harness.cli.exit_codes import FAILED, UNUSABLE
+from harness.cli.interrupts import Interrupts
 from harness.cli.pipeline_file import load_pipeline
 from harness.cli.progress import Progress
 from harness.cli.report import error_as_json, print_result, result_as_json
@@ -62,19 +62,12 @@ def run(
     """
     log_to_stderr()
     begun: list[RunStarted] = []
-    ended_by: list[int] = []
-
-    def interrupt(number: int, _frame: object) -> None:
-        # As Ctrl-C: the run is closed, with its timelines and its line in the audit log.
-        ended_by.append(number)
-        signal.raise_signal(signal.SIGINT)
-
-    signal.signal(signal.SIGTERM, interrupt)
+    interrupts = Interrupts()
     try:
         result = _run(target, task, assignments, config, roles, begun=begun)
     except KeyboardInterrupt:
         click.echo(f"interrupted{_journal_of(begun)}", err=True)
-        sys.exit(TERMINATED if ended_by else INTERRUPTED)
+        sys.exit(interrupts.exit_code)
     except HarnessError as error:
         click.echo(f"harness: {error}{_journal_of(begun)}", err=True)
         if as_json:

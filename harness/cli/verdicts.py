@@ -147,7 +147,9 @@ def _about_judges(verdict: Verdict) -> Iterator[str]:
     if judges.judgements == 1:
         yield f"Judged by {who}."
     else:
-        told = [f"The {judges.combine} of {judges.judgements} judgements by {who}"]
+        many = f"{judges.judgements} judgements by {who}"
+        is_vote = judges.combine == "majority"
+        told = [f"The medians of {many}" if is_vote else f"The {judges.combine} of {many}"]
         if judges.spread is not None:
             told.append(f"spread {judges.spread:.2f}")
         if judges.pass_share is not None:

@@ -27,6 +27,7 @@ from harness.wiggum import (
     RevisionMode,
     Round,
     WiggumResult,
+    most_tokens_of,
     revise_until_met,
 )
 
@@ -64,7 +65,7 @@ async def run_loop(
     # 2. Something to begin with.
     empty = Draft(text="", task=task, sources=tuple(sources))
     draft_span = None
-    if rounds:
+    if draft is None and rounds:
         draft = rounds[0].draft
     elif draft is None:
         request = ChatRequest(
@@ -76,9 +77,16 @@ async def run_loop(
         # As for a revision: none is begun that could not be evaluated.
         longest = " word" * (max_output_tokens * _MOST_CHARS_PER_TOKEN // len(" word"))
         to_judge = evaluator.most_tokens(replace(empty, text=longest))
-        with session.trace.span("draft") as span, meter.holding(tokens=to_judge):
+        meter.check_room(
+            most_tokens_of(request) + to_judge, what="the first draft and its evaluation"
+        )
+        with session.trace.span("draft") as span:
             draft_span = span.id
             draft = (await meter.ask(request)).text.strip()
+    elif not rounds:
+        # Nor is an evaluation that would have to be broken off.
+        to_judge = evaluator.most_tokens(replace(empty, text=draft))
+        meter.check_room(to_judge, what="the evaluation of the draft")
     if not draft.strip():
         raise ReplyInvalid("the first draft is empty", endpoint=producer, text=draft)
 
@@ -106,6 +114,14 @@ async def run_loop(
         rounds=rounds,
     )
     session.served.refuse_kin()
+    spent = result.spent
+    if limits.max_cost_usd is not None and spent.cost_usd is None and spent.unpriced_calls:
+        session.casting.warn(
+            f"max_cost_usd = {limits.max_cost_usd:g} bounded nothing: no call's price is known; "
+            "write usd_per_million_input_tokens and usd_per_million_output_tokens under "
+            "the endpoints",
+            session.trace,
+        )
     session.loops.append(result)
     return result
 

@@ -1,7 +1,7 @@
 """The Wiggum loop: evaluate, send back what failed, revise, keep the best round."""
 
 from harness.wiggum.loop import WiggumResult, revise_until_met
-from harness.wiggum.meter import Meter, TokenPrice
+from harness.wiggum.meter import Meter, TokenPrice, most_tokens_of
 from harness.wiggum.policy import (
     LoopLimits,
     LoopPolicy,
@@ -33,6 +33,7 @@ __all__ = [
     "best_round",
     "decide",
     "decide_on_draft",
+    "most_tokens_of",
     "next_revision",
     "reasons_in",
     "revise_until_met",

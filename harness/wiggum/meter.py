@@ -99,6 +99,24 @@ class Meter:
             self._count_reply(request, completion, estimate)
         return completion
 
+    def check_room(self, tokens: int, *, what: str) -> None:
+        """That calls which are of no use without each other fit together, before the first is sent.
+
+        Args:
+            tokens: What they take at most.
+            what: They are, as the beginning of a message.
+
+        Raises:
+            LimitReached: They may not.
+        """
+        limit, needed = self.limits.max_tokens, self.spent.tokens + tokens
+        if limit is not None and needed > limit:
+            raise LimitReached(
+                f"{what} may take {tokens} tokens, and max_tokens = {limit} has no room for that; "
+                f"max_tokens = {needed} has",
+                limit="tokens",
+            )
+
     @property
     def spent(self) -> Spent:
         """What was taken so far."""
@@ -134,9 +152,10 @@ class Meter:
         if limits.max_tokens is not None:
             left = limits.max_tokens - spent.tokens - self._held_tokens
             if tokens > left:
+                kept = f", beside {self._held_tokens} kept" if self._held_tokens else ""
                 raise LimitReached(
                     f"a call to '{model}' may take {tokens} tokens, and of "
-                    f"max_tokens = {limits.max_tokens} there are {max(left, 0)} left",
+                    f"max_tokens = {limits.max_tokens} there are {max(left, 0)} left{kept}",
                     limit="tokens",
                 )
         if limits.max_cost_usd is not None:

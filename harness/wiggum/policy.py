@@ -107,13 +107,15 @@ def decide(
     """
     if rounds[-1].verdict.passed:
         return Stop(reason="passed")
-    if _repeats_scores(rounds):
-        return Stop(reason="cycle")
+    if same := _same_scores(rounds):
+        detail = f"round {rounds[-1].number} scored as round {same.number} in every dimension"
+        return Stop(reason="cycle", detail=detail)
     gains = _last_gains(rounds, policy.patience)
     if gains and all(gain < -policy.noise for gain in gains):
         return Stop(reason="regression")
     if gains and all(gain <= policy.noise for gain in gains):
-        return Stop(reason="plateau")
+        chance = f"a gain of {policy.noise:.2g} points or less may be chance"
+        return Stop(reason="plateau", detail=chance if policy.noise else "")
     if len(rounds) >= limits.max_rounds:
         return Stop(reason="max_rounds")
     step = next_revision(rounds, policy)
@@ -157,14 +159,11 @@ def greatest(stages: Sequence[Spent]) -> tuple[float, float]:
     return max(one.cost_usd or 0.0 for one in stages), max(one.seconds for one in stages)
 
 
-def _repeats_scores(rounds: Sequence[Round]) -> bool:
-    """Whether the last round scored as the one before, or as its base, in every dimension."""
+def _same_scores(rounds: Sequence[Round]) -> Round | None:
+    """The round before the last, or its base, if it scored as the last in every dimension."""
     last = rounds[-1]
-    return any(
-        one.verdict.vector == last.verdict.vector
-        for one in rounds[:-1]
-        if one.number in (last.number - 1, last.base_round)
-    )
+    before = (one for one in rounds[:-1] if one.number in (last.number - 1, last.base_round))
+    return next((one for one in before if one.verdict.vector == last.verdict.vector), None)
 
 
 def _last_gains(rounds: Sequence[Round], patience: int) -> list[float]:
@@ -190,15 +189,16 @@ def _lacking(rounds: Sequence[Round], limits: LoopLimits, spent: Spent, tokens: 
     """
     draft_usd, draft_s = greatest([one.drafting for one in rounds])
     verdict_usd, verdict_s = greatest([one.judging for one in rounds])
+    usd = spent.cost_usd or 0.0
     needs = (
-        (limits.max_tokens, spent.tokens, tokens, "tokens"),
-        (limits.max_cost_usd, spent.cost_usd or 0.0, draft_usd + verdict_usd, "dollars"),
-        (limits.max_seconds, spent.seconds, draft_s + verdict_s, "seconds"),
+        ("max_tokens", limits.max_tokens, spent.tokens, tokens, "tokens"),
+        ("max_cost_usd", limits.max_cost_usd, usd, draft_usd + verdict_usd, "dollars"),
+        ("max_seconds", limits.max_seconds, spent.seconds, draft_s + verdict_s, "seconds"),
     )
-    for limit, gone, need, unit in needs:
+    for name, limit, gone, need, unit in needs:
         if limit is not None and gone + need > limit:
             return (
-                f"a revision and its evaluation may take {need:.6g} {unit}, and of {limit:.6g} "
-                f"{limit - gone:.6g} are left"
+                f"a revision and its evaluation may take {need:.6g} {unit}, and of "
+                f"{name} = {limit:.6g} there are {max(limit - gone, 0):.6g} left"
             )
     return ""

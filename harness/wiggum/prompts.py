@@ -83,8 +83,8 @@ class RevisionPrompts:
 
     def edits(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> tuple[str, tuple[int, ...], int]:
-        """One that asks for sections of the draft; which of them it shows in full; their length."""
+    ) -> tuple[str, tuple[int, ...]]:
+        """One that asks for sections of the draft, and which of them it shows in full."""
         sections = draft.sections
         shown = tuple(range(len(sections)))
         text, note = draft.text, ""
@@ -109,7 +109,7 @@ class RevisionPrompts:
             f"missing, write the one before it again and then the new one. {note}"
             "Keep to the task, and write the text itself: nothing about it or about the task."
         )
-        return prompt, shown, sum(len(sections[index].text) for index in shown)
+        return prompt, shown
 
     def whole(self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]) -> str:
         """One that asks for the whole draft, begun as the first was asked for."""

@@ -29,8 +29,12 @@ from harness.wiggum.round import Round
 RevisionMode = Literal["sections", "whole"]
 """Whether only sections are written again, where there are headings, or always the whole draft."""
 
-_CHARS_PER_TOKEN = 2
-"""Low, so that a draft written again is not cut off; in English there are about four."""
+_BYTES_PER_TOKEN = 2
+"""Low, so that what is written again may grow to twice its length, in any script; in English there
+are about four."""
+
+_LEAST_SECTION_TOKENS = 256
+"""Room for a section that is a stub: some 190 words."""
 
 _MOST_CHARS_PER_TOKEN = 6
 """High, so that a reply is not longer than was expected."""
@@ -62,8 +66,8 @@ class Reviser:
         model: Tag of the producer's endpoint.
         requirements: What the rubric asks of a draft. Every call is reminded of all of it, lest a
             draft lose on one dimension what it gains on another.
-        max_output_tokens: Room for one section. Rewritten whole, a draft has room for its own
-            length at least.
+        max_output_tokens: The most room for one section; a short one is given less, about twice
+            its length. Rewritten whole, a draft has room for twice its own length at least.
         mode: How.
         shorten_over: A draft of more characters is shown as its outline, with what is to be
             changed in full.
@@ -141,22 +145,28 @@ class Reviser:
         """One for each section that something is said against; none when sections are no way."""
         findings = located(focus, draft.sections) if self._has_sections(draft) else None
         return {
-            index: self._request(prompt, rounds, room=self._max_output_tokens)
+            index: self._request(prompt, rounds, room=self._section_room(draft, index))
             for index, prompt in self._prompts.sections(draft, findings or {}, rounds).items()
         }
+
+    def _section_room(self, draft: Draft, index: int) -> int:
+        """No more than it needs: a small model fills all the room there is."""
+        enough = max(_room_for(draft.sections[index].body), _LEAST_SECTION_TOKENS)
+        return min(enough, self._max_output_tokens)
 
     def _edit_request(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> tuple[ChatRequest, tuple[int, ...]]:
         """With the sections that it shows in full: no other may be written again."""
-        prompt, shown, shown_chars = self._prompts.edits(draft, focus, rounds)
-        room = max(self._max_output_tokens, shown_chars // _CHARS_PER_TOKEN)
+        prompt, shown = self._prompts.edits(draft, focus, rounds)
+        in_full = sum(_room_for(draft.sections[index].text) for index in shown)
+        room = max(self._max_output_tokens, in_full)
         return self._request(prompt, rounds, room=room), shown
 
     def _whole_request(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> ChatRequest:
-        room = max(self._max_output_tokens, len(draft.text) // _CHARS_PER_TOKEN)
+        room = max(self._max_output_tokens, _room_for(draft.text))
         return self._request(self._prompts.whole(draft, focus, rounds), rounds, room=room)
 
     def _request(self, prompt: str, rounds: Sequence[Round], *, room: int) -> ChatRequest:
@@ -219,6 +229,10 @@ class Reviser:
             endpoint=self._model,
             text="\n\n".join(replies),
         )
+
+
+def _room_for(text: str) -> int:
+    return len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN
 
 
 def _is_shortened(text: str, before: str) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Literal
 
 from harness.rubric import Verdict
@@ -71,14 +71,12 @@ def best_round(rounds: Sequence[Round]) -> Round:
 
 
 def changed_chars(before: str, after: str) -> int:
-    """The characters of all lines that were taken out of a text, and of all that were put in.
+    """The characters of all lines that one of two texts has and the other has not, or less often.
 
     By lines, as `diff` counts: a paragraph on one line with one word changed counts whole, twice.
+    Unlike there, a line that only moved counts for nothing.
     """
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    matcher = SequenceMatcher(None, old, new, autojunk=False)
-    return sum(
-        len("".join(old[start:end])) + len("".join(new[new_start:new_end]))
-        for change, start, end, new_start, new_end in matcher.get_opcodes()
-        if change != "equal"
-    )
+    # Not by difflib: 60,000 characters of short lines that repeat take it 17 s.
+    old = Counter(before.splitlines(keepends=True))
+    new = Counter(after.splitlines(keepends=True))
+    return sum(len(line) * times for line, times in ((old - new) + (new - old)).items())

@@ -65,6 +65,7 @@ def test_every_round_stands_in_a_table_with_its_scores(result: RunResult) -> Non
 def test_what_was_asked_to_change_is_said_by_dimension(result: RunResult) -> None:
     text = printed(result)
     assert "Asked to change" in text
+    assert row(text, "        2")[:3] == ["2", "1", "grounded"]
     assert 'no source says this: "It takes 900 years."' in text
 
 

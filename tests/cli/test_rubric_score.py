@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Mapping
@@ -91,8 +92,38 @@ class Done:
         return " ".join(self.stdout.split())
 
 
-async def harness(*arguments: str, cwd: Path, endpoints: Mapping[str, Any] | None = None) -> Done:
-    process = await asyncio.create_subprocess_exec(
+@dataclass
+class Unwilling(Judge):
+    """Refuses to judge the fair draft."""
+
+    async def respond(self, asked: Asked, answer: Answer) -> None:
+        """Answers one request."""
+        if DRAFTS["fair.md"].strip() not in str(asked.body):
+            await super().respond(asked, answer)
+            return
+        await answer.json({"error": {"message": "I would rather not."}}, status=400)
+
+
+@dataclass
+class Slow(Judge):
+    """Never judges the fair draft."""
+
+    waits: asyncio.Event = field(default_factory=asyncio.Event)
+    """That it was asked to."""
+
+    async def respond(self, asked: Asked, answer: Answer) -> None:
+        """Answers one request."""
+        if DRAFTS["fair.md"].strip() not in str(asked.body):
+            await super().respond(asked, answer)
+            return
+        self.waits.set()
+        await answer.hold()
+
+
+async def start(
+    *arguments: str, cwd: Path, endpoints: Mapping[str, Any] | None = None
+) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         COMMAND,
         "rubric",
         *arguments,
@@ -101,10 +132,21 @@ async def harness(*arguments: str, cwd: Path, endpoints: Mapping[str, Any] | Non
         stdout=PIPE,
         stderr=PIPE,
     )
+
+
+async def end(process: asyncio.subprocess.Process) -> Done:
     async with asyncio.timeout(120):
         stdout, stderr = await process.communicate()
     assert process.returncode is not None
     return Done(process.returncode, stdout.decode(), stderr.decode())
+
+
+async def harness(*arguments: str, cwd: Path, endpoints: Mapping[str, Any] | None = None) -> Done:
+    return await end(await start(*arguments, cwd=cwd, endpoints=endpoints))
+
+
+def endpoint_of(server: Judge) -> dict[str, Any]:
+    return {"url": f"{server.root}/v1", "model_id": "judge", "structured": "enforced"}
 
 
 def alone(*arguments: str, cwd: Path) -> Done:
@@ -119,8 +161,8 @@ def judged(
 
     async def run() -> tuple[Done, int]:
         async with Judge(score=score) as server:
-            endpoint = {"url": f"{server.root}/v1", "model_id": "judge", "structured": "enforced"}
-            done = await harness(*arguments, cwd=cwd, endpoints={"evaluator": endpoint})
+            endpoints = {"evaluator": endpoint_of(server)}
+            done = await harness(*arguments, cwd=cwd, endpoints=endpoints)
             return done, len(server.asked)
 
     return asyncio.run(run())
@@ -212,6 +254,50 @@ def test_a_draft_that_cannot_be_judged_is_named_and_the_others_are_scored(projec
     assert found["good.md"] is None
     assert found["poor.md"] is None
     assert found["fair.md"]
+
+
+@pytest.mark.parametrize("command", ["score", "noise"])
+def test_a_call_that_fails_on_one_draft_leaves_what_the_others_got(
+    project: Path, command: str
+) -> None:
+    async def run() -> Done:
+        async with Unwilling(score=by_draft) as server:
+            endpoints = {"evaluator": endpoint_of(server)}
+            given = ("notes.yaml", "good.md", "poor.md", "fair.md", "--json")
+            return await harness(command, *given, cwd=project, endpoints=endpoints)
+
+    done = asyncio.run(run())
+    assert done.returncode == 1
+    good, poor, fair = (one["error"] for one in done.result["drafts"])
+    assert (good, poor) == (None, None)
+    assert "I would rather not." in fair
+
+
+@pytest.mark.parametrize("command", ["score", "noise"])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_interrupted_it_closes_the_run_as_far_as_it_came(
+    project: Path, command: str, number: signal.Signals, code: int
+) -> None:
+    async def run() -> Done:
+        async with Slow(score=by_draft) as server:
+            endpoints = {"evaluator": endpoint_of(server)}
+            given = ("notes.yaml", "good.md", "fair.md")
+            process = await start(command, *given, cwd=project, endpoints=endpoints)
+            async with asyncio.timeout(60):
+                await server.waits.wait()
+            process.send_signal(number)
+            return await end(process)
+
+    done = asyncio.run(run())
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (code, "", "interrupted")
+    (journal,) = (project / "traces").glob("2*.jsonl")
+    record = load_run(journal)
+    assert record.ended is not None
+    assert record.ended.status == "cancelled"
+    name = "evaluate" if command == "score" else "measure noise"
+    assert [span.status for span in record.spans if span.name == name] == ["ok", "cancelled"]
 
 
 # --- without one -----------------------------------------------------------------------------

@@ -196,10 +196,21 @@ def test_a_rubric_with_a_mistake_is_answered_by_its_line(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+    ("number", "code", "starter"),
+    [
+        pytest.param(signal.SIGINT, 130, [], id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, 143, [], id="SIGTERM"),
+        # As `harness run slow.py &` in a script: the shell has Ctrl-C ignored.
+        pytest.param(
+            signal.SIGTERM,
+            143,
+            ["sh", "-c", 'trap "" INT; exec "$@"', "sh"],
+            id="in the background",
+        ),
+    ],
 )
 def test_an_interrupted_run_is_closed_as_far_as_it_came(
-    project: Path, number: signal.Signals, code: int
+    project: Path, number: signal.Signals, code: int, starter: list[str]
 ) -> None:
     (project / "slow.py").write_text(
         "import asyncio\nfrom pathlib import Path\nfrom harness import Pipeline, Run\n"
@@ -209,7 +220,7 @@ def test_an_interrupted_run_is_closed_as_far_as_it_came(
         "    Path('started').touch()\n    await asyncio.sleep(60)\n    return 'never'\n"
     )
     with subprocess.Popen(
-        [COMMAND, "run", "slow.py"],
+        [*starter, COMMAND, "run", "slow.py"],
         cwd=project,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -123,6 +123,11 @@ def test_why_a_draft_did_not_pass_is_said(found: Verdict, said: str) -> None:
             id="several judgements",
         ),
         pytest.param(
+            {"judges": judges(judgements=3, pass_share=2 / 3, combine="majority")},
+            ["The medians of 3 judgements by a, 67% of them would pass it."],
+            id="a vote",
+        ),
+        pytest.param(
             {
                 "judges": judges(
                     shortened=Shortened(before_chars=9_000, after_chars=6_000, refused="too long")

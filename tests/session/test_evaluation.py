@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -174,17 +175,45 @@ def test_a_loop_whose_tokens_do_not_suffice_for_another_round_ends_with_what_it_
     assert line_of(result)["stop_reason"] == "budget"
 
 
-def test_no_first_draft_is_written_that_could_not_be_judged(tmp_path: Path, rubric: str) -> None:
-    writer = ScriptedBackend([GOOD])
-    with pytest.raises(NodeFailed, match="max_tokens = 2000") as caught:
-        run(
-            looping(rubric, draft=None, max_tokens=2_000),
+@pytest.mark.parametrize(
+    ("draft", "what"),
+    [
+        pytest.param(None, "the first draft and its evaluation may take", id="to be written"),
+        pytest.param(GOOD, "the evaluation of the draft may take", id="given"),
+    ],
+)
+def test_where_the_first_round_does_not_fit_no_model_is_asked_and_the_number_is_said_that_would_do(
+    tmp_path: Path, draft: str | None, what: str
+) -> None:
+    writer, strict = ScriptedBackend([GOOD]), judge(9)
+
+    def once(max_tokens: int) -> RunResult:
+        return run(
+            # One call for each of its dimensions: some would fit, and be for nothing.
+            looping("synthesis", draft=draft, max_tokens=max_tokens, max_rounds=1),
             settings_of(tmp_path, "strict"),
             writer=writer,
-            strict=judge(9),
+            strict=strict,
         )
+
+    with pytest.raises(NodeFailed, match=what) as caught:
+        once(15_000)
     assert isinstance(caught.value.__cause__, LimitReached)
-    assert writer.requests == []
+    assert [*writer.requests, *strict.requests] == []
+    (would_do,) = re.findall(r"max_tokens = (\d+) has$", str(caught.value))
+    assert len(once(int(would_do)).loops[0].rounds) == 1
+
+
+def test_a_limit_of_cost_that_bounded_nothing_is_a_warning(tmp_path: Path, rubric: str) -> None:
+    def warnings(**limits: float) -> list[str]:
+        settings = settings_of(tmp_path, "strict")
+        once = looping(rubric, draft=GOOD, **limits)
+        result = run(once, settings, writer=ScriptedBackend([]), strict=judge(9))
+        return [said for said in result.warnings if "price" in said]
+
+    (said,) = warnings(max_cost_usd=0.000_001)
+    assert said.startswith("max_cost_usd = 1e-06 bounded nothing: no call's price is known")
+    assert warnings() == []
 
 
 def test_the_first_draft_counts_among_what_a_loop_took(tmp_path: Path, rubric: str) -> None:
@@ -441,6 +470,18 @@ def test_a_loop_goes_on_from_the_rounds_of_an_earlier_runs_journal(
     assert (loop.stop_reason, loop.text) == ("passed", GOOD)
     assert loop.rounds[0] == first.loops[0].rounds[0]
     assert len(strict.requests) == 1, "what was judged is not judged again"
+
+
+def test_rounds_that_began_with_another_draft_than_the_one_given_are_refused(
+    tmp_path: Path, rubric: str
+) -> None:
+    settings = settings_of(tmp_path, "strict")
+    models = {"writer": ScriptedBackend([]), "strict": judge(4)}
+    first = run(looping(rubric, max_rounds=1), settings, **models)
+    rounds = rounds_from(Journal(first.files.journal))
+    with pytest.raises(NodeFailed, match="began with another draft"):
+        run(looping(rubric, draft=GOOD, rounds=rounds, max_rounds=1), settings, **models)
+    run(looping(rubric, draft=BAD, rounds=rounds, max_rounds=1), settings, **models)
 
 
 # --- a real model ----------------------------------------------------------------------------

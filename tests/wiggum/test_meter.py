@@ -163,6 +163,21 @@ def test_without_a_price_the_call_that_oversteps_is_the_last():
     assert len(backend.requests) == 2
 
 
+def test_calls_that_belong_together_are_refused_with_the_number_that_would_do():
+    meter = Backend().meter(max_tokens=500)
+    ask(meter, request())
+
+    meter.check_room(400, what="a draft")
+    with pytest.raises(LimitReached) as caught:
+        meter.check_room(401, what="a draft")
+
+    assert str(caught.value) == (
+        "a draft may take 401 tokens, and max_tokens = 500 has no room for that; "
+        "max_tokens = 501 has"
+    )
+    Backend().meter().check_room(10**9, what="a draft")
+
+
 def test_calls_at_the_same_time_do_not_count_on_the_same_room():
     backend = Backend()
     meter = backend.meter(max_tokens=299)
@@ -184,7 +199,8 @@ def test_room_that_is_held_is_for_what_comes_after():
     backend = Backend(seconds=2)
     meter = backend.meter(max_tokens=400, max_seconds=60)
 
-    with meter.holding(tokens=300, seconds=50), pytest.raises(LimitReached, match="100 left"):
+    left = "400 there are 100 left, beside 300 kept"
+    with meter.holding(tokens=300, seconds=50), pytest.raises(LimitReached, match=left):
         ask(meter, request(300, 50))
     ask(meter, request(300, 50))
     with meter.holding(seconds=50):

@@ -89,14 +89,16 @@ LOW, HIGH, HIGHER = {"a": 3.0, "b": 5.0}, {"a": 6.0, "b": 5.0}, {"a": 6.0, "b": 
     ],
 )
 def test_the_loop_stops_for_a_reason(so_far, max_rounds, reason):
-    assert decided(so_far, max_rounds=max_rounds) == Stop(reason=reason)
+    assert decided(so_far, max_rounds=max_rounds).reason == reason
 
 
 def test_the_scores_of_what_a_revision_was_made_from_are_a_cycle():
     first, second = rounds(HIGH, LOW)
     third = Round(number=3, draft="draft 3", verdict=verdict(HIGH), base_round=1)
 
-    assert decided([first, second, third]) == Stop(reason="cycle")
+    assert decided([first, second, third]) == Stop(
+        reason="cycle", detail="round 3 scored as round 1 in every dimension"
+    )
 
 
 def test_the_scores_of_another_round_are_none():
@@ -141,6 +143,14 @@ def test_that_nothing_is_gained_is_said_even_when_no_round_is_left():
     assert decided(scored(5, 5, 5, spread=0.5), max_rounds=3) == Stop(reason="plateau")
 
 
+def test_with_a_measured_noise_a_plateau_says_what_gain_counts_for_none():
+    so_far = scored(5, 5.2, 5.1, spread=0.5)
+
+    step = decided(so_far, policy=LoopPolicy(noise=0.3))
+
+    assert step.detail == "a gain of 0.3 points or less may be chance"
+
+
 @pytest.mark.parametrize(
     ("stopped_by_gate", "reason"),
     [
@@ -164,6 +174,21 @@ def test_a_composite_that_a_gate_cut_short_is_no_measure(stopped_by_gate, reason
 
 
 EACH = Spent(calls=1, input_tokens=400, output_tokens=100, cost_usd=0.02, time_ns=4_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("limits", "detail"),
+    [
+        ({"max_tokens": 1_599}, "600 tokens, and of max_tokens = 1599 there are 599 left"),
+        ({"max_cost_usd": 0.01}, "0.04 dollars, and of max_cost_usd = 0.01 there are 0 left"),
+        ({"max_seconds": 9}, "8 seconds, and of max_seconds = 9 there are 1 left"),
+    ],
+    ids=["tokens", "cost, overstepped", "seconds"],
+)
+def test_what_there_is_too_little_of_is_said_by_its_limits_name(limits, detail):
+    step = decided(rounds(LOW, spent=EACH), spent=EACH + EACH, need=600, **limits)
+
+    assert step.detail == f"a revision and its evaluation may take {detail}"
 
 
 @pytest.mark.parametrize(

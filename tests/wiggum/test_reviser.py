@@ -330,6 +330,24 @@ def test_a_call_says_who_is_asked_as_what_and_how_a_run_repeats():
 
 
 @pytest.mark.parametrize(
+    ("body", "most", "room"),
+    [
+        pytest.param("A stub.", 512, 256, id="a stub may become a paragraph"),
+        pytest.param("word " * 160, 512, 400, id="twice its length, at some four bytes a token"),
+        pytest.param("word " * 2_000, 512, 512, id="never more than was allowed"),
+        pytest.param("A stub.", 80, 80, id="nor a stub"),
+        pytest.param("\u65f6" * 200, 512, 300, id="a script of three bytes a letter"),
+    ],
+)
+def test_a_section_is_given_room_for_twice_its_length(body, most, room):
+    backend = ScriptedBackend(["Again."])
+    text = f"# Parts\n\n{body.strip()}\n"
+    finding = Finding("too vague", "Parts", 0)
+    revise(backend, draft(text), failed(finding), max_output_tokens=most)
+    assert backend.requests[0].max_output_tokens == pytest.approx(room, abs=2)
+
+
+@pytest.mark.parametrize(
     ("text", "focus", "at_least"),
     [
         pytest.param(TEXT, failed(at(0)), 100, id="a section"),
