@@ -27,7 +27,7 @@ class Condensed:
     summarised: bool = False
     """Whether a summariser wrote `text`: then it is not verbatim."""
     refused: str = ""
-    """Why a summariser's text was not used, if one was asked."""
+    """Why a summariser wrote none of it, where there was one and the text was too long."""
 
 
 def condense(

@@ -63,8 +63,9 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
     meant, whatever their level and numbers. Of several sections with the same heading, allowed ones
     are meant first, and those behind the section that the reply had before. A heading that matches
     none makes an added section, behind the one it followed. If no heading matches, there are no
-    edits. The text before the first heading is a courtesy to the reader and left out, unless the
-    document has such a text too and its section 0 is allowed by name.
+    edits, but for a single section that says something else than any of the document's: that is
+    added at the end. The text before the first heading is a courtesy to the reader and left out,
+    unless the document has such a text too and its section 0 is allowed by name.
 
     A section that holds a mark of what was left out, and so was copied from a shortened text, never
     replaces the full one.
@@ -96,9 +97,10 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
         else:
             heading = sections[index].heading
             replacements[index] = heading + ("" if heading[-1:] in "\r\n" else "\n\n") + body
+    is_known = bool(matches) or _is_one_more(returned, sections)
     return Edits(
         replacements=replacements,
-        added=_added(returned, sections, matches) if matches else (),
+        added=_added(returned, sections, matches) if is_known else (),
         refused=refused,
     )
 
@@ -144,13 +146,27 @@ def _fault(body: str, *, instead_of: str = "") -> str:
     return ""
 
 
+def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bool:
+    """Whether a reply without a known heading is one new section, not an old one by a new name."""
+    headed = [section for section in returned if section.level]
+    if len(headed) != 1 or not any(section.level for section in sections):
+        return False
+    said = _matter(headed[0])
+    return all(2 * len(said & _matter(section)) < len(said) for section in sections)
+
+
+def _matter(section: Section) -> frozenset[str]:
+    """The words that carry the matter: those of four letters and more."""
+    return frozenset(re.findall(r"\w{4,}", section.body.casefold()))
+
+
 def _added(
     returned: Sequence[Section], sections: Sequence[Section], matches: Mapping[int, int]
 ) -> tuple[AddedSection, ...]:
     """The sections of the reply that the document does not have."""
     found = []
     # Before all that matched, a section comes before the first of them.
-    follows = matches[min(matches)] - 1
+    follows = matches[min(matches)] - 1 if matches else len(sections) - 1
     for number, section in enumerate(returned):
         if number in matches:
             follows = matches[number]

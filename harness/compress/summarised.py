@@ -42,7 +42,8 @@ async def condense_by(
     The blocks that hold the last `keep_tail_chars` characters are not given to the model, but put
     behind its text verbatim. That is used only if it is within the budget and has all headings,
     verbatim and in order, and something under each that has a text in the document. If it is not,
-    or the call fails or a limit does not allow it, `refused` says why.
+    or the call fails or a limit does not allow it, `refused` says why. The model is not even asked
+    where that end and the headings are over the budget already.
 
     Args:
         summarise: Reaches the model. What it raises beside `InferenceError` and `LimitReached` is
@@ -62,12 +63,16 @@ async def condense_by(
     )
     if cap_chars is not None:
         budget_chars = min(budget_chars, cap_chars)
+    if len(markdown) <= budget_chars:
+        return deterministic
     tail = _tail(markdown, keep_tail_chars)
     head = markdown.removesuffix(tail)
-    if len(markdown) <= budget_chars or not head:
-        return deterministic
+    least = sum(len(s.heading.strip()) for s in sections_of(head)) + len(_BETWEEN + tail)
+    if least > budget_chars:
+        why = f"headings and end alone have {least} characters; the budget is {budget_chars}"
+        return replace(deterministic, refused=why)
     prompt = _PROMPT.format(
-        chars=max(0, budget_chars - len(_BETWEEN + tail)),
+        chars=budget_chars - len(_BETWEEN + tail),
         focus=f", above all what concerns this:\n{focus}\n" if focus else "",
         document=head,
     )

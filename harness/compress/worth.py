@@ -129,9 +129,7 @@ def _candidate(part: Part, said: Sequence[str], wanted: frozenset[str]) -> _Cand
     return _Candidate(part=part, says=says, factor=factor)
 
 
-def _weights(
-    said: Iterable[Iterable[Iterable[str]]], wanted: Set[str]
-) -> list[dict[str, float]]:
+def _weights(said: Iterable[Iterable[Iterable[str]]], wanted: Set[str]) -> list[dict[str, float]]:
     """What all that is said in each section weighs there."""
     known = dict.fromkeys(wanted, _WANTED)
     counts = [Counter(chain.from_iterable(section)) for section in said]

@@ -51,7 +51,7 @@ class Shortened:
     summarised: bool = False
     """Whether a model's summary was shown, and not the draft's own sentences."""
     refused: str = ""
-    """Why a model's summary was not shown, where one was made and refused."""
+    """Why no model's summary was shown, where there was a model to make one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,9 @@ class Verdict:
     gates: tuple[str, ...] = ()
     """Of these, the gates: with any, no model was asked, and `composite` is of the checks alone."""
     unjudged: tuple[str, ...] = ()
-    """Judged dimensions that do not count: optional ones that nobody was there to judge, those that
-    need sources and had none, and all when a gate was shut."""
+    """Dimensions that do not count. Judged ones: optional ones that nobody was there to judge,
+    those that need sources and had none, and all when a gate was shut. Checked ones: those whose
+    checks had nothing to check, or to check by, such as Python or sources."""
     carried: tuple[str, ...] = ()
     """Dimensions whose scores are an earlier round's, since only what changed was judged again."""
     judges: Judges | None = None

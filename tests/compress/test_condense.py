@@ -72,6 +72,23 @@ def test_the_focus_decides_which_sentences_stay():
         assert len(text) <= 52
 
 
+def test_the_focus_is_followed_among_many_numbers_as_well():
+    figures = [
+        f"In run {n} the median was {n * 37 % 991} ms, the 99th percentile {n * 91 % 983}. "
+        for n in range(60)
+    ]
+    wanted = "Cassettes wear out when their spring is wound against the ratchet. "
+    document = "".join([*figures[:30], wanted, *figures[30:]])
+
+    assert (
+        wanted
+        in condense(
+            document, budget_chars=1_000, focus="Why does a ratchet wear out its spring?"
+        ).text
+    )
+    assert wanted not in condense(document, budget_chars=1_000).text
+
+
 @pytest.mark.parametrize(
     ("block", "mark"),
     [

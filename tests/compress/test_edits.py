@@ -145,7 +145,7 @@ def test_several_sections_of_a_long_document_come_back_without_touching_the_othe
         pytest.param("# Example\nB.", None, {}, id="another level of repeated titles"),
         pytest.param("Nothing to change here.", None, {}, id="no heading"),
         pytest.param("", None, {}, id="empty"),
-        pytest.param("## Something else\n\nText.", None, {}, id="none of its headings"),
+        pytest.param("## How to\n\nRun the installer.", None, {}, id="an old one by a new name"),
         pytest.param(
             "Sure! Here are the revised sections:\n\n## Notes\nNew.",
             None,
@@ -269,6 +269,20 @@ def test_a_section_that_was_cut_off_in_code_is_closed_before_a_new_one():
     result = apply_edits(document, edits_in(f"{document}\n```\n\n# B\n\nb", document))
 
     assert result == "# A\n\n```py\ncode\n```\n\n# B\n\nb\n"
+
+
+@pytest.mark.parametrize("before", ["", "Here is the section that was missing:\n\n"])
+def test_one_new_section_alone_comes_at_the_end(before):
+    reply = f"{before}## Limits\n\nWindows is not supported.\n"
+
+    edits = edits_in(reply, DOCUMENT, allowed={INSTALL})
+
+    assert apply_edits(DOCUMENT, edits) == f"{DOCUMENT}## Limits\n\nWindows is not supported.\n"
+    assert apply_edits(DOCUMENT, edits, allowed={INSTALL, NOTES}) == DOCUMENT
+
+
+def test_a_reply_with_a_heading_is_not_added_to_a_document_without_any():
+    assert not edits_in("# Title\n\nAnother text altogether.", "Plain words.\n")
 
 
 def test_without_a_match_there_are_no_edits_at_all():

@@ -16,10 +16,12 @@ from harness.errors import (
     LimitReached,
 )
 from harness.rubric.draft import Draft
+from harness.rubric.judging.case import Case
 from harness.rubric.judging.combine import Opinion, combined
-from harness.rubric.judging.judge import Ask, Case, Judge, judge_request
+from harness.rubric.judging.judge import Ask, Judge
 from harness.rubric.judging.prompt import asked_of, prompt_sha256
 from harness.rubric.judging.repeats import is_undecided
+from harness.rubric.judging.request import judge_request
 from harness.rubric.judging.scoring import held_by_checks
 from harness.rubric.judging.settled import Rescore, Settled
 from harness.rubric.judging.shown import shown, shown_by
@@ -99,7 +101,7 @@ class Evaluator:
             opinions += more
             absent += missing
             # Whoever could not be asked once more had better be left alone.
-            if not all(isinstance(error, EvaluatorAbstained) for _, error in missing):
+            if not all(isinstance(error, EvaluatorAbstained) for error in missing):
                 break
             sample += 1
 
@@ -122,7 +124,7 @@ class Evaluator:
             return (settled.verdict(),)
         case = await self._case(settled)
         verdicts: list[Verdict] = []
-        absences: list[tuple[str, HarnessError]] = []
+        absences: list[HarnessError] = []
         for sample in range(1, times + 1):
             opinions, absent = await self._hear(case, sample=sample)
             absences += absent
@@ -169,9 +171,7 @@ class Evaluator:
             held={d.name: held_by_checks(d, draft) for d in settled.asked},
         )
 
-    async def _hear(
-        self, case: Case, *, sample: int
-    ) -> tuple[list[Opinion], list[tuple[str, HarnessError]]]:
+    async def _hear(self, case: Case, *, sample: int) -> tuple[list[Opinion], list[HarnessError]]:
         """The opinions of all models, asked at once, and why those that are missing are."""
 
         async def opinion_of(judge: Judge) -> Opinion | HarnessError:
@@ -180,20 +180,21 @@ class Evaluator:
             except (EvaluatorAbstained, InferenceError, LimitReached) as error:
                 return error
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(opinion_of(judge)) for judge in self._judges]
-        heard = [
-            (judge.model, task.result()) for judge, task in zip(self._judges, tasks, strict=True)
-        ]
-        opinions = [said for _, said in heard if isinstance(said, Opinion)]
-        return opinions, [(model, e) for model, e in heard if isinstance(e, HarnessError)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(opinion_of(judge)) for judge in self._judges]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        heard = [task.result() for task in tasks]
+        opinions = [said for said in heard if isinstance(said, Opinion)]
+        return opinions, [said for said in heard if isinstance(said, HarnessError)]
 
     def _record(
         self,
         case: Case,
         settled: Settled,
         opinions: Sequence[Opinion],
-        absent: Sequence[tuple[str, HarnessError]],
+        absent: Sequence[HarnessError],
     ) -> Judges:
         verdicts = [settled.verdict(opinion.scores) for opinion in opinions]
         several = len(opinions) > 1
@@ -201,8 +202,8 @@ class Evaluator:
             evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
             prompt_sha256=prompt_sha256(case.rubric, case.calls),
             judgements=len(opinions),
-            abstentions=sum(isinstance(error, EvaluatorAbstained) for _, error in absent),
-            absent=tuple(f"{model}: {error}" for model, error in absent),
+            abstentions=sum(isinstance(error, EvaluatorAbstained) for error in absent),
+            absent=tuple(str(error) for error in absent),
             spread=statistics.stdev(v.composite for v in verdicts) if several else None,
             pass_share=statistics.fmean(v.passed for v in verdicts) if several else None,
             combine=self._combine,
@@ -210,9 +211,8 @@ class Evaluator:
         )
 
 
-def _failure(absent: Sequence[tuple[str, HarnessError]]) -> HarnessError:
+def _failure(errors: Sequence[HarnessError]) -> HarnessError:
     """The error to raise when nobody judged: what stopped the calls, before what they brought."""
-    errors = [error for _, error in absent]
     for kind in (LimitReached, InferenceError):
         if found := next((error for error in errors if isinstance(error, kind)), None):
             return found

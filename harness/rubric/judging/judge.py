@@ -6,53 +6,23 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.errors import EvaluatorAbstained, LimitReached
-from harness.inference import ChatRequest, Completion, Message
-from harness.rubric.draft import Draft
+from harness.errors import ContextOverflow, EvaluatorAbstained, InferenceError, LimitReached
+from harness.inference import ChatRequest, Completion
+from harness.rubric.judging.case import Case
 from harness.rubric.judging.combine import Opinion
 from harness.rubric.judging.judgement import Judgement
 from harness.rubric.judging.logprob import expected_score
-from harness.rubric.judging.prompt import judge_messages, repair_messages
 from harness.rubric.judging.reply import read_reply
-from harness.rubric.judging.reply_schema import reply_schema, rule_keys
-from harness.rubric.judging.scoring import Held, judged_score
-from harness.rubric.judging.shown import Shown
+from harness.rubric.judging.reply_schema import rule_keys
+from harness.rubric.judging.request import in_less_room, judge_request, repair_request
+from harness.rubric.judging.scoring import judged_score
 from harness.rubric.rubric import Dimension, Rubric
 
 Ask = Callable[[ChatRequest], Awaitable[Completion]]
 """How a model is asked; the session's shim."""
 
-_ROOM_TOKENS = 1024
-"""For a model that thinks aloud first."""
-_ROOM_TOKENS_PER_DIMENSION = 512
-"""The longest reason and issues that the schema allows, and the JSON around them."""
-_REPEAT_TEMPERATURE = 0.7
-"""Repeated greedily, a judgement would only be the same again."""
-_REPAIR_TEMPERATURE = 0.3
-_TOP_LOGPROBS = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A draft before its judges."""
-
-    rubric: Rubric
-    """What it is judged by."""
-    draft: Draft
-    """What is judged."""
-    shown: Shown
-    """What is shown of it."""
-    dimensions: tuple[Dimension, ...]
-    """What it is judged on; at least one."""
-    held: Mapping[str, tuple[Held, ...]]
-    """By dimension, the caps that a check has already found to apply."""
-
-    @property
-    def calls(self) -> tuple[tuple[Dimension, ...], ...]:
-        """The dimensions that each call asks for."""
-        if self.rubric.judge == "joint":
-            return (self.dimensions,)
-        return tuple((dimension,) for dimension in self.dimensions)
+_SAID_CHARS = 160
+"""How much of a reply is quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +55,8 @@ class Judge:
 
         Raises:
             EvaluatorAbstained: A dimension has no score that could be read, even after a repair.
-            InferenceError: It could not be asked.
+            InferenceError: It could not be asked. Where its context has no room for the longest
+                reply, it is asked again for one that fits, unless that would be too short.
             LimitReached: A limit leaves no room for a call that is no repair.
         """
         first, *others = case.calls
@@ -134,98 +105,60 @@ class Judge:
     ) -> Mapping[str, _Read]:
         """The judgements that one call brings, and where some are missing one more."""
         request = judge_request(case, dimensions, model=self.model, sample=sample, on_text=on_text)
-        completion = await self._ask(request)
-        read = _judgements(completion, case.rubric, dimensions)
+        completion = await self._answer(request, dimensions)
+        read = _judgements(completion, case, dimensions)
         incomplete = [d for d in dimensions if d.name not in read or _left_open(d, read[d.name])]
         if incomplete:
-            repair = _repair_request(case, incomplete, request, completion, sample=sample)
+            repair = repair_request(request, completion, case.rubric, incomplete)
             try:
-                again = await self._ask(repair)
-            except LimitReached:
-                pass  # a repair may be missed: what was read stays
+                again = await self._answer(repair, incomplete)
+            except (LimitReached, InferenceError) as error:
+                # A repair may be missed: what was read stays, though a rule was left open.
+                lacks_a_score = any(d.name not in read for d in dimensions)
+                if lacks_a_score and not isinstance(error, LimitReached):
+                    raise
             else:
-                read |= _judgements(again, case.rubric, incomplete)
+                read |= _judgements(again, case, incomplete)
         if missing := [d.name for d in dimensions if d.name not in read]:
             raise EvaluatorAbstained(
-                f"'{self.model}' gave no score on the scale for {', '.join(missing)}. It said: "
-                f"{completion.text[:160]!r}. A larger model, or 'judge: split' in the rubric, may "
-                "do better"
+                f"'{self.model}' gave no score on the scale for {', '.join(missing)}. "
+                f"{_said(completion)}. A larger model, or 'judge: split' in the rubric, may do "
+                "better"
             )
         return read
 
-
-def judge_request(
-    case: Case,
-    dimensions: Sequence[Dimension],
-    *,
-    model: str,
-    sample: int = 0,
-    on_text: Callable[[str], None] | None = None,
-) -> ChatRequest:
-    """The call that asks for a judgement on some dimensions of a case."""
-    messages = judge_messages(
-        case.rubric,
-        dimensions,
-        case.draft,
-        shown=case.shown.text,
-        shortened=case.shown.shortened,
-    )
-    temperature = _REPEAT_TEMPERATURE if sample else 0.0
-    return _request(
-        case.rubric,
-        dimensions,
-        messages,
-        model,
-        temperature=temperature,
-        seed=sample + 1,
-        on_text=on_text,
-    )
-
-
-def _repair_request(
-    case: Case,
-    dimensions: Sequence[Dimension],
-    asked: ChatRequest,
-    reply: Completion,
-    *,
-    sample: int,
-) -> ChatRequest:
-    messages = repair_messages(case.rubric, dimensions, asked=asked.messages, reply=reply.text)
-    temperature = max(_REPAIR_TEMPERATURE, asked.temperature)
-    return _request(
-        case.rubric, dimensions, messages, asked.model, temperature=temperature, seed=sample + 1
-    )
-
-
-def _request(
-    rubric: Rubric,
-    dimensions: Sequence[Dimension],
-    messages: tuple[Message, ...],
-    model: str,
-    *,
-    temperature: float,
-    seed: int,
-    on_text: Callable[[str], None] | None = None,
-) -> ChatRequest:
-    return ChatRequest(
-        model=model,
-        role="evaluator",
-        messages=messages,
-        max_output_tokens=_ROOM_TOKENS + _ROOM_TOKENS_PER_DIMENSION * len(dimensions),
-        temperature=temperature,
-        seed=seed,
-        reply_schema=reply_schema(rubric, dimensions),
-        top_logprobs=_TOP_LOGPROBS if rubric.judge == "logprob" else None,
-        on_text=on_text,
-    )
+    async def _answer(self, request: ChatRequest, dimensions: Sequence[Dimension]) -> Completion:
+        """The reply, in less room where the context has not as much as was asked for."""
+        try:
+            return await self._ask(request)
+        except ContextOverflow as overflow:
+            smaller = in_less_room(request, overflow, judgements=len(dimensions))
+            if smaller is None:
+                raise
+        return await self._ask(smaller)
 
 
 def _judgements(
-    completion: Completion, rubric: Rubric, dimensions: Sequence[Dimension]
+    completion: Completion, case: Case, dimensions: Sequence[Dimension]
 ) -> dict[str, _Read]:
     cut = completion.finish_reason == "length"
-    found = read_reply(completion.text, rubric, dimensions, cut=cut)
+    found = read_reply(completion.text, case.rubric, dimensions, draft=case.draft, cut=cut)
     return {name: _Read(judgement, completion) for name, judgement in found.items()}
+
+
+def _said(completion: Completion) -> str:
+    """What a reply that could not be read was, and what became of it."""
+    said = " ".join(completion.text.split())
+    shown = f"It said: {said[:_SAID_CHARS]!r}"
+    if completion.finish_reason != "length":
+        return shown
+    if len(said) < len(completion.text) / 2:
+        return (
+            f"{shown}, and then ran on in white space until it was cut off, as a JSON grammar "
+            "allows (vLLM forbids it when started with --structured-outputs-config "
+            "'{\"disable_any_whitespace\": true}')"
+        )
+    return f"{shown} and ran on until it was cut off"
 
 
 def _left_open(dimension: Dimension, read: _Read) -> bool:

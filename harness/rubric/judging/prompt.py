@@ -115,8 +115,7 @@ def focus_of(rubric: Rubric, draft: Draft) -> str:
 
 def asked_of(rubric: Rubric, draft: Draft) -> tuple[Dimension, ...]:
     """The judged dimensions that this draft can be judged on: some need sources to judge it by."""
-    has_sources = any(source.strip() for source in draft.sources)
-    return tuple(d for d in rubric.judged if has_sources or not d.needs_sources)
+    return tuple(d for d in rubric.judged if draft.has_sources or not d.needs_sources)
 
 
 def _rubric_text(rubric: Rubric) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from harness.rubric.draft import Draft
 from harness.rubric.judging.judgement import Issue, Judgement
 from harness.rubric.judging.labels import Labels
 from harness.rubric.judging.loose_json import Leaf, Node, Value, nodes_in
@@ -42,7 +43,12 @@ example, the weights, the anchors."""
 
 
 def read_reply(
-    text: str, rubric: Rubric, dimensions: Sequence[Dimension], *, cut: bool = False
+    text: str,
+    rubric: Rubric,
+    dimensions: Sequence[Dimension],
+    *,
+    draft: Draft,
+    cut: bool = False,
 ) -> dict[str, Judgement]:
     """The judgements that a reply has, by dimension; those that it has not are missing.
 
@@ -50,6 +56,8 @@ def read_reply(
         text: What the model said. Whatever it is, nothing is raised.
         rubric: Its dimensions and scale.
         dimensions: Those that were asked for; of one alone, the reply need not give the name.
+        draft: What is judged. JSON that stands in it, in its task or in its sources is quoted from
+            there, and no judgement.
         cut: Whether the reply broke off, so that its last number may not be whole.
     """
     if cut:
@@ -59,8 +67,10 @@ def read_reply(
     wanted = {dimension.name: dimension for dimension in dimensions}
     reader = _Reader(text, rubric, wanted)
     nodes = list(nodes_in(text))
+    quoted = _quoted(text, nodes, draft)
     for node in nodes:
-        reader.read(node)
+        if _compact(text, node) not in quoted:
+            reader.read(node)
     lines = judgements_in_lines(
         _without(text, nodes),
         labels=reader.labels,
@@ -151,6 +161,19 @@ def _without_copies(text: str) -> str:
     A draft may hold a judgement of itself.
     """
     return FENCED.sub(lambda copy: "\n" + " " * (len(copy[0]) - 2) + "\n", text)
+
+
+def _quoted(text: str, nodes: Sequence[Node], draft: Draft) -> set[str]:
+    """The JSON of a reply that it has from the draft, or from what that draws on."""
+    if not nodes:
+        return set()
+    # Models lay out anew what they quote.
+    data = "".join(f"{draft.text}\n{draft.evidence}".split())
+    return {said for said in {_compact(text, node) for node in nodes} if said in data}
+
+
+def _compact(text: str, node: Node) -> str:
+    return "".join(text[node.start : node.end].split())
 
 
 def _is_issue(members: Mapping[str, Value]) -> bool:

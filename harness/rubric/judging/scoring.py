@@ -11,7 +11,7 @@ from harness.rubric.finding import Finding
 from harness.rubric.judging.judgement import Judgement
 from harness.rubric.judging.located import located
 from harness.rubric.judging.reply_schema import rule_keys
-from harness.rubric.rubric import Dimension, Rubric
+from harness.rubric.rubric import Cap, Dimension, Rubric
 from harness.rubric.verdict import DimensionScore, half_up
 
 
@@ -78,6 +78,21 @@ def judged_score(
     return held_down(score, [*held, *_held_by_answers(dimension, judgement.rules)])
 
 
+def carried_score(
+    dimension: Dimension, score: DimensionScore, draft: Draft
+) -> DimensionScore | None:
+    """An earlier draft's score as it stands for this one, by whose checks its caps now go.
+
+    None where a check held it down and no longer does: what it would be without, nobody said.
+    """
+    held = held_by_checks(dimension, draft)
+    applying = {cap.rule for cap in held}
+    by_checks = {_rule(cap) for cap in dimension.caps if cap.unless is not None}
+    if any(rule in by_checks - applying for rule in score.capped):
+        return None
+    return held_down(score, held)
+
+
 def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:
     """The caps that apply since a check is not met in full."""
     held = []
@@ -87,7 +102,7 @@ def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:
         grade = cap.unless.grade(draft)
         if grade.share < 1 and not grade.unjudged:
             findings = grade.findings or (Finding(cap.unless.requirement),)
-            held.append(_held(cap.at_most, f"unless: {cap.unless.requirement}", findings))
+            held.append(Held(at_most=cap.at_most, rule=_rule(cap), findings=findings))
     return tuple(held)
 
 
@@ -95,14 +110,15 @@ def _held_by_answers(dimension: Dimension, answers: Mapping[str, bool]) -> list[
     """The caps whose statement the evaluator called true; one it left open does not apply."""
     true = {rule for key, rule in rule_keys(dimension).items() if answers.get(key)}
     return [
-        _held(cap.at_most, cap.when, (Finding(cap.when),))
+        Held(at_most=cap.at_most, rule=_rule(cap), findings=(Finding(cap.when),))
         for cap in dimension.caps
         if cap.when is not None and cap.when in true
     ]
 
 
-def _held(at_most: float, rule: str, findings: tuple[Finding, ...]) -> Held:
-    return Held(at_most=at_most, rule=f"at most {at_most:g}: {rule}", findings=findings)
+def _rule(cap: Cap) -> str:
+    rule = f"unless: {cap.unless.requirement}" if cap.unless else cap.when
+    return f"at most {cap.at_most:g}: {rule}"
 
 
 def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
@@ -117,5 +133,5 @@ def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
         score=min(cap.at_most for cap in lowering),
         reason="; ".join(part for part in (score.reason, *rules) if part),
         findings=tuple(dict.fromkeys(findings)),
-        capped=rules,
+        capped=(*score.capped, *rules),
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.rubric.draft import Draft
 from harness.rubric.judging.prompt import asked_of
-from harness.rubric.judging.scoring import checked_score
+from harness.rubric.judging.scoring import carried_score, checked_score
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.verdict import DimensionScore, Judges, Verdict, reach_verdict
 
@@ -19,7 +19,8 @@ class Rescore:
     base: Verdict
     """On the draft that was revised."""
     dimensions: frozenset[str]
-    """Judged dimensions that are judged anew; the others keep the score of `base`."""
+    """Judged dimensions that are judged anew; the others keep the score of `base`, unless it was
+    held down by a check that is met now."""
     sections: frozenset[int]
     """Sections that changed, by index into `sections_of` of the revision: shown whole."""
 
@@ -55,11 +56,7 @@ class Settled:
         carried: list[DimensionScore] = []
         if has_judges and not _is_shut(rubric, scores):
             if rescore is not None:
-                carried = [
-                    score
-                    for score in rescore.base.scores
-                    if score.source == "judged" and score.name not in rescore.dimensions
-                ]
+                carried = list(_carried(rescore, rubric, draft))
             kept = {score.name for score in carried}
             self.asked = tuple(d for d in asked_of(rubric, draft) if d.name not in kept)
         self._scores = (*scores, *carried)
@@ -84,6 +81,16 @@ class Settled:
             carried=self._carried,
             judges=judges,
         )
+
+
+def _carried(rescore: Rescore, rubric: Rubric, draft: Draft) -> Iterator[DimensionScore]:
+    """The scores of the earlier verdict that hold for this draft."""
+    by_name = {dimension.name: dimension for dimension in rubric.judged}
+    for score in rescore.base.scores:
+        if score.name in by_name and score.name not in rescore.dimensions:
+            kept = carried_score(by_name[score.name], score, draft)
+            if kept is not None:
+                yield kept
 
 
 def _is_shut(rubric: Rubric, checked: Sequence[DimensionScore]) -> bool:

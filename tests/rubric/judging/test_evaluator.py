@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
 from harness.errors import (
     CallTimeout,
     ConfigurationInvalid,
+    ContextOverflow,
     EvaluationFailed,
     EvaluatorAbstained,
     LimitReached,
@@ -128,6 +130,47 @@ def test_there_is_room_for_the_longest_judgement_that_the_schema_allows():
     assert backend.requests[0].max_output_tokens >= len(longest) / 3
 
 
+@pytest.mark.parametrize(
+    ("facts", "room"),
+    [
+        pytest.param({"prompt_tokens": 3_300, "context_tokens": 4_096}, 796, id="what is left"),
+        pytest.param({}, 256, id="the least, where the server does not say"),
+    ],
+)
+def test_where_the_context_has_less_room_the_model_is_asked_for_a_reply_that_fits(facts, room):
+    backend = ScriptedBackend(
+        [ContextOverflow("too long", endpoint="judge", **facts), json.dumps(said(9))]
+    )
+
+    assert evaluate(backend, CLEAR).vector == {"clear": 9}
+    first, second = backend.requests
+    assert second == replace(first, max_output_tokens=room)
+
+
+@pytest.mark.parametrize(
+    ("facts", "calls"),
+    [
+        pytest.param({"prompt_tokens": 4_000, "context_tokens": 4_096}, 1, id="too little is left"),
+        pytest.param({}, 2, id="nor for the least"),
+    ],
+)
+def test_a_prompt_that_leaves_no_room_for_a_judgement_cannot_be_asked(facts, calls):
+    backend = ScriptedBackend([ContextOverflow("too long", endpoint="judge", **facts)] * 3)
+
+    with pytest.raises(ContextOverflow):
+        evaluate(backend, CLEAR)
+    assert len(backend.requests) == calls
+
+
+@pytest.mark.parametrize("models", [("judge",), ("judge", "other")])
+def test_an_error_that_is_not_ours_comes_out_as_it_is(models):
+    async def ask(request):
+        raise ValueError("a fault in the program")
+
+    with pytest.raises(ValueError, match="a fault in the program"):
+        asyncio.run(Evaluator(rubric(CLEAR), ask=ask, models=models).evaluate(DRAFT))
+
+
 # --- replies that cannot be read -------------------------------------------------------------
 
 
@@ -139,6 +182,7 @@ def test_an_unreadable_reply_is_repaired_in_the_same_conversation():
     assert second.messages[: len(first.messages)] == first.messages
     assert second.messages[2].content == "I would say nine."
     assert second.temperature > first.temperature
+    assert second.frequency_penalty == 0
 
 
 def test_only_what_is_missing_is_asked_for_again():
@@ -166,6 +210,38 @@ def test_two_unreadable_replies_are_an_abstention_and_never_a_score(replies):
         evaluate(backend, CLEAR)
     assert len(backend.requests) == 2
     assert caught.value.abstentions == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        pytest.param('{"reason": "It' + " \n" * 999, "white space .*disable_any", id="white space"),
+        pytest.param('{"reason": "' + "and so on " * 99, "ran on until it was cut", id="words"),
+    ],
+)
+def test_a_reply_that_ran_on_is_repaired_with_less_repetition_and_said_to_have(reply, told):
+    backend = ScriptedBackend([reply, reply])
+
+    async def ask(request):
+        return replace(await backend.chat(request), finish_reason="length")
+
+    with pytest.raises(EvaluatorAbstained, match=told) as caught:
+        asyncio.run(Evaluator(rubric(CLEAR), ask=ask, models=["judge"]).evaluate(DRAFT))
+    assert "\\n" not in str(caught.value)
+    assert [request.frequency_penalty > 0 for request in backend.requests] == [False, True]
+
+
+def test_a_repair_that_fails_loses_no_score_that_was_read():
+    asked = Dimension(
+        name="clear", judge="Is it clear?", caps=(Cap(at_most=4, when="it is too short"),)
+    )
+    failure = CallTimeout("too slow", endpoint="judge")
+    backend = ScriptedBackend([json.dumps(said(9)), failure])
+
+    assert evaluate(backend, asked).vector == {"clear": 9}
+
+    with pytest.raises(CallTimeout):
+        evaluate(ScriptedBackend(["Nine.", failure]), asked)
 
 
 def test_a_limit_that_leaves_no_room_for_a_repair_ends_in_an_abstention():
@@ -271,6 +347,14 @@ def test_an_open_gate_lets_the_model_judge():
     verdict = evaluate(backend, GATE, CLEAR, draft=Draft(text="Now it has four words.", task=""))
 
     assert (verdict.gates, verdict.vector) == ((), {"gate": 10, "clear": 9})
+
+
+def test_a_gate_is_open_to_what_just_reaches_its_floor():
+    reached = GATE.model_copy(update={"floor": 5})
+
+    verdict = evaluate(ScriptedBackend([json.dumps(said(9))]), reached, CLEAR)
+
+    assert (verdict.gates, verdict.vector) == ((), {"gate": 5, "clear": 9})
 
 
 MISSING = Cap(at_most=6, when="A part is missing")
@@ -511,6 +595,42 @@ def test_where_nothing_is_judged_anew_the_judges_are_those_of_the_base():
     assert verdict.vector == {"length": 10, "clear": 4}
     assert verdict.carried == ("clear",)
     assert verdict.judges == base.judges
+
+
+WHOLE = Draft(text="# A\n\nOne.\n\n# B\n\nTwo.\n", task="Write.")
+BROKEN_OFF = Draft(text="# A\n\nOne.\n\n# B\n\nTwo and\n", task="Write.")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "carried", "vector"),
+    [
+        pytest.param(WHOLE, BROKEN_OFF, ("tidy",), {"tidy": 5, "clear": 9}, id="it applies now"),
+        pytest.param(BROKEN_OFF, WHOLE, (), {"tidy": 8, "clear": 9}, id="it applies no longer"),
+        pytest.param(
+            BROKEN_OFF, BROKEN_OFF, ("tidy",), {"tidy": 5, "clear": 9}, id="it still does"
+        ),
+    ],
+)
+def test_a_score_is_carried_under_the_caps_that_checks_put_on_the_new_draft(
+    before, after, carried, vector
+):
+    tidy = Dimension(name="tidy", judge="Is it?", caps=(Cap(at_most=5, unless=Finished()),))
+    fields = {"judge": "split"}
+    base = evaluate(ScriptedBackend([json.dumps(said(8))] * 2), tidy, CLEAR, draft=before, **fields)
+    rescore = Rescore(base=base, dimensions=frozenset({"clear"}), sections=frozenset({1}))
+    backend = ScriptedBackend(
+        lambda request: json.dumps(said(9 if asked_for(request) == ["clear"] else 8))
+    )
+
+    verdict = evaluate(backend, tidy, CLEAR, draft=after, rescore=rescore, **fields)
+
+    assert (verdict.vector, verdict.carried) == (vector, carried)
+    assert len(backend.requests) == 2 - len(carried)
+    assert verdict.scores[0].capped == (
+        ("at most 5: unless: Every section ends with a whole sentence.",)
+        if vector["tidy"] == 5
+        else ()
+    )
 
 
 # --- long drafts -----------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def test_whoever_gives_no_judgement_counts_for_nothing_while_others_judge(missin
     assert (judges.evaluators, judges.judgements) == (("a", "c"), 2)
     assert judges.abstentions == abstentions
     (why,) = judges.absent
-    assert why.startswith("b: ")
+    assert why.startswith(("b: ", "'b' "))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_when_the_limits_leave_room_for_some_of_them_those_judge():
 
     verdict = asyncio.run(Evaluator(RUBRIC, ask=ask, models=["a", "b"]).evaluate(DRAFT))
 
-    assert verdict.judges.absent == ("b: no tokens left",)
+    assert verdict.judges.absent == ("no tokens left",)
 
 
 def test_what_any_of_them_found_is_found_once_and_at_its_section():

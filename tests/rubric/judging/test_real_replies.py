@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from rubric.replies.choose import chosen, may_state_a_score
+from rubric.replies.drafts import SAMPLES
 
 from harness.inference.reasoning import ReasoningSplitter, split_unopened
 from harness.rubric import Dimension, Draft, Rubric, Scale, half_up
@@ -41,11 +42,12 @@ class Reply:
     rubric: Rubric
     asked: tuple[str, ...]
     cut: bool
+    draft: Draft
 
     @property
     def read(self) -> Mapping[str, Judgement]:
         asked = [d for d in self.rubric.judged if d.name in self.asked]
-        return read_reply(self.text, self.rubric, asked, cut=self.cut)
+        return read_reply(self.text, self.rubric, asked, draft=self.draft, cut=self.cut)
 
     def disagreements(self, readings: Mapping[str, float | None]) -> list[str]:
         """Where the parser found another score than the reader, one way or the other."""
@@ -71,6 +73,7 @@ def rubric_of(scale: Scale, names: list[str], *, rubric_id: str = "answer") -> R
     return Rubric(id=rubric_id, title=rubric_id.title(), scale=scale, dimensions=dimensions)
 
 
+DRAFTS = {one.name: Draft(text=one.draft, task=one.task, sources=one.sources) for one in SAMPLES}
 COLLECTED = lines_of("replies.jsonl")
 READINGS = lines_of("readings.jsonl")
 REPLIES = {
@@ -80,6 +83,7 @@ REPLIES = {
         rubric=rubric_of(Scale(**line["scale"]), line["judged"], rubric_id=line["rubric"]),
         asked=tuple(line["asked"]),
         cut=line["finish_reason"] == "length",
+        draft=DRAFTS[line["sample"]],
     )
     for line in COLLECTED
 }
@@ -102,6 +106,7 @@ SHAPES = {
         rubric=rubric_of(Scale(), NAMES),
         asked=tuple(shape["asked"]),
         cut=shape.get("cut", False),
+        draft=Draft(text="", task=""),
     )
     for shape in WRITTEN
 }
@@ -183,10 +188,10 @@ def test_what_a_reply_copies_of_the_draft_is_not_its_judgement():
     unclosed = prompt[: prompt.index("</draft-")]
 
     assert "10/10" in unclosed
-    assert read_reply(copied, rubric, rubric.judged) == {}
-    assert read_reply(unclosed, rubric, rubric.judged) == {}
+    assert read_reply(copied, rubric, rubric.judged, draft=draft) == {}
+    assert read_reply(unclosed, rubric, rubric.judged, draft=draft) == {}
     behind = f'{copied}\n{{"relevance": {{"score": 4}}, "depth": {{"score": 3}}}}'
-    read = read_reply(behind, rubric, rubric.judged)
+    read = read_reply(behind, rubric, rubric.judged, draft=draft)
     assert {name: judgement.score for name, judgement in read.items()} == {
         "relevance": 4,
         "depth": 3,

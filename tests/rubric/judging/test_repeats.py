@@ -174,7 +174,7 @@ def test_a_repeat_that_cannot_be_asked_ends_them_with_what_there_is():
     verdict, requests = evaluate([said(7.5), CallTimeout("too slow", endpoint="judge")])
 
     assert (verdict.vector, len(requests)) == ({"clear": 7.5}, 2)
-    assert verdict.judges.absent == ("judge: judge: too slow",)
+    assert verdict.judges.absent == ("judge: too slow",)
 
 
 def test_a_limit_that_leaves_no_room_for_repeats_ends_them():
