@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from shlex import quote
 from typing import NoReturn
 
 import click
@@ -95,6 +96,9 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
     else:
         for one in looked:
             _print(one)
+        warnings = sum(len(one.warnings) for one in looked)
+        if strict and warnings:
+            click.echo(f"{_counted(warnings, 'warning')}, which --strict counts as mistakes")
     if any(one.mistakes or (strict and one.warnings) for one in looked):
         sys.exit(UNUSABLE)
 
@@ -134,7 +138,8 @@ def list_rubrics(config: Path | None, *, as_json: bool) -> None:
         return
     width = max(len(one.name) for one in looked)
     for one, row in zip(looked, rows, strict=True):
-        said = row["title"] or f"{_counted(len(one.mistakes), 'mistake')}: harness rubric check"
+        mistakes = _counted(len(one.mistakes), "mistake")
+        said = row["title"] or f"{mistakes}, named by: harness rubric check {one.name}"
         where = "ships" if row["ships"] else row["path"]
         click.echo(f"{one.name:{width}}  {said} ({where})")
 
@@ -151,7 +156,7 @@ def new(name: str, base: str, config: Path | None) -> None:
     """
     directory = _own_directory(config)
     try:
-        source = read_rubric(base, directory=directory).written.path
+        source = read_rubric(base, directory=directory)
     except RubricInvalid as error:
         _refuse(error)
     path = Path(name) if name.endswith((".yaml", ".yml")) else directory / f"{name}.yaml"
@@ -159,11 +164,15 @@ def new(name: str, base: str, config: Path | None) -> None:
         _refuse(InvalidInput("it is there already; choose another name", path=path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, path)
+        shutil.copyfile(source.written.path, path)
         path.with_name("rubric.schema.json").write_bytes(_schema())
     except OSError as error:
         _refuse(InvalidInput(f"cannot be written ({error.strerror})", path=path))
-    click.echo(f"{path}: a copy of '{base}'; next: harness rubric check {path}")
+    click.echo(f"{path}: a copy of '{base}'; next: harness rubric check {quote(str(path))}")
+    if extends := source.rubric.extends:
+        click.echo(f"What it does not say is taken from '{extends}', which it extends.")
+    if path.parent == directory and path.stem in known_rubrics(directories(directory)[1:]):
+        click.echo(f"From now on, '{path.stem}' means this one and not the one that ships.")
 
 
 def _own_directory(config: Path | None) -> Path:

@@ -205,7 +205,8 @@ def meaning(found: Noise, rubric: Rubric) -> Iterator[str]:
     if found.between is not None and found.between <= deviation:
         yield (
             f"The drafts' own means differ by no more than that ({found.between:.2f}): by this "
-            "rubric, the evaluator does not tell these drafts apart."
+            "rubric, the evaluator does not tell these drafts apart. Sharpen the anchors, ask with "
+            "'judge: split', or take another model."
         )
     if deviation == 0:
         yield "No judgement differed from another of the same draft: one is enough."
@@ -216,15 +217,20 @@ def meaning(found: Noise, rubric: Rubric) -> Iterator[str]:
     )
     chance = statistics.NormalDist(sigma=deviation)
     above, margin = rubric.scale.step, chance.inv_cdf(_SURE)
+    if pass_at + margin > rubric.scale.max:
+        safe = f"the scale ends at {rubric.scale.max:g}, which is too low for that"
+    else:
+        safe = f"it must be at {pass_at + margin:.1f}"
     yield (
         f"A draft whose true composite is {pass_at:g}, which passes, is failed by every second "
         f"judgement, and one at {pass_at + above:g} by {chance.cdf(-above):.0%} of them. To be "
-        f"failed less than once in 20 times, it must be at {pass_at + margin:.1f}."
+        f"failed less than once in 20 times, {safe}."
     )
-    if rubric.repeats > 1:
+    repeated = pass_at + margin / rubric.repeats**0.5
+    if rubric.repeats > 1 and repeated <= rubric.scale.max:
         yield (
             f"Near the threshold a draft is judged up to {rubric.repeats} times (repeats): then "
-            f"{pass_at + margin / rubric.repeats**0.5:.1f} is enough for that."
+            f"{repeated:.1f} is enough for that."
         )
 
 

@@ -45,11 +45,20 @@ class _Scored:
     """Why a draft has no verdict, by its name."""
 
 
+def _number(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+    """As `float`, and refused in the words that a rubric's numbers are."""
+    try:
+        return None if given is None else float(given)
+    except ValueError:
+        raise click.BadParameter(f"'{given}' is not a number, such as 8 or 7.5") from None
+
+
 @click.command(short_help="Score drafts by a rubric.")
 @draft_options
 @click.option(
     "--pass-at",
-    type=float,
+    metavar="NUMBER",
+    callback=_number,
     help="Another threshold: say what it would change, without asking a model again.",
 )
 @click.option("--checks-only", is_flag=True, help="Ask no model.")
@@ -85,7 +94,7 @@ def score(
     if as_json:
         sys.stdout.buffer.write(json_object(_as_json(scored, pass_at)))
     else:
-        _print(scored, pass_at, results())
+        _print(scored, pass_at, results(), checks_only=checks_only)
     if scored.failed:
         sys.exit(FAILED)
 
@@ -151,12 +160,13 @@ def _checks_alone(chosen: ChosenRubric) -> ChosenRubric:
     return replace(chosen, rubric=rubric.model_copy(update={"dimensions": dimensions}))
 
 
-def _print(scored: _Scored, pass_at: float | None, console: Console) -> None:
+def _print(scored: _Scored, pass_at: float | None, console: Console, *, checks_only: bool) -> None:
+    nobody = "--checks-only was given" if checks_only else "no evaluator model is configured"
     for name, verdict in scored.verdicts.items():
         print_scores(name, verdict, scored.rubric, console)
         lines = [
             f"Composite {verdict.composite:.1f}: {_decision(verdict, scored)}.",
-            *remarks(verdict, scored.rubric),
+            *remarks(verdict, scored.rubric, nobody=nobody),
         ]
         for line in lines:
             console.print(line, markup=False, highlight=False)

@@ -62,14 +62,22 @@ def decision(verdict: Verdict, rubric: Rubric) -> str:
     return f"not passed ({', and '.join(reasons)})"
 
 
-def remarks(verdict: Verdict, rubric: Rubric) -> Iterator[str]:
-    """What is to be known about a verdict: what was not judged, by whom the rest was, how."""
+def remarks(
+    verdict: Verdict, rubric: Rubric, *, nobody: str = "no evaluator model is configured"
+) -> Iterator[str]:
+    """What is to be known about a verdict: what was not judged, by whom the rest was, how.
+
+    Args:
+        verdict: What was found.
+        rubric: What it was found by.
+        nobody: Why no model was asked, if none was.
+    """
     if verdict.gates:
         yield (
             f"The gate {_listed(verdict.gates)} is shut, so no model was asked; the composite is "
             "of the checks alone."
         )
-    yield from _unjudged(verdict, rubric)
+    yield from _unjudged(verdict, rubric, nobody)
     if verdict.carried:
         yield f"Taken over from an earlier round: {_listed(verdict.carried)}."
     yield from _about_judges(verdict)
@@ -78,11 +86,15 @@ def remarks(verdict: Verdict, rubric: Rubric) -> Iterator[str]:
 def why_not_more(score: DimensionScore) -> Iterator[str]:
     """What kept a dimension from a higher score, a line for each thing."""
     judged = score.source == "judged"
+    reason = score.reason
+    for cap in score.capped:  # told last
+        reason = reason.replace(cap, "").removesuffix("; ")
     # Of checks, the reason is their findings put together.
-    if score.reason and (judged or not score.findings):
-        yield score.reason
+    if reason and (judged or not score.findings):
+        yield reason
     for finding in score.findings:
-        if not (judged and finding.message == score.reason):
+        is_rule = any(cap.endswith(f": {finding.message}") for cap in score.capped)
+        if not is_rule and not (judged and finding.message == reason):
             where = f"“{finding.section}”: " if finding.section else ""
             yield where + finding.message
     for cap in score.capped:
@@ -118,12 +130,12 @@ def verdict_as_json(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _unjudged(verdict: Verdict, rubric: Rubric) -> Iterator[str]:
+def _unjudged(verdict: Verdict, rubric: Rubric, nobody: str) -> Iterator[str]:
     """Which dimensions do not count, and why."""
     checked = {dimension.name for dimension in rubric.checked}
     by_sources = {dimension.name for dimension in rubric.judged if dimension.needs_sources}
     if without := [name for name in verdict.unjudged if name in checked]:
-        lacking = "for want of something to check it by, such as sources"
+        lacking = "for want of something to check it by (sources, or enough text)"
         yield f"Not scored, {lacking}: {_listed(without)}."
     left = [name for name in verdict.unjudged if name not in checked]
     if not left or verdict.gates:
@@ -131,11 +143,11 @@ def _unjudged(verdict: Verdict, rubric: Rubric) -> Iterator[str]:
     if verdict.judges is not None:
         yield f"Not judged, since there are no sources to judge it by: {_listed(left)}."
     elif by_sources.issuperset(left):
-        yield f"Not judged, for want of an evaluator model or of sources: {_listed(left)}."
+        yield f"Not judged, since {nobody}, or for want of sources: {_listed(left)}."
     else:
         yield (
-            f"Not judged, since no evaluator model is configured: {_listed(left)}. The scores "
-            "above are the rubric's own deterministic checks."
+            f"Not judged, since {nobody}: {_listed(left)}. The scores above are the rubric's own "
+            "deterministic checks."
         )
 
 

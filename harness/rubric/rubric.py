@@ -79,7 +79,8 @@ class Cap(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.when is None) == (self.unless is None):
-            raise ValueError("a cap needs either 'when' or 'unless', and not both")
+            which = "has both" if self.when is not None else "has neither"
+            raise ValueError(f"a cap needs either 'when' or 'unless', and {which}")
         return self
 
 
@@ -134,9 +135,8 @@ class Dimension(BaseModel):
 
     def _mistakes(self) -> Iterator[InitErrorDetails]:
         if bool(self.checks) == (self.judge is not None):
-            yield _mistake(
-                f"dimension '{self.name}' needs either 'checks' or 'judge', and not both"
-            )
+            which = "has both" if self.checks else "has neither"
+            yield _mistake(f"dimension '{self.name}' needs either 'checks' or 'judge', and {which}")
             return  # the rest would be about the one that is not meant
         if self.optional and self.judge is None:
             yield _mistake(
@@ -221,7 +221,7 @@ class Rubric(BaseModel):
         for index, dimension in enumerate(self.dimensions):
             if dimension.name in names:
                 yield _mistake(
-                    f"dimension '{dimension.name}' stands more than once",
+                    f"dimension '{dimension.name}' stands more than once; rename one, or delete it",
                     "dimensions",
                     index,
                     "name",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.compress import Section, condense_around, sections_of
+from harness.compress.sentences import sentence_pieces
 from harness.rubric import DimensionScore, Draft
 from harness.wiggum.nearest import nearest_sources
 from harness.wiggum.remarks import cited, listed, score_history
@@ -26,6 +27,12 @@ _DRAFT_SOURCES_CHARS = 6_000
 
 _SHOWN_SHARE = 0.7
 """Of a long draft's view, what may go to sections in full that nothing was said against by name."""
+
+_QUOTED_CHARS = 60
+"""As much of a sentence as remarks quote of a long one, at least."""
+
+_SHORT_CHARS = 12
+"""A sentence this short may stand in a remark by chance."""
 
 _WORD = re.compile(r"\w{4,}")
 
@@ -72,13 +79,15 @@ class RevisionPrompts:
         first = _first_version(draft, index, rounds)
         sources = _sources(draft, (first.title, first.body), _SECTION_SOURCES_CHARS)
         close = " that stay close to the words of the sources" if draft.sources else ""
+        good = _uncriticised(section.body, messages)
+        called = "An earlier version of a" if good == section.body.strip() else "What is good in a"
+        earlier = f"{called} text about {name}:\n{good}" if good else ""
+        keep = "Keep what is good. " if good else ""
         return (
             f"Part of an answer to: {draft.task}{self._asked_in_passing}\n\n"
-            f"{sources}{around}"
-            f"An earlier version of a text about {name}:\n{section.body.strip()}\n\n"
-            f"{_paragraph(score_history(rounds))}"
+            f"{sources}{around}{_paragraph(earlier)}{_paragraph(score_history(rounds))}"
             f"Write about {name} again, and nothing else, in whole sentences{close}. "
-            f"Avoid what was wrong with the earlier version:\n{_bullets(messages)}"
+            f"{keep}Avoid what was wrong with the earlier version:\n{_bullets(messages)}"
         )
 
     def edits(
@@ -139,6 +148,20 @@ class RevisionPrompts:
             return ""
         sentences = (text if text[-1:] in ".?!" else f"{text}." for text in self.requirements)
         return f" All of it must be like this: {' '.join(dict.fromkeys(sentences))}"
+
+
+def _uncriticised(body: str, messages: Sequence[str]) -> str:
+    """A section's text without the sentences that a remark on it quotes.
+
+    A small model writes once more what it has read twice.
+    """
+    remarks = " ".join(" ".join(message.split()) for message in messages)
+    return "".join(
+        piece
+        for piece in sentence_pieces(body)
+        if len(said := " ".join(piece.split())[:_QUOTED_CHARS]) < _SHORT_CHARS
+        or said not in remarks
+    ).strip()
 
 
 def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section:

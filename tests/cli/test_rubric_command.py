@@ -80,6 +80,8 @@ def test_warnings_count_where_that_is_asked_for(here, options, exit_code):
         f"{path}:2: warning: no composite lies between 7.25 and 7.3, so a draft passes from 7.3 "
         "on; write 7.3, or a smaller step"
     )
+    counted = "1 warning, which --strict counts as mistakes" in result.stdout.splitlines()
+    assert counted == bool(exit_code)
 
 
 def test_several_are_looked_over_and_one_that_is_broken_hides_none(here):
@@ -143,7 +145,7 @@ def test_the_list_has_ones_own_and_those_that_ship(here):
     lines = run("list").stdout.splitlines()
 
     assert "essay      Essay (rubrics/essay.yaml)" in lines
-    assert "torn       2 mistakes: harness rubric check (rubrics/torn.yaml)" in lines
+    assert "torn       2 mistakes, named by: harness rubric check torn (rubrics/torn.yaml)" in lines
     assert "brief      Essay (rubrics/brief.yaml)" in lines
     assert "synthesis  Synthesis (ships)" in lines
     assert lines == sorted(lines)
@@ -191,12 +193,53 @@ def test_a_schema_that_cannot_be_written_is_said_not_to_be():
 def test_a_new_rubric_is_a_copy_that_an_editor_can_check(here, name, path, base):
     result = run("new", name, "--from", base)
 
-    assert result.stdout == f"{path}: a copy of '{base}'; next: harness rubric check {path}\n"
+    said, *more = result.stdout.splitlines()
+    assert said == f"{path}: a copy of '{base}'; next: harness rubric check {path}"
+    extends = load_rubric(path).extends
+    assert more == (
+        [f"What it does not say is taken from '{extends}', which it extends."] if extends else []
+    )
     assert run("check", "--strict", path).exit_code == 0
     first, *_ = (here / path).read_text().splitlines()
     schema = json.loads((here / path).with_name(first.rpartition("/")[2]).read_text())
     values = json.loads(json.dumps(yaml.safe_load((here / path).read_text())))
     jsonschema.validate(values, schema)
+
+
+def test_a_new_rubric_with_the_name_of_one_that_ships_is_said_to_go_before_it(here):
+    assert run("new", "brief", "--from", "qa").stdout.splitlines() == [
+        "rubrics/brief.yaml: a copy of 'qa'; next: harness rubric check rubrics/brief.yaml",
+        "From now on, 'brief' means this one and not the one that ships.",
+    ]
+    assert "From now on" not in run("new", "drafts/brief.yaml").stdout
+
+
+def test_the_next_command_can_be_pasted_whatever_the_name(here):
+    said = run("new", "my notes").stdout
+
+    assert said.splitlines()[0].endswith("next: harness rubric check 'rubrics/my notes.yaml'")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        pytest.param("mine", "for the file of that name, write 'mine.yaml'", id="without ending"),
+        pytest.param("good.md", "a rubric's file ends in .yaml", id="another ending"),
+        pytest.param(
+            "essay.yaml",
+            "essay.yaml: there is no such file; did you mean rubrics/essay.yaml?",
+            id="without directory",
+        ),
+    ],
+)
+def test_a_file_that_is_named_in_part_is_pointed_out(here, name, message):
+    write(here, "essay", GOOD)
+    (here / "mine.yaml").write_text(GOOD)
+    (here / "good.md").write_text("Good.")
+    result = run("check", name)
+
+    assert result.exit_code == 2
+    assert message in result.stdout
 
 
 def test_a_new_rubric_takes_nobodys_place(here):

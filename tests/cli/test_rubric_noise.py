@@ -132,6 +132,14 @@ def test_the_figures_are_those_of_a_normal_distribution() -> None:
     assert "judged up to 4 times (repeats): then 8.4 is enough" in said
 
 
+def test_a_score_that_no_draft_can_have_is_not_asked_for() -> None:
+    # 1.645 standard deviations above 8 is 11.3; of the mean of four judgements, 9.6.
+    said = told(measured(2.0), repeats=4)
+    assert "less than once in 20 times, the scale ends at 10, which is too low for that." in said
+    assert "then 9.6 is enough" in said
+    assert "is enough" not in told(measured(4.0), repeats=4)
+
+
 @pytest.mark.parametrize(
     ("noise", "said"),
     [

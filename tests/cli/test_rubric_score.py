@@ -303,13 +303,19 @@ def test_interrupted_it_closes_the_run_as_far_as_it_came(
 # --- without one -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [(), ("--checks-only",)], ids=["no evaluator", "--checks-only"])
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        pytest.param((), "no evaluator model is configured", id="no evaluator"),
+        pytest.param(("--checks-only",), "--checks-only was given", id="--checks-only"),
+    ],
+)
 def test_without_an_evaluator_the_checks_are_scored_and_what_was_not_judged_is_said(
-    project: Path, more: tuple[str, ...]
+    project: Path, more: tuple[str, ...], why: str
 ) -> None:
     done = alone("score", "notes.yaml", *DRAFTS, *more, cwd=project)
     assert done.returncode == 0, done.stderr
-    assert "Not judged, since no evaluator model is configured: clear." in done.text
+    assert f"Not judged, since {why}: clear." in done.text
     assert "Composite 10.0: of the checks alone; whether it passes is not known" in done.text
     as_json = alone("score", "notes.yaml", "good.md", *more, "--json", cwd=project).result
     (draft,) = as_json["drafts"]
@@ -359,6 +365,11 @@ def test_a_rubric_that_counts_without_a_judge_decides_without_one(project: Path)
         ),
         pytest.param(
             ["notes.yaml", "good.md", "--pass-at", "11"], "outside the rubric's scale", id="scale"
+        ),
+        pytest.param(
+            ["notes.yaml", "good.md", "--pass-at", "7,5"],
+            "'7,5' is not a number, such as 8 or 7.5",
+            id="decimal comma",
         ),
         pytest.param(
             ["judged.yaml", "good.md", "--checks-only"], "leaves nothing to score", id="no checks"

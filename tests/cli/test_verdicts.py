@@ -98,7 +98,7 @@ def test_why_a_draft_did_not_pass_is_said(found: Verdict, said: str) -> None:
         ),
         pytest.param(
             {"unjudged": ("length",)},
-            ["Not scored, for want of something to check it by, such as sources: length."],
+            ["Not scored, for want of something to check it by (sources, or enough text): length."],
             id="nothing to check by",
         ),
         pytest.param(
@@ -154,8 +154,12 @@ def test_of_a_judged_dimension_the_reason_and_every_finding_is_told_once() -> No
         name="clear",
         score=6.5,
         source="judged",
-        reason="It rambles.",
-        findings=(Finding("It rambles."), Finding("no figure", section="Costs", section_index=1)),
+        reason="It rambles.; at most 6: one-line bullets",
+        findings=(
+            Finding("It rambles."),
+            Finding("no figure", section="Costs", section_index=1),
+            Finding("one-line bullets"),
+        ),
         spread=0.25,
         capped=("at most 6: one-line bullets",),
     )

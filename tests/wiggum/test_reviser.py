@@ -329,6 +329,39 @@ def test_a_call_says_who_is_asked_as_what_and_how_a_run_repeats():
         assert request.reply_schema is None
 
 
+def test_a_sentence_that_a_remark_quotes_is_not_shown_a_second_time():
+    backend = ScriptedBackend(["Again."])
+    text = "# Parts\n\nIt has two hands. This is common practice in the field of clocks.\n"
+    remark = 'no source says this: "This is common practice in the field of clocks."'
+
+    revise(backend, draft(text), failed(Finding(remark, "Parts", 0)))
+
+    prompt = backend.requests[0].messages[-1].content
+    assert "What is good in a text about Parts:\nIt has two hands.\n" in prompt
+    assert prompt.count("common practice") == 1
+
+
+def test_a_section_of_which_nothing_is_good_is_not_shown():
+    backend = ScriptedBackend(["Again."])
+    finding = Finding('no source says this: "This is common practice."', "Parts", 0)
+
+    revise(backend, draft("# Parts\n\nThis is common practice.\n"), failed(finding))
+
+    prompt = backend.requests[0].messages[-1].content
+    assert "good" not in prompt
+    assert prompt.count("common practice") == 1
+
+
+def test_a_section_that_no_remark_quotes_is_shown_whole():
+    backend = ScriptedBackend(["Again."])
+
+    revise(backend, draft("# Parts\n\nIt has two hands.\n"), failed(Finding("vague", "Parts", 0)))
+
+    assert "An earlier version of a text about Parts:\nIt has two hands.\n" in (
+        backend.requests[0].messages[-1].content
+    )
+
+
 @pytest.mark.parametrize(
     ("body", "most", "room"),
     [

@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from harness.rubric.checks import Excludes
+from harness.rubric.checks import Excludes, Regex
 from harness.rubric.files.remark import Remark
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.words import phrase_pattern
@@ -18,6 +18,9 @@ _ALIKE = 0.8
 _YES_OR_NO = re.compile(
     r"(?:is|are|was|were|does|do|did|can|could|has|have|had|will|would|should|may|must)\b", re.I
 )
+_QUOTES = "„“”«»"
+_QUOTED = re.compile(rf"[{_QUOTES}]|[^{_QUOTES}]+[{_QUOTES}]$")
+"""With one in front, or with one behind that nothing opens."""
 
 
 def remarks_on_judging(rubric: Rubric) -> Iterator[Remark]:
@@ -26,7 +29,11 @@ def remarks_on_judging(rubric: Rubric) -> Iterator[Remark]:
     yield from _on_names(rubric)
     yield from _on_phrases(rubric)
     for index, dimension in enumerate(rubric.dimensions):
-        if dimension.judge is not None:
+        if dimension.judge is None:
+            yield from _on_unread(dimension, index)
+            yield from _on_quotes(dimension, index)
+            yield from _on_patterns(dimension, index)
+        else:
             yield from _on_anchors(rubric, dimension, index)
             yield from _on_sources(dimension, index)
 
@@ -91,6 +98,41 @@ def _on_phrases(rubric: Rubric) -> Iterator[Remark]:
                         "take the words from it",
                         "say it in other words",
                     )
+
+
+def _on_unread(dimension: Dimension, index: int) -> Iterator[Remark]:
+    for name, written in (("anchors", dimension.anchors), ("feedback", dimension.feedback)):
+        if written:
+            yield Remark(
+                ("dimensions", index, name),
+                f"'{dimension.name}' is checked by code, so nobody reads its '{name}'",
+                "leave it out, or have the dimension judged",
+            )
+
+
+def _on_quotes(dimension: Dimension, index: int) -> Iterator[Remark]:
+    """German, French or curly quotes round what is looked for: no draft has them there."""
+    for number, check in enumerate(dimension.checks):
+        for name in ("phrases", "titles"):
+            for item, text in enumerate(getattr(check, name, ())):
+                bare = text.strip(_QUOTES)
+                if bare and _QUOTED.match(text):
+                    yield Remark(
+                        ("dimensions", index, "checks", number, name, item),
+                        f"the quotes of '{text}' are looked for with it: to YAML, only \" and ' "
+                        "are quotes",
+                        f'write "{bare}", unless that is meant',
+                    )
+
+
+def _on_patterns(dimension: Dimension, index: int) -> Iterator[Remark]:
+    for number, check in enumerate(dimension.checks):
+        if isinstance(check, Regex) and not check.meaning.strip():
+            yield Remark(
+                ("dimensions", index, "checks", number),
+                "this pattern has no meaning in words, so whoever writes is told the pattern",
+                "add 'meaning', such as 'meaning: a year in brackets'",
+            )
 
 
 def _on_anchors(rubric: Rubric, dimension: Dimension, index: int) -> Iterator[Remark]:

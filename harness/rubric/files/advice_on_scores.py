@@ -17,6 +17,7 @@ _MOST_COMPOSITES = 20_000
 def remarks_on_scores(rubric: Rubric) -> Iterator[Remark]:
     """What may not be meant about the numbers."""
     yield from _on_weights(rubric)
+    yield from _on_defaults(rubric)
     yield from _on_threshold(rubric)
     yield from _on_focus(rubric)
     for index, dimension in enumerate(rubric.dimensions):
@@ -27,7 +28,7 @@ def remarks_on_scores(rubric: Rubric) -> Iterator[Remark]:
 def _on_weights(rubric: Rubric) -> Iterator[Remark]:
     weights = [d.weight for d in rubric.dimensions]
     given = all("weight" in d.model_fields_set for d in rubric.dimensions)
-    if given and len(set(weights)) == 1:
+    if given and len(set(weights)) == 1 and weights[0] != 1:
         yield Remark(
             ("dimensions", 0, "weight"),
             f"every dimension has weight {weights[0]:g}, which is as if none had any",
@@ -41,6 +42,23 @@ def _on_weights(rubric: Rubric) -> Iterator[Remark]:
                 f"between its worst and its best score, dimension '{dimension.name}' moves the "
                 f"composite by less than {_COMPOSITE_STEP:g}",
                 "give it more weight, or a floor, or leave it out",
+            )
+
+
+def _on_defaults(rubric: Rubric) -> Iterator[Remark]:
+    """Thresholds of a scale to 10, on one to 100."""
+    scale = rubric.scale
+    for name, value, share in (
+        ("pass_at", rubric.pass_at, 0.8),
+        ("focus_below", rubric.focus_below, 0.7),
+    ):
+        if name not in rubric.model_fields_set and value < (scale.min + scale.max) / 2:
+            usual = scale.min + share * (scale.max - scale.min)
+            yield Remark(
+                ("scale",),
+                f"{name}, unless given, is {value:g}, in the lower half of the scale "
+                f"{scale.min:g} to {scale.max:g}",
+                f"write {name}, such as {usual:g}",
             )
 
 
@@ -122,6 +140,7 @@ def _on_focus(rubric: Rubric) -> Iterator[Remark]:
             f"focus_below {focus:g} is above pass_at {rubric.pass_at:g}: revisions also work on "
             "dimensions that are good enough to pass",
             f"set focus_below to {rubric.pass_at:g} or less",
+            beside=("pass_at",),
         )
     elif focus == rubric.scale.min:
         yield Remark(

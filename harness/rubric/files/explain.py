@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from pydantic import BaseModel
@@ -32,7 +33,7 @@ def explain(problem: ErrorDetails) -> str:
     *owner, name = problem["loc"] or ("",)
     match problem["type"]:
         case "extra_forbidden" | "invalid_key":
-            return f"'{name}' is not allowed here; {did_you_mean(str(name), _fields_at(owner))}"
+            return _not_allowed(str(name), _fields_at(owner), problem["input"])
         case "missing":
             return f"'{name}' is missing{_EXAMPLES.get(str(name), '')}"
         case "union_tag_not_found":
@@ -51,22 +52,62 @@ def explain(problem: ErrorDetails) -> str:
     return f"{names[-1]}: {message}" if names else message
 
 
+def _not_allowed(name: str, allowed: set[str], given: object) -> str:
+    """Of a field that there is none of, or of a part of a text that a comma cut in two."""
+    nearest = did_you_mean(name, allowed)
+    if given is None and name.isdigit():
+        nearest = "a number has no comma in it: write 0.5, or 6000"
+    elif given is None and nearest.startswith("known"):
+        rule = "between { and } a comma ends a text"
+        nearest = f"{rule}: one that goes on is put in quotes, a list in [ ]; {nearest}"
+    elif allowed == {"check"}:
+        nearest = "this check has no parameters"
+    return f"'{name}' is not allowed here; {nearest}"
+
+
 def _complaint(problem: ErrorDetails) -> str:
     given = problem["input"]
     if given is None:
         return NOTHING
+    if problem["type"] in _SHAPES and (message := _shape(problem)):
+        return message
     message = problem["msg"].removeprefix("Value error, ")
     for pydantics, ours in _WORDS.items():
         message = message.replace(pydantics, ours)
     message = _MESSAGES.get(problem["type"], message)
-    if isinstance(given, str) and given in CHECKS and problem["loc"][-2:-1] == ("checks",):
-        return f"write this as '- {{ check: {given} }}'"
     if isinstance(given, str) and (decimal := _DECIMAL_COMMA.fullmatch(given.strip())):
         message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
     if problem["type"] == "string_pattern_mismatch":
         message = _pattern(problem)
-    shown = f" (it is {_quoted(given)})" if isinstance(given, str | int | float) else ""
-    return message + shown
+    if problem["loc"][-1] == "[key]" and message == _NUMBER:
+        message = "an anchor begins with one score, such as '9: …'"
+    return message + _shown(given)
+
+
+def _shape(problem: ErrorDetails) -> str | None:
+    """Of one value where fields or a list belong, or the other way round; None: as of any other."""
+    given, message = problem["input"], None
+    is_check = isinstance(given, str) and given in CHECKS
+    match problem["loc"]:
+        case [*_, "checks", int()] if is_check:
+            message = f"write this as '- {{ check: {given} }}'"
+        case [*_, "unless"] if is_check:
+            message = f"write this as '{{ check: {given} }}'"
+        case ["dimensions", int()]:
+            message = f"write this as '- name: …', and what else it has below that{_shown(given)}"
+        case [*_, "when"] if isinstance(given, dict):
+            message = "must be a statement in words; a check is put under 'unless'"
+        case [*_, str()] if isinstance(given, list) and problem["type"] == "string_type":
+            message = "must be one text, not a list; put it in quotes"
+        case [*_, str()] if isinstance(given, str) and problem["type"] == "tuple_type":
+            message = f"must be a list, even of one: [{given}]"
+        case [*_, str(name)] if name in _FORMS:
+            message = f"must have fields, such as {_FORMS[name]}{_shown(given)}"
+    return message
+
+
+def _shown(given: object) -> str:
+    return f" (it is {_quoted(given)})" if isinstance(given, str | int | float) else ""
 
 
 def _quoted(given: str | float) -> str:
@@ -81,7 +122,8 @@ def _pattern(problem: ErrorDetails) -> str:
     """What a text must look like: a name, with the nearest that would do, or a function."""
     if problem["loc"][-1] == "call":
         return "must be 'package.module:function' or './file.py:function'"
-    near = re.sub(r"[^a-z0-9]+", "_", problem["input"].lower()).strip("_0123456789")
+    plain = unicodedata.normalize("NFKD", problem["input"].lower()).encode("ascii", "ignore")
+    near = re.sub(r"[^a-z0-9]+", "_", plain.decode()).strip("_0123456789")
     such = f", such as '{near}'" if near else ""
     return f"must be lower-case letters, digits and underscores{such}"
 
@@ -98,6 +140,14 @@ _LIST = "must be a list, each item on a line of its own that begins with '- '"
 _MAPPING = "must be a mapping of names to values, such as 'name: value'"
 _NUMBER = "must be a number"
 _WHOLE = "must be a whole number"
+_SHAPES = ("dict_type", "model_attributes_type", "model_type", "string_type", "tuple_type")
+_FORMS = {
+    "anchors": "{ 9: …, 6: …, 3: … }",
+    "scale": "{ min: 0, max: 10, step: 0.5 }",
+    "shorten": "{ evaluate_over: 6000 }",
+    "unless": "{ check: finished }",
+}
+"""What fields with fields of their own look like."""
 _MESSAGES = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",

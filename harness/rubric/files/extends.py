@@ -39,7 +39,7 @@ def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path
     name, here = wanted.value.strip(), chain[-1]
     if name.endswith(ENDINGS):
         path: Path | None = here.parent / name
-        missing = f"there is no file {path}"
+        missing = f"there is no file {path}; a path starts at the folder of this file"
     else:
         path = find_rubric(name, (here.parent, *places), besides=here)
         missing = no_such_rubric(name, places)

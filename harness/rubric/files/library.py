@@ -47,4 +47,17 @@ def known_rubrics(places: Sequence[Path]) -> dict[str, Path]:
 def no_such_rubric(name: str, places: Sequence[Path]) -> str:
     """What to say of a name that none has."""
     where = f"in {places[0]}/ nor among those that ship"
-    return f"there is no rubric '{name}' {where}; {did_you_mean(name, known_rubrics(places))}"
+    here = next((Path(name + end) for end in ENDINGS if Path(name + end).is_file()), None)
+    if here is not None:
+        near = f"for the file of that name, write '{here}'"
+    elif Path(name).is_file():
+        near = f"a rubric's file ends in {ENDINGS[0]}"
+    else:
+        near = did_you_mean(name, known_rubrics(places))
+    return f"there is no rubric '{name}' {where}; {near}"
+
+
+def no_such_file(path: Path, places: Sequence[Path]) -> str:
+    """What to say of a path at which there is nothing."""
+    found = find_rubric(path.stem, places)
+    return "there is no such file" + (f"; did you mean {found}?" if found else "")

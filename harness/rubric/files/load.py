@@ -15,7 +15,13 @@ from harness.errors import Problem, RubricInvalid
 from harness.rubric.checks import AnyCheck, Check
 from harness.rubric.files.explain import NOTHING
 from harness.rubric.files.extends import base_of, extended, over
-from harness.rubric.files.library import ENDINGS, directories, find_rubric, no_such_rubric
+from harness.rubric.files.library import (
+    ENDINGS,
+    directories,
+    find_rubric,
+    no_such_file,
+    no_such_rubric,
+)
 from harness.rubric.files.presets import PRESETS
 from harness.rubric.files.validate import validated
 from harness.rubric.files.written import Written, read_written
@@ -70,6 +76,8 @@ def read_rubric(name: str, *, directory: Path = _OWN) -> RubricFile:
     path = Path(name) if name.endswith(ENDINGS) else find_rubric(name, places)
     if path is None:
         raise RubricInvalid(no_such_rubric(name, places))
+    if not path.exists():
+        raise RubricInvalid(no_such_file(path, places), path=path)
     return _read(path, (), places)
 
 

@@ -17,3 +17,6 @@ class Remark:
     """What is so, whether meant or not."""
     remedy: str
     """What would change that."""
+    beside: Place | None = None
+    """Another value that it is as much about: its line is named where this one alone stands in
+    the rubric's own file, and not in one that it extends."""

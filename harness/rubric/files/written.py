@@ -32,6 +32,9 @@ class Written:
     """The file."""
     line: int
     """Of the field's name, or of the item's beginning; counted from 1."""
+    cut: str = ""
+    """What stands behind a text, from a '#' on that no space follows: it may have been part of
+    it."""
 
     @property
     def fields(self) -> Mapping[str, Written]:
@@ -97,7 +100,9 @@ def read_written(path: Path) -> tuple[Written, tuple[Problem, ...]]:
     except RecursionError as error:
         raise RubricInvalid("the values are nested too deeply", path=path, line=1) from error
     if not isinstance(root.value, dict):
-        raise RubricInvalid("a rubric is a mapping that starts with 'title:'", path=path, line=1)
+        holds = "nothing, or comments only" if root.value is None else "no fields"
+        message = f"it holds {holds}; begin with 'title: …', or with a copy: harness rubric new"
+        raise RubricInvalid(message, path=path, line=1)
     return root, tuple(reading.problems)
 
 
@@ -142,13 +147,15 @@ class _Reading:
                 line=line,
             )
         value: Any
+        cut = ""
         if isinstance(node, yaml.MappingNode):
             value = self._fields(node)
         elif isinstance(node, yaml.SequenceNode):
             value = [self._written(item, item.start_mark.line + 1) for item in node.value]
         else:
             value = self._scalar(node, line)
-        return Written(value, self._path, line)
+            cut = _cut_behind(node) if isinstance(value, str) else ""
+        return Written(value, self._path, line, cut)
 
     def _fields(self, node: yaml.MappingNode) -> dict[str, Written]:
         self._note_repeated(node)
@@ -182,3 +189,10 @@ class _Reading:
             raise RubricInvalid(
                 f"a value cannot be read ({error}); put it in quotes", path=self._path, line=line
             ) from error
+
+
+def _cut_behind(node: yaml.Node) -> str:
+    """`#3 and more` behind a text without quotes; comments have a space behind their '#'."""
+    is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
+    rest = str(node.end_mark.buffer)[node.end_mark.pointer :].partition("\n")[0].strip(" \r\0")
+    return rest if is_plain and re.match(r"#\w", rest) else ""

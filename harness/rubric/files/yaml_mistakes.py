@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import yaml
 
 
@@ -10,7 +12,9 @@ def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[str, int | Non
     problem, context = error.problem or "", error.context or ""
     start = error.context_mark.line + 1 if error.context_mark else None
     line = error.problem_mark.line + 1 if error.problem_mark else start
-    if "quoted scalar" in context and "end of stream" in problem:
+    if (odd := _odd_character(text, line)) is not None:
+        said, line = odd
+    elif "quoted scalar" in context and "end of stream" in problem:
         said, line = "the quotation mark that opens here is never closed", start
     elif "simple key" in context:
         said, line = _NO_COLON, start
@@ -18,19 +22,70 @@ def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[str, int | Non
         said = f"between {{ … }} or [ … ], a question mark ends a text; {_QUOTE}"
     elif "flow" in context:
         bracket = "{ … }" if "mapping" in context else "[ … ]"
+        where = "in this line" if start == line else f"between here and line {line}"
         said = (
-            f"between here and line {line}, a comma or the closing bracket of {bracket} is missing"
+            f"{where}, a comma or the closing bracket of {bracket} is missing, or a text with one "
+            "of , : [ ] { } in it is not in quotes"
         )
         line = start
     elif "block" in context and "found '<scalar>'" in problem:
-        said, line = _QUOTATION, _odd_quotation(text) or line
+        said, line = _after_a_value(text, line)
     elif "block" in context and problem.startswith("expected <block end>"):
-        said = _INDENTATION
+        said = _INDENTATION + _or_the_one_above(text, line)
+    elif problem.startswith("mapping values are not allowed"):
+        said = _COLON + _or_no_colon_above(text, line)
     else:
         between = f"{context} (line {start}), " if context and start else ""
         known = (message for part, message in _MESSAGES.items() if part in problem)
         said = next(known, f"not YAML: {between}{problem}")
+    if _QUOTE in said and set("„“”«»") & set(_written_at(text, line or 0)):
+        said += "; only \" and ' are quotes to YAML"
     return said, line
+
+
+def _odd_character(text: str, line: int | None) -> tuple[str, int] | None:
+    """A character that looks like one of YAML's and is none, on the line or the one above it."""
+    for number in (_line_above(text, line or 0), line):
+        if number and (found := _ODD.match(_written_at(text, number))):
+            return _NO_BREAK if "\xa0" in found[0] else _WIDE_COLON, number
+    return None
+
+
+def _after_a_value(text: str, line: int | None) -> tuple[str, int | None]:
+    """What is wrong where a value has ended, and more stands behind it."""
+    written = _written_at(text, line or 0)
+    if bracket := _BRACKETS.search(written):
+        said = f"something stands behind '{bracket[2]}'; delete it, or, where a text begins with "
+        return f"{said}'{bracket[1]}', {_QUOTE}", line
+    in_single = re.search(r"[:-] '", written)
+    other = 'double ones: "…"' if in_single else "single ones: '…'"
+    return f"{_QUOTATION} (then put the text in {other})", _odd_quotation(text) or line
+
+
+def _or_the_one_above(text: str, line: int | None) -> str:
+    """The parser gives up one line after the one that was moved."""
+    above = _line_above(text, line or 0)
+    return f"; if this line is right, line {above} is not" if above else ""
+
+
+def _or_no_colon_above(text: str, line: int | None) -> str:
+    """A line without a colon is taken for the beginning of a text that goes on in the next."""
+    above = _line_above(text, line or 0)
+    if above is None or _FIELD.match(_written_at(text, above)):
+        return ""
+    return f"; or line {above} has no colon after its field's name"
+
+
+def _line_above(text: str, line: int) -> int | None:
+    """The number of the nearest line that says something."""
+    lines = text.splitlines()[: max(0, line - 1)]
+    said = (n for n, one in enumerate(lines, start=1) if one.strip() and one.strip()[0] != "#")
+    return max(said, default=None)
+
+
+def _written_at(text: str, line: int) -> str:
+    lines = text.splitlines()
+    return lines[line - 1] if 0 < line <= len(lines) else ""
 
 
 def _odd_quotation(text: str) -> int | None:
@@ -44,20 +99,25 @@ _NO_COLON = (
     "text above and is not indented below that one's name"
 )
 _QUOTATION = (
-    "a text in quotation marks ends too early: one of them is not closed, or stands inside the "
-    "text (then put the text in single ones: '…')"
+    "a text in quotation marks ends too early: one of them is not closed, or stands inside the text"
 )
 _INDENTATION = (
     "this line is not indented like those it belongs to: the fields of one thing begin in one "
     "column, and each item of a list with '- '"
 )
 _QUOTE = "put the text in quotes"
+_COLON = (
+    "a colon in the midst of a text, or a line that is indented too far; in the first case, "
+    f"{_QUOTE}"
+)
+_BLOCK = f"a text cannot begin with '>' or '|'; {_QUOTE}, or begin it on the next line, indented"
+_NO_BREAK = "it has a no-break space, as pasted texts do, where a space belongs; type it anew"
+_WIDE_COLON = "its colon is not ':' but the wide one of East Asian fonts; type it anew"
+_ODD = re.compile(r"[ -]*(?:\xa0|[a-z_]+(?::\xa0|\uff1a))")
+_FIELD = re.compile(r"\s*(?:- +)*[^\s:]+:(?:\s|$)")
+_BRACKETS = re.compile(r"[:-] +([\[{]).*([\]}]) *[^\s\]},#]")
 _MESSAGES = {
-    "mapping values are not allowed here": (
-        "a colon in the midst of a text, or a line that is indented too far; in the first case, "
-        f"{_QUOTE}"
-    ),
-    "'\\t'": "it begins with a tab; indent with spaces",
+    "'\\t'": "a tab stands here; put spaces in its place",
     "that cannot start any token": f"a text cannot begin with this character; {_QUOTE}",
     "found undefined alias": f"a text cannot begin with '*'; {_QUOTE}",
     "could not determine a constructor": f"a text cannot begin with '!'; {_QUOTE}",
@@ -67,8 +127,9 @@ _MESSAGES = {
     "sequence entries are not allowed here": (
         "an item of a list ('- ') begins a line of its own, below the list's name"
     ),
-    "expected chomping or indentation": f"a text cannot begin with '>' or '|'; {_QUOTE}",
-    "expected a comment or a line break": f"a text cannot begin with '>' or '|'; {_QUOTE}",
+    "expected chomping or indentation": _BLOCK,
+    "expected a comment or a line break": _BLOCK,
+    "mapping keys are not allowed": f"a text cannot begin with '?'; {_QUOTE}",
     "unknown escape character": (
         "in double quotes a backslash has a meaning of its own; use single quotes"
     ),

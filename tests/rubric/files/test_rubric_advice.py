@@ -66,7 +66,7 @@ CASES = {
             "every dimension has weight 2, which is as if none had any; leave 'weight' out, or "
             "give more to what matters more"
         ),
-        changed((JUDGE, f"  weight: 3\n{JUDGE}")),
+        changed((JUDGE, f"  weight: 1\n{JUDGE}"), ("weight: 2", "weight: 1")),
     ),
     "a weight that moves nothing": (
         changed(("weight: 2", "weight: 101")).replace(JUDGE, f"{JUDGE}  weight: 1\n"),
@@ -275,6 +275,78 @@ CASES = {
         ),
         changed(("{ check: finished }", "{ check: excludes, phrases: [Most off] }")),
     ),
+    "a text that ends before a number sign": (
+        changed(("How clear is it?", "How clear is rule #3 in it?")),
+        11,
+        (
+            "the text ends before '#3 in it?', which counts as a comment; put the text in quotes, "
+            "or a space behind the '#'"
+        ),
+        changed(("How clear is it?", "How clear is it? # C#, mostly")),
+    ),
+    "quotes that are none to YAML": (
+        changed(("{ check: finished }", "{ check: excludes, phrases: [„TODO“] }")),
+        9,
+        (
+            "the quotes of '„TODO“' are looked for with it: to YAML, only \" and ' are quotes; "
+            'write "TODO", unless that is meant'
+        ),
+        changed(("{ check: finished }", "{ check: excludes, phrases: ['TODO', „, so “he”] }")),
+    ),
+    "quotes that a comma cuts in two": (
+        changed(("{ check: finished }", "{ check: headings, titles: [„Now, then“] }")),
+        9,
+        (
+            "the quotes of 'then“' are looked for with it: to YAML, only \" and ' are quotes; "
+            'write "then", unless that is meant'
+        ),
+        changed(("{ check: finished }", '{ check: headings, titles: ["Now, then"] }')),
+    ),
+    "a pattern that says nothing to people": (
+        changed(("{ check: finished }", "{ check: regex, pattern: '[0-9]{4}' }")),
+        9,
+        (
+            "this pattern has no meaning in words, so whoever writes is told the pattern; add "
+            "'meaning', such as 'meaning: a year in brackets'"
+        ),
+        changed(("{ check: finished }", "{ check: regex, pattern: '[0-9]{4}', meaning: a year }")),
+    ),
+    "anchors that nobody reads": (
+        changed(("  weight: 2\n", f"  weight: 2\n{ANCHORS}")),
+        8,
+        (
+            "'whole' is checked by code, so nobody reads its 'anchors'; leave it out, or have the "
+            "dimension judged"
+        ),
+        QUIET,
+    ),
+    "feedback that nobody reads": (
+        changed(("  weight: 2\n", "  weight: 2\n  feedback: Say where.\n")),
+        8,
+        (
+            "'whole' is checked by code, so nobody reads its 'feedback'; leave it out, or have the "
+            "dimension judged"
+        ),
+        changed((JUDGE, f"{JUDGE}  feedback: Say where.\n")),
+    ),
+    "a threshold that nobody wrote for this scale": (
+        CHECKED.format("scale: { min: 0, max: 100, step: 1 }\nfocus_below: 70\n"),
+        2,
+        (
+            "pass_at, unless given, is 8, in the lower half of the scale 0 to 100; write pass_at, "
+            "such as 80"
+        ),
+        CHECKED.format("scale: { min: 0, max: 100, step: 1 }\nfocus_below: 7\npass_at: 8\n"),
+    ),
+    "a focus that nobody wrote for this scale": (
+        CHECKED.format("scale: { min: 0, max: 100, step: 1 }\npass_at: 80\n"),
+        2,
+        (
+            "focus_below, unless given, is 7, in the lower half of the scale 0 to 100; write "
+            "focus_below, such as 70"
+        ),
+        CHECKED.format("scale: { max: 10 }\n"),
+    ),
     "no anchors": (
         changed((ANCHORS, "")),
         11,
@@ -368,6 +440,24 @@ def test_advice_on_what_is_taken_over_names_the_file_that_it_stands_in(tmp_path)
         for advice in advice_on(found.rubric, found.written)
         if advice.path
     ] == [("base", 11), ("mine", 2)]
+
+
+def test_a_threshold_that_is_lowered_is_named_and_not_the_focus_of_the_rubric_below(tmp_path):
+    (tmp_path / "mine.yaml").write_text("title: Mine\nextends: qa\npass_at: 6\n")
+    found = read_rubric("mine", directory=tmp_path)
+
+    (advice,) = advice_on(found.rubric, found.written)
+    assert (advice.path, advice.line) == (tmp_path / "mine.yaml", 3)
+    assert advice.remedy == "set focus_below to 6 or less"
+
+
+def test_advice_on_two_values_of_the_rubric_below_names_that_one(tmp_path):
+    (tmp_path / "base.yaml").write_text(changed(("focus_below: 7", "focus_below: 9")))
+    (tmp_path / "mine.yaml").write_text("title: Mine\nextends: base\n")
+    found = read_rubric("mine", directory=tmp_path)
+
+    (advice,) = advice_on(found.rubric, found.written)
+    assert (advice.path, advice.line) == (tmp_path / "base.yaml", 3)
 
 
 def test_a_rubric_made_in_code_is_advised_without_lines():

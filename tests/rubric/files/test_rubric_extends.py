@@ -245,7 +245,7 @@ MISFITS = {
         "extends: other/base.yaml\n",
         BASE,
         ("mine", 1),
-        "extends: there is no file {0}/other/base.yaml",
+        "extends: there is no file {0}/other/base.yaml; a path starts at the folder of this file",
     ),
     "the base's mistake": (
         "extends: base\n",
@@ -272,13 +272,13 @@ MISFITS = {
         "extends: base\ndimensions:\n- name: useful\n- name: useful\n  judge: Good?\n",
         BASE,
         ("mine", 4),
-        "dimension 'useful' stands more than once",
+        "dimension 'useful' stands more than once; rename one, or delete it",
     ),
     "a new dimension twice": (
         "extends: base\ndimensions:\n- { name: new, judge: A }\n- { name: new, judge: B }\n",
         BASE,
         ("mine", 4),
-        "dimension 'new' stands more than once",
+        "dimension 'new' stands more than once; rename one, or delete it",
     ),
     "a scale that the base is off": (
         "title: T\nextends: base\nscale: { max: 8 }\n",

@@ -226,12 +226,12 @@ MISTAKES = {
     "both checks and a judge": (
         dimension("  judge: Good?", "  checks: [{ check: finished }]"),
         3,
-        "dimension 'a' needs either 'checks' or 'judge', and not both",
+        "dimension 'a' needs either 'checks' or 'judge', and has both",
     ),
     "neither checks nor a judge": (
         dimension("  weight: 2"),
         3,
-        "dimension 'a' needs either 'checks' or 'judge', and not both",
+        "dimension 'a' needs either 'checks' or 'judge', and has neither",
     ),
     "judge without a question": (
         dimension("  judge: '  '"),
@@ -266,7 +266,7 @@ MISTAKES = {
     "anchor that is not a number": (
         dimension("  judge: Good?", "  anchors:", "    good: x"),
         6,
-        "good: must be a number (it is 'good')",
+        "good: an anchor begins with one score, such as '9: …' (it is 'good')",
     ),
     "threshold outside the scale": (
         "pass_at: 80\n" + dimension("  judge: Good?"),
@@ -303,7 +303,7 @@ MISTAKES = {
     "phrases that are not a list": (
         dimension("  checks:", "  - check: excludes", "    phrases: TODO"),
         6,
-        "phrases: must be a list, each item on a line of its own that begins with '- ' (it is 'T",
+        "phrases: must be a list, even of one: [TODO]",
     ),
     "phrase that is a number": (
         dimension("  checks:", "  - check: excludes", "    phrases:", "    - maybe", "    - 1984"),
@@ -328,7 +328,7 @@ MISTAKES = {
     "duplicate dimension": (
         dimension("  judge: Good?", "- name: b", "  judge: Good?", "- judge: Bad?", "  name: a"),
         8,
-        "dimension 'a' stands more than once",
+        "dimension 'a' stands more than once; rename one, or delete it",
     ),
     "all optional": (
         dimension("  judge: Good?", "  optional: true"),
@@ -360,10 +360,10 @@ MISTAKES = {
         2,
         "dimensions: must be a list",
     ),
-    "empty file": ("", 1, "a rubric is a mapping that starts with 'title:'"),
-    "only comments": ("# later\n", 1, "a rubric is a mapping that starts with 'title:'"),
-    "a list": ("- title: T\n", 1, "a rubric is a mapping that starts with 'title:'"),
-    "prose": ("Be strict.\n", 1, "a rubric is a mapping that starts with 'title:'"),
+    "empty file": ("", 1, "it holds nothing, or comments only; begin with 'title: …', or with a"),
+    "only comments": ("# later\n", 1, "it holds nothing, or comments only; begin with 'title: …'"),
+    "a list": ("- title: T\n", 1, "it holds no fields; begin with 'title: …', or with a copy: "),
+    "prose": ("Be strict.\n", 1, "it holds no fields; begin with 'title: …', or with a copy: "),
     "not YAML": (
         "title: T\npurpose: for: people\n",
         2,
@@ -372,7 +372,7 @@ MISTAKES = {
     "a tab": (
         "title: T\ndimensions:\n\t- name: a\n",
         3,
-        "it begins with a tab; indent with spaces",
+        "a tab stands here; put spaces in its place",
     ),
     "a quote that is never closed": (
         "title: T\npurpose: 'x\ndimensions:\n",
@@ -458,7 +458,7 @@ MISTAKES = {
     "cap without a rule": (
         dimension("  judge: Good?", "  caps:", "  - at_most: 5"),
         6,
-        "a cap needs either 'when' or 'unless', and not both",
+        "a cap needs either 'when' or 'unless', and has neither",
     ),
     "misspelt field of a cap": (
         dimension("  judge: Good?", "  caps:", "  - { at_mots: 5, when: it is short }"),
@@ -578,6 +578,120 @@ MISTAKES = {
         dimension('  judge: "A \\d?"'),
         4,
         "in double quotes a backslash has a meaning of its own; use single",
+    ),
+    "cap with both rules": (
+        dimension(
+            "  judge: Good?",
+            "  caps:",
+            "  - { at_most: 5, when: it is dull, unless: { check: finished } }",
+        ),
+        6,
+        "a cap needs either 'when' or 'unless', and has both",
+    ),
+    "cap of a check in place of a statement": (
+        dimension("  judge: Good?", "  caps:", "  - { at_most: 5, when: { check: finished } }"),
+        6,
+        "when: must be a statement in words; a check is put under 'unless'",
+    ),
+    "cap unless a name": (
+        dimension("  judge: Good?", "  caps:", "  - { at_most: 5, unless: finished }"),
+        6,
+        "unless: write this as '{ check: finished }'",
+    ),
+    "text that a comma cuts in two": (
+        dimension(
+            "  judge: Good?", "  caps:", "  - { at_most: 5, when: it has no source, no number }"
+        ),
+        6,
+        (
+            "'no number' is not allowed here; between { and } a comma ends a text: one that goes "
+            "on is put in quotes, a list in [ ]; known: at_most, unless, when"
+        ),
+    ),
+    "number that a comma cuts in two": (
+        "shorten: { evaluate_over: 6000, cap: 20000,000 }\n" + dimension("  judge: Good?"),
+        1,
+        "'000' is not allowed here; a number has no comma in it: write 0.5, or 6000",
+    ),
+    "parameter of a check that has none": (
+        dimension("  checks: [{ check: finished, min: 3 }]"),
+        4,
+        "'min' is not allowed here; this check has no parameters",
+    ),
+    "scale in words": (
+        "scale: 0-10\n" + dimension("  judge: Good?"),
+        1,
+        "scale: must have fields, such as { min: 0, max: 10, step: 0.5 } (it is '0-10')",
+    ),
+    "dimensions that are only names": (
+        "title: T\ndimensions:\n- clear\n",
+        3,
+        "dimensions: write this as '- name: …', and what else it has below that (it is 'clear')",
+    ),
+    "name in letters of another alphabet": (
+        "title: T\ndimensions:\n- judge: Good?\n  name: Prägnanz\n",
+        4,
+        "such as 'pragnanz' (it is 'Prägnanz')",
+    ),
+    "two rubrics to extend": (
+        "extends: [qa, brief]\n" + dimension("  judge: Good?"),
+        1,
+        "extends: must be one text, not a list; put it in quotes",
+    ),
+    "line that is moved to the left": (
+        dimension("  weight: 2", "floor: 3", "- name: b", "  judge: Good?"),
+        6,
+        "with '- '; if this line is right, line 5 is not",
+    ),
+    "title without a colon": (
+        "title Notes\npurpose: For all.\n",
+        2,
+        "put the text in quotes; or line 1 has no colon after its field's name",
+    ),
+    "quotes that are none to YAML": (
+        dimension("  judge: „Good: or bad?“"),
+        4,
+        "put the text in quotes; only \" and ' are quotes to YAML",
+    ),
+    "quotation in single quotes that ends too early": (
+        dimension("  judge: 'It's good?'"),
+        4,
+        'stands inside the text (then put the text in double ones: "…")',
+    ),
+    "text that begins with a bracket": (
+        dimension("  judge: [How] good?"),
+        4,
+        "something stands behind ']'; delete it, or, where a text begins with '[', put the text in",
+    ),
+    "text that begins with a question mark": (
+        dimension("  judge: ? good"),
+        4,
+        "a text cannot begin with '?'; put the text in quotes",
+    ),
+    "tab behind a colon": (
+        dimension("  judge:\tGood?"),
+        4,
+        "a tab stands here; put spaces in its place",
+    ),
+    "indentation that was pasted": (
+        dimension("  judge: Good?", "\xa0 weight: 2", "  floor: 3"),
+        5,
+        "it has a no-break space, as pasted texts do, where a space belongs; type it anew",
+    ),
+    "no-break space behind a colon": (
+        dimension("  judge: Good?", "  weight:\xa02"),
+        5,
+        "it has a no-break space, as pasted texts do, where a space belongs; type it anew",
+    ),
+    "colon of another alphabet": (
+        dimension("  judge: Good?", "  weight\uff1a 2"),
+        5,
+        "its colon is not ':' but the wide one of East Asian fonts; type it anew",
+    ),
+    "colon in a text between braces": (
+        dimension("  judge: Good?", "  caps:", "  - { at_most: 5, when: it has this: x }"),
+        6,
+        "in this line, a comma or the closing bracket of { … } is missing, or a text with one of ",
     ),
     "binary file": (
         b"title: T\n\x89PNG\r\n\x1a\n",
