@@ -27,12 +27,10 @@ from harness.wiggum import (
     RevisionMode,
     Round,
     WiggumResult,
+    lengthened,
     most_tokens_of,
     revise_until_met,
 )
-
-_MOST_CHARS_PER_TOKEN = 6
-"""High, so that a draft is not longer than was expected."""
 
 
 async def run_loop(
@@ -75,8 +73,7 @@ async def run_loop(
             max_output_tokens=max_output_tokens,
         )
         # As for a revision: none is begun that could not be evaluated.
-        longest = " word" * (max_output_tokens * _MOST_CHARS_PER_TOKEN // len(" word"))
-        to_judge = evaluator.most_tokens(replace(empty, text=longest))
+        to_judge = evaluator.most_tokens(lengthened(empty, tokens=max_output_tokens))
         meter.check_room(
             most_tokens_of(request) + to_judge, what="the first draft and its evaluation"
         )

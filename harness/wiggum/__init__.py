@@ -1,5 +1,6 @@
 """The Wiggum loop: evaluate, send back what failed, revise, keep the best round."""
 
+from harness.wiggum.longest import lengthened
 from harness.wiggum.loop import WiggumResult, revise_until_met
 from harness.wiggum.meter import Meter, TokenPrice, most_tokens_of
 from harness.wiggum.policy import (
@@ -33,6 +34,7 @@ __all__ = [
     "best_round",
     "decide",
     "decide_on_draft",
+    "lengthened",
     "most_tokens_of",
     "next_revision",
     "reasons_in",

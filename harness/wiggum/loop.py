@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from harness.errors import EvaluatorAbstained, HarnessError, InvalidInput, LimitReached
 from harness.rubric import Draft, Evaluator, Rubric, Verdict
 from harness.trace import Span, Tracer
+from harness.wiggum.longest import lengthened
 from harness.wiggum.meter import Meter
 from harness.wiggum.policy import (
     LoopPolicy,
@@ -209,9 +210,8 @@ class _Loop:
     def _most_tokens(self, step: Revise) -> int:
         """What a revision and its evaluation take at most."""
         base = replace(self._first_draft, text=step.base.draft)
-        most_chars = self._reviser.most_chars(base, step.focus, rounds=self.rounds)
-        longest = replace(base, text=base.text + " word" * ((most_chars - len(base.text)) // 5))
-        evaluation = self._evaluator.most_tokens(longest)
+        written = self._reviser.most_output_tokens(base, step.focus, rounds=self.rounds)
+        evaluation = self._evaluator.most_tokens(lengthened(base, tokens=written))
         # What is judged anew in part may have to be judged as a whole after that.
         evaluations = 2 if self._policy.rescore == "changed" else 1
         revision = self._reviser.most_tokens(base, step.focus, rounds=self.rounds)

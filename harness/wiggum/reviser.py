@@ -36,9 +36,6 @@ are about four."""
 _LEAST_SECTION_TOKENS = 256
 """Room for a section that is a stub: some 190 words."""
 
-_MOST_CHARS_PER_TOKEN = 6
-"""High, so that a reply is not longer than was expected."""
-
 _TEMPERATURE = 0.3
 """Some freedom: a greedy model that failed would say the same again."""
 
@@ -116,12 +113,11 @@ class Reviser:
         """What that revision takes at most."""
         return sum(most_tokens_of(request) for request in self._requests(draft, focus, rounds))
 
-    def most_chars(
+    def most_output_tokens(
         self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
     ) -> int:
-        """How long the next draft is at most."""
-        room = sum(r.max_output_tokens for r in self._requests(draft, focus, rounds))
-        return len(draft.text) + room * _MOST_CHARS_PER_TOKEN
+        """How much of that is written: by so much, at most, is the next draft longer."""
+        return sum(r.max_output_tokens for r in self._requests(draft, focus, rounds))
 
     # --- what is asked ---------------------------------------------------------------------------
 
