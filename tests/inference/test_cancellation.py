@@ -25,7 +25,8 @@ async def under_way(backend):
     begun = asyncio.Event()
     request = ChatRequest(
         model="m",
-        messages=as_messages("Count from one to one thousand, in words, one on each line."),
+        # Asked for less plainly, the small model is done in four tokens.
+        messages=as_messages("Write the numbers from 1 to 2000, separated by commas: 1, 2, 3,"),
         max_output_tokens=1500,
         on_text=lambda _: begun.set(),
     )
