@@ -43,6 +43,7 @@ from harness.inference.server_facts import ServerFacts, server_facts
 from harness.inference.shim import InferenceShim
 from harness.inference.structured import ReplyType
 from harness.inference.to_its_end import to_its_end
+from harness.inference.token_bound import most_prompt_tokens, most_tokens_in, most_tokens_of
 from harness.inference.wire.ollama import OllamaWire
 from harness.inference.wire.openai import OpenAIWire
 from harness.inference.wire.profile import Profile
@@ -104,6 +105,9 @@ __all__ = [
     "metadata_from",
     "metrics_source",
     "model_identity",
+    "most_prompt_tokens",
+    "most_tokens_in",
+    "most_tokens_of",
     "relation_of",
     "reply_identity",
     "retry_delay_s",

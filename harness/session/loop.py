@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from harness.errors import ReplyInvalid
-from harness.inference import ChatRequest, as_messages
+from harness.inference import ChatRequest, as_messages, most_tokens_of
 from harness.rubric import Draft, Rubric
 from harness.session.evaluation import (
     ChosenRubric,
@@ -28,7 +28,6 @@ from harness.wiggum import (
     Round,
     WiggumResult,
     lengthened,
-    most_tokens_of,
     revise_until_met,
 )
 

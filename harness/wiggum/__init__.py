@@ -2,7 +2,7 @@
 
 from harness.wiggum.longest import lengthened
 from harness.wiggum.loop import WiggumResult, revise_until_met
-from harness.wiggum.meter import Meter, TokenPrice, most_tokens_of
+from harness.wiggum.meter import Meter, TokenPrice
 from harness.wiggum.policy import (
     LoopLimits,
     LoopPolicy,
@@ -35,7 +35,6 @@ __all__ = [
     "decide",
     "decide_on_draft",
     "lengthened",
-    "most_tokens_of",
     "next_revision",
     "reasons_in",
     "revise_until_met",

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from harness.errors import CallTimeout, LimitReached
-from harness.inference import ChatRequest, Completion
+from harness.inference import ChatRequest, Completion, most_prompt_tokens, most_tokens_in
 from harness.rubric import Ask
 from harness.trace import Clock
 from harness.wiggum.policy import LoopLimits
 from harness.wiggum.spent import Spent
-
-_CHARS_PER_TOKEN = 3
-"""Low, so that the estimate of a prompt is an upper bound: in English there are about four."""
 
 _LEAST_S = 0.05
 """With less time left no call is sent: the clocks of timeouts and ours may differ by so much."""
@@ -77,7 +73,7 @@ class Meter:
             LimitReached: There is no room for it; it was not sent, or not waited for to its end.
             InferenceError: As whoever is asked raises it.
         """
-        estimate = _input_tokens(request)
+        estimate = most_prompt_tokens(request)
         usd = self._priced(request.model, estimate, request.max_output_tokens) or 0.0
         left_s = self._check(request.model, estimate + request.max_output_tokens, usd)
         if left_s is not None:
@@ -181,7 +177,7 @@ class Meter:
         usage = completion.usage
         written = completion.text + completion.reasoning
         asked = usage.input_tokens if usage else estimate
-        answered = usage.output_tokens if usage else math.ceil(len(written) / _CHARS_PER_TOKEN)
+        answered = usage.output_tokens if usage else most_tokens_in(written)
         priced = self._priced(request.model, asked, answered)
         cost = completion.cost_usd if priced is None else priced
         self._lap += Spent(
@@ -211,13 +207,3 @@ class Meter:
     @property
     def _is_out_of_time(self) -> bool:
         return self._left_s is not None and self._left_s < _LEAST_S
-
-
-def most_tokens_of(request: ChatRequest) -> int:
-    """What a call takes at most: its prompt, by its length, and the room for the reply."""
-    return _input_tokens(request) + request.max_output_tokens
-
-
-def _input_tokens(request: ChatRequest) -> int:
-    chars = sum(len(message.content) for message in request.messages)
-    return math.ceil(chars / _CHARS_PER_TOKEN)

@@ -18,10 +18,9 @@ from typing import Literal
 from harness.compress import apply_edits, edits_in, splice
 from harness.compress.parts import MARK
 from harness.errors import InvalidInput, ReplyInvalid
-from harness.inference import ChatRequest, Message
+from harness.inference import ChatRequest, Message, most_tokens_of
 from harness.rubric import Ask, DimensionScore, Draft
 from harness.wiggum.cut_reply import without_broken_end
-from harness.wiggum.meter import most_tokens_of
 from harness.wiggum.prompts import RevisionPrompts
 from harness.wiggum.remarks import located
 from harness.wiggum.round import Round

@@ -11,7 +11,6 @@ from harness.errors import CallTimeout, EndpointUnreachable, LimitReached
 from harness.inference import ChatRequest, Completion, Message, Usage
 from harness.trace import ManualClock
 from harness.wiggum import LoopLimits, Meter, Spent, TokenPrice
-from harness.wiggum.meter import most_tokens_of
 
 PRICE = TokenPrice(usd_per_million_input_tokens=2.0, usd_per_million_output_tokens=10.0)
 REPLY = Completion(
@@ -271,14 +270,3 @@ def test_sums_do_not_hang_on_their_order(a, b, c):
     assert (a + b) + c == a + (b + c)
     assert a + b == b + a
     assert a + Spent() == a
-
-
-@pytest.mark.parametrize(
-    ("chars", "room", "most"),
-    [
-        pytest.param(300, 50, 150, id="three characters a token"),
-        pytest.param(301, 50, 151, id="rounded up"),
-    ],
-)
-def test_a_call_takes_its_prompt_and_its_room_at_most(chars, room, most):
-    assert most_tokens_of(request(chars, room)) == most

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import statistics
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from harness.errors import (
     InferenceError,
     LimitReached,
 )
+from harness.inference import most_tokens_in, most_tokens_of
 from harness.rubric.draft import Draft
 from harness.rubric.judging.case import Case
 from harness.rubric.judging.combine import Opinion, combined
@@ -27,9 +27,6 @@ from harness.rubric.judging.settled import Rescore, Settled
 from harness.rubric.judging.shown import shown, shown_by
 from harness.rubric.rubric import Rubric
 from harness.rubric.verdict import Combine, Judges, Verdict
-
-_CHARS_PER_TOKEN = 3
-"""Low: in English there are about four."""
 
 
 class Evaluator:
@@ -137,7 +134,7 @@ class Evaluator:
         return tuple(verdicts)
 
     def most_tokens(self, draft: Draft) -> int:
-        """The most that one evaluation takes, without repairs and repeats, judged by characters."""
+        """The most that one evaluation takes, without repairs and repeats, judged by its length."""
         asked = asked_of(self.rubric, draft)
         if not asked or not self._judges:
             return 0
@@ -153,8 +150,7 @@ class Evaluator:
         tokens = 0
         for dimensions in case.calls:
             request = judge_request(case, dimensions, model="")
-            chars = spare + sum(len(message.content) for message in request.messages)
-            tokens += math.ceil(chars / _CHARS_PER_TOKEN) + request.max_output_tokens
+            tokens += most_tokens_in(" " * spare) + most_tokens_of(request)
         return tokens * len(self._judges)
 
     async def _case(self, settled: Settled) -> Case:

@@ -691,7 +691,7 @@ def test_no_evaluation_takes_more_tokens_than_it_said(judge, models, text):
     most = evaluator.most_tokens(draft)
     asyncio.run(evaluator.evaluate(draft))
 
-    asked = sum(len(m.content) for request in calls for m in request.messages) / 3
+    asked = sum(len(m.content.encode()) for request in calls for m in request.messages) / 3
     room = sum(request.max_output_tokens for request in calls)
     assert asked + room <= most <= asked + room + len(calls)
 
@@ -712,7 +712,8 @@ def test_a_summary_that_is_as_long_as_it_may_be_is_allowed_for():
 
     (request,) = backend.requests
     assert verdict.judges.shortened.summarised
-    assert sum(len(m.content) for m in request.messages) / 3 + request.max_output_tokens <= most
+    asked = sum(len(m.content.encode()) for m in request.messages) / 3
+    assert asked + request.max_output_tokens <= most
 
 
 def test_checks_alone_take_no_tokens():
