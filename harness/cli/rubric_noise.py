@@ -109,6 +109,7 @@ async def _measure(given: Given, repeats: int) -> _Measured:
                 "name one under [roles] in harness.toml, or with --role evaluator=TAG"
             )
         verdicts, failed = await _judge(session, given, repeats)
+        _refuse_unasked(rubric, verdicts)
         found = measured_noise(
             ", ".join(evaluators),
             [[one.composite for one in of_draft] for of_draft in verdicts.values()],
@@ -121,6 +122,23 @@ async def _measure(given: Given, repeats: int) -> _Measured:
         file=_keep(found, rubric, given.chosen.directory),
         verdicts=verdicts,
         failed=failed,
+    )
+
+
+def _refuse_unasked(rubric: Rubric, verdicts: Mapping[str, tuple[Verdict, ...]]) -> None:
+    """Says why there is nothing to measure, where no draft came before the model."""
+    every = [one for of_draft in verdicts.values() for one in of_draft]
+    if any(one.judges for one in every):
+        return
+    if gates := sorted({gate for one in every for gate in one.gates}):
+        raise InvalidInput(
+            f"no draft got past {' and '.join(gates)} of rubric '{rubric.id}', and what a gate "
+            "stops is not judged; measure on drafts that get past it"
+        )
+    names = ", ".join(dimension.name for dimension in rubric.judged)
+    raise InvalidInput(
+        f"what the evaluator judges by rubric '{rubric.id}' ({names}) needs sources, and the "
+        "drafts have none; give them with --sources"
     )
 
 

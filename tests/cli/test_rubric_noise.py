@@ -106,6 +106,34 @@ def test_what_cannot_be_measured_is_said_with_exit_code_2(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        pytest.param(
+            "    needs_sources: true\n  - name: length\n    checks: [{ check: words, min: 1 }]\n",
+            "give them with --sources",
+            id="no sources",
+        ),
+        pytest.param(
+            "  - name: whole\n    gate: true\n    floor: 10\n"
+            "    checks: [{ check: words, min: 9000 }]\n",
+            "no draft got past whole",
+            id="a gate that is shut",
+        ),
+    ],
+)
+def test_drafts_that_never_come_before_the_model_are_told_why(
+    project: Path, more: str, said: str
+) -> None:
+    (project / "shut.yaml").write_text(
+        f"title: X\npass_at: 5\ndimensions:\n  - name: clear\n    judge: How clear is it?\n{more}"
+    )
+    done, calls = judged("noise", "shut.yaml", "good.md", cwd=project, score=scattered())  # type: ignore[arg-type]
+    assert calls == 0
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+
+
 # --- what it means ---------------------------------------------------------------------------
 
 
