@@ -12,11 +12,10 @@ from typing import TypeVar
 
 import click
 
-from harness.cli.exit_codes import FAILED, UNUSABLE
 from harness.cli.interrupts import Interrupts
-from harness.cli.report import error_as_json
+from harness.cli.report import error_as_json, exit_code_of
 from harness.cli.values import read_pairs, read_text
-from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid
+from harness.errors import HarnessError
 from harness.rubric import Draft
 from harness.session import Settings, load_settings
 from harness.session.evaluation import ChosenRubric, choose_rubric
@@ -91,8 +90,7 @@ def run_or_exit(work: Callable[[], Coroutine[None, None, T]], *, as_json: bool) 
         click.echo(f"harness: {error}", err=True)
         if as_json:
             sys.stdout.buffer.write(error_as_json(error, run_id=None))
-        unusable = isinstance(error, InvalidInput | ModelFileInvalid | DoesNotFit)
-        sys.exit(UNUSABLE if unusable else FAILED)
+        sys.exit(exit_code_of(error))
 
 
 _OPTIONS = (

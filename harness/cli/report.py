@@ -15,8 +15,9 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from harness.cli.exit_codes import FAILED, UNUSABLE
 from harness.cli.verdicts import decision, points, remarks, verdict_as_json
-from harness.errors import HarnessError
+from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid, NodeFailed
 from harness.rubric import DimensionScore
 from harness.session import RunResult
 from harness.session.separation import Separation
@@ -82,6 +83,13 @@ def result_as_json(result: RunResult) -> bytes:
             },
         }
     )
+
+
+def exit_code_of(error: HarnessError) -> int:
+    """`UNUSABLE` where what was given caused it, be it that a node found out; else `FAILED`."""
+    cause = error.__cause__ if isinstance(error, NodeFailed) else error
+    given = isinstance(cause, InvalidInput | ModelFileInvalid | DoesNotFit)
+    return UNUSABLE if given else FAILED
 
 
 def error_as_json(error: HarnessError, *, run_id: str | None) -> bytes:

@@ -11,13 +11,12 @@ import click
 from rich.console import Console
 
 from harness.cli.consoles import log_to_stderr
-from harness.cli.exit_codes import FAILED, UNUSABLE
 from harness.cli.interrupts import Interrupts
 from harness.cli.pipeline_file import load_pipeline
 from harness.cli.progress import Progress
-from harness.cli.report import error_as_json, print_result, result_as_json
+from harness.cli.report import error_as_json, exit_code_of, print_result, result_as_json
 from harness.cli.values import read_inputs, read_pairs
-from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid, NodeFailed
+from harness.errors import HarnessError
 from harness.session import RunResult, load_settings
 from harness.trace import Record, RunStarted
 
@@ -72,7 +71,7 @@ def run(
         click.echo(f"harness: {error}{_journal_of(begun)}", err=True)
         if as_json:
             sys.stdout.buffer.write(error_as_json(error, run_id=begun[0].run_id if begun else None))
-        sys.exit(UNUSABLE if _is_users_mistake(error) else FAILED)
+        sys.exit(exit_code_of(error))
     if as_json:
         sys.stdout.buffer.write(result_as_json(result))
     else:
@@ -105,12 +104,6 @@ def _run(
         return asyncio.run(
             pipeline.run_async(inputs, settings=settings, observers=[note_start, progress.observe])
         )
-
-
-def _is_users_mistake(error: HarnessError) -> bool:
-    """Whether what was given caused it, be it that a node found out."""
-    cause = error.__cause__ if isinstance(error, NodeFailed) else error
-    return isinstance(cause, InvalidInput | ModelFileInvalid | DoesNotFit)
 
 
 def _journal_of(begun: list[RunStarted]) -> str:

@@ -6,6 +6,7 @@ character for character. The one exception is `condense_by`, where a summariser 
 
 from harness.compress.condense import Condensed, condense, condense_around
 from harness.compress.edits import AddedSection, Edits, apply_edits, edits_in
+from harness.compress.matter import matter_of
 from harness.compress.passages import Excerpt, passages_of
 from harness.compress.sections import Section, sections_of
 from harness.compress.sentences import sentences_of
@@ -24,6 +25,7 @@ __all__ = [
     "condense_around",
     "condense_by",
     "edits_in",
+    "matter_of",
     "passages_of",
     "sections_of",
     "sentences_of",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from harness.compress.blocks import BLANK, unpadded
+from harness.compress.matter import matter_of
 from harness.compress.parts import MARK
 from harness.compress.same_heading import matches_of
 from harness.compress.sections import Section, sections_of
@@ -151,13 +152,8 @@ def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bo
     headed = [section for section in returned if section.level]
     if len(headed) != 1 or not any(section.level for section in sections):
         return False
-    said = _matter(headed[0])
-    return all(2 * len(said & _matter(section)) < len(said) for section in sections)
-
-
-def _matter(section: Section) -> frozenset[str]:
-    """The words that carry the matter: those of four letters and more."""
-    return frozenset(re.findall(r"\w{4,}", section.body.casefold()))
+    said = matter_of(headed[0].body)
+    return all(2 * len(said & matter_of(section.body)) < len(said) for section in sections)
 
 
 def _added(

@@ -56,8 +56,8 @@ class BestFirst:
     count alike, the others little; a number or a word of the focus counts for two of them, a
     quotation for three, so that they are kept ahead of plain prose. All that counts up to three
     times at the beginning of a section and at its end, and up to four times in a part that shares
-    words with the focus. A
-    paragraph that breaks off at the end of its section is to be seen: that too counts for three.
+    words with the focus. A paragraph that breaks off at the end of its section is to be seen: that
+    too counts for three.
 
     Args:
         parts: Section by section, what can be kept.

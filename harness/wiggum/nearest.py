@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import partial
 
-from harness.compress import passages_of
-
-# Words of four letters and more carry the matter.
-_WORD = re.compile(r"\w{4,}")
+from harness.compress import matter_of, passages_of
 
 _PASSAGE_CHARS = 600
 """About as much as is said in one go."""
@@ -32,7 +28,7 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
     every = list(dict.fromkeys(sources))
     if sum(len(source) for source in every) <= limit_chars:
         return "\n\n".join(every)
-    wanted = [_words(text) for text in to]
+    wanted = [matter_of(text) for text in to]
     by_nearness = sorted(every, key=partial(_nearness, wanted), reverse=True)
     chosen: list[str] = []
     for source in by_nearness:
@@ -44,7 +40,7 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
     return "\n\n".join(chosen)
 
 
-def _nearest_passages(source: str, wanted: Sequence[set[str]], limit_chars: int) -> str:
+def _nearest_passages(source: str, wanted: Sequence[frozenset[str]], limit_chars: int) -> str:
     """The passages of a source that share the most words with some texts, in their order."""
     passages = [one.text for one in passages_of(source, max_chars=min(_PASSAGE_CHARS, limit_chars))]
     by_nearness = sorted(
@@ -58,11 +54,7 @@ def _nearest_passages(source: str, wanted: Sequence[set[str]], limit_chars: int)
     return "\n\n".join(passages[index] for index in sorted(chosen))
 
 
-def _nearness(wanted: Sequence[set[str]], text: str) -> list[int]:
+def _nearness(wanted: Sequence[frozenset[str]], text: str) -> list[int]:
     """How many words a text shares with each of some others."""
-    words = _words(text)
+    words = matter_of(text)
     return [len(words & others) for others in wanted]
-
-
-def _words(text: str) -> set[str]:
-    return set(_WORD.findall(text.lower()))

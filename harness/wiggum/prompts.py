@@ -7,11 +7,10 @@ it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.compress import Section, condense_around, sections_of
+from harness.compress import Section, condense_around, matter_of, sections_of
 from harness.compress.sentences import sentence_pieces
 from harness.rubric import DimensionScore, Draft
 from harness.wiggum.nearest import nearest_sources
@@ -33,8 +32,6 @@ _QUOTED_CHARS = 60
 
 _SHORT_CHARS = 12
 """A sentence this short may stand in a remark by chance."""
-
-_WORD = re.compile(r"\w{4,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +184,9 @@ def _nearest_sections(
     """
     sections = draft.sections
     chosen = list(cited(focus, sections))
-    wanted = _words(" ".join(listed(focus)))
+    wanted = matter_of(" ".join(listed(focus)))
     by_nearness = sorted(
-        range(len(sections)), key=lambda i: len(wanted & _words(sections[i].text)), reverse=True
+        range(len(sections)), key=lambda i: len(wanted & matter_of(sections[i].text)), reverse=True
     )
     room -= sum(len(sections[index].text) for index in chosen)
     for index in by_nearness:
@@ -204,10 +201,6 @@ def _sources(draft: Draft, about: Sequence[str], limit_chars: int) -> str:
     if not draft.sources:
         return ""
     return f"{nearest_sources(draft.sources, to=about, limit_chars=limit_chars)}\n\n"
-
-
-def _words(text: str) -> set[str]:
-    return set(_WORD.findall(text.lower()))
 
 
 def _paragraph(text: str) -> str:
