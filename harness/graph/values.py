@@ -1,0 +1,307 @@
+"""Outputs as values that come back from the journal as they were.
+
+A value may be used by the run that made it, or read back by the run that goes on: both must see
+the same. So what would come back as something else is refused when it is written, with the reason.
+
+What comes back equal, and not quite the same: an int in a float's place, within models, dataclasses
+and tuples, as the float; a time zone as its offset.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import reprlib
+import typing
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from enum import Enum
+from hashlib import blake2b
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, RootModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from harness.graph.annotations import described
+from harness.graph.plain_json import dump_plain, kind_of, load_plain, plain_check, text_of
+
+_EXACT = (str, int, float, bool, type(None))
+_NOT_FROM_JSON = frozenset(
+    {"callable", "generator", "is-instance", "is-subclass", "literal of an enum"}
+)
+_COLLECTIONS = (list, tuple, set, frozenset, deque)
+_NOT_SCHEMAS = frozenset(
+    {"computed_fields", "default", "expected", "members", "metadata", "serialization"}
+)
+"""Parts of a schema that are values, or say nothing of what is read."""
+
+_EXCERPT = reprlib.Repr()
+_EXCERPT.maxstring = _EXCERPT.maxother = 50
+
+
+class ValueForm:
+    """How values of one return annotation are checked, written and restored.
+
+    Args:
+        annotation: As `typing.get_type_hints` gives it. Of `object`, nothing is checked, and plain
+            values alone can be written; see `plain_json`.
+
+    Raises:
+        TypeError: What is annotated cannot be written to a journal and restored.
+    """
+
+    __slots__ = ("_adapter", "_check", "_exact", "_has_sets", "annotation")
+
+    def __init__(self, annotation: object) -> None:
+        self.annotation = object if annotation is inspect.Signature.empty else annotation
+        self._exact = annotation if annotation in _EXACT else None
+        self._adapter: TypeAdapter[Any] | None = None
+        self._has_sets = False
+        check = plain_check(self.annotation)
+        if check is None:
+            self._adapter = _adapter(self.annotation)
+            kinds = _kinds_in(self._adapter.core_schema)
+            if kinds & _NOT_FROM_JSON:
+                raise TypeError(_no_form(self.annotation))
+            self._has_sets = not kinds.isdisjoint({"set", "frozenset"})
+            check = self._is_valid
+        self._check = check
+
+    def check(self, value: object) -> object:
+        """The value itself, if it is of the annotation.
+
+        Raises:
+            TypeError: It is not.
+        """
+        if type(value) is self._exact or self._check(value):
+            return value
+        raise TypeError(f"returned {self._mismatch(value)}")
+
+    def encode(self, value: object) -> bytes:
+        """A checked value as strict JSON in one line, the same in every process.
+
+        Raises:
+            TypeError: It has no form in JSON, or would come back as something else.
+        """
+        try:
+            return dump_plain(value) if self._adapter is None else self._verified(value)
+        except (TypeError, ValueError) as error:
+            why = str(error).partition("\n")[0]
+            raise TypeError(f"its output cannot be written to the journal: {why}") from error
+
+    def restore(self, data: object) -> object:
+        """The value that `encode` wrote.
+
+        Args:
+            data: What it gave, or that as `orjson.loads` reads it.
+
+        Raises:
+            TypeError: It is not of the annotation, which may have been another one.
+        """
+        if self._adapter is None:
+            value = load_plain(data)
+            if self._check(value):
+                return value
+            raise TypeError(f"the journal has {self._mismatch(value)}")
+        try:
+            return self._adapter.validate_json(
+                text_of(data), strict=True, by_alias=False, by_name=True
+            )
+        except ValidationError as error:
+            wanted = described(self.annotation)
+            raise TypeError(f"what is written is not read as {wanted}: {_first(error)}") from error
+
+    def _is_valid(self, value: object) -> bool:
+        try:
+            # However strict, pydantic makes models of mappings.
+            return _is_same(value, self._validated(value))
+        except ValidationError:
+            return False
+
+    def _validated(self, value: object) -> object:
+        assert self._adapter is not None
+        return self._adapter.validate_python(value, strict=True)
+
+    def _mismatch(self, value: object) -> str:
+        """What a value is, and what it should be."""
+        text = (
+            f"{kind_of(value)} ({_EXCERPT.repr(value)}), "
+            f"where its annotation says {described(self.annotation)}"
+        )
+        if isinstance(value, Iterator | AsyncIterator):
+            return f"{text}; it can be read only once, so return a list"
+        if self._adapter is not None:
+            try:
+                self._validated(value)
+            except ValidationError as error:
+                if error.errors()[0]["loc"]:
+                    return f"{text}: {_first(error)}"
+        return text
+
+    def _verified(self, value: object) -> bytes:
+        """Through pydantic, and back again to see what becomes of it."""
+        assert self._adapter is not None
+        plain = self._adapter.dump_python(
+            value, mode="json", by_alias=False, round_trip=True, warnings="error"
+        )
+        data = dump_plain(_sets_in_order(plain, value) if self._has_sets else plain)
+        restored = self.restore(data)
+        if not _is_same(value, restored):
+            raise TypeError(
+                f"{kind_of(value)} ({_EXCERPT.repr(value)}) would come back as "
+                f"{_EXCERPT.repr(restored)}; annotate the return type with what it is"
+            )
+        return data
+
+
+def value_form(annotation: object) -> ValueForm:
+    """The form of an annotation, made once; many nodes share one.
+
+    Raises:
+        TypeError: As `ValueForm`.
+    """
+    try:
+        return _shared_form(annotation)
+    except TypeError:  # it may only have no hash
+        return ValueForm(annotation)
+
+
+_shared_form = functools.lru_cache(maxsize=1024)(ValueForm)
+
+
+def digest(data: bytes) -> str:
+    """What names a written value: 32 hexadecimal digits."""
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def digest_of_all(digests: Iterable[str]) -> str:
+    """What names the list of the values that these name."""
+    # No value is written so, which keeps a list's name from being that of a value.
+    return digest(f"[{' '.join(digests)}".encode())
+
+
+# --- annotations --------------------------------------------------------------------------------
+
+
+def _adapter(annotation: object) -> TypeAdapter[Any]:
+    try:
+        adapter = _configured(annotation)
+    except PydanticSchemaGenerationError as error:
+        raise TypeError(_no_form(annotation)) from error
+    except PydanticUserError as error:
+        raise TypeError(f"{described(annotation)} cannot be checked: {error.message}") from error
+    if not adapter.pydantic_complete:
+        raise TypeError(f"{described(annotation)} names something that is not defined")
+    return adapter
+
+
+def _configured(annotation: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - whatever the author wrote
+    try:
+        # Bytes need not be UTF-8.
+        return TypeAdapter(
+            annotation, config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+        )
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":
+            raise
+        return TypeAdapter(annotation)  # a model, with a configuration of its own
+
+
+def _no_form(annotation: object) -> str:
+    cls = typing.get_origin(annotation) or annotation
+    is_stream = isinstance(cls, type) and issubclass(cls, Iterable | AsyncIterable)
+    remedy = "a list" if is_stream else "a text, a list, a dataclass or a pydantic model"
+    return (
+        f"{described(annotation)} cannot be written to a journal and read back; return {remedy} "
+        "instead"
+    )
+
+
+def _kinds_in(schema: object) -> set[str]:
+    """Every type of schema that pydantic meets when it reads JSON, strictly."""
+    kinds: set[str] = set()
+    parts = [schema]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list | tuple):
+            parts += part
+        elif isinstance(part, dict):
+            kind = part.get("type")
+            if kind == "json-or-python":
+                parts.append(part["json_schema"])
+            elif kind == "lax-or-strict":
+                parts.append(part["strict_schema"])
+            elif isinstance(kind, str):
+                # pydantic finds no member by its value but among texts and whole numbers.
+                is_odd = any(
+                    isinstance(value, Enum) and not isinstance(value, str | int)
+                    for value in part.get("expected", ())
+                )
+                kinds.add("literal of an enum" if is_odd else kind)
+                parts += [inner for name, inner in part.items() if name not in _NOT_SCHEMAS]
+            else:  # fields by name
+                parts += part.values()
+    return kinds
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong, and where."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        # The JSON is ours, so this is all that can be wrong with it.
+        return (
+            "a text in it has half of a surrogate pair, which is no character; "
+            "text.encode('utf-8', 'replace').decode() leaves it out"
+        )
+    place = "".join(f"[{key!r}]" for key in first["loc"])
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def _sets_in_order(plain: object, value: object) -> object:
+    """JSON with the members of sets sorted: their own order differs from process to process."""
+    if isinstance(value, RootModel):
+        value = value.root
+    if type(plain) is list and isinstance(value, _COLLECTIONS) and len(plain) == len(value):
+        items = [*map(_sets_in_order, plain, value)]
+        return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
+    if type(plain) is dict:
+        values: Iterable[object] = [getattr(value, name, None) for name in plain]
+        if isinstance(value, Mapping) and len(plain) == len(value):
+            values = value.values()
+        return dict(zip(plain, map(_sets_in_order, plain.values(), values), strict=True))
+    return plain
+
+
+def _is_same(value: object, back: object) -> bool:
+    """Whether two values are equal and of the same types, NaN being itself."""
+    if value is back:
+        return True
+    kind: type = type(value)
+    if kind is not type(back):
+        return {kind, type(back)} == {int, float} and value == back
+    if isinstance(value, Mapping):
+        assert isinstance(back, Mapping)
+        return _is_same([*value.items()], [*back.items()])
+    if isinstance(value, list | tuple | deque):
+        assert isinstance(back, list | tuple | deque)
+        return len(value) == len(back) and all(map(_is_same, value, back))
+    fields = _fields(value)
+    if fields is not None:
+        return _is_same(fields, _fields(back))
+    return bool(value == back) or (value != value and back != back)  # noqa: PLR0124 - NaN
+
+
+def _fields(value: object) -> dict[str, object] | None:
+    """What a model or dataclass holds; None of anything else."""
+    if isinstance(value, BaseModel):
+        names: Iterable[str] = type(value).model_fields
+        more = {**(value.__pydantic_extra__ or {}), **(value.__pydantic_private__ or {})}
+    elif dataclasses.is_dataclass(value):
+        names, more = [field.name for field in dataclasses.fields(value)], {}
+    else:
+        return None
+    return {name: getattr(value, name, None) for name in names} | more

@@ -1,0 +1,627 @@
+import functools
+import importlib.util
+import itertools
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from harness.graph.fingerprint import code_digest
+
+_numbers = itertools.count(1)
+
+
+def load(path):
+    """A file as a module of a new name, as if in a new process."""
+    name = f"written_{next(_numbers)}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    exec(compile(path.read_text(), str(path), "exec"), vars(module))
+    return module
+
+
+@pytest.fixture
+def digest_of(tmp_path, monkeypatch):
+    """The digest of `node` in a file of this text, beside other files."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def digest_of(text, *, file="nodes.py", **beside):
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        for name, content in beside.items():
+            (tmp_path / f"{name}.py").write_text(textwrap.dedent(content))
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        (tmp_path / file).write_text(textwrap.dedent(text))
+        return code_digest(load(tmp_path / file).node)
+
+    before = set(sys.modules)
+    yield digest_of
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+NODE = """
+import asyncio
+from dataclasses import dataclass, field
+from typing import Literal
+from pydantic import BaseModel, Field
+
+PROMPT = "Say it in {words} words."
+LIMITS = {"words": 10, "tries": [1, 2]}
+KNOWN = {"b", "a"}
+
+class Answer(BaseModel):
+    "What to answer."
+    text: str = Field(description="the text", max_length=90, pattern="^[a-z]")
+    grade: Literal["good", "bad"] = "good"
+
+@dataclass(frozen=True)
+class Settings:
+    depth: int = 3
+    names: list[str] = field(default_factory=list)
+
+    def deeper(self):
+        return self.depth + 1
+
+SETTINGS = Settings(depth=4)
+
+def innermost(text):
+    return text.strip(" ")
+
+def helper(text):
+    return innermost(text) + "!"
+
+def decorate(policy):
+    return lambda function: function
+
+@decorate(policy=3)
+async def node(run, task: str, words: int = 5, *, tone="plain") -> str:
+    if words > LIMITS["words"] and task in KNOWN:
+        words = SETTINGS.deeper()
+    prompt = PROMPT.format(words=words)
+    titles = [word.title() for word in prompt.split() if word in {"Say", "it"}]
+    await asyncio.sleep(0)
+    try:
+        answer = await run.chat("producer", prompt, returns=Answer, key=lambda a: a + 1)
+    except ValueError:
+        raise
+    return helper(answer.text) + tone + "".join(titles)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("", "", id="nothing"),
+        pytest.param("    prompt =", "    # why\n\n    prompt =", id="a comment and blank lines"),
+        pytest.param("    prompt =", '    """Says it."""\n    prompt =', id="a text of no use"),
+        pytest.param("-> str:\n", '-> str:\n    """Says it."""\n', id="a docstring"),
+        pytest.param("import asyncio", "\n\n\nimport asyncio", id="lines before it"),
+        pytest.param("policy=3", "policy=4", id="a policy in the decorator"),
+        pytest.param("task: str", "task: object", id="an annotation"),
+        pytest.param("-> str:", "-> object:", id="the return annotation"),
+        pytest.param("titles", "headings", id="the name of a local variable"),
+        pytest.param(
+            "\nimport asyncio", "\nfrom __future__ import annotations\nimport asyncio", id="future"
+        ),
+        pytest.param(
+            "innermost(text):\n", 'innermost(text):\n    "Why."\n', id="helper's docstring"
+        ),
+        pytest.param("SETTINGS =", "OTHER = 1\nSETTINGS =", id="a constant it does not use"),
+        pytest.param(
+            "def decorate", "def text(): ...\ndef decorate", id="a name like an attribute"
+        ),
+        pytest.param("def decorate", "def title(): ...\ndef decorate", id="a name like a method"),
+    ],
+)
+def test_what_does_not_change_what_it_does_leaves_the_digest(digest_of, old, new):
+    assert old in NODE
+
+    assert digest_of(NODE.replace(old, new)) == digest_of(NODE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("in {words} words", "in {words} words or less", id="a constant"),
+        pytest.param('"words": 10', '"words": 11', id="a value in a mapping"),
+        pytest.param("[1, 2]", "[2, 1]", id="a list in a mapping"),
+        pytest.param('{"b", "a"}', '{"b", "c"}', id="a set"),
+        pytest.param('.strip(" ")', '.strip("-")', id="a helper's helper"),
+        pytest.param('.strip(" ")', '.rstrip(" ")', id="the method a helper calls"),
+        pytest.param('+ "!"', '+ "?"', id="a helper"),
+        pytest.param("words: int = 5", "words: int = 6", id="a default"),
+        pytest.param('tone="plain"', 'tone="odd"', id="a keyword-only default"),
+        pytest.param("words: int = 5, *,", "words: int = 5,", id="kinds of parameters"),
+        pytest.param("task", "job", id="a parameter's name"),
+        pytest.param("a + 1", "a + 2", id="a lambda"),
+        pytest.param("word.title()", "word.upper()", id="a comprehension"),
+        pytest.param('{"Say", "it"}', '{"Say", "that"}', id="a set of constants"),
+        pytest.param("asyncio.sleep(0)", "asyncio.sleep(1)", id="a constant in its code"),
+        pytest.param("sleep(0)", "sleep(False)", id="a constant equal to another"),
+        pytest.param("except ValueError", "except TypeError", id="what it catches"),
+        pytest.param("words > LIMITS", "words >= LIMITS", id="a comparison"),
+        pytest.param("async def node", "def node", id="async"),
+        pytest.param("depth=4", "depth=5", id="a field of a dataclass"),
+        pytest.param("depth: int = 3", "depth: int = 4", id="the default of a field"),
+        pytest.param("default_factory=list", "default_factory=set", id="the factory of a field"),
+        pytest.param("depth + 1", "depth + 2", id="a method"),
+        pytest.param("the text", "any text", id="a model's field's description"),
+        pytest.param("^[a-z]", "^[A-Z]", id="a model's pattern"),
+        pytest.param("max_length=90", "max_length=91", id="a model's constraint"),
+        pytest.param('= "good"', '= "bad"', id="a model's default"),
+        pytest.param('Literal["good",', 'Literal["fair", "good",', id="a model's annotation"),
+        pytest.param("What to answer.", "What to say.", id="a model's docstring"),
+        pytest.param("    text: str =", "    more: int\n    text: str =", id="a model's fields"),
+    ],
+)
+def test_what_changes_what_it_does_changes_the_digest(digest_of, old, new):
+    assert old in NODE
+
+    changed = NODE.replace(old, new)
+    if "async def" not in new and old == "async def node":
+        changed = changed.replace("await ", "")
+
+    assert digest_of(changed) != digest_of(NODE)
+
+
+def test_constants_beyond_the_reach_of_one_byte_leave_no_trace_of_where_they_stand(digest_of):
+    """With a docstring every constant stands one place further; from 256 on they look other."""
+    lines = "\n".join(f"    if n == {n + 0.5}: return {n}" for n in range(300))
+    text = f"def node(n):\n    try:\n        n += 1\n    except ValueError:\n        n = 2\n{lines}"
+
+    assert digest_of(text.replace("(n):", '(n):\n    "Why."', 1)) == digest_of(text)
+
+
+def test_a_file_of_another_name_has_the_same_digests(digest_of):
+    assert digest_of(NODE, file="other_name.py") == digest_of(NODE)
+
+
+def test_a_function_moved_within_its_file_has_the_same_digest(digest_of):
+    before, after = NODE.split("def decorate")
+    moved = before.replace(
+        "def innermost", "def decorate(policy):\n    return lambda f: f\n\ndef innermost"
+    )
+
+    assert digest_of(moved + "def decorate" + after) == digest_of(NODE)
+
+
+def test_a_digest_is_32_hexadecimal_digits(digest_of):
+    assert re.fullmatch("[0-9a-f]{32}", digest_of(NODE))
+
+
+# --- what lies elsewhere -------------------------------------------------------------------------
+
+USES = """
+import beside
+def node():
+    return beside.shout(beside.TEXT)
+"""
+TAKES = """
+from beside import TEXT, shout
+def node():
+    return shout(TEXT)
+"""
+HANDS_ON = """
+import beside
+def node():
+    return getattr(beside, "TEXT")
+"""
+INSIDE = """
+def node():
+    from beside import TEXT
+    return TEXT
+"""
+INSIDE_WHOLE = """
+def node():
+    import beside
+    return beside.TEXT
+"""
+BESIDE = """
+import below
+TEXT = "text"
+OTHER = 1
+def shout(text):
+    return below.upper(text)
+"""
+BELOW = """
+def upper(text):
+    return text.upper()
+"""
+
+
+@pytest.mark.parametrize("text", [USES, TAKES], ids=["by attribute", "by name"])
+def test_what_is_used_of_a_module_beside_it_counts_and_nothing_else(digest_of, text):
+    first = digest_of(text, beside=BESIDE, below=BELOW)
+
+    assert digest_of(text, beside=BESIDE.replace("OTHER = 1", "OTHER = 2"), below=BELOW) == first
+    assert digest_of(text, beside=BESIDE.replace('"text"', '"words"'), below=BELOW) != first
+    assert digest_of(text, beside=BESIDE.replace("upper(", "upper(2*"), below=BELOW) != first
+    assert digest_of(text, beside=BESIDE, below=BELOW.replace(".upper", ".title")) != first
+
+
+@pytest.mark.parametrize(
+    "text",
+    [HANDS_ON, INSIDE, INSIDE_WHOLE],
+    ids=["handed on whole", "imported inside", "imported whole inside"],
+)
+def test_a_module_of_which_it_is_not_known_what_is_used_counts_whole(digest_of, text):
+    first = digest_of(text, beside=BESIDE, below=BELOW)
+
+    assert digest_of(text, beside=BESIDE, below=BELOW) == first
+    assert digest_of(text, beside=BESIDE.replace("OTHER = 1", "OTHER = 2"), below=BELOW) != first
+
+
+def test_imports_inside_a_function_are_followed_without_being_imported(digest_of, tmp_path):
+    package = tmp_path / "parcel"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    (package / "texts.py").write_text("TEXT = 1")
+    text = "def node():\n    from parcel import texts\n    return texts.TEXT"
+    first = digest_of(text)
+
+    (package / "texts.py").write_text("TEXT = 2")
+
+    assert digest_of(text) != first
+
+
+def test_relative_imports_inside_a_function_are_followed(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "bundle"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "nodes.py").write_text("def node():\n    from .texts import TEXT\n    return TEXT")
+    (package / "texts.py").write_text("TEXT = 1")
+    node = importlib.import_module("bundle.nodes").node
+    first = code_digest(functools.partial(node))
+
+    (package / "texts.py").write_text("TEXT = 2")
+
+    assert code_digest(functools.partial(node)) != first
+    del sys.modules["bundle"], sys.modules["bundle.nodes"]
+
+
+INSIDE_LIBRARIES = """
+def node():
+    import sys, os, time, json.decoder, pytest
+    import _not_there_.at_all
+    return sys, os, time, json, pytest
+"""
+
+
+def test_libraries_that_are_imported_inside_a_function_count_by_name(digest_of):
+    first = digest_of(INSIDE_LIBRARIES)
+
+    assert digest_of(INSIDE_LIBRARIES) == first
+    assert digest_of(INSIDE_LIBRARIES.replace("decoder", "encoder")) != first
+
+
+@pytest.mark.parametrize(
+    "text", [USES, TAKES, HANDS_ON, INSIDE], ids=["attribute", "name", "whole", "inside"]
+)
+def test_what_an_installed_library_does_is_not_looked_at(digest_of, tmp_path, monkeypatch, text):
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    monkeypatch.syspath_prepend(installed)
+    digests = set()
+    for number in (1, 2):
+        sys.modules.pop("beside", None)
+        source = f"TEXT = 'text'\ndef shout(text):\n    return {number}"
+        (installed / "beside.py").write_text(source)
+        digests.add(digest_of(text))
+
+    assert len(digests) == 1
+
+
+LIBRARY = """
+import json
+import logging
+from harness.errors import did_you_mean
+from pathlib import Path
+FILE = Path("notes.md")
+log = logging.getLogger("x")
+def node():
+    log.info("reading")
+    return json.loads(FILE.read_text()), did_you_mean("a", ["b"])
+"""
+
+
+def test_of_libraries_and_of_this_package_the_names_count(digest_of):
+    first = digest_of(LIBRARY)
+
+    assert digest_of(LIBRARY.replace("import json", "import tomllib as json")) != first
+    assert (
+        digest_of(LIBRARY.replace("import did_you_mean", "import _place_of as did_you_mean"))
+        != first
+    )
+    assert digest_of(LIBRARY.replace("notes.md", "other.md")) != first
+    assert digest_of(LIBRARY.replace('getLogger("x")', 'getLogger("y")')) == first
+
+
+USED = """
+import abc, copy, enum, pickle, typing
+from dataclasses import dataclass
+from pydantic import BaseModel, TypeAdapter
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+class Shade(enum.Enum):
+    DARK = [1]
+@typing.runtime_checkable
+class Speaker(typing.Protocol):
+    def speak(self): ...
+class Base(abc.ABC):
+    @abc.abstractmethod
+    def speak(self): ...
+@dataclass
+class Note:
+    text: "str" = ""
+class Answer(BaseModel):
+    note: Note = Note()
+def node():
+    return Access, Shade, Speaker, Base, Note, Answer
+def use():
+    copy.copy(Note()), repr(Note()), Note() == Note(), ~Access.READ, Access(3), Shade([1])
+    isinstance(Note(), Speaker), isinstance(Note(), Base), issubclass(Note, Base)
+    TypeAdapter(Note).json_schema(), Answer().model_dump_json(), Answer.model_json_schema()
+    copy.deepcopy(Answer()), typing.get_type_hints(Note)
+"""
+
+
+def test_classes_that_were_used_count_as_before(tmp_path):
+    (tmp_path / "used.py").write_text(USED)
+    module = load(tmp_path / "used.py")
+    anew = functools.partial(module.node)  # of which nothing is kept
+    before = code_digest(anew)
+
+    module.use()
+
+    assert code_digest(anew) == before
+
+
+# --- what refers to itself, and odd callables ----------------------------------------------------
+
+CIRCLES = """
+import enum
+class Tree:
+    "Grows."
+    kinds = {}
+    depth = 1
+    def grow(self):
+        return Tree, node, self.kinds
+    @property
+    def height(self):
+        return 3
+    @classmethod
+    def plant(cls):
+        return cls()
+    @staticmethod
+    def fell():
+        return 4
+class Colour(enum.Enum):
+    RED = 1
+    @property
+    def tree(self):
+        return Tree
+Tree.kinds["itself"] = Tree.kinds
+LISTED = [Tree, Colour.RED]
+LISTED.append(LISTED)
+def even(n):
+    return n == 0 or odd(n - 1)
+def odd(n):
+    return n != 0 and even(n - 1)
+def node(n=Colour.RED):
+    return node if even(n) else Tree().grow(), LISTED
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("n != 0 and", "n > 0 and"),
+        ("depth = 1", "depth = 2"),
+        ("return Tree, node", "return node, Tree"),
+        ("return 3", "return 4"),
+        ("return cls()", "return cls"),
+        ("return 4", "return 5"),
+        ("RED = 1", "RED = 2"),
+        ("return Tree\n", "return odd\n"),
+        ("[Tree, Colour.RED]", "[Colour.RED, Tree]"),
+        ("class Tree:", "class Tree(dict):"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_circles_end_and_all_that_lies_on_them_counts(digest_of, old, new):
+    assert old in CIRCLES
+    assert digest_of(CIRCLES) == digest_of(CIRCLES)
+    assert digest_of(CIRCLES.replace(old, new)) != digest_of(CIRCLES)
+
+
+def test_a_chain_of_helpers_may_be_long(digest_of):
+    def chain(last):
+        helpers = [f"def f{n}():\n    return f{n + 1}()\n" for n in range(3000)]
+        return "\n".join([*helpers, f"f3000 = {last}", "def node():\n    return f0()"])
+
+    assert digest_of(chain(1)) != digest_of(chain(2))
+
+
+WRAPPED = """
+import contextlib
+import functools
+def traced(function):
+    @functools.wraps(function)
+    def inner(*args):
+        print("called")
+        return function(*args)
+    return inner
+@functools.lru_cache
+def cached(n):
+    return n + 1
+@contextlib.contextmanager
+def opened():
+    yield "within"
+@traced
+def helper(n):
+    return cached(n) + 2
+class Counter:
+    step = 3
+    def count(self, n):
+        return n + self.step
+def base(n, more):
+    with opened():
+        return helper(n) + more
+node = NODE
+"""
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "traced(base)",
+        "functools.partial(base, more=1)",
+        "functools.partial(traced(functools.partial(base, more=1)))",
+        "lambda n: base(n, 1)",
+        "functools.cache(base)",
+    ],
+)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("n + 1", "n + 5"), ("within", "outside"), ("called", "named"), ("(n) + 2", "(n) + 6")],
+    ids=["cached", "context manager", "decorator", "decorated"],
+)
+def test_wrappers_are_looked_through(digest_of, node, old, new):
+    text = WRAPPED.replace("NODE", node)
+    assert digest_of(text) == digest_of(text)
+    assert digest_of(text.replace(old, new)) != digest_of(text)
+
+
+@pytest.mark.parametrize(
+    ("node", "changed"),
+    [
+        ("functools.partial(base, 1)", "functools.partial(base, 2)"),
+        ("functools.partial(base, more=1)", "functools.partial(base, more=2)"),
+        ("Counter().count", "Counter.count"),
+    ],
+)
+def test_what_is_bound_to_a_function_counts(digest_of, node, changed):
+    assert digest_of(WRAPPED.replace("NODE", node)) != digest_of(WRAPPED.replace("NODE", changed))
+
+
+def test_the_class_of_a_bound_method_counts(digest_of):
+    text = WRAPPED.replace("NODE", "Counter().count")
+
+    assert digest_of(text.replace("step = 3", "step = 4")) != digest_of(text)
+
+
+def made_with(prompt, number=1):
+    def node():
+        return prompt, number
+
+    return node
+
+
+def test_closures_over_one_code_differ_by_what_they_hold():
+    assert code_digest(made_with("a")) == code_digest(made_with("a"))
+    assert code_digest(made_with("a")) != code_digest(made_with("b"))
+    assert code_digest(made_with("a", 1)) != code_digest(made_with("a", 1.0))
+
+
+def test_a_closure_that_is_bound_anew_has_another_digest():
+    prompt = "a"
+
+    def node():
+        return prompt
+
+    first = code_digest(node)
+    prompt = "b"
+
+    assert code_digest(node) != first
+
+
+def test_a_global_that_is_bound_anew_gives_another_digest(tmp_path):
+    path = tmp_path / "cells.py"
+    path.write_text("PROMPT = 'a'\ndef node():\n    return PROMPT, helper()")
+    module = load(path)
+    digests = [code_digest(module.node)]
+
+    module.PROMPT = "b"
+    digests.append(code_digest(module.node))
+    exec("def helper(): return 1", vars(module))
+    digests.append(code_digest(module.node))
+    exec("def helper(): return 2", vars(module))
+    digests.append(code_digest(module.node))
+
+    assert len(set(digests)) == 4
+    assert code_digest(module.node) == digests[-1]
+
+
+class Bundle:
+    """Of which more counts than its class."""
+
+    def __init__(self, *functions):
+        self.functions = functions
+
+    def code_parts(self):
+        return self.functions
+
+
+def test_an_object_may_say_what_it_is_made_of():
+    def uses(bundle):
+        return lambda: bundle
+
+    one = code_digest(uses(Bundle(made_with("a"))))
+
+    assert code_digest(uses(Bundle(made_with("a")))) == one
+    assert code_digest(uses(Bundle(made_with("b")))) != one
+
+
+# --- other processes -----------------------------------------------------------------------------
+
+KEPT = """
+import fractions, pathlib, types
+def one(): ...
+def two(): ...
+KEPT = frozenset({
+    "x", "y", fractions.Fraction(1), pathlib.Path("/a/c"), pathlib.Path("/b/c"), one, two,
+    (1, frozenset({"ant", "bee", "cat"})), frozenset({"dog", "eel", "fox"}), Answer, Settings,
+})
+SPACE = types.SimpleNamespace(a=1)
+"""
+PRINTS = """
+import sys
+from harness.graph.fingerprint import code_digest
+sys.path.insert(0, sys.argv[1])
+{before}
+import nodes
+print(code_digest(nodes.node), code_digest(nodes.circles))
+"""
+
+
+def test_a_digest_is_the_same_in_every_process(tmp_path):
+    """Whatever the order of sets is, and whether the code was compiled or read from a cache."""
+    (tmp_path / "nodes.py").write_text(
+        f"{NODE}\n{KEPT}"
+        + CIRCLES.replace("def node(", "def circles(").replace(
+            "return node", "return circles, KEPT, SPACE"
+        )
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", PRINTS.format(before=before), str(tmp_path)],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed, before in [
+            ("1", ""),
+            ("2", ""),
+            ("3", "filler = [object() for _ in range(9999)]"),
+        ]
+    }
+
+    assert len(printed) == 1
+    assert (tmp_path / "__pycache__").is_dir()
