@@ -27,6 +27,7 @@ from harness.hardware import parse_bytes
 from harness.inference import Endpoint
 from harness.rubric.verdict import Combine
 from harness.trace import ContentPolicy, Durability, TimelineFormat
+from harness.wiggum import Limits
 
 SETTINGS_FILE = "harness.toml"
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
@@ -126,6 +127,26 @@ class EvaluationSettings(BaseModel):
     where the summary is refused."""
 
 
+class LimitSettings(BaseModel):
+    """`[limits]`: how much a whole run may take; what is left out is not limited."""
+
+    model_config = _MODEL
+
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Of all calls together, in and out."""
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    """Of all calls whose price is known."""
+    max_seconds: float | None = Field(default=None, gt=0)
+    """By the clock; of a run that was resumed, without the time in between."""
+    max_calls: int | None = Field(default=None, gt=0)
+    """To models; replies from the cache are none."""
+
+    @property
+    def limits(self) -> Limits:
+        """The same as the run's meter takes it."""
+        return Limits(**self.model_dump())
+
+
 class Settings(BaseModel):
     """Everything a session can be told."""
 
@@ -153,6 +174,8 @@ class Settings(BaseModel):
     """That no model judges its own output."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """How drafts are judged."""
+    limits: LimitSettings = LimitSettings()
+    """How much a run may take."""
 
 
 def load_settings(
@@ -254,6 +277,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "trace": TraceSettings,
     "separation": SeparationSettings,
     "evaluation": EvaluationSettings,
+    "limits": LimitSettings,
 }
 
 

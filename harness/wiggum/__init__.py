@@ -1,10 +1,21 @@
 """The Wiggum loop: evaluate, send back what failed, revise, keep the best round."""
 
-from harness.wiggum.longest import lengthened
-from harness.wiggum.loop import WiggumResult, revise_until_met
-from harness.wiggum.meter import Meter, TokenPrice
-from harness.wiggum.policy import (
+from harness.wiggum.charges import Charges, TokenPrice
+from harness.wiggum.limits import (
+    FIELD_OF,
+    LimitName,
+    Limits,
     LoopLimits,
+    Refusal,
+    Room,
+    merged,
+    refusal,
+    seconds_left,
+)
+from harness.wiggum.longest import lengthened
+from harness.wiggum.loop import WiggumResult, check_rounds, revise_until_met
+from harness.wiggum.meter import Meter
+from harness.wiggum.policy import (
     LoopPolicy,
     Revise,
     Stop,
@@ -12,19 +23,34 @@ from harness.wiggum.policy import (
     decide_on_draft,
     next_revision,
 )
-from harness.wiggum.recorded import reasons_in, rounds_from, verdict_attributes
+from harness.wiggum.recorded import (
+    RecordedLoop,
+    reasons_in,
+    recorded_loops,
+    restored_rounds,
+    rounds_from,
+    verdict_attributes,
+)
 from harness.wiggum.reviser import Reviser, Revision, RevisionMode
 from harness.wiggum.round import Round, StopReason, best_round
-from harness.wiggum.spent import Spent
+from harness.wiggum.spent import NOTHING, Spent
 
 __all__ = [
+    "FIELD_OF",
+    "NOTHING",
+    "Charges",
+    "LimitName",
+    "Limits",
     "LoopLimits",
     "LoopPolicy",
     "Meter",
+    "RecordedLoop",
+    "Refusal",
     "Revise",
     "Reviser",
     "Revision",
     "RevisionMode",
+    "Room",
     "Round",
     "Spent",
     "Stop",
@@ -32,12 +58,18 @@ __all__ = [
     "TokenPrice",
     "WiggumResult",
     "best_round",
+    "check_rounds",
     "decide",
     "decide_on_draft",
     "lengthened",
+    "merged",
     "next_revision",
     "reasons_in",
+    "recorded_loops",
+    "refusal",
+    "restored_rounds",
     "revise_until_met",
     "rounds_from",
+    "seconds_left",
     "verdict_attributes",
 ]

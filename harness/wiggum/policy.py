@@ -9,34 +9,9 @@ from typing import Literal
 
 from harness.errors import InvalidInput
 from harness.rubric import DimensionScore
+from harness.wiggum.limits import LimitName, LoopLimits
 from harness.wiggum.round import Round, StopReason, best_round
 from harness.wiggum.spent import Spent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopLimits:
-    """How much a loop may take. It ends with the best draft it has when more does not fit.
-
-    Raises:
-        InvalidInput: One of them leaves nothing to be done.
-    """
-
-    max_rounds: int = 3
-    """Evaluations in all, so one revision fewer."""
-    max_tokens: int | None = None
-    """Of all calls together, in and out."""
-    max_cost_usd: float | None = None
-    """Of all calls whose price is known."""
-    max_seconds: float | None = None
-    """By the clock, from the making of the loop's meter."""
-
-    def __post_init__(self) -> None:
-        if self.max_rounds < 1:
-            raise InvalidInput(f"max_rounds is {self.max_rounds}; at least one round is needed")
-        for name in ("max_tokens", "max_cost_usd", "max_seconds"):
-            limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise InvalidInput(f"{name} is {limit:g}; it must be more than 0, or left out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,15 +165,15 @@ def _lacking(rounds: Sequence[Round], limits: LoopLimits, spent: Spent, tokens: 
     draft_usd, draft_s = greatest([one.drafting for one in rounds])
     verdict_usd, verdict_s = greatest([one.judging for one in rounds])
     usd = spent.cost_usd or 0.0
-    needs = (
-        ("max_tokens", limits.max_tokens, spent.tokens, tokens, "tokens"),
-        ("max_cost_usd", limits.max_cost_usd, usd, draft_usd + verdict_usd, "dollars"),
-        ("max_seconds", limits.max_seconds, spent.seconds, draft_s + verdict_s, "seconds"),
+    needs: tuple[tuple[LimitName, float | None, float, float, str], ...] = (
+        ("tokens", limits.max_tokens, spent.tokens, tokens, "tokens"),
+        ("cost", limits.max_cost_usd, usd, draft_usd + verdict_usd, "dollars"),
+        ("time", limits.max_seconds, spent.seconds, draft_s + verdict_s, "seconds"),
     )
     for name, limit, gone, need, unit in needs:
         if limit is not None and gone + need > limit:
             return (
                 f"a revision and its evaluation may take {need:.6g} {unit}, and of "
-                f"{name} = {limit:.6g} there are {max(limit - gone, 0):.6g} left"
+                f"{limits.said(name)} there are {max(limit - gone, 0):.6g} left"
             )
     return ""

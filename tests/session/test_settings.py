@@ -9,6 +9,7 @@ import pytest
 
 from harness.errors import ConfigurationInvalid
 from harness.session import Settings, load_settings
+from harness.wiggum import Limits
 
 FULL = """\
 traces = "runs"
@@ -53,6 +54,11 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
     assert settings.budget.capacity_bytes == 6 * 2**30
     assert settings.memory.path == tmp_path / "memory"
     assert settings.traces == tmp_path / "runs"
+
+
+def test_limits_are_those_of_a_run(tmp_path: Path) -> None:
+    settings = read(tmp_path, "[limits]\nmax_tokens = 5000\nmax_seconds = 90.5\n")
+    assert settings.limits.limits == Limits(max_tokens=5000, max_seconds=90.5)
 
 
 def test_relative_paths_start_at_the_settings_file(tmp_path: Path) -> None:
@@ -100,6 +106,11 @@ def test_the_environment_goes_before_the_file_and_arguments_before_both(tmp_path
             "\n[endpoints.a]\nurl = 'http://h'\nbackend = 'vlm'\n", 4, "'vllm'", id="backend"
         ),
         pytest.param("[budget]\ncapacity = 'lots'\n", 2, "8 GiB", id="size"),
+        pytest.param("[limits]\nmax_calls = 0\n", 2, "greater than 0", id="a limit of nothing"),
+        pytest.param("[limits]\n\nmax_cost_usd = nan\n", 3, "greater than 0", id="no number"),
+        pytest.param(
+            "[limits]\nmax_token = 9\n", 2, "did you mean 'max_tokens'", id="unknown limit"
+        ),
         pytest.param("a = \n", 1, "not TOML", id="not toml"),
         pytest.param("[roles]\nx = 3\n", 2, "string", id="type"),
     ],

@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import CallTimeout, EndpointUnreachable, LimitReached
+from harness.errors import (
+    CallTimeout,
+    CircuitOpen,
+    EndpointUnreachable,
+    LimitReached,
+    RunLimitReached,
+)
 from harness.inference import ChatRequest, Completion, Message, Usage
 from harness.trace import ManualClock
-from harness.wiggum import LoopLimits, Meter, Spent, TokenPrice
+from harness.wiggum import Limits, LoopLimits, Meter, Spent, TokenPrice
 
 PRICE = TokenPrice(usd_per_million_input_tokens=2.0, usd_per_million_output_tokens=10.0)
 REPLY = Completion(
@@ -48,7 +54,10 @@ class Backend:
         return self._outcome
 
     def meter(self, *, prices=None, **limits) -> Meter:
-        return Meter(self.ask, limits=LoopLimits(**limits), clock=self.clock, prices=prices)
+        return self.meter_of(LoopLimits(**limits), prices=prices)
+
+    def meter_of(self, limits: LoopLimits, *, prices=None) -> Meter:
+        return Meter(self.ask, limits=limits, clock=self.clock, prices=prices)
 
 
 def ask(meter: Meter, *requests: ChatRequest) -> None:
@@ -108,6 +117,23 @@ def test_prices_that_are_given_go_before_what_a_reply_says():
     assert meter.spent.cost_usd == pytest.approx(9.0 + (80 * 2 + 20 * 10) / 1e6)
 
 
+def test_the_reply_of_a_stand_in_has_the_stand_ins_price():
+    meter = Backend(replace(REPLY, endpoint="other", cost_usd=9.0)).meter(prices={"other": PRICE})
+
+    ask(meter, request())
+
+    assert meter.spent.cost_usd == pytest.approx((80 * 2 + 20 * 10) / 1e6)
+
+
+def test_a_call_that_was_not_sent_took_nothing():
+    meter = Backend(CircuitOpen("not asked", endpoint="m")).meter()
+
+    with pytest.raises(CircuitOpen):
+        ask(meter, request())
+
+    assert meter.spent == Spent()
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -133,6 +159,7 @@ def test_a_call_that_failed_counts_as_one_that_was_read(error):
         # 100 tokens in at 2 dollars a million, 50 out at 10.
         pytest.param({"max_cost_usd": 0.0007}, request(300, 50), None, id="enough money"),
         pytest.param({"max_cost_usd": 0.00069}, request(300, 50), "cost", id="too little money"),
+        pytest.param({"max_calls": 1}, request(), None, id="one call"),
         pytest.param({"max_seconds": 0.06}, request(), None, id="enough time"),
         pytest.param({"max_seconds": 0.04}, request(), "time", id="hardly any time"),
     ],
@@ -150,6 +177,44 @@ def test_a_call_that_does_not_fit_is_not_sent(limits, asked, limit):
     assert caught.value.limit == limit
     assert backend.requests == []
     assert meter.spent.calls == 0
+
+
+def test_when_all_calls_are_made_there_are_no_more():
+    backend = Backend()
+    meter = backend.meter(max_calls=2)
+
+    with pytest.raises(LimitReached, match="max_calls = 2 are made; 'm' is not called") as caught:
+        ask(meter, request(), request(), request())
+
+    assert (caught.value.limit, len(backend.requests)) == ("calls", 2)
+
+
+@pytest.mark.parametrize(
+    ("left", "limit", "seconds"),
+    [
+        pytest.param(Limits(max_tokens=149), "tokens", 0, id="tokens"),
+        pytest.param(Limits(max_cost_usd=0.0006), "cost", 0, id="cost"),
+        pytest.param(Limits(max_seconds=2), "time", 2, id="time"),
+    ],
+)
+def test_where_the_run_has_too_little_left_it_is_the_runs_limit_that_is_reached(
+    left, limit, seconds
+):
+    backend = Backend(CallTimeout("no whole reply", endpoint="m"), seconds=seconds)
+    own = LoopLimits(max_tokens=1_000, max_seconds=60)
+    meter = backend.meter_of(own.within(left), prices={"m": PRICE})
+
+    with pytest.raises(RunLimitReached, match="all that the run has left") as caught:
+        ask(meter, request(300, 50))
+
+    assert caught.value.limit == limit
+
+
+def test_what_the_run_lacks_for_calls_that_belong_together_is_said():
+    meter = Backend().meter_of(LoopLimits(max_tokens=900).within(Limits(max_tokens=500)))
+
+    with pytest.raises(RunLimitReached, match="no room for that; the run's has to be 20 more"):
+        meter.check_room(520, what="a draft")
 
 
 def test_without_a_price_the_call_that_oversteps_is_the_last():

@@ -101,6 +101,18 @@ def cost_of(calls: Sequence[Call], endpoints: Iterable[Instant], *, run_ns: int)
     )
 
 
+def charges_of(calls: Iterable[Call], endpoints: Iterable[Instant]) -> dict[int, float]:
+    """What calls cost by their tokens, in dollars, by span; without those whose price is unknown.
+
+    Args:
+        calls: As for `cost_of`.
+        endpoints: As for `cost_of`.
+    """
+    prices = {str(one.attributes.get("model")): _Prices.of(one.attributes) for one in endpoints}
+    charges = ((call.id, _charge(call, prices.get(call.model, _Prices()))) for call in calls)
+    return {span: charge[1] for span, charge in charges if charge is not None}
+
+
 def _model_cost(model: str, calls: Sequence[Call], prices: _Prices, *, run_ns: int) -> ModelCost:
     by_basis: dict[PriceBasis, float] = {}
     unpriced = sum(not _was_refused(call) for call in calls)

@@ -1,0 +1,214 @@
+"""The run's meter: what all its calls to models took, and which does not fit any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
+from typing import TypeVar
+
+from harness.errors import RunLimitReached
+from harness.inference import ChatRequest, Completion, Embeddings, EmbedRequest, Endpoint
+from harness.rubric import Ask
+from harness.session.casting import Casting
+from harness.trace import Clock, Tracer
+from harness.wiggum import (
+    FIELD_OF,
+    NOTHING,
+    Charges,
+    LimitName,
+    Limits,
+    LoopLimits,
+    Refusal,
+    Room,
+    Spent,
+    TokenPrice,
+    refusal,
+    seconds_left,
+)
+
+N = TypeVar("N", int, float)
+
+
+class Spending:
+    """Passes a run's calls on, counts what they took, and refuses those that there is no room for.
+
+    A call that would fit if less were under way waits until it is known what that takes, first
+    come first served: so many calls at once cannot overshoot together, nor are they refused for
+    what others did not need in the end. A reply from the cache takes nothing.
+
+    Args:
+        chat: Reaches the models.
+        embed: Reaches those that embed.
+        limits: Of the whole run, over all its parts.
+        prices: By the endpoint's tag; they go before what a reply says that it cost.
+        before: What earlier parts of the run took.
+        clock: In nanoseconds.
+        began_ns: When this part of the run began, by that clock.
+        tracer: Sees the waits.
+    """
+
+    def __init__(
+        self,
+        chat: Ask,
+        embed: Callable[[EmbedRequest], Awaitable[Embeddings]],
+        *,
+        limits: Limits,
+        prices: Mapping[str, TokenPrice],
+        before: Spent,
+        clock: Clock,
+        began_ns: int,
+        tracer: Tracer,
+    ) -> None:
+        self.limits = limits
+        self._chat = chat
+        self._embed = embed
+        self._charges = Charges(prices)
+        self._taken = before
+        self._clock = clock
+        self._began_ns = began_ns
+        self._tracer = tracer
+        # What calls that are under way take at most.
+        self._under_way = Room()
+        # Whoever has its turn is sent next, as soon as there is room for it.
+        self._turn = asyncio.Lock()
+        self._ended = asyncio.Event()
+
+    async def chat(self, request: ChatRequest) -> Completion:
+        """The reply to a call.
+
+        Raises:
+            RunLimitReached: There is no room for it; it was not sent, or not waited for to its end.
+            InferenceError: As whoever is asked raises it.
+        """
+        async with self._room_for(request):
+            completion = await self._chat(request)
+            if not completion.from_cache:
+                self._taken += self._charges.taken(request, completion)
+        return completion
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """Vectors, counted and limited as a reply is; see `chat`."""
+        async with self._room_for(request):
+            embeddings = await self._embed(request)
+            self._taken += self._charges.taken_to_embed(request, embeddings)
+        return embeddings
+
+    @property
+    def spent(self) -> Spent:
+        """What the run took so far, earlier parts included."""
+        took_ns = self._clock() - self._began_ns
+        return replace(self._taken, time_ns=self._taken.time_ns + took_ns)
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When the run's time is over, by the clock; None without a limit."""
+        if self.limits.max_seconds is None:
+            return None
+        return self._began_ns - self._taken.time_ns + round(self.limits.max_seconds * 1e9)
+
+    def tightened(self, limits: LoopLimits, *, before: Spent = NOTHING) -> LoopLimits:
+        """A loop's limits, nowhere more than the run has left.
+
+        So the loop sees the end coming, and begins nothing that would be broken off. Of what the
+        run has nothing left, its first call is refused here, with more to say.
+
+        Args:
+            limits: Its own.
+            before: What the loop took in rounds that it only goes on behind.
+        """
+        run, spent = self.limits, self.spent
+        usd = (before.cost_usd or 0.0) - (spent.cost_usd or 0.0)
+        left = Limits(
+            max_tokens=_left(run.max_tokens, before.tokens - spent.tokens),
+            max_cost_usd=_left(run.max_cost_usd, usd),
+            max_seconds=_left(run.max_seconds, before.seconds - spent.seconds),
+        )
+        return limits.within(left)
+
+    @asynccontextmanager
+    async def _room_for(self, request: ChatRequest | EmbedRequest) -> AsyncIterator[None]:
+        """Begins when there is room for the call, and ends with it, or when the time is over."""
+        model, need = request.model, self._charges.most(request)
+        # 1. Wait for what is under way, if that may leave enough.
+        has_to_wait = self._turn.locked() or self._refusal(model, need, held=self._under_way)
+        with self._tracer.span("wait for room") if has_to_wait else nullcontext():
+            async with self._turn:
+                while self._refusal(model, need, held=self._under_way):
+                    self._check(model, need, held=Room())
+                    self._ended.clear()
+                    await self._ended.wait()
+        # 2. Nobody else comes between the decision and this: there is no await.
+        self._under_way += need
+        left_s = seconds_left(self.limits, spent=self.spent, held=Room())
+        try:
+            # Waits for a place, a model that loads, further attempts: they all end here too.
+            async with asyncio.timeout(left_s) as over:
+                yield
+        except BaseException as error:
+            self._taken += self._charges.lost(request, error)
+            if isinstance(error, TimeoutError) and over.expired():
+                message = f"{self.limits.said('time')} were over before '{model}' had answered"
+                raise self._reached(Refusal(limit="time", message=message), need) from error
+            raise
+        finally:
+            self._under_way -= need
+            if not self._under_way.calls:
+                self._under_way = Room()  # in floats, a - b + b need not be a
+            self._ended.set()
+
+    def _refusal(self, model: str, need: Room, *, held: Room) -> Refusal | None:
+        return refusal(self.limits, model=model, need=need, spent=self.spent, held=held)
+
+    def _check(self, model: str, need: Room, *, held: Room) -> None:
+        refused = self._refusal(model, need, held=held)
+        if refused is not None:
+            raise self._reached(refused, need)
+
+    def _reached(self, refused: Refusal, need: Room) -> RunLimitReached:
+        field = FIELD_OF[refused.limit]
+        enough: dict[LimitName, str] = {
+            "tokens": f"at least {self._taken.tokens + need.tokens}",
+            "calls": f"at least {self._taken.calls + need.calls}",
+        }
+        return RunLimitReached(
+            f"the run is at its limit: {refused.message}; to go on it needs {field} to be "
+            f"{enough.get(refused.limit, 'more')} (--{field.replace('_', '-')}, "
+            "Pipeline(limits=...), or [limits] in harness.toml)",
+            limit=refused.limit,
+        )
+
+
+def _left(limit: N | None, more: N) -> N | None:
+    """What is left of a limit; None without one, or when nothing is."""
+    return None if limit is None or limit + more <= 0 else limit + more
+
+
+def token_prices(endpoints: Mapping[str, Endpoint]) -> dict[str, TokenPrice]:
+    """What the settings say that tokens cost, by the endpoint's tag.
+
+    One price of the two alone tells nothing: what it gives would pass for the whole.
+    """
+    return {
+        tag: TokenPrice(
+            usd_per_million_input_tokens=one.usd_per_million_input_tokens,
+            usd_per_million_output_tokens=one.usd_per_million_output_tokens,
+        )
+        for tag, one in endpoints.items()
+        if one.usd_per_million_input_tokens is not None
+        and one.usd_per_million_output_tokens is not None
+    }
+
+
+def warn_of_no_price(limits: Limits, spent: Spent, *, casting: Casting, tracer: Tracer) -> None:
+    """Says, once, that a limit to the cost was none, since no price was known."""
+    if limits.max_cost_usd is None or spent.cost_usd is not None or not spent.unpriced_calls:
+        return
+    message = (
+        f"{limits.said('cost')} bounded nothing: no call's price is known; "
+        "write usd_per_million_input_tokens and usd_per_million_output_tokens under "
+        "the endpoints"
+    )
+    if message not in casting.warnings:
+        casting.warn(message, tracer)

@@ -1,0 +1,104 @@
+"""What one call takes: at most, before it is sent, and as far as it is known, afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.errors import CircuitOpen
+from harness.inference import (
+    ChatRequest,
+    Completion,
+    Embeddings,
+    EmbedRequest,
+    most_prompt_tokens,
+    most_tokens_in,
+)
+from harness.wiggum.limits import Room
+from harness.wiggum.spent import NOTHING, Spent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPrice:
+    """What an endpoint's tokens cost."""
+
+    usd_per_million_input_tokens: float
+    """Of prompts."""
+    usd_per_million_output_tokens: float
+    """Of replies."""
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        """Dollars."""
+        return (
+            input_tokens * self.usd_per_million_input_tokens
+            + output_tokens * self.usd_per_million_output_tokens
+        ) / 1e6
+
+
+class Charges:
+    """Tells what calls take. What nobody counted is estimated from its length, from above.
+
+    Args:
+        prices: By the endpoint's tag; they go before what a reply says that it cost.
+    """
+
+    def __init__(self, prices: Mapping[str, TokenPrice]) -> None:
+        self._prices = dict(prices)
+
+    def most(self, request: ChatRequest | EmbedRequest) -> Room:
+        """What a call takes at most."""
+        asked = _most_input_tokens(request)
+        written = request.max_output_tokens if isinstance(request, ChatRequest) else 0
+        usd = self._priced(request.model, asked, written) or 0.0
+        return Room(tokens=asked + written, usd=usd, calls=1)
+
+    def taken(self, request: ChatRequest, completion: Completion) -> Spent:
+        """What a call took that was answered by a model."""
+        usage = completion.usage
+        written = completion.text + completion.reasoning
+        asked = usage.input_tokens if usage else _most_input_tokens(request)
+        answered = usage.output_tokens if usage else most_tokens_in(written)
+        # Of a stand-in's reply, the stand-in's price.
+        priced = self._priced(completion.endpoint or request.model, asked, answered)
+        cost = completion.cost_usd if priced is None else priced
+        return Spent(
+            calls=1,
+            input_tokens=asked,
+            output_tokens=answered,
+            cost_usd=cost,
+            estimated_calls=int(usage is None),
+            unpriced_calls=int(cost is None),
+        )
+
+    def taken_to_embed(self, request: EmbedRequest, embeddings: Embeddings) -> Spent:
+        """The same of a call for vectors."""
+        counted = embeddings.input_tokens
+        asked = _most_input_tokens(request) if counted is None else counted
+        cost = self._priced(request.model, asked, 0)
+        return Spent(
+            calls=1,
+            input_tokens=asked,
+            cost_usd=cost,
+            estimated_calls=int(counted is None),
+            unpriced_calls=int(cost is None),
+        )
+
+    def lost(self, request: ChatRequest | EmbedRequest, error: BaseException) -> Spent:
+        """What a call took that failed, or was not waited for.
+
+        What became of it nobody knows; that the prompt was read is likely.
+        """
+        if isinstance(error, CircuitOpen):
+            return NOTHING  # it was not sent
+        asked = _most_input_tokens(request)
+        return Spent(calls=1, input_tokens=asked, estimated_calls=1, unpriced_calls=1)
+
+    def _priced(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
+        price = self._prices.get(model)
+        return None if price is None else price.of(input_tokens, output_tokens)
+
+
+def _most_input_tokens(request: ChatRequest | EmbedRequest) -> int:
+    if isinstance(request, ChatRequest):
+        return most_prompt_tokens(request)
+    return sum(most_tokens_in(text) for text in request.texts)
