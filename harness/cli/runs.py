@@ -1,4 +1,4 @@
-"""`harness runs`: the audit log as a table."""
+"""`harness runs`: the audit log as a table, and two runs side by side."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ from pathlib import Path
 
 import click
 import orjson
+from click.core import ParameterSource
 from rich.table import Table
 from rich.text import Text
 
 from harness.cli.consoles import log_to_stderr, results
 from harness.cli.exit_codes import UNUSABLE
-from harness.cli.run_name import traces_directory
-from harness.errors import InvalidInput
-from harness.trace import AUDIT_LOG, AuditLine, read_audit_log
+from harness.cli.run_name import find_journal, traces_directory
+from harness.cli.runs_diff import comparison_as_json, print_comparison
+from harness.errors import InvalidInput, JournalInvalid
+from harness.trace import AUDIT_LOG, AuditLine, Journal, latest_lines, read_audit_log
+from harness.trace.comparison import compare
+
+_TRACES = click.option(
+    "--traces",
+    type=click.Path(path_type=Path),
+    help="Where runs land; as harness.toml says, or traces/, when left out.",
+)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -26,18 +35,18 @@ from harness.trace import AUDIT_LOG, AuditLine, read_audit_log
     show_default=True,
     help="How many of the latest; 0 for all.",
 )
-@click.option(
-    "--traces",
-    type=click.Path(path_type=Path),
-    help="Where runs land; as harness.toml says, or traces/, when left out.",
-)
+@_TRACES
 @click.option("--json", "as_json", is_flag=True, help="Print each as a line of JSON.")
-def runs(limit: int, traces: Path | None, *, as_json: bool) -> None:
-    """List the runs that ended, the latest last."""
+@click.pass_context
+def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bool) -> None:
+    """List the runs that ended, the latest last; or compare two of them."""
     log_to_stderr()
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return
     try:
         path = traces_directory(traces) / AUDIT_LOG
-        lines = deque(read_audit_log(path), maxlen=limit or None)
+        lines = deque(latest_lines(read_audit_log(path)), maxlen=limit or None)
     except InvalidInput as error:
         click.echo(f"harness: {error}", err=True)
         sys.exit(UNUSABLE)
@@ -48,6 +57,35 @@ def runs(limit: int, traces: Path | None, *, as_json: bool) -> None:
         click.echo(f"no run has ended yet that is in {path}", err=True)
     else:
         results().print(_table(lines))
+
+
+@runs.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@_TRACES
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
+    """Say what differs between the runs A and B of a pipeline, and why.
+
+    Each is a run's id, a part of it, one of its files, or "latest". Exit codes: 0 they are
+    compared, whether or not they differ, 2 something given is not usable.
+    """
+    try:
+        comparison = compare(Journal(find_journal(a, traces)), Journal(find_journal(b, traces)))
+    except (InvalidInput, JournalInvalid) as error:
+        click.echo(f"harness: {error}", err=True)
+        sys.exit(UNUSABLE)
+    if as_json:
+        sys.stdout.buffer.write(comparison_as_json(comparison))
+    else:
+        print_comparison(comparison, results())
+
+
+def _refuse_options(context: click.Context) -> None:
+    """An option of the list has to stand after `diff` to be one of it."""
+    for name in context.params:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"options go after '{context.invoked_subcommand}', not before")
 
 
 def _table(lines: deque[AuditLine]) -> Table:
@@ -72,7 +110,13 @@ def _table(lines: deque[AuditLine]) -> Table:
     return table
 
 
-_STYLES = {"PASS": "green", "FAIL": "yellow", "ERROR": "red"}
+_STYLES = {
+    "PASS": "green",
+    "FAIL": "yellow",
+    "ERROR": "red",
+    "WAITING": "cyan",
+    "STOPPED": "yellow",
+}
 
 
 def _count(tokens: int | None) -> str:

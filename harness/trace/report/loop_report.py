@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.trace.records import SpanRecord, SpanStatus
@@ -45,11 +45,23 @@ def loops_of(
     scores: dict[int | None, list[object]] = {}
     for span in rounds:
         scores.setdefault(span.parent, []).append(span.attributes.get("composite"))
-    return tuple(_loop(span, titles.get(span.parent), scores.get(span.id, [])) for span in loops)
+    # One that a further part of the run went on with is one loop still.
+    parts: dict[object, list[SpanRecord]] = {}
+    for span in loops:
+        parts.setdefault(span.attributes.get("key") or span.id, []).append(span)
+    return tuple(
+        _loop(
+            spans,
+            titles.get(spans[0].parent),
+            [score for span in spans for score in scores.get(span.id, [])],
+        )
+        for spans in parts.values()
+    )
 
 
-def _loop(span: SpanRecord, node: str | None, scores: list[object]) -> LoopReport:
-    said = span.attributes
+def _loop(parts: Sequence[SpanRecord], node: str | None, scores: list[object]) -> LoopReport:
+    # The last one sums up those before it.
+    said, status = parts[-1].attributes, parts[-1].status
     composites = said.get("composites", scores)
     best_round, passed, reason = said.get("best_round"), said.get("passed"), said.get("stop_reason")
     return LoopReport(
@@ -63,6 +75,6 @@ def _loop(span: SpanRecord, node: str | None, scores: list[object]) -> LoopRepor
         best_round=best_round if isinstance(best_round, int) else None,
         passed=passed if isinstance(passed, bool) else None,
         stop_reason=reason if isinstance(reason, str) else None,
-        status=span.status,
-        duration_ns=span.duration_ns,
+        status=status,
+        duration_ns=sum(span.duration_ns for span in parts),
     )

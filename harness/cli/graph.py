@@ -1,0 +1,129 @@
+"""`harness graph`: a pipeline's nodes and what joins them, as text, Mermaid, SVG or JSON."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import click
+import orjson
+
+from harness.cli.consoles import log_to_stderr
+from harness.cli.exit_codes import UNUSABLE
+from harness.cli.pipeline_file import load_pipeline
+from harness.cli.report import error_as_json
+from harness.cli.run_name import find_journal
+from harness.errors import HarnessError, InvalidInput
+from harness.graph import Graph
+from harness.graph.picture import (
+    Drawing,
+    RunSeen,
+    as_mermaid,
+    as_svg,
+    as_text,
+    drawing_of,
+    run_seen,
+)
+from harness.trace import Journal
+
+Form = Literal["text", "mermaid", "svg"]
+
+_PIPED_WIDTH = 120
+"""Columns, where no terminal says how many it has."""
+
+
+@click.command()
+@click.argument("target", metavar="FILE.py")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "mermaid", "svg"]),
+    help="A line for each node (this when left out), a flowchart for Markdown, or a picture.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The file to write; standard output when left out.",
+)
+@click.option("--run", metavar="RUN", help="Show what a run of it took, and its critical path.")
+@click.option(
+    "--traces",
+    type=click.Path(path_type=Path),
+    help="Where runs land; as harness.toml says, or traces/, when left out.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the nodes and arrows as JSON.")
+def graph(
+    target: str,
+    form: Form | None,
+    output: Path | None,
+    run: str | None,
+    traces: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Draw the pipeline in FILE.py, or a shipped pattern by its name.
+
+    FILE.py:NAME says which, where a file has several; RUN is a run's id, a part of it, one of its
+    files, or "latest". Exit codes: 0 it is drawn, 2 something given is not usable, such as a
+    pipeline with a mistake.
+    """
+    log_to_stderr()
+    try:
+        if as_json and form is not None:
+            raise InvalidInput("--json and --format are two forms; give one")
+        pipeline = load_pipeline(target)
+        pipeline.check()
+        drawing = drawing_of(pipeline, _seen(run, traces, pipeline) if run else None)
+        _write(_as_json(drawing) if as_json else _FORMS[form or "text"](drawing), output)
+    except HarnessError as error:
+        click.echo(f"harness: {error}", err=True)
+        if as_json:
+            sys.stdout.buffer.write(error_as_json(error, run_id=None))
+        sys.exit(UNUSABLE)
+
+
+def _seen(run: str, traces: Path | None, pipeline: Graph) -> RunSeen:
+    """What a run made of the pipeline.
+
+    Raises:
+        InvalidInput: There is no such run, or it was of another pipeline.
+        JournalInvalid: Its journal cannot be read.
+    """
+    path = find_journal(run, traces)
+    journal = Journal(path)
+    if journal.started.name != pipeline.name:
+        raise InvalidInput(
+            f"a run of the pipeline '{journal.started.name}', and not of '{pipeline.name}'; "
+            "harness runs lists the others",
+            path=path,
+        )
+    return run_seen(journal)
+
+
+def _as_text(drawing: Drawing) -> str:
+    return as_text(drawing, width=shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns)
+
+
+def _as_json(drawing: Drawing) -> str:
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(drawing, option=options).decode()
+
+
+_FORMS: Mapping[Form, Callable[[Drawing], str]] = {
+    "text": _as_text,
+    "mermaid": as_mermaid,
+    "svg": as_svg,
+}
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.buffer.write(text.encode())
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"cannot be written ({error.strerror})", path=output) from error

@@ -1,0 +1,197 @@
+"""What a comparison of two runs looks like: in tables for people, as JSON for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.trace.comparison import (
+    Comparison,
+    Difference,
+    LoopDifference,
+    NodeDifference,
+    RunTotals,
+)
+from harness.trace.node_records import NodeRecord
+from harness.trace.report.loop_report import LoopReport
+
+_MOST_NODES = 40
+"""Lines that a person still reads; JSON has all."""
+_NONE = "-"
+_CAUSES: tuple[Difference, ...] = ("code", "inputs", "models")
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Prints what differs, the biggest differences first; what is equal is counted."""
+    a, b = comparison.a, comparison.b
+    console.print(Text(f"A is {a.run_id}, B is {b.run_id}", style="bold"))
+    if a.pipeline != b.pipeline:
+        said = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
+        console.print(Text(said, style="yellow"))
+    console.print(_totals_table(a, b))
+    if others := [one.name for one in comparison.inputs if one.is_equal is False]:
+        console.print(Text(f"Inputs that were given differently: {', '.join(others)}."))
+    differing = [node for node in comparison.nodes if node.differs_in]
+    if differing:
+        console.print(_node_table(differing))
+    equal = len(comparison.nodes) - len(differing)
+    console.print(f"Node calls that differ: {len(differing):,}; equal: {equal:,}.", highlight=False)
+    if any(not loop.is_equal for loop in comparison.loops):
+        console.print(_loop_table(comparison.loops))
+    for role in comparison.roles:
+        if role.a != role.b:
+            was, now = ", ".join(role.a) or "nobody", ", ".join(role.b) or "nobody"
+            console.print(Text(f"Role {role.role}: {was} in A, {now} in B."), soft_wrap=True)
+
+
+def comparison_as_json(comparison: Comparison) -> bytes:
+    """The comparison as one JSON object, indented, with a newline; named as in `Comparison`."""
+    return orjson.dumps(comparison, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _totals_table(a: RunTotals, b: RunTotals) -> Table:
+    table = Table("", "A", "B", "change")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("ended", Text(_ended(a)), Text(_ended(b)), "")
+    table.add_row(
+        "time",
+        _seconds(a.duration_ns),
+        _seconds(b.duration_ns),
+        _change(a.duration_ns, b.duration_ns),
+    )
+    for title, was, now in (
+        ("node calls", a.node_calls, b.node_calls),
+        ("model calls", a.calls, b.calls),
+        ("tokens in", a.input_tokens, b.input_tokens),
+        ("tokens out", a.output_tokens, b.output_tokens),
+    ):
+        table.add_row(title, f"{was:,}", f"{now:,}", _change(was, now))
+    if a.cost_usd is not None or b.cost_usd is not None:
+        change = "" if a.cost_usd is None or b.cost_usd is None else _change(a.cost_usd, b.cost_usd)
+        table.add_row("dollars", _dollars(a.cost_usd), _dollars(b.cost_usd), change)
+    return table
+
+
+def _ended(run: RunTotals) -> str:
+    return f"{run.status} ({run.error})" if run.error else run.status
+
+
+def _node_table(nodes: list[NodeDifference]) -> Table:
+    table = Table(title="Node calls, A → B; the biggest differences first", title_justify="left")
+    table.add_column("node", overflow="fold")
+    table.add_column("what", ratio=1)
+    has_cost = any(one and one.cost_usd is not None for node in nodes for one in (node.a, node.b))
+    for column in ("time", "calls", "tokens in", "tokens out", *(["dollars"] if has_cost else [])):
+        table.add_column(column, justify="right")
+    for node in nodes[:_MOST_NODES]:
+        a, b = node.a, node.b
+        cells = [
+            _both(_time(a), _time(b)),
+            _both(*(f"{one.calls}" if one else _NONE for one in (a, b))),
+            _both(*(f"{one.input_tokens:,}" if one else _NONE for one in (a, b))),
+            _both(*(f"{one.output_tokens:,}" if one else _NONE for one in (a, b))),
+        ]
+        if has_cost:
+            cells.append(_both(*(_dollars(one.cost_usd if one else None) for one in (a, b))))
+        table.add_row(Text(node.node), Text("; ".join(_said(node))), *cells)
+    if len(nodes) > _MOST_NODES:
+        table.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
+    return table
+
+
+def _said(node: NodeDifference) -> Iterator[str]:
+    """What differs in a node call, in words."""
+    a, b, differs = node.a, node.b, node.differs_in
+    if a is None or b is None:
+        yield "only in A" if b is None else "only in B"
+        return
+    if "status" in differs:
+        yield f"{a.status} in A, {b.status} in B" + (
+            f" ({error})" if (error := b.error or a.error) else ""
+        )
+    causes = list(_causes(node, a, b))
+    if "output" not in differs:
+        yield from causes
+    elif causes:
+        yield f"output changed: {', '.join(causes)}"
+    elif a.code is None or b.code is None:
+        yield "output changed; why is not recorded"
+    elif a.calls or b.calls:
+        yield "output changed, with the same code, inputs and models: another reply"
+    else:
+        yield "output changed, with the same code and inputs"
+    if node.differs_in == ("time",):
+        yield "took longer in " + ("A" if a.duration_ns > b.duration_ns else "B")
+    elif node.differs_in[0] == "work":
+        yield "the same output, with other calls"
+
+
+def _causes(node: NodeDifference, a: NodeRecord, b: NodeRecord) -> Iterator[str]:
+    if "code" in node.differs_in:
+        yield "its code"
+    if node.changed_inputs:
+        names = ", ".join(f"'{name}'" for name in node.changed_inputs)
+        yield f"its input{'' if len(node.changed_inputs) == 1 else 's'} {names}"
+    if "models" in node.differs_in:
+        roles = [role for role in a.models if a.models[role] != b.models.get(role, a.models[role])]
+        yield f"its models ({', '.join(roles)})"
+
+
+def _loop_table(loops: tuple[LoopDifference, ...]) -> Table:
+    table = Table(title="Loops: composites (* returned)", title_justify="left")
+    table.add_column("node", overflow="fold")
+    for column in ("A", "B"):
+        table.add_column(column, ratio=1)
+    equal = 0
+    for loop in loops:
+        if loop.is_equal:
+            equal += 1
+            continue
+        number = f", loop {loop.number}" if loop.number > 1 else ""
+        table.add_row(
+            Text(f"{loop.node or _NONE}{number}"), *(_loop(one) for one in (loop.a, loop.b))
+        )
+    if equal:
+        table.add_row(f"and {equal:,} equal")
+    return table
+
+
+def _loop(loop: LoopReport | None) -> Text:
+    if loop is None:
+        return Text(_NONE)
+    scores = (
+        f"{score:.1f}{'*' if number == loop.best_round else ''}"
+        for number, score in enumerate(loop.composites, start=1)
+    )
+    return Text(f"{' '.join(scores) or _NONE} {loop.stop_reason or loop.status}")
+
+
+def _both(a: str, b: str) -> str:
+    """Both sides of a cell; once, where they look the same."""
+    return a if a == b else f"{a} → {b}"
+
+
+def _change(was: float, now: float) -> str:
+    """By how much more or less, as a share of what was."""
+    if was == now:
+        return "="
+    return f"{(now - was) / was:+.1%}" if was else ""
+
+
+def _time(node: NodeRecord | None) -> str:
+    return _seconds(node.duration_ns) if node else _NONE
+
+
+def _seconds(time_ns: int) -> str:
+    if time_ns < 10_000_000:
+        return f"{time_ns / 1e6:.1f} ms"
+    return f"{time_ns / 1e9:,.{2 if time_ns < 10e9 else 1}f} s"
+
+
+def _dollars(usd: float | None) -> str:
+    return _NONE if usd is None else f"{usd:.6f}" if usd < 0.01 else f"{usd:,.4f}"
