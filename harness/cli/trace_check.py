@@ -14,9 +14,11 @@ from harness.trace.check import FileCheck, JournalCheck
 
 def print_check(found: JournalCheck, console: Console) -> None:
     """Prints of each file whether it is whole and what is wrong with it, and what was open."""
+    last = found.parts[-1].part
     for file in found.files:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(file.records.items()))
-        console.print(Text(f"{file.path}: {_verdict(file)}"), soft_wrap=True)
+        verdict = _verdict(file, is_of_last_part=file.part == last)
+        console.print(Text(f"{file.path}{_part(file) if last else ''}: {verdict}"), soft_wrap=True)
         console.print(Text(f"records: {kinds or 'none'}"), style="dim")
         for problem in file.problems:
             console.print(Text(problem), style="red")
@@ -36,6 +38,7 @@ def check_as_json(found: JournalCheck) -> bytes:
         "is_whole": found.is_whole,
         "is_readable": found.is_readable,
         "run_id": found.run_id,
+        "parts": len(found.parts),
         "open_spans": [asdict(span) for span in found.open_spans],
         "files": [
             {"is_whole": file.is_whole, "is_readable": file.is_readable, **asdict(file)}
@@ -45,7 +48,7 @@ def check_as_json(found: JournalCheck) -> bytes:
     return orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _verdict(found: FileCheck) -> str:
+def _verdict(found: FileCheck, *, is_of_last_part: bool) -> str:
     if found.run_id is None:
         is_torn = found.torn_bytes > 0 and not found.problems
         return "killed in its first line, or not a journal" if is_torn else "not a journal"
@@ -54,4 +57,9 @@ def _verdict(found: FileCheck) -> str:
     if found.is_whole:
         return f"whole; the run ended: {found.ended}"
     torn = f", in the middle of a line ({found.torn_bytes} bytes)" if found.torn_bytes else ""
-    return f"readable, but it stops before the run's end{torn}: killed, or still going"
+    why = "killed, or still going" if is_of_last_part else "killed; it was resumed"
+    return f"readable, but it stops before the run's end{torn}: {why}"
+
+
+def _part(found: FileCheck) -> str:
+    return f" (joined part {found.part})" if found.is_joined else f" (part {found.part})"

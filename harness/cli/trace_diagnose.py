@@ -69,7 +69,7 @@ def _print_finding(number: int, finding: Finding, console: Console) -> None:
 
 def _all_clear(diagnosis: Diagnosis) -> str:
     """That nothing was found, denying no more than was looked at."""
-    if diagnosis.status != "ok":
+    if diagnosis.status not in {"ok", "waiting", "stopped"}:
         return _NOTHING_YET
     return f"{_NOTHING}{'' if diagnosis.not_examined else _NOTHING_IN_TEXTS}. {_NEVER_SEEN}"
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.trace.open_span import OpenSpan
+from harness.trace.records import RunState
 from harness.trace.report import Aside, RunReport
 from harness.trace.report.call_group import CallGroup
 from harness.trace.report.cost import RunCost
@@ -24,6 +25,11 @@ T = TypeVar("T")
 
 _UNKNOWN = "-"
 _OPEN_SPANS_SHOWN = 20
+_ENDED: dict[RunState, str] = {
+    "unfinished": "killed, or not over",
+    "waiting": "waiting for an answer",
+    "stopped": "stopped at a limit",
+}
 
 
 def print_report(report: RunReport, console: Console) -> None:
@@ -68,9 +74,11 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
 
 
 def _headline(report: RunReport) -> str:
-    ended = "killed, or not over" if report.status == "unfinished" else report.status
+    ended = _ENDED.get(report.status, report.status)
     error = f" ({report.error})" if report.error else ""
-    return f"{report.run_id}: {report.pipeline}, {_seconds(report.duration_ns)} s, {ended}{error}"
+    parts = f" in {report.parts} parts" if report.parts > 1 else ""
+    duration = f"{_seconds(report.duration_ns)} s{parts}"
+    return f"{report.run_id}: {report.pipeline}, {duration}, {ended}{error}"
 
 
 def _calls_line(report: RunReport) -> str:

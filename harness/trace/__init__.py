@@ -9,24 +9,32 @@ from harness.trace.audit_log import (
     AuditLine,
     LoopEntry,
     RoundEntry,
+    RunVerdict,
     StageUse,
     append_line,
+    latest_lines,
     read_audit_log,
 )
 from harness.trace.calls import Call, Interval, calls_of
 from harness.trace.clock import Clock, ManualClock, monotonic
+from harness.trace.joined_trace import JoinedTrace
 from harness.trace.journal import Durability, JournalWriter
-from harness.trace.journal_reader import Item, Journal
+from harness.trace.journal_file import Item
+from harness.trace.journal_reader import Journal
+from harness.trace.journal_tracer import TraceOptions
 from harness.trace.records import (
     Attributes,
     Content,
     CounterSet,
     Flow,
+    Flows,
     Instant,
     NodeOutput,
     Record,
+    RunEnd,
     RunEnded,
     RunStarted,
+    RunState,
     SpanEnded,
     SpanRecord,
     SpanStarted,
@@ -34,7 +42,7 @@ from harness.trace.records import (
 )
 from harness.trace.report import CallGroup, RunReport, Targets, call_group, group_calls, report_of
 from harness.trace.run_record import RunRecord, load_run
-from harness.trace.run_trace import JoinedTrace, RunTrace, TraceOptions
+from harness.trace.run_trace import RunTrace
 from harness.trace.secrets import Redactor
 from harness.trace.timelines import (
     TIMELINES,
@@ -60,6 +68,7 @@ __all__ = [
     "CounterSet",
     "Durability",
     "Flow",
+    "Flows",
     "Instant",
     "Interval",
     "Item",
@@ -75,11 +84,14 @@ __all__ = [
     "RecordMaker",
     "Redactor",
     "RoundEntry",
+    "RunEnd",
     "RunEnded",
     "RunRecord",
     "RunReport",
     "RunStarted",
+    "RunState",
     "RunTrace",
+    "RunVerdict",
     "Sink",
     "Span",
     "SpanEnded",
@@ -96,6 +108,7 @@ __all__ = [
     "calls_of",
     "describe",
     "group_calls",
+    "latest_lines",
     "load_run",
     "monotonic",
     "read_audit_log",

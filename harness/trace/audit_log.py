@@ -1,4 +1,7 @@
-"""The audit log: `runs.jsonl`, one line for every run that ended, whatever its end.
+"""The audit log: `runs.jsonl`, a line for every run that ended, whatever its end.
+
+A run that was resumed ended more than once: each time adds a line under the same id, about the
+whole run up to then, and the last one counts.
 
 Field names are those of the Agentic Harness Engineering series, so that its readers open our file
 and ours opens theirs; what a run of ours never has (tool calls, searches) is there and empty.
@@ -9,7 +12,7 @@ milliseconds, as there.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -26,6 +29,13 @@ SCHEMA_VERSION = 1
 
 AUDIT_LOG = "runs.jsonl"
 """The file's name, beside the journals."""
+
+RunVerdict = Literal["PASS", "FAIL", "ERROR", "WAITING", "STOPPED"]
+"""PASS: every loop passed, or there was none. ERROR: the run did not finish.
+
+The series has no more than PASS, FAIL and ERROR, and whoever counts its runs takes ERROR for a
+fault. A run that waits for an answer, or that a limit stopped, has none, and may be resumed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +147,10 @@ class AuditEntry:
     """What was recalled."""
     loops: tuple[LoopEntry, ...]
     """Every revise loop, in the order they ended."""
-    final: Literal["PASS", "FAIL", "ERROR"]
-    """PASS: every loop passed, or there was none. ERROR: the run did not finish."""
+    final: RunVerdict
+    """How it ended; see there."""
     error: str | None = None
-    """What ended it, when `final` is ERROR."""
+    """What ended it, when `final` is none of PASS and FAIL."""
 
     def as_line(self) -> bytes:
         """The entry as one line of JSON, with the series' fields."""
@@ -259,7 +269,7 @@ class AuditLine(BaseModel):
     stop_reason: str | None = None
     """Why that loop ended."""
     final: str | None = None
-    """PASS, FAIL or ERROR."""
+    """PASS, FAIL, ERROR, WAITING or STOPPED."""
     error: str | None = None
     """What ended it."""
 
@@ -295,3 +305,17 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
         return
     except OSError as error:
         raise InvalidInput(f"cannot be read ({error.strerror})", path=path) from error
+
+
+def latest_lines(lines: Iterable[AuditLine]) -> list[AuditLine]:
+    """Of a run that was resumed its last line only, where that stands.
+
+    Args:
+        lines: Oldest first; those without an id are each of a run of its own.
+    """
+    latest: dict[object, AuditLine] = {}
+    for number, line in enumerate(lines):
+        key = number if line.run_id is None else line.run_id
+        latest.pop(key, None)
+        latest[key] = line
+    return list(latest.values())

@@ -13,9 +13,10 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Literal
 
 import structlog
@@ -42,9 +43,9 @@ _EVERY_S = 0.025
 waits."""
 _BATCH = 4096
 """Entries looked at together: spans that begin and end among them become one record each."""
-_BREATH = 32
-"""Records made, or encoded and written, before other threads may run: a fraction of a millisecond.
-An event loop that wakes up meanwhile has to wait for it."""
+_BREATH_MADE, _BREATH_WRITTEN = 256, 64
+"""Records made, and records encoded and written, before other threads may run: a tenth of a
+millisecond of each. An event loop that wakes up meanwhile has to wait for it."""
 _BACKLOG = 50_000
 """Entries waiting from which on whoever makes more has to help writing them."""
 
@@ -83,12 +84,11 @@ class JournalWriter:
             path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666
         )
         if durability != "exit":
-            _sync_directory(path.parent)
+            sync_path(path.parent)
         self._process_id = os.getpid()
         self._entries: deque[Entry] = deque()
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._wake = threading.Event()
-        self._closing = False
+        # Who waits for the disk; None wakes the thread for the last time.
+        self._waiting: SimpleQueue[asyncio.Future[None] | None] = SimpleQueue()
         # Whoever writes holds it. Reentrant, since making a record may end a span, by collecting
         # garbage if by nothing else; what that adds is written by the loop that it is in.
         self._lock = threading.RLock()
@@ -111,8 +111,7 @@ class JournalWriter:
         """
         if self._durability == "node" and self._thread.is_alive() and not self.is_forked:
             waiting = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiting)
-            self._wake.set()
+            self._waiting.put(waiting)
             await waiting
 
     def relieve(self) -> None:
@@ -124,12 +123,11 @@ class JournalWriter:
         """Writes what is left, to the disk, and closes the file; what comes later is dropped."""
         if self.is_forked:
             return
-        self._closing = True
-        self._wake.set()
+        self._waiting.put(None)
         if self._thread.is_alive():
             self._thread.join()
         atexit.unregister(self._write_queue)
-        self._write_for_those_waiting()
+        self._write_for([*self._others_waiting()])
         self._sync()
         with self._lock:
             if self._descriptor is not None:
@@ -143,22 +141,39 @@ class JournalWriter:
         return os.getpid() != self._process_id
 
     def _work(self) -> None:
-        while not self._closing:
-            self._wake.wait(_EVERY_S)
-            self._wake.clear()
-            self._write_for_those_waiting()
+        while True:
+            try:
+                first = self._waiting.get(timeout=_EVERY_S)
+            except Empty:
+                self._write_queue()
+                continue
+            if first is None:
+                return
+            self._write_for([first, *self._others_waiting()])
 
-    def _write_for_those_waiting(self) -> None:
-        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+    def _others_waiting(self) -> Iterator[asyncio.Future[None]]:
+        """Those who wait by now; what tells the thread to end is put back."""
+        for _ in range(self._waiting.qsize()):
+            waiting = self._waiting.get()
+            if waiting is None:
+                self._waiting.put(None)
+            else:
+                yield waiting
+
+    def _write_for(self, waiting: Sequence[asyncio.Future[None]]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for future in waiting:
+            by_loop.setdefault(future.get_loop(), []).append(future)
         try:
             self._write_queue()
             if waiting:
                 self._sync()
         finally:
-            for future in waiting:
-                # Its loop may be over by now, and so nobody waits any more.
+            # All of a loop at once: to wake it takes longer than to hear that it was woken.
+            for loop, futures in by_loop.items():
+                # It may be over by now, and so nobody waits any more.
                 with suppress(RuntimeError):
-                    future.get_loop().call_soon_threadsafe(_resolve, future)
+                    loop.call_soon_threadsafe(_resolve, futures)
 
     def _append_durably(self, entry: Entry) -> None:
         self._entries.append(entry)
@@ -185,21 +200,21 @@ class JournalWriter:
 
     def _take_records(self) -> list[Record]:
         records: list[Record] = []
-        for number in range(min(len(self._entries), _BATCH)):
+        for number in range(1, min(len(self._entries), _BATCH) + 1):
             entry = self._entries.popleft()
             try:
                 records += self._maker.records(entry)
             except Exception as error:  # noqa: BLE001 - one that cannot be made must not cost others
                 _warn("a record is missing", error=describe(error))
-            if number % _BREATH == 0:
+            if number % _BREATH_MADE == 0:
                 time.sleep(0)
         return records
 
     def _write(self, records: Sequence[Record]) -> None:
-        for start in range(0, len(records), _BREATH):
+        for start in range(0, len(records), _BREATH_WRITTEN):
             if self._descriptor is None or self.failure is not None:
                 return
-            data = self._lines(records[start : start + _BREATH])
+            data = self._lines(records[start : start + _BREATH_WRITTEN])
             try:
                 while data:
                     data = data[os.write(self._descriptor, data) :]
@@ -263,15 +278,16 @@ def _merged(records: Sequence[Record]) -> list[Record]:
     return merged
 
 
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def _resolve(futures: Iterable[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
 
 
-def _sync_directory(directory: Path) -> None:
-    """Without this a loss of power may leave a file without a name."""
+def sync_path(path: Path) -> None:
+    """Puts a file on the disk, or the names in a directory, without which it may have none."""
     with suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -15,7 +15,8 @@ def dump_json(value: object) -> bytes:
     """A value as JSON on one line, without a newline.
 
     What JSON has no form for is written as its `repr`, NaN and infinities as null, lone surrogates
-    as `?`, integers beyond 64 bits as text; what contains itself is cut off there.
+    as `?`, integers beyond 64 bits as text; what contains itself is cut off there. An
+    `orjson.Fragment` is JSON already, and stands as it is.
     """
     try:
         return orjson.dumps(value, default=_described, option=_OPTIONS)
@@ -43,7 +44,7 @@ def _cleaned(value: object, around: tuple[int, ...]) -> object:
 
 def _cleaned_scalar(value: object) -> object:
     match value:
-        case bool() | None:
+        case bool() | None | orjson.Fragment():
             return value
         case float():
             return float(value)

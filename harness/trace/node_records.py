@@ -149,7 +149,7 @@ def node_records(journal: Journal) -> tuple[NodeRecord, ...]:
             found.setdefault((item.node, item.item), _Found()).keep(item)
         elif type(item) is Instant and item.name == "skip":
             one = found.setdefault(_key(item.attributes), _Found())
-            one.skipped = str(item.attributes.get("reason"))
+            one.skipped = str(item.attributes.get("detail"))
         elif type(item) is Instant and item.name == "endpoint":
             endpoints.append(item)
     calls = calls_of(journal.spans())

@@ -23,11 +23,20 @@ SpanStatus = Literal["ok", "error", "cancelled", "unfinished"]
 """`cancelled` covers Ctrl-C and a sibling's failure: the span itself did nothing wrong.
 `unfinished`: the process was killed first, or a thread outlived the run."""
 
+RunEnd = Literal["ok", "error", "cancelled", "waiting", "stopped"]
+"""How a run, or a part of it, came to its end. `waiting`: a person has to answer before the rest
+can go on. `stopped`: a limit was reached. What is done is kept in either case, and nothing failed.
+"""
+
+RunState = RunEnd | Literal["unfinished"]
+"""The same of a run that may have no end: `unfinished` when it was killed, or is still going."""
+
 _NONE: Attributes = {}
+_NO_INPUTS: Mapping[str, str] = {}
 
 
 class RunStarted(NamedTuple):
-    """The first record of every journal."""
+    """The first record of every file of a run: its journal, and those beside it."""
 
     schema: int
     """`SCHEMA_VERSION` of the writer."""
@@ -44,9 +53,13 @@ class RunStarted(NamedTuple):
     parent: int | None = None
     """For a process that joined a run: the span of the main process that it works for."""
     joined_ns: int | None = None
-    """And what the main process's clock showed when it was asked to join."""
+    """And what the main process's clock showed when it was asked to join. In a part that resumes
+    the run: the run's last moment before it, on the clock of the first part."""
     boot_id: str | None = None
     """`harness.trace.clock.boot_id`: processes with the same one share their clock."""
+    part: int = 0
+    """Which part of the run: 0 is the first, 1 the first that resumed it. For a process that
+    joined: the part that it joined."""
 
 
 class SpanStarted(NamedTuple):
@@ -146,8 +159,22 @@ class Flow(NamedTuple):
     """The span it went to."""
 
 
+class Flows(NamedTuple):
+    """Several spans led to one: the nodes that a node waited for. Read back as so many `Flow`."""
+
+    name: str
+    """What went along: a fixed phrase."""
+    sources: tuple[int, ...]
+    """The spans it came from."""
+    target: int
+    """The span it went to."""
+
+
 class Content(NamedTuple):
-    """A text that spans refer to by its hash: prompts, completions, drafts. Stored once a run."""
+    """A text that spans refer to by its hash: prompts, completions, drafts.
+
+    Stored once a process.
+    """
 
     sha256: str
     """Hexadecimal digest of the UTF-8 text."""
@@ -156,14 +183,31 @@ class Content(NamedTuple):
 
 
 class NodeOutput(NamedTuple):
-    """What a node returned; on disk before anything that depends on it starts."""
+    """What a node returned; on disk before anything that depends on it starts.
+
+    With the digests of what it was made of: a resumed run takes it for its own as long as the
+    node's code and inputs are the same.
+    """
 
     node: str
-    """The node's name."""
+    """The node's path: its name, and for a node of a pipeline that another one's node called, what
+    called it before it: `answer/brief/findings`, `answer[3]/brief#2/findings` (for the second call
+    of `brief` by item 3 of `answer`)."""
     item: int | None
     """Which item of a mapped node, counted from 0; None for a plain node."""
     value: object
-    """The value as JSON; None when the run records no texts."""
+    """The value as JSON, or as an `orjson.Fragment` of it where it is written; None when the run
+    records no texts, and when the node was skipped."""
+    inputs: Mapping[str, str] = _NO_INPUTS
+    """By parameter, the digest of the value that it was given; empty when the run records no
+    digests of texts."""
+    code: str | None = None
+    """Digest of the node's code."""
+    skipped: str | None = None
+    """Why there is no value: the node was skipped."""
+    digest: str | None = None
+    """Of the value itself, before secrets were taken out of it: what has another one, or none, is
+    not what the node returned, and no resumed run can use it."""
 
 
 class RunEnded(NamedTuple):
@@ -171,7 +215,7 @@ class RunEnded(NamedTuple):
 
     time_ns: int
     """When."""
-    status: SpanStatus
+    status: RunEnd
     """How it ended."""
     error: str | None = None
     """Class and message of what ended it."""
@@ -185,6 +229,7 @@ Record = (
     | Instant
     | CounterSet
     | Flow
+    | Flows
     | Content
     | NodeOutput
     | RunEnded
@@ -196,7 +241,7 @@ def last_moment(record: Record) -> int:
     match record:
         case SpanRecord(end_ns=time_ns):
             return time_ns
-        case Content() | NodeOutput() | Flow():
+        case Content() | NodeOutput() | Flow() | Flows():
             return 0
         case _:
             return record.time_ns

@@ -9,132 +9,56 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
-from typing import Self
 
 import structlog
-from pydantic import BaseModel, ValidationError
 
-from harness.errors import InvalidInput, JournalInvalid
-from harness.trace.clock import Clock, boot_id, monotonic
-from harness.trace.journal import Durability, JournalWriter
+from harness.errors import JournalInvalid
+from harness.trace.clock import Clock, monotonic
+from harness.trace.joined_trace import Invitation
+from harness.trace.journal import sync_path
 from harness.trace.journal_reader import Journal
-from harness.trace.records import SCHEMA_VERSION, RunEnded, RunStarted
-from harness.trace.secrets import Redactor, secret_values
-from harness.trace.timelines.formats import TIMELINES, TimelineFormat
-from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Tracer, describe, status_of
+from harness.trace.journal_tracer import JournalTracer, TraceOptions, boot_id_of
+from harness.trace.records import SCHEMA_VERSION, RunStarted
+from harness.trace.resumption import resume_run
+from harness.trace.run_files import JOURNAL_SUFFIX
+from harness.trace.run_lock import RunLock
+from harness.trace.timelines.formats import TIMELINES
+from harness.trace.tracer import Sink, describe
 
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOptions:
-    """How a run is recorded."""
-
-    content: ContentPolicy = "full"
-    """What is recorded of prompts, completions, drafts and outputs."""
-    durability: Durability = "node"
-    """When records are safe from a crash."""
-    timelines: tuple[TimelineFormat, ...] = ("chrome", "perfetto")
-    """What is written beside the journal when the run ends."""
-    secrets: Collection[str] = field(default=(), repr=False)
-    """Values that no file may hold."""
-    secret_variables: tuple[str, ...] = ()
-    """Names of variables that are secret, so that a process that joins can look up theirs."""
-
-
-class Invitation(BaseModel):
-    """What another process needs to know to join a run: text to hand over, without secrets."""
-
-    journal: Path
-    """The main process's journal."""
-    run_id: str
-    """The run's."""
-    name: str
-    """The run's."""
-    span: int | None
-    """The span that the other process works for."""
-    time_ns: int
-    """The main process's clock when it asked."""
-    content: ContentPolicy
-    """As in the main process."""
-    durability: Durability
-    """As in the main process."""
-    secret_variables: tuple[str, ...] = ()
-    """Names, never values, of what is secret in the other process's environment too."""
-
-
-class _JournalTracer(Tracer):
-    """A tracer whose records go to a file of its own."""
-
-    def __init__(
-        self,
-        path: Path,
-        started: RunStarted,
-        *,
-        options: TraceOptions,
-        clock: Clock,
-        observers: Sequence[Sink] = (),
-    ) -> None:
-        super().__init__(clock=clock, content=options.content)
-        self.name = started.name
-        self.run_id = started.run_id
-        self.journal_path = path
-        self.redactor = Redactor(options.secrets)
-        self._options = options
-        self._journal = JournalWriter(
-            path,
-            maker=RecordMaker(content=options.content, redactor=self.redactor),
-            redactor=self.redactor,
-            durability=options.durability,
-            observers=observers,
-        )
-        self._take = self._journal.append
-        self._take(started)
-
-    async def persisted(self) -> None:
-        """See `Tracer.persisted`, and `Durability`."""
-        await self._journal.persisted()
-
-    def _relieve(self) -> None:
-        self._journal.relieve()
-
-    def __enter__(self) -> Self:
-        self._journal.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._take(RunEnded(self.now_ns(), status_of(exc), describe(exc)))
-        self._journal.close()
-
-
-class RunTrace(_JournalTracer):
+class RunTrace(JournalTracer):
     """Traces one run into `<directory>/<run_id>.jsonl`, and timelines beside it.
 
+    A run that was killed, failed, waits or was stopped can be resumed: a further part of it goes
+    into a file beside its journal, under the same id, and the timelines of the whole run are drawn
+    anew when that ends. See `Journal`.
+
     Args:
-        directory: Where runs land; made if missing.
+        directory: Where runs land; made if missing. A run that is resumed stays where it is.
         name: What is run.
         options: How it is recorded.
         clock: The run's time.
         wall_ns: Unix time in nanoseconds.
         observers: Called with each record when it is written, from the thread that writes; live
             progress, say.
+        resume: The journal of a run to go on with.
 
     Raises:
-        OSError: The directory or the journal cannot be made.
+        InvalidInput: The run to resume is still going, or what is given is no run's journal but a
+            further file of one.
+        JournalInvalid: The run to resume cannot be read.
+        OSError: The directory or the journal cannot be made, or not be read.
 
     Attributes:
-        journal_path: The journal.
+        part: Which part of the run this is, from 0.
+        journal_path: The journal: the file of the run's first part.
         timeline_paths: Where each timeline is; once the run is over, those that could be written.
         redactor: Cleans what else is written about the run.
     """
@@ -148,28 +72,38 @@ class RunTrace(_JournalTracer):
         clock: Clock = monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
         observers: Sequence[Sink] = (),
+        resume: Path | None = None,
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
         chosen = options or TraceOptions()
-        started_ns = wall_ns()
-        run_id = new_run_id(started_ns)
-        super().__init__(
-            directory / f"{run_id}.jsonl",
-            RunStarted(
-                SCHEMA_VERSION,
-                run_id,
-                name,
-                started_ns,
-                clock(),
-                os.getpid(),
-                boot_id=_boot_id_of(clock),
-            ),
-            options=chosen,
-            clock=clock,
-            observers=observers,
+        started = RunStarted(
+            SCHEMA_VERSION, "", name, wall_ns(), clock(), os.getpid(), boot_id=boot_id_of(clock)
         )
+        if resume is None:
+            directory.mkdir(parents=True, exist_ok=True)
+            started = started._replace(run_id=new_run_id(started.wall_ns))
+            self.journal_path = directory / f"{started.run_id}{JOURNAL_SUFFIX}"
+            super().__init__(
+                self.journal_path, started, options=chosen, clock=clock, observers=observers
+            )
+            self._lock = RunLock(self.journal_path)
+        else:
+            self.journal_path = resume
+            self._lock = RunLock(resume)
+            try:
+                part = resume_run(resume, started)
+                super().__init__(
+                    part.path, part.started, options=chosen, clock=clock, observers=observers
+                )
+            except BaseException:
+                self._lock.release()
+                raise
+            self._take(part.resumed)
+            if chosen.durability != "exit":
+                # This part will rest on what those before it had no time to put on the disk.
+                for path in part.earlier:
+                    sync_path(path)
         self.timeline_paths = {
-            form: directory / f"{run_id}{TIMELINES[form][0]}" for form in chosen.timelines
+            form: self.journal_path.with_suffix(TIMELINES[form][0]) for form in chosen.timelines
         }
 
     def invitation(self) -> str:
@@ -179,6 +113,7 @@ class RunTrace(_JournalTracer):
             run_id=self.run_id,
             name=self.name,
             span=self.current_id,
+            part=self.part,
             time_ns=self.now_ns(),
             content=self._options.content,
             durability=self._options.durability,
@@ -199,10 +134,16 @@ class RunTrace(_JournalTracer):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        super().__exit__(exc_type, exc, traceback)
-        if self._journal.is_forked:
-            return
-        journal = self.journal()
+        try:
+            super().__exit__(exc_type, exc, traceback)
+            if not self._journal.is_forked:
+                self._draw()
+        finally:
+            self._lock.release()
+
+    def _draw(self) -> None:
+        """The timelines of all the run."""
+        journal = self.journal() if self.timeline_paths else None
         if journal is None:
             self.timeline_paths.clear()
             return
@@ -214,63 +155,6 @@ class RunTrace(_JournalTracer):
                 _log.warning("a timeline is missing", path=str(path), error=describe(error))
 
 
-class JoinedTrace(_JournalTracer):
-    """Traces what another process does for a run, into a file beside the run's journal.
-
-    The values of secret variables are kept out of it: of those that the run names, and those whose
-    names say so. What the run knows as secret from elsewhere, such as the credentials in an
-    endpoint's address, is not known here: what no pattern gives away has to be given as `secrets`.
-
-    Args:
-        invitation: Of `RunTrace.invitation`.
-        secrets: Further values that no file may hold; the invitation does not carry them.
-        environment: Where the secret variables' values are.
-        clock: This process's time.
-        wall_ns: Unix time in nanoseconds.
-
-    Raises:
-        InvalidInput: The invitation is none.
-        OSError: The file cannot be made.
-    """
-
-    def __init__(
-        self,
-        invitation: str,
-        *,
-        secrets: Collection[str] = (),
-        environment: Mapping[str, str] = os.environ,
-        clock: Clock = monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
-    ) -> None:
-        try:
-            invited = Invitation.model_validate_json(invitation)
-        except ValidationError as error:
-            raise InvalidInput(
-                "not an invitation to a run; hand over what RunTrace.invitation returned"
-            ) from error
-        super().__init__(
-            invited.journal.with_suffix(f".{os.getpid()}-{_random()}.jsonl"),
-            RunStarted(
-                SCHEMA_VERSION,
-                invited.run_id,
-                invited.name,
-                wall_ns(),
-                clock(),
-                os.getpid(),
-                parent=invited.span,
-                joined_ns=invited.time_ns,
-                boot_id=_boot_id_of(clock),
-            ),
-            options=TraceOptions(
-                content=invited.content,
-                durability=invited.durability,
-                secrets=secret_values(environment, named=invited.secret_variables).union(secrets),
-                secret_variables=invited.secret_variables,
-            ),
-            clock=clock,
-        )
-
-
 def new_run_id(wall_ns: int) -> str:
     """A run's name: sorts by time, and no two are the same.
 
@@ -278,13 +162,4 @@ def new_run_id(wall_ns: int) -> str:
         wall_ns: Unix time in nanoseconds.
     """
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
-    return f"{moment:%Y%m%dT%H%M%SZ}-{_random()}"
-
-
-def _boot_id_of(clock: Clock) -> str | None:
-    """Names the clock, if it is the machine's own: other processes' clocks show the same then."""
-    return boot_id() if clock is monotonic else None
-
-
-def _random() -> str:
-    return token_hex(6)
+    return f"{moment:%Y%m%dT%H%M%SZ}-{token_hex(6)}"

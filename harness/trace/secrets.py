@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import quote, quote_plus
 
@@ -26,8 +27,9 @@ REDACTED = "[redacted]"
 SHORTEST = 6
 """Characters. To replace every occurrence of something shorter would garble what it protects."""
 
-_CLOSED = ("kind", "status")
-"""Fields of a record whose values are the journal's own words."""
+_CLOSED = ("kind", "status", "inputs", "code", "digest")
+"""Fields of a record whose values are the journal's own words, or digests of what a node was given:
+under a parameter's name they might look like secrets, and without them no run could be resumed."""
 
 # --- names -----------------------------------------------------------------------------------
 # What a name of variables, attributes, headers and parameters ends in, if it is a secret's.
@@ -101,6 +103,12 @@ _KINDS = tuple(
 # Most lines hold none of these, and to look for them is thirty times faster than to match.
 _HINTS = tuple(dict.fromkeys(hint for hints, _ in _KINDS for hint in hints))
 _FOLDING = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ-:", b"abcdefghijklmnopqrstuvwxyz_=")
+# All that is in no hint. Letters stay, be they in one or not: they are what words differ by.
+_NO_MATTER = bytes(
+    {*range(256)}
+    - {*string.ascii_letters.encode(), *b"-:"}
+    - {byte for hint in _HINTS for byte in hint}
+)
 
 
 class Redactor:
@@ -193,8 +201,11 @@ def _escaped(text: str) -> set[str]:
 
 
 def _folded(text: bytes) -> bytes:
-    """Without what may stand between a name and its value, so that few hints find many forms."""
-    return text.translate(_FOLDING, b"\"'\\ ")
+    """Without what may stand between a name and its value, so that few hints find many forms.
+
+    And without anything else that is in no hint, since it is looked through once for each of them.
+    """
+    return text.translate(_FOLDING, _NO_MATTER)
 
 
 def _any_in(needles: Iterable[bytes], text: bytes) -> bool:

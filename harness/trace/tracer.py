@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Literal, Self, TypeVar
@@ -23,6 +23,7 @@ from harness.trace.records import (
     Content,
     CounterSet,
     Flow,
+    Flows,
     Instant,
     NodeOutput,
     Record,
@@ -43,6 +44,8 @@ hashes alone, or neither."""
 
 T = TypeVar("T")
 
+_NO_ATTRIBUTES: Attributes = {}
+_NO_INPUTS: Mapping[str, str] = {}
 _RELIEF_EVERY = 4096
 """Spans between two looks at how much waits to be written."""
 
@@ -156,6 +159,12 @@ class Tracer:
             self._take(Flow(name, source, target))
             self._relieve()
 
+    def flows(self, name: str, *, sources: Sequence[int], target: int | None) -> None:
+        """Arrows from several spans to one, in one record: as `flow`, and cheaper."""
+        if sources and target:
+            self._take(Flows(name, tuple(sources), target))
+            self._relieve()
+
     def content(self, text: str | Callable[[], str]) -> Text:
         """A text for an attribute to refer to: recorded once a run, and by its hash there.
 
@@ -168,9 +177,29 @@ class Tracer:
         """What may stand in an attribute word for word; nothing, where texts are not recorded."""
         return said if self._content == "full" else None
 
-    def output(self, node: str, value: object, *, item: int | None = None) -> None:
-        """Records what a node returned: a JSON value."""
-        self._take(NodeOutput(node, item, value))
+    def output(
+        self,
+        node: str,
+        value: object,
+        *,
+        item: int | None = None,
+        inputs: Mapping[str, str] = _NO_INPUTS,
+        code: str | None = None,
+        skipped: str | None = None,
+        digest: str | None = None,
+    ) -> None:
+        """Records what a node returned.
+
+        Args:
+            node: Its path; see `NodeOutput`.
+            value: A JSON value, or one that is encoded already, as an `orjson.Fragment`.
+            item: Which item of a mapped node.
+            inputs: By parameter, the digest of what it was given.
+            code: Digest of the node's code.
+            skipped: Why there is no value, if it was skipped.
+            digest: Of the value.
+        """
+        self._take(NodeOutput(node, item, value, inputs, code, skipped, digest))
 
     async def persisted(self) -> None:
         """Waits until what was recorded so far is as durable as the run asks for."""
@@ -280,56 +309,76 @@ class RecordMaker:
         self._redactor = redactor or Redactor()
         self._recorded: set[str] = set()
 
-    def records(self, entry: Entry) -> Iterator[Record]:
+    def records(self, entry: Entry) -> Sequence[Record]:  # noqa: PLR0911 - a table of kinds
         """The entry's records: mostly one, and before it the texts that it is first to refer to."""
-        match entry:
-            case Span(begun=False):
-                entry.begun = True
-                attributes = yield from self._plain(entry.attributes)
-                yield SpanStarted(entry.id, entry.parent, entry.name, entry.start_ns, attributes)
+        match entry:  # the frequent ones first: a long run has millions of entries
             case Span():
-                assert entry.end_ns is not None
-                attributes = yield from self._plain(entry.late or {})
-                error = self._said(entry.error)
-                yield SpanEnded(entry.id, entry.end_ns, entry.status, error, attributes)
+                return self._end_of(entry)
+            case NodeOutput():
+                return (entry if self._content == "full" else self._without_texts(entry),)
+            case Flows() | Flow() | CounterSet() | Content():
+                return (entry,)
             case Instant():
-                attributes = yield from self._plain(entry.attributes)
-                yield entry._replace(attributes=attributes)
+                attributes, texts = self._plain(entry.attributes)
+                return (*texts, entry._replace(attributes=attributes))
             case SpanRecord():
-                attributes = yield from self._plain(entry.attributes)
-                yield entry._replace(attributes=attributes, error=self._said(entry.error))
+                attributes, texts = self._plain(entry.attributes)
+                error = self._said(entry.error)
+                return (*texts, entry._replace(attributes=attributes, error=error))
             case RunEnded():
-                yield entry._replace(error=self._said(entry.error))
-            case NodeOutput() if self._content != "full":
-                yield entry._replace(value=None)
+                return (entry._replace(error=self._said(entry.error)),)
             case _ if callable(entry):
-                for record in entry():
-                    yield from self.records(record)
+                return [record for later in entry() for record in self.records(later)]
             case _:
-                yield entry
+                return (entry,)
+
+    def _end_of(self, span: Span) -> Sequence[Record]:
+        """A span's beginning, when it is seen for the first time, and then its end."""
+        if not span.begun:
+            span.begun = True
+            attributes, texts = self._plain(span.attributes)
+            begin = SpanStarted(span.id, span.parent, span.name, span.start_ns, attributes)
+            return (*texts, begin) if texts else (begin,)
+        assert span.end_ns is not None
+        attributes, texts = self._plain(span.late) if span.late else (_NO_ATTRIBUTES, ())
+        end = SpanEnded(span.id, span.end_ns, span.status, self._said(span.error), attributes)
+        return (*texts, end) if texts else (end,)
+
+    def _without_texts(self, output: NodeOutput) -> NodeOutput:
+        keeps_digests = self._content == "hash"
+        return output._replace(
+            value=None,
+            inputs=output.inputs if keeps_digests else _NO_INPUTS,
+            skipped=self._said(output.skipped),
+            digest=output.digest if keeps_digests else None,
+        )
 
     def _said(self, error: str | None) -> str | None:
-        """An error's class and message; its class alone where its message might quote a text."""
+        """An error's class and message; its class alone where its message might quote a text.
+
+        The same of why a node was skipped.
+        """
         return error if error is None or self._content == "full" else error.partition(":")[0]
 
-    def _plain(self, attributes: Attributes) -> Generator[Record, None, Attributes]:
-        """The attributes with hashes in place of texts (returned), after the texts' own records."""
-        if Text in map(type, attributes.values()):
-            plain = dict(attributes)
-            for name, value in attributes.items():
-                if type(value) is not Text:
-                    continue
-                if self._content == "none":
-                    del plain[name]
-                else:
-                    text = self._redactor.clean(value.read())
-                    sha256 = sha256_of(text)
-                    plain[name] = sha256
-                    if self._content == "full" and sha256 not in self._recorded:
-                        self._recorded.add(sha256)
-                        yield Content(sha256, text)
-            return plain
-        return attributes
+    def _plain(self, attributes: Attributes) -> tuple[Attributes, Sequence[Content]]:
+        """The attributes with hashes in place of texts, and those of the texts that are new."""
+        if Text not in map(type, attributes.values()):
+            return attributes, ()
+        plain = dict(attributes)
+        texts = []
+        for name, value in attributes.items():
+            if type(value) is not Text:
+                continue
+            if self._content == "none":
+                del plain[name]
+            else:
+                text = self._redactor.clean(value.read())
+                sha256 = sha256_of(text)
+                plain[name] = sha256
+                if self._content == "full" and sha256 not in self._recorded:
+                    self._recorded.add(sha256)
+                    texts.append(Content(sha256, text))
+        return plain, texts
 
 
 def _finite(value: float) -> float | None:
@@ -345,8 +394,8 @@ def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
-def status_of(error: BaseException | None) -> SpanStatus:
-    """How a span ends that this exception leaves; None is a normal end."""
+def status_of(error: BaseException | None) -> Literal["ok", "error", "cancelled"]:
+    """How a span, or a run, ends that this exception leaves; None is a normal end."""
     if error is None:
         return "ok"
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):

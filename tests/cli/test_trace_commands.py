@@ -13,7 +13,7 @@ import pytest
 
 from harness.cli.run_name import find_journal
 from harness.errors import ConfigurationInvalid, InvalidInput
-from harness.trace import Journal, RunEnded, RunStarted, RunTrace
+from harness.trace import Journal, RunEnded, RunStarted, RunTrace, SpanStarted
 from harness.trace.journal_line import encode
 
 COMMAND = Path(sys.executable).with_name("harness")
@@ -85,6 +85,21 @@ def test_where_there_are_no_runs_the_list_says_so(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stdout) == (0, "")
     assert "no run has ended yet that is in traces/runs.jsonl" in done.stderr
+
+
+def test_a_run_that_was_resumed_is_listed_once_and_counts_as_the_latest(tmp_path: Path) -> None:
+    lines = (
+        {"run_id": run_id, "pipeline": "essay", "final": final}
+        for run_id, final in (("a-1", "WAITING"), ("b-2", "PASS"), ("a-1", "STOPPED"))
+    )
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    listed = harness("runs", "--traces", tmp_path, cwd=tmp_path).stdout
+    assert listed.count("a-1") == 1
+    assert listed.index("b-2") < listed.index("a-1")
+    assert "STOPPED" in listed
+    latest = harness("runs", "--traces", tmp_path, "--limit", "1", "--json", cwd=tmp_path).stdout
+    assert json.loads(latest)["final"] == "STOPPED"
 
 
 @pytest.mark.parametrize(("form", "suffix"), [("chrome", ".json"), ("perfetto", ".pftrace")])
@@ -167,6 +182,44 @@ def test_a_check_looks_at_every_file_of_a_run(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"{journal}: whole; the run ended: ok\nrecords: 1 run, 1 run end\n" in done.stdout
     assert f"{joined}: damaged\nrecords: 1 run\nline 2: time_ns of a 'end'" in done.stdout
+
+
+@pytest.fixture
+def resumed(tmp_path: Path) -> Path:
+    """The journal of a run that was killed, resumed, and then had to wait."""
+    started = RunStarted(1, "20260101T000000Z-aaaaaaaaaaaa", "essay", 0, 0, 1)
+    journal = tmp_path / f"{started.run_id}.jsonl"
+    journal.write_bytes(encode(started) + encode(SpanStarted(1, None, "run", 2_000_000_000)))
+    second = started._replace(joined_ns=2_000_000_000, part=1)
+    ended = RunEnded(1_000_000_000, "waiting")
+    journal.with_suffix(".1.jsonl").write_bytes(encode(second) + encode(ended))
+    journal.with_suffix(".7-00.jsonl").write_bytes(encode(second._replace(parent=1, joined_ns=0)))
+    return journal
+
+
+def test_a_check_names_the_parts_of_a_run(resumed: Path) -> None:
+    done = harness("trace", "check", resumed.with_suffix(".1.jsonl"), cwd=resumed.parent)
+
+    assert done.returncode == 1  # a process that joined was killed
+    stops = "readable, but it stops before the run's end: killed"
+    for said in (
+        f"{resumed} (part 0): {stops}; it was resumed\n",
+        f"{resumed.with_suffix('.1.jsonl')} (part 1): whole; the run ended: waiting\n",
+        f"{resumed.with_suffix('.7-00.jsonl')} (joined part 1): {stops}, or still going\n",
+    ):
+        assert said in done.stdout
+    resumed.with_suffix(".7-00.jsonl").unlink()
+    done = harness("trace", "check", resumed, "--json", cwd=resumed.parent)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["is_whole"], found["parts"]) == (0, True, 2)
+
+
+def test_a_report_and_a_diagnosis_are_of_all_parts(resumed: Path) -> None:
+    report = harness("trace", "report", resumed, cwd=resumed.parent).stdout
+    assert "essay, 3.00 s in 2 parts, waiting for an answer\n" in report
+    assert "Still under way" not in report
+    diagnosis = harness("trace", "diagnose", resumed, cwd=resumed.parent).stdout
+    assert "Nothing is wrong" in diagnosis
 
 
 @pytest.mark.parametrize(
@@ -261,6 +314,17 @@ def test_a_run_is_found_by_part_of_its_name(tmp_path: Path, name: str, meant: st
     assert find_journal(name, tmp_path) == tmp_path / f"{meant}.jsonl"
 
 
+def test_the_latest_run_is_the_one_that_went_on_last(tmp_path: Path) -> None:
+    first, second = "20260101T000000Z-aaaaaaaaaaaa", "20260202T000000Z-bbbbbbbbbbbb"
+    for name, moment_s in ((first, 1e9), (second, 1.1e9), (f"{first}.1", 1.2e9)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_bytes(encode(RunStarted(1, name[:29], "essay", 0, 0, 1)))
+        os.utime(path, (moment_s, moment_s))
+
+    assert find_journal("latest", tmp_path) == tmp_path / f"{first}.jsonl"
+    assert find_journal("aaaa", tmp_path) == tmp_path / f"{first}.jsonl"
+
+
 def test_a_name_that_fits_two_runs_is_refused(tmp_path: Path) -> None:
     for stem in ("20260101T000000Z-aa", "20260102T000000Z-aa"):
         (tmp_path / f"{stem}.jsonl").write_text("")
@@ -289,6 +353,17 @@ def test_a_file_of_a_process_that_joined_stands_for_its_run(tmp_path: Path) -> N
     copy = tmp_path / "essay.old.jsonl"
     copy.write_text("")
     assert find_journal(str(copy), None) == copy
+
+
+def test_a_file_of_a_part_stands_for_its_run(tmp_path: Path) -> None:
+    journal = tmp_path / "20260101T000000Z-aaaaaaaaaaaa.jsonl"
+    part = journal.with_suffix(".2.jsonl")
+    part.write_text("")
+
+    with pytest.raises(InvalidInput, match=f"the run's journal, {journal.name}, is not beside it"):
+        find_journal(str(part), None)
+    journal.write_text("")
+    assert find_journal(str(part), None) == journal
 
 
 def test_a_file_is_found_whatever_stands_in_the_settings(

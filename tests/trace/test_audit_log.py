@@ -7,10 +7,12 @@ from structlog.testing import capture_logs
 from harness.errors import InvalidInput
 from harness.trace import (
     AuditEntry,
+    AuditLine,
     LoopEntry,
     RoundEntry,
     StageUse,
     append_line,
+    latest_lines,
     read_audit_log,
 )
 
@@ -163,6 +165,26 @@ def test_entries_are_appended_a_line_each_and_read_back(tmp_path):
     assert (first.wiggum_scores, first.stop_reason) == ((6.0, 8.5), "passed")
     assert (first.input_tokens, first.output_tokens) == (100, 20)
     assert (second.run_id, second.task) == ("another", "two\nlines")
+
+
+def test_a_run_that_was_resumed_is_listed_once_where_it_ended_last(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    ends = [("a", "WAITING"), ("b", "PASS"), ("a", "STOPPED"), ("c", "ERROR"), ("a", "PASS")]
+    for run_id, final in ends:
+        append_line(path, replace(ENTRY, run_id=run_id, final=final).as_line())
+
+    lines = list(read_audit_log(path))
+
+    assert [(line.run_id, line.final) for line in lines] == ends
+    assert [(line.run_id, line.final) for line in latest_lines(lines)] == [
+        ("b", "PASS"), ("c", "ERROR"), ("a", "PASS")
+    ]  # fmt: skip
+
+
+def test_lines_without_an_id_are_each_of_a_run_of_its_own():
+    lines = [AuditLine(task="a"), AuditLine(run_id="r"), AuditLine(task="b")]
+
+    assert latest_lines(lines) == lines
 
 
 def test_a_task_that_is_no_valid_unicode_is_logged_all_the_same(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import get_args
@@ -11,8 +12,8 @@ import pytest
 from planted_runs import FAULTS, HEALTHY, Make, PlantedRun
 from sample_runs import record_eventful_run
 
-from harness.graph.executor import DEFAULT_PARALLEL_CALLS
 from harness.inference.endpoint import BackendName
+from harness.session import Pipeline
 from harness.trace import Journal, RunEnded, RunStarted
 from harness.trace.diagnosis import LAYERS, RULES, Finding, diagnose
 from harness.trace.diagnosis.client import PLACES
@@ -277,8 +278,8 @@ def test_only_nodes_that_began_late_count_as_waiting(tmp_path: Path) -> None:
     assert "16 calls of nodes run at once" in finding.meaning
 
 
-def test_places_are_as_many_as_the_graph_has() -> None:
-    assert PLACES == DEFAULT_PARALLEL_CALLS
+def test_places_are_as_many_as_a_pipeline_has() -> None:
+    assert inspect.signature(Pipeline).parameters["parallel_calls"].default == PLACES
 
 
 def test_models_that_push_each_other_out_are_told_how_much_room_they_need(tmp_path: Path) -> None:

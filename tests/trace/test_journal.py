@@ -136,6 +136,45 @@ def test_everything_so_far_is_in_the_file_once_it_is_persisted(tmp_path):
         asyncio.run(nodes(trace))
 
 
+def test_who_waits_in_several_event_loops_is_told_in_its_own(tmp_path):
+    async def wait(trace, name):
+        for number in range(30):
+            trace.output(name, number)
+            await trace.persisted()
+            outputs = [r for r in journal_lines(trace.journal_path) if isinstance(r, NodeOutput)]
+            assert NodeOutput(name, None, number) in outputs
+        done.append(name)
+
+    async def waits(trace, thread):
+        await asyncio.gather(*(wait(trace, f"{thread}-{number}") for number in range(4)))
+
+    done = []
+    with RunTrace(tmp_path, name="essay") as trace:
+        threads = [
+            threading.Thread(target=lambda n=n: asyncio.run(waits(trace, n))) for n in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert sorted(done) == [f"{thread}-{number}" for thread in range(3) for number in range(4)]
+
+
+def test_a_loop_that_is_over_keeps_nobody_in_another_from_being_told(tmp_path):
+    async def begin_to_wait(trace):
+        asyncio.get_running_loop().create_task(trace.persisted())
+        await asyncio.sleep(0)
+
+    # The run is not entered, so that who waits is told when the first loop is over.
+    trace = RunTrace(tmp_path, name="essay", options=TraceOptions(timelines=()))
+    with trace:
+        asyncio.run(begin_to_wait(trace))
+        asyncio.run(asyncio.wait_for(trace.persisted(), 10))
+
+    assert load_run(trace.journal_path).ended.status == "ok"
+
+
 def test_who_is_cancelled_while_it_waits_disturbs_nobody(tmp_path):
     async def wait(trace):
         waiting = [asyncio.create_task(trace.persisted()) for _ in range(3)]

@@ -13,6 +13,7 @@ from harness.trace import (
     Content,
     CounterSet,
     Flow,
+    Flows,
     Instant,
     Journal,
     NodeOutput,
@@ -68,6 +69,15 @@ def test_items_stand_in_the_order_of_their_lines_with_the_two_ends_of_spans_join
     ]  # fmt: skip
     assert list(journal.spans()) == [run, records[2], second]
     assert journal.flows == (Flow("draft", 2, 3), Flow("needs", 1, 3))
+
+
+def test_arrows_that_were_written_together_are_read_one_by_one(path):
+    journal = write_journal(path, Flow("draft", 1, 4), Flows("output", (1, 2, 3), 4))
+
+    assert journal.flows == (
+        Flow("draft", 1, 4), Flow("output", 1, 4), Flow("output", 2, 4), Flow("output", 3, 4)
+    )  # fmt: skip
+    assert list(journal.items()) == []
 
 
 def test_a_journal_can_be_read_again_and_by_two_at_a_time(path):

@@ -18,7 +18,7 @@ def failed(number, error):
     return node(number, 10, 20, status="error")._replace(error=error)
 
 
-SKIP = Instant(None, "skip", 5, {"node": "text", "item": None, "reason": "it was not wanted"})
+SKIP = Instant(None, "skip", 5, {"node": "text", "item": None, "detail": "it was not wanted"})
 
 
 @pytest.mark.parametrize(

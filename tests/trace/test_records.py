@@ -1,5 +1,6 @@
 import json
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from harness.trace import (
     Content,
     CounterSet,
     Flow,
+    Flows,
     Instant,
     NodeOutput,
     RunEnded,
@@ -26,6 +28,7 @@ from harness.trace.records import (
 TIMES = st.integers(0, 2**62)
 IDS = st.integers(1, 2**31)
 STATUSES = st.sampled_from(["ok", "error", "cancelled", "unfinished"])
+ENDS = st.sampled_from(["ok", "error", "cancelled", "waiting", "stopped"])
 JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -49,6 +52,7 @@ RECORDS = st.one_of(
         parent=st.none() | IDS,
         joined_ns=st.none() | TIMES,
         boot_id=st.none() | st.text(),
+        part=st.integers(0, 9),
     ),
     st.builds(
         SpanStarted,
@@ -89,8 +93,18 @@ RECORDS = st.one_of(
     ),
     st.builds(Flow, name=st.text(), source=IDS, target=IDS),
     st.builds(Content, sha256=st.text(), text=st.text()),
-    st.builds(NodeOutput, node=st.text(), item=st.none() | IDS, value=JSON_VALUES),
-    st.builds(RunEnded, time_ns=TIMES, status=STATUSES, error=st.none() | st.text()),
+    st.builds(Flows, name=st.text(), sources=st.lists(IDS).map(tuple), target=IDS),
+    st.builds(
+        NodeOutput,
+        node=st.text(),
+        item=st.none() | IDS,
+        value=JSON_VALUES,
+        inputs=st.dictionaries(st.text(), st.text()),
+        code=st.none() | st.text(),
+        skipped=st.none() | st.text(),
+        digest=st.none() | st.text(),
+    ),
+    st.builds(RunEnded, time_ns=TIMES, status=ENDS, error=st.none() | st.text()),
 )
 
 
@@ -134,6 +148,23 @@ def test_a_span_has_the_attributes_of_both_its_ends_and_the_later_ones_count():
     assert joined(started, SpanEnded(3, 9)).attributes == {"a": 1, "b": 1}
 
 
+def test_a_value_that_is_encoded_already_stands_as_it_is():
+    value = orjson.Fragment(b'{"a":[1,2]}')
+
+    assert decode(encode(NodeOutput("plan", None, value))) == NodeOutput(
+        "plan", None, {"a": [1, 2]}
+    )
+    # A lone surrogate takes the way on which values are looked at one by one.
+    odd = NodeOutput("plan", None, value, skipped="no \ud800")
+    assert decode(encode(odd)) == NodeOutput("plan", None, {"a": [1, 2]}, skipped="no ?")
+
+
+def test_an_output_of_an_earlier_version_says_nothing_of_what_it_was_made_of():
+    line = b'{"kind":"output","node":"plan","item":2,"value":["a"]}'
+
+    assert decode(line) == NodeOutput("plan", 2, ["a"], {}, None, None, None)
+
+
 def test_a_record_with_odd_values_keeps_everything_else():
     started = SpanStarted(
         id=3,
@@ -172,15 +203,16 @@ def test_what_is_no_record_is_a_value_error(line):
 
 
 WHOLE = [
-    RunStarted(1, "20260102T030405Z-00", "essay", 5, 6, 7, 8, 9, "9e63"),
+    RunStarted(1, "20260102T030405Z-00", "essay", 5, 6, 7, 8, 9, "9e63", 2),
     SpanStarted(1, 2, "chat", 3, {"a": 1}),
     SpanEnded(1, 2, "error", "X: y", {"a": 1}),
     SpanRecord(1, 2, "chat", 3, 4, "error", "X: y", {"a": 1}),
     Instant(1, "stop", 2, {"a": 1}),
     CounterSet("queue", "calls", 1, 2.5, 3, "model qwen"),
     Flow("draft", 1, 2),
+    Flows("output", (1, 2), 3),
     Content("f00d", "a text"),
-    NodeOutput("plan", 1, None),
+    NodeOutput("plan", 1, None, {"task": "d16e"}, "c0de", "no task", "7e87"),
     RunEnded(1, "error", "X: y"),
 ]
 """Every field of every class, at no default."""
@@ -189,6 +221,9 @@ ODD = {
     "str": [1, True, ["a"], {"a": 1}],
     "float": ["a", [1]],
     "SpanStatus": [1, "fine", ["ok"], {}],
+    "RunEnd": [1, "fine", "unfinished", ["ok"], {}],
+    "tuple[int, ...]": [1, "a", [0], [1, -7], [True], [[1]], {"a": 1}],
+    "Mapping[str, str]": [1, "a", [1], {"a": 1}, {"a": None}],
     "Attributes": [1, "a", [1]],
 }
 """By a field's annotation, what must not be in it."""
@@ -254,6 +289,7 @@ def test_ids_count_from_one_and_so_cannot_be_far_beyond_their_line(make):
         (CounterSet("queue", "calls", 7, 100), 7),
         (RunEnded(12, "ok"), 12),
         (Flow("draft", 1, 2), 0),
+        (Flows("output", (1, 2), 3), 0),
         (Content("f00d", "a text"), 0),
         (NodeOutput("plan", None, 99), 0),
     ],

@@ -234,6 +234,7 @@ def test_an_invitation_holds_what_another_process_needs_and_no_secret(tmp_path):
         "run_id": trace.run_id,
         "name": "essay",
         "span": node.id,
+        "part": 0,
         "time_ns": json.loads(invitation)["time_ns"],
         "content": "hash",
         "durability": "sync",

@@ -14,6 +14,7 @@ from harness.trace import (
     JoinedTrace,
     Journal,
     ManualClock,
+    NodeOutput,
     Redactor,
     RunTrace,
     TraceOptions,
@@ -187,6 +188,17 @@ def test_under_a_name_without_doubt_any_value_is_secret(name):
         name: REDACTED,
         "nested": {name: REDACTED},
     }
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_the_digest_of_what_a_node_was_given_is_no_secret_whatever_the_parameters_name(name):
+    digests = ["0123456789abcdef" * 4, "89abcdef" * 8, "76543210" * 8]
+    output = NodeOutput(
+        "plan", None, "text", {name: digests[0]}, code=digests[1], digest=digests[2]
+    )
+
+    line = encode(output)
+    assert Redactor([PLAIN]).clean_line(line) == line
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)

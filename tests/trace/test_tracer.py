@@ -9,6 +9,7 @@ from harness.trace import (
     Content,
     CounterSet,
     Flow,
+    Flows,
     Instant,
     ManualClock,
     NodeOutput,
@@ -309,6 +310,15 @@ def test_an_arrow_has_two_ends(tracer, records):
     assert [r for r in records if isinstance(r, Flow)] == [Flow("draft", source=1, target=2)]
 
 
+def test_arrows_from_several_spans_to_one_are_one_record(tracer, records):
+    with tracer.span("node") as node:
+        tracer.flows("output", sources=[7, 8], target=node.id)
+        tracer.flows("output", sources=[], target=node.id)
+        tracer.flows("output", sources=[7], target=None)
+
+    assert [r for r in records if isinstance(r, Flow | Flows)] == [Flows("output", (7, 8), 1)]
+
+
 def sha256(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -398,6 +408,24 @@ def test_the_output_of_a_node_is_recorded_with_its_item(tracer, records):
         NodeOutput(node="plan", item=None, value={"topics": ["a"]}),
         NodeOutput(node="sections", item=2, value="text"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("content", "recorded"),
+    [
+        ("full", ("text", {"task": "d16e"}, "c0de", "when: 'a text'", "7e87")),
+        ("hash", (None, {"task": "d16e"}, "c0de", "when", "7e87")),
+        ("none", (None, {}, "c0de", "when", None)),
+    ],
+)
+def test_what_a_node_was_made_of_is_recorded_with_its_output(content, recorded):
+    records = []
+    tracer = Tracer(records.append, content=content)
+
+    tracer.output("a/b", "text", item=1, inputs={"task": "d16e"}, code="c0de",
+                  skipped="when: 'a text'", digest="7e87")  # fmt: skip
+
+    assert records == [NodeOutput("a/b", 1, *recorded)]
 
 
 def test_a_tracer_without_a_sink_records_nothing():

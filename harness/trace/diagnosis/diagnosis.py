@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.trace.diagnosis.finding import Finding
-from harness.trace.records import SpanStatus
+from harness.trace.records import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,7 @@ class Diagnosis:
 
     run_id: str
     """The run's."""
-    status: SpanStatus
+    status: RunState
     """How it ended; `unfinished` when it was killed, or is not over."""
     findings: tuple[Finding, ...] = ()
     """Worst first: errors, then what took the most time."""

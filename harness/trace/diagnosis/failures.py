@@ -198,10 +198,14 @@ def retries(observed: Observed) -> Finding | None:
 
 def failed_calls(observed: Observed) -> Finding | None:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
+    over = observed.outlived
     failed = [c for c in observed.calls if c.status == "error" and not _ran_out(c)]
+    failed = [call for call in failed if not over(call.end_ns)]
+    retries = [retry for retry in observed.retries if not over(retry.start_ns)]
+    fallbacks = [other for other in observed.fallbacks if not over(other.time_ns)]
     final = Counter((call.model, kind_of(call)) for call in failed)
-    final -= Counter((retry.model, retry.reason) for retry in observed.retries)
-    final -= Counter((other.failed, other.reason) for other in observed.fallbacks)
+    final -= Counter((retry.model, retry.reason) for retry in retries)
+    final -= Counter((other.failed, other.reason) for other in fallbacks)
     for unreached, reasons in given_up(observed).items():
         for reason in reasons:
             del final[unreached, reason]
@@ -230,7 +234,8 @@ def failed_run(observed: Observed) -> Finding | None:
         return None
     if ended is not None:
         return _failed_of_itself(observed, ended)
-    open_calls = [call for call in observed.calls if call.status == "unfinished"]
+    unfinished = (call for call in observed.calls if call.status == "unfinished")
+    open_calls = [call for call in unfinished if not observed.outlived(call.end_ns)]
     return Finding(
         rule="failed-run",
         severity="hint",

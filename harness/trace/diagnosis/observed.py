@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from harness.trace.calls import Call, Interval, calls_of
 from harness.trace.diagnosis.finding import Finding, said_ns
-from harness.trace.journal_reader import Item, Journal
+from harness.trace.journal_file import Item
+from harness.trace.journal_reader import Journal
 from harness.trace.records import (
     Attributes,
     Content,
@@ -122,6 +123,8 @@ class Observed:
     """How it ended; None when it was killed, or is not over."""
     calls: tuple[Call, ...]
     """In the order they began, those that the cache of calls answered included."""
+    resumed_ns: int | None = None
+    """When the last part of the run began; None if it was never resumed."""
     loads: tuple[Load, ...] = ()
     """Loads that succeeded, in order."""
     unloads: tuple[Interval, ...] = ()
@@ -162,6 +165,10 @@ class Observed:
     def server(self, tag: str) -> Server:
         """An endpoint; of one that the run does not describe, the tag alone is known."""
         return self.servers.get(tag) or Server(tag=tag)
+
+    def outlived(self, time_ns: int) -> bool:
+        """Whether the run was resumed later: what failed or was cut off by then was done again."""
+        return self.resumed_ns is not None and time_ns <= self.resumed_ns
 
     def text(self, call: Call, attribute: str) -> str | None:
         """The call's `prompt_sha256` or `reply_sha256` as a text, if it was recorded."""
@@ -207,6 +214,7 @@ def observe(journal: Journal) -> Observed:
         run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns),
         ended=journal.ended,
         calls=calls,
+        resumed_ns=journal.resumed_ns,
         loads=tuple(reading.loads),
         unloads=tuple(reading.unloads),
         retries=tuple(reading.retries),

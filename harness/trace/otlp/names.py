@@ -96,7 +96,9 @@ _CONVERTED: dict[str, Callable[[Any], object]] = {
     "gen_ai.response.time_to_first_chunk": lambda ns: ns / 1e9,
 }
 
-QUOTING = frozenset({"detail", "findings", "hits", "query", "seed"})
+QUOTING = frozenset(
+    {"answer", "detail", "digest", "findings", "hits", "query", "seed", "text", "title"}
+)
 """Attributes that may quote a text: those that pass through `Tracer.excerpt`. A task's text may be
 the seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing."""
 

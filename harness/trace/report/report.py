@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from harness.trace.calls import Interval, calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.open_span import OpenSpan
-from harness.trace.records import Instant, SpanRecord, SpanStatus
+from harness.trace.records import Instant, RunState, SpanRecord
 from harness.trace.report.aside import ASIDE, Aside, asides_of, priced_asides
 from harness.trace.report.call_group import CallGroup, call_group, group_calls
 from harness.trace.report.cost import RunCost, cost_of
@@ -46,12 +46,14 @@ class RunReport:
     """The run's name, which its files bear."""
     pipeline: str
     """What was run."""
-    status: SpanStatus
+    status: RunState
     """How it ended; `unfinished` when it was killed, or is not over."""
     error: str | None
     """What ended it, if an error did."""
+    parts: int
+    """How many parts it has: 1, and 1 for each time that it was resumed."""
     duration_ns: int
-    """From its first record to its last."""
+    """From its first record to its last, without the pauses before it was resumed."""
     calls: CallGroup
     """All model calls, those that were answered from the cache included."""
     models: tuple[CallGroup, ...]
@@ -85,7 +87,8 @@ class RunReport:
     evictions: int
     """Models taken out of memory to make room; those unloaded at the run's end are not."""
     unfinished: tuple[OpenSpan, ...]
-    """What was still under way at the end, in the order it began."""
+    """What was still under way at the end, in the order it began; what was when an earlier part was
+    killed is not."""
 
 
 def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
@@ -109,6 +112,7 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
         pipeline=journal.started.name,
         status=journal.ended.status if journal.ended else "unfinished",
         error=journal.ended.error if journal.ended else None,
+        parts=journal.parts,
         duration_ns=run.duration_ns,
         calls=call_group(calls),
         models=group_calls(calls, by=lambda call: call.model),
@@ -142,6 +146,7 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
                 open_ns=span.duration_ns,
             )
             for span in seen.unfinished
+            if not journal.resumed_after(span.end_ns)
         ),
     )
 
