@@ -1,8 +1,62 @@
 """Pipelines as graphs of functions: definition, checks, execution. Knows no models."""
 
-from harness.graph.executor import execute
+from harness.graph.earlier import Earlier
+from harness.graph.execution import execute
+from harness.graph.executor import Executor, InProcess, Work
 from harness.graph.graph import Graph
 from harness.graph.inputs import Input, bind_inputs, graph_inputs
-from harness.graph.node import Node, Parameter
+from harness.graph.node import Combine, Node, Parameter, When
+from harness.graph.node_call import NodeCall
+from harness.graph.outcome import (
+    Execution,
+    NodeFailure,
+    NodeSkip,
+    Question,
+    Rerun,
+    RunStatus,
+    Skipped,
+)
+from harness.graph.policies import (
+    Cache,
+    Concurrency,
+    Default,
+    OnError,
+    Policies,
+    Retry,
+    Timeout,
+)
+from harness.graph.shared import Answers, Asker, OutputCache
 
-__all__ = ["Graph", "Input", "Node", "Parameter", "bind_inputs", "execute", "graph_inputs"]
+__all__ = [
+    "Answers",
+    "Asker",
+    "Cache",
+    "Combine",
+    "Concurrency",
+    "Default",
+    "Earlier",
+    "Execution",
+    "Executor",
+    "Graph",
+    "InProcess",
+    "Input",
+    "Node",
+    "NodeCall",
+    "NodeFailure",
+    "NodeSkip",
+    "OnError",
+    "OutputCache",
+    "Parameter",
+    "Policies",
+    "Question",
+    "Rerun",
+    "Retry",
+    "RunStatus",
+    "Skipped",
+    "Timeout",
+    "When",
+    "Work",
+    "bind_inputs",
+    "execute",
+    "graph_inputs",
+]

@@ -12,8 +12,9 @@ import collections.abc
 import inspect
 import types
 import typing
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Union
+from collections.abc import Callable, Iterable
+from functools import lru_cache, wraps
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union
 
 from pydantic import BaseModel
 
@@ -32,6 +33,25 @@ _NOT_LIST_LIKE = (
 _STREAMS = (collections.abc.Iterable, collections.abc.AsyncIterable)
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _remembered(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which is asked once for each annotation: large graphs have few of them."""
+    known = lru_cache(maxsize=1024)(function)
+
+    @wraps(function)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return known(*args, **kwargs)  # type: ignore[arg-type]  # whether they have a hash
+        except TypeError:
+            return function(*args, **kwargs)
+
+    return ask
+
+
+@_remembered
 def fits(produced: object, wanted: object) -> bool:
     """Whether a value of the first annotation may be given to a parameter of the second.
 
@@ -59,6 +79,7 @@ def _fits(produced: object, wanted: object) -> bool:
     return _classes_fit(_class_of(produced), _class_of(wanted)) and _arguments_fit(produced, wanted)
 
 
+@_remembered
 def item_of(annotation: object) -> object:
     """The annotation of one item of what has items in a fixed order: lists, tuples, streams.
 
@@ -82,6 +103,7 @@ def item_of(annotation: object) -> object:
     return object if inspect.isabstract(cls) or hasattr(cls, "__getitem__") else None
 
 
+@_remembered
 def asks_for(annotation: object, cls: type) -> bool:
     """Whether an annotation names a class: alone, or as a member of a union.
 

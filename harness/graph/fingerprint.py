@@ -34,7 +34,8 @@ def code_digest(function: Callable[..., object]) -> str:
     file's name change, and becomes another when a constant, a default or a helper does, however
     far down. Of classes that it names, docstrings and annotations count: a model may be shown them.
     """
-    if not isinstance(function, FunctionType):
+    # What a closure holds, a whole run perhaps, is not ours to keep.
+    if not isinstance(function, FunctionType) or function.__closure__:
         return _read(function).digest
     known = _known(function)
     if not known.holds():

@@ -21,7 +21,7 @@ class Input:
     """What the parameters that receive it are called."""
     node: Node
     """The node whose annotation and default count: the first that takes it, unless a later one
-    has a default and the first has none."""
+    has a default, or a type, and the first has none."""
     parameter: Parameter
     """That node's parameter."""
 
@@ -30,6 +30,15 @@ class Input:
         """The type it must have; a mapped parameter's input is a list of that type."""
         one: Any = self.node.annotation(self.parameter.name)
         return list[one] if self.parameter.is_mapped else one
+
+    @property
+    def has_default(self) -> bool:
+        """Whether it need not be given; a mapped parameter's default is one item, not the list."""
+        return not (self.parameter.is_required or self.parameter.is_mapped)
+
+
+_ANY = (object, list[object])
+"""What the type of an input is that nobody has annotated."""
 
 
 def graph_inputs(graph: Graph) -> dict[str, Input]:
@@ -40,7 +49,7 @@ def graph_inputs(graph: Graph) -> dict[str, Input]:
     """
     inputs: dict[str, Input] = {}
     for node in graph.nodes.values():
-        for parameter in node.parameters:
+        for parameter in node.everything_taken:
             if parameter.source not in graph.nodes:
                 name = parameter.source
                 found = Input(name=name, node=node, parameter=parameter)
@@ -49,10 +58,12 @@ def graph_inputs(graph: Graph) -> dict[str, Input]:
 
 
 def _agreed(first: Input, second: Input) -> Input:
-    """The one of two that speaks for both: the one with a default."""
-    has_both = not (first.parameter.is_required or second.parameter.is_required)
-    if first.annotation != second.annotation or (
-        has_both and first.parameter.default != second.parameter.default
+    """The one of two that speaks for both: the one with a default, or else with a type."""
+    chosen, other = sorted(
+        (first, second), key=lambda one: (one.has_default, one.annotation not in _ANY), reverse=True
+    )
+    if other.annotation not in (chosen.annotation, *_ANY) or (
+        other.has_default and other.parameter.default != chosen.parameter.default
     ):
         raise PipelineInvalid(
             f"nodes '{first.node.name}' and '{second.node.name}' take the input '{first.name}' "
@@ -60,8 +71,7 @@ def _agreed(first: Input, second: Input) -> Input:
             path=second.node.path,
             line=second.node.line,
         )
-    only_second_has_one = first.parameter.is_required and not second.parameter.is_required
-    return second if only_second_has_one else first
+    return chosen
 
 
 def bind_inputs(graph: Graph, given: Mapping[str, object]) -> dict[str, object]:
@@ -84,8 +94,7 @@ def bind_inputs(graph: Graph, given: Mapping[str, object]) -> dict[str, object]:
 
 
 def _default(graph: Graph, item: Input) -> object:
-    # The default of a mapped parameter is one item, not the list that is missing.
-    if not item.parameter.is_required and not item.parameter.is_mapped:
+    if item.has_default:
         return item.parameter.default
     node = item.node
     # A misspelt edge looks like an input that nobody gives.

@@ -1,15 +1,21 @@
-"""Nodes: the functions of a pipeline, and what their signatures say."""
+"""Nodes: the functions of a pipeline, and where what they take comes from."""
 
 from __future__ import annotations
 
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
+from typing import Literal
 
-from harness.errors import PipelineInvalid, did_you_mean
+from harness.errors import PipelineInvalid
+from harness.graph.policies import NO_POLICIES, Policies
+
+Combine = Literal["zip", "product"]
+"""How several mapped parameters go together: side by side, or each with each."""
 
 RUN_PARAMETER = "run"
 """A parameter of this name receives the run; it is neither an edge nor an input."""
@@ -24,7 +30,8 @@ class Parameter:
     name: str
     """As in the signature."""
     source: str
-    """The node or input whose value it receives: its own name, unless `each` says otherwise."""
+    """The node or input whose value it receives: its own name, unless `each` or `takes` says
+    otherwise."""
     is_mapped: bool
     """Whether it receives one item of the source at a time."""
     default: object
@@ -37,11 +44,26 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class When:
+    """What decides whether a node is run."""
+
+    function: Callable[..., object]
+    """Plain; whatever it returns is taken as true or false."""
+    parameters: tuple[Parameter, ...]
+    """As those of a node."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What they are called."""
+        return frozenset(one.name for one in self.parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A function, and where each of its parameters comes from."""
 
     name: str
-    """The function's name."""
+    """What other nodes call it: the function's name, unless it was given another."""
     function: Callable[..., object]
     """Plain or async."""
     parameters: tuple[Parameter, ...]
@@ -52,102 +74,94 @@ class Node:
     """The file it is written in."""
     line: int
     """Where it begins there."""
+    combine: Combine = "zip"
+    """How its mapped parameters go together."""
+    when: When | None = None
+    """Whether it is run; always when None."""
+    policies: Policies = NO_POLICIES
+    """How its calls are made."""
 
     @property
     def is_mapped(self) -> bool:
         """Whether it runs once per item."""
         return any(parameter.is_mapped for parameter in self.parameters)
 
-    def annotation(self, parameter: str) -> object:
-        """The type a parameter is annotated with; `object` when it is not.
+    @property
+    def is_streaming(self) -> bool:
+        """Whether it yields the items of its output one by one."""
+        return inspect.isasyncgenfunction(inspect.unwrap(self.function))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The nodes and inputs that it needs, those of its `when` included."""
+        return tuple(dict.fromkeys(one.source for one in self.everything_taken))
+
+    @property
+    def everything_taken(self) -> tuple[Parameter, ...]:
+        """Its parameters, and those that its `when` has beside them."""
+        own = {one.name: one for one in self.parameters}
+        asked = {one.name: one for one in self.when.parameters} if self.when else {}
+        return tuple((own | asked).values())
+
+    def annotation(self, name: str) -> object:
+        """The type that a parameter, or `return`, is annotated with; `object` when it is not.
+
+        Of a parameter that its `when` alone has, that one's.
 
         Raises:
             PipelineInvalid: The annotation names something that does not exist.
         """
         function = inspect.unwrap(self.function)
-        # Of this parameter alone: nobody needs the others' types at run time.
-        one = SimpleNamespace(
-            __annotations__={
-                name: annotation
-                for name, annotation in inspect.get_annotations(function).items()
-                if name == parameter
-            }
-        )
+        if self.when is not None and name in self.when.names - {p.name for p in self.parameters}:
+            function = inspect.unwrap(self.when.function)
         try:
-            hints = typing.get_type_hints(one, function.__globals__, include_extras=True)
+            return _annotation(function, name)
         except (NameError, AttributeError) as error:
+            what = "what is returned" if name == "return" else f"'{name}'"
             raise PipelineInvalid(
-                f"the annotation of '{parameter}' in node '{self.name}' cannot be resolved "
+                f"the annotation of {what} in node '{self.name}' cannot be resolved "
                 f"({error}); import the name at run time, not only under TYPE_CHECKING",
                 path=self.path,
                 line=self.line,
             ) from error
-        return hints.get(parameter, object)
 
+    def moved(self, name: str, sources: Mapping[str, str], policies: Policies) -> Node:
+        """The same in another graph.
 
-def read_node(function: Callable[..., object], each: Mapping[str, str]) -> Node:
-    """What a function's signature says about its place in a pipeline.
+        Args:
+            name: What it is called there.
+            sources: What its sources are called there, where it is not the same.
+            policies: How its calls are made there.
+        """
 
-    Args:
-        function: Plain or async, written with `def`.
-        each: For each mapped parameter, the node or input whose items it receives.
+        def there(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+            return tuple(replace(p, source=sources.get(p.source, p.source)) for p in parameters)
 
-    Raises:
-        PipelineInvalid: It is no such function, its signature cannot be a node's, or `each` names
-            no parameter of it.
-    """
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None:
-        raise PipelineInvalid(
-            f"{function!r} cannot be a node, since it has no signature to read names from; wrap it "
-            "in a function written with def"
+        return replace(
+            self,
+            name=name,
+            parameters=there(self.parameters),
+            when=self.when
+            and When(function=self.when.function, parameters=there(self.when.parameters)),
+            policies=policies,
         )
-    name, path, line = function.__name__, Path(code.co_filename), code.co_firstlineno
-    if name == RUN_PARAMETER:
-        raise PipelineInvalid(
-            f"a node cannot be called '{name}', since a parameter of that name receives the run; "
-            "rename the function",
-            path=path,
-            line=line,
-        )
-    parameters = inspect.signature(function).parameters
-    for parameter in parameters.values():
-        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
-            raise PipelineInvalid(
-                f"node '{name}' takes {parameter}; an edge is a parameter name, so name them all",
-                path=path,
-                line=line,
-            )
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise PipelineInvalid(
-                f"parameter '{parameter.name}' of node '{name}' is positional-only; values are "
-                "given by name, so remove the '/'",
-                path=path,
-                line=line,
-            )
-    takes = [p for p in parameters if p != RUN_PARAMETER]
-    for mapped in each:
-        if mapped not in takes:
-            raise PipelineInvalid(
-                f"each= of node '{name}' maps '{mapped}', which is not a parameter that takes a "
-                "value; " + did_you_mean(mapped, takes),
-                path=path,
-                line=line,
-            )
-    return Node(
-        name=name,
-        function=function,
-        parameters=tuple(
-            Parameter(
-                name=p.name,
-                source=each.get(p.name, p.name),
-                is_mapped=p.name in each,
-                default=p.default,
-            )
-            for p in parameters.values()
-            if p.name != RUN_PARAMETER
-        ),
-        takes_run=RUN_PARAMETER in parameters,
-        path=path,
-        line=line,
-    )
+
+
+def _annotation(function: Callable[..., object], name: str) -> object:
+    # What a closure or an object holds, a whole run perhaps, is not ours to keep.
+    if isinstance(function, FunctionType) and not function.__closure__:
+        return _known_annotation(function, name)
+    return _read_annotation(function, name)
+
+
+def _read_annotation(function: Callable[..., object], name: str) -> object:
+    annotations = inspect.get_annotations(function)
+    if name not in annotations:
+        return object
+    # Of this one alone: nobody needs the others' types at run time.
+    one = SimpleNamespace(__annotations__={name: annotations[name]})
+    return typing.get_type_hints(one, function.__globals__, include_extras=True)[name]
+
+
+# Many nodes of a large graph share a function.
+_known_annotation = lru_cache(maxsize=1024)(_read_annotation)

@@ -145,7 +145,7 @@ class ValueForm:
         plain = self._adapter.dump_python(
             value, mode="json", by_alias=False, round_trip=True, warnings="error"
         )
-        data = dump_plain(_sets_in_order(plain, value) if self._has_sets else plain)
+        data = dump_plain(sets_in_order(plain, value) if self._has_sets else plain)
         restored = self.restore(data)
         if not _is_same(value, restored):
             raise TypeError(
@@ -261,18 +261,18 @@ def _first(error: ValidationError) -> str:
 # --- values -------------------------------------------------------------------------------------
 
 
-def _sets_in_order(plain: object, value: object) -> object:
+def sets_in_order(plain: object, value: object) -> object:
     """JSON with the members of sets sorted: their own order differs from process to process."""
     if isinstance(value, RootModel):
         value = value.root
     if type(plain) is list and isinstance(value, _COLLECTIONS) and len(plain) == len(value):
-        items = [*map(_sets_in_order, plain, value)]
+        items = [*map(sets_in_order, plain, value)]
         return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
     if type(plain) is dict:
         values: Iterable[object] = [getattr(value, name, None) for name in plain]
         if isinstance(value, Mapping) and len(plain) == len(value):
             values = value.values()
-        return dict(zip(plain, map(_sets_in_order, plain.values(), values), strict=True))
+        return dict(zip(plain, map(sets_in_order, plain.values(), values), strict=True))
     return plain
 
 

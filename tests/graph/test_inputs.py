@@ -307,3 +307,56 @@ def test_annotations_may_be_texts():
 
     graph.node(annotated_later.essay)
     assert bind_inputs(graph, given) == {**given, "rounds": 2, "sources": ["a"]}
+
+
+def _takes_anything(words): ...
+
+
+def _takes_anything_or_five(words=5): ...
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "given", "bound"),
+    [
+        pytest.param(_takes_anything, _takes_int, {"words": "3"}, 3, id="the second has a type"),
+        pytest.param(_takes_int, _takes_anything, {"words": "3"}, 3, id="the first has a type"),
+        pytest.param(_takes_anything, _takes_int, {}, 100, id="the second has a default"),
+        pytest.param(_takes_int, _takes_anything, {}, 100, id="the first has a default"),
+        pytest.param(
+            _takes_anything, _takes_anything_or_five, {"words": "3"}, "3", id="neither has a type"
+        ),
+    ],
+)
+def test_who_says_nothing_of_an_input_leaves_it_to_others(first, second, given, bound):
+    graph = Graph("essay")
+    graph.node(name="first")(first)
+    graph.node(name="second")(second)
+
+    assert bind_inputs(graph, given) == {"words": bound}
+
+
+def test_a_list_that_is_taken_whole_and_by_item_need_be_annotated_once():
+    graph = Graph("essay")
+
+    @graph.node(each={"topic": "topics"})
+    def section(topic): ...
+
+    @graph.node
+    def total(topics: list[str]): ...
+
+    assert bind_inputs(graph, {"topics": '["a"]'}) == {"topics": ["a"]}
+    with pytest.raises(PipelineInvalid, match=r"'topics\[0\]' does not fit node 'total'"):
+        bind_inputs(graph, {"topics": [1]})
+
+
+def test_a_type_and_a_default_from_two_nodes_do_not_add_up():
+    graph = Graph("essay")
+
+    @graph.node
+    def first(words: int): ...
+
+    @graph.node
+    def second(words="many"): ...
+
+    with pytest.raises(PipelineInvalid, match="'words' with different types or defaults"):
+        bind_inputs(graph, {})

@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import PipelineInvalid
 from harness.graph import Parameter
-from harness.graph.node import read_node
+from harness.graph.read_node import read_node
 
 HERE = Path(__file__)
 
@@ -31,7 +31,7 @@ def line_of(function):
 def test_a_node_takes_what_its_signature_names():
     def section(topic: str, *, run: object, words: int = 100): ...
 
-    node = read_node(section, {"topic": "topics"})
+    node = read_node(section, each={"topic": "topics"})
 
     assert (node.name, node.function, node.path) == ("section", section, HERE)
     assert node.line == line_of(section)
@@ -49,7 +49,7 @@ def test_a_node_takes_what_its_signature_names():
 def test_a_node_without_parameters_takes_nothing():
     def now(): ...
 
-    node = read_node(now, {})
+    node = read_node(now)
 
     assert node.parameters == ()
     assert not node.takes_run
@@ -66,7 +66,7 @@ def test_a_decorated_function_is_read_as_it_was_written():
 
     def plain(size: int): ...
 
-    node = read_node(twice(plain), {})
+    node = read_node(twice(plain))
 
     assert [p.name for p in node.parameters] == ["size"]
     assert node.line == line_of(plain)
@@ -77,7 +77,7 @@ def test_a_method_is_a_node_without_its_self():
     class Desk:
         def write(self, topic: str): ...
 
-    node = read_node(Desk().write, {})
+    node = read_node(Desk().write)
 
     assert [p.name for p in node.parameters] == ["topic"]
     assert node.annotation("topic") is str
@@ -119,15 +119,15 @@ class Callable:
         pytest.param(
             takes_topics,
             {"topic": "topics"},
-            "each= of node 'takes_topics' maps 'topic', which is not a parameter that takes a "
+            "each= of node 'takes_topics' names 'topic', which is not a parameter that takes a "
             "value; did you mean 'topics'?",
             id="each= names no parameter",
         ),
         pytest.param(
             takes_topics,
             {"run": "topics"},
-            "each= of node 'takes_topics' maps 'run', which is not a parameter that takes a value; "
-            "known: topics",
+            "each= of node 'takes_topics' names 'run', which is not a parameter that takes a "
+            "value; known: topics",
             id="each= names the run",
         ),
         pytest.param(
@@ -141,7 +141,7 @@ class Callable:
 )
 def test_a_signature_that_cannot_be_a_nodes_is_refused_where_it_stands(function, each, message):
     with pytest.raises(PipelineInvalid) as caught:
-        read_node(function, each)
+        read_node(function, each=each)
 
     assert str(caught.value) == f"{HERE}:{line_of(function)}: {message}"
     assert (caught.value.path, caught.value.line) == (HERE, line_of(function))
@@ -157,7 +157,7 @@ def test_a_signature_that_cannot_be_a_nodes_is_refused_where_it_stands(function,
 )
 def test_what_was_not_written_with_def_is_refused(function):
     with pytest.raises(PipelineInvalid, match="wrap it in a function written with def"):
-        read_node(function, {})
+        read_node(function)
 
 
 @pytest.mark.parametrize(
@@ -176,11 +176,11 @@ class TestAnnotations:
     )
     def test_the_type_of_a_parameter_is_known(self, function, parameter, annotation):
         # Although another parameter's is not: nothing but an input's type is ever needed.
-        assert read_node(function, {}).annotation(parameter) == annotation
+        assert read_node(function).annotation(parameter) == annotation
 
     def test_a_type_that_exists_for_checkers_only_is_named_with_the_remedy(self, function):
         with pytest.raises(PipelineInvalid) as caught:
-            read_node(function, {}).annotation("price")
+            read_node(function).annotation("price")
 
         assert "the annotation of 'price' in node 'essay' cannot be resolved" in str(caught.value)
         assert "import the name at run time, not only under TYPE_CHECKING" in str(caught.value)

@@ -1,0 +1,474 @@
+"""Running a graph: every node as soon as what it needs is there.
+
+Knows nothing of models. A node's output is in the journal before anything that depends on it
+starts. A node that fails takes its dependants with it, and nothing else; what can be done is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import orjson
+import structlog
+
+from harness.errors import NodeFailed, RunLimitReached
+from harness.graph.calls import Calls, Going
+from harness.graph.changed import changed_outputs
+from harness.graph.earlier import Earlier, change_since
+from harness.graph.executor import Executor, InProcess
+from harness.graph.graph import Graph
+from harness.graph.left_behind import LeftBehind, forget
+from harness.graph.node_call import NodeCall
+from harness.graph.outcome import Execution, NodeFailure, NodeSkip, Question, Rerun, Skipped
+from harness.graph.perform import Call, CallFailed, Given, perform
+from harness.graph.places import Places
+from harness.graph.plan import plan_of
+from harness.graph.policies import Default
+from harness.graph.schedule import Schedule, Taken
+from harness.graph.shared import GRACE_S, Answers, Asker, OutputCache, Shared
+from harness.graph.state import NO_DIGEST, PENDING, Blocked, State, digest_of_value
+from harness.graph.suspended import Suspended
+from harness.graph.values import digest
+from harness.trace import Tracer, describe
+
+_NOT_WANTED = "its when= was not true"
+
+_log = structlog.get_logger(__name__)
+
+
+async def execute(
+    graph: Graph,
+    inputs: Mapping[str, object],
+    *,
+    run_of: Callable[[NodeCall], object],
+    tracer: Tracer,
+    executor: Executor | None = None,
+    parallel_calls: int | None = None,
+    earlier: Earlier | None = None,
+    cache: OutputCache | None = None,
+    answers: Answers | None = None,
+    asker: Asker | None = None,
+    deadline_s: float | None = None,
+) -> Execution:
+    """Runs every node once, a mapped node once per item, and says what became of each.
+
+    A node's failure is part of what is returned, and not raised.
+
+    Args:
+        graph: What to run; checked: see `Graph.check`.
+        inputs: The value of every input, as `bind_inputs` gives them.
+        run_of: Makes what nodes that take a `run` receive.
+        tracer: Sees every call, and its output.
+        executor: Makes the calls; in this process when left out.
+        parallel_calls: How many may be under way at once; as many as there are when None.
+        earlier: What earlier parts of the run gave: it is not made again.
+        cache: What earlier runs gave, for nodes with a `Cache`.
+        answers: What people answered to questions of earlier parts.
+        asker: Reaches a person at once.
+        deadline_s: After so many seconds what is still going is stopped.
+    """
+    shared = Shared(
+        run_of=run_of,
+        tracer=tracer,
+        executor=executor or InProcess(),
+        places=Places(parallel_calls),
+        earlier=earlier,
+        cache=cache,
+        answers=answers or {},
+        asker=asker,
+    )
+    return await _Running(graph, inputs, shared).to_its_end(deadline_s)
+
+
+class _Running:
+    """One run of one graph.
+
+    Args:
+        graph: What is run.
+        inputs: The value of every input.
+        shared: What it has in common with the graph that it is nested in.
+        prefix: Goes before its nodes' names.
+        parent: The call that it is nested in.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, object],
+        shared: Shared,
+        *,
+        prefix: str = "",
+        parent: NodeCall | None = None,
+    ) -> None:
+        self._fails_fast = graph.fail_fast
+        self._parent = parent
+        self._shared = shared
+        depth = 0 if parent is None else parent.depth + 1
+        self._calls = Calls(self._run_call, places=shared.places, depth=depth, log=shared.log)
+        self._schedule = Schedule(
+            plan_of(graph),
+            inputs,
+            start=self._calls.begin,
+            on_skip=self._skip,
+            on_total=self._say_total,
+            prefix=prefix,
+        )
+        self._failures = self._schedule.failures
+        self._questions: list[Question] = []
+        self._stopped_by: RunLimitReached | None = None
+        # Why nothing further is begun, once that is so.
+        self._stopping: Blocked | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+
+    async def to_its_end(self, deadline_s: float | None = None) -> Execution:
+        """Runs it."""
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        if deadline_s is not None:
+            self._timers.append(self._loop.call_later(deadline_s, self._run_out))
+        try:
+            self._schedule.begin()
+            self._look_around()
+            await self._over
+        except LeftBehind:  # the call that it is nested in is, and so are its own
+            self._interrupt()
+            self._leave_behind()
+            raise
+        except BaseException:
+            self._interrupt()
+            try:
+                await self._calls.wait(GRACE_S)
+            finally:
+                self._leave_behind()
+            # Those that had waited for their places, and end as soon as they begin.
+            await self._calls.wait(GRACE_S)
+            raise
+        finally:
+            for timer in self._timers:
+                timer.cancel()
+        for label in changed_outputs(self._schedule.states.values()):
+            _log.warning(
+                "an output was changed after it was written down, and a run that goes on from the "
+                "journal would not see that; let the node that takes it change a copy",
+                node=label,
+            )
+        wholes = {
+            name: state.whole(with_skipped=True)[0] for name, state in self._schedule.states.items()
+        }
+        # References in a circle would keep them until Python looks for such.
+        self._schedule.states.clear()
+        log = self._shared.log
+        return Execution(
+            outputs={name: one for name, one in wholes.items() if type(one) is not Blocked},
+            failures=tuple(self._failures),
+            skips=tuple(log.skips),
+            questions=tuple(self._questions),
+            reused=tuple(log.reused),
+            reruns=tuple(log.reruns),
+            stopped_by=self._stopped_by,
+        )
+
+    def _skip(
+        self, state: State, item: int | None, reason: str, because_of: str | None = None
+    ) -> None:
+        """Takes down that a call was not made, or came to nothing."""
+        skip = NodeSkip(node=state.label(item), reason=reason, because_of=because_of)
+        self._shared.log.skips.append(skip)
+        tracer = self._shared.tracer
+        said = tracer.excerpt(reason)
+        tracer.instant("skip", node=state.path, item=item, detail=said, because_of=because_of)
+
+    def _say_total(self, state: State, total: int) -> None:
+        self._shared.tracer.instant("items", node=state.path, total=total)
+
+    # --- calls as tasks ---------------------------------------------------------------------------
+
+    async def _run_call(self, going: Going) -> None:
+        """Makes a call, and takes down how it ended."""
+        try:
+            outcome, given_digest = await self._outcome(going)
+            if self._parent is not None:
+                self._parent.beat()
+            if self._calls.has_ended(going):
+                self._settle(going, outcome, given_digest)
+                self._look_around()
+        except BaseException as error:
+            # The run must end by it, and not wait for this call for ever.
+            self._calls.has_ended(going)
+            if not isinstance(error, LeftBehind) and not self._over.done():
+                self._over.set_exception(error)
+            if not isinstance(error, Exception):
+                task = asyncio.current_task()
+                assert task is not None
+                task.add_done_callback(forget)
+                raise
+
+    def _settle(self, going: Going, outcome: object, given_digest: str) -> None:
+        state, item = going.state, going.item
+        if outcome is self._stopping and self._stopping is not None:
+            self._skip(state, item, self._stopping.reason, self._stopping.label or None)
+        self._schedule.settle(state, item, outcome, given_digest)
+
+    async def _outcome(self, going: Going) -> tuple[object, str]:
+        """What a call gave, or what stands for it; and the digest of that."""
+        state, item = going.state, going.item
+        try:
+            if self._stopping is not None:
+                return self._stopping, NO_DIGEST
+            taken = self._schedule.taken(state, item, state.step.node.parameters)
+            try:
+                found = await self._found(state, item, taken)
+                if found is not None:
+                    return found
+                given = await self._perform(going, taken)
+            except CallFailed as failed:
+                return await self._failed(going, failed, taken)
+            except Suspended as suspended:
+                self._questions += suspended.questions
+                return Blocked(state.label(item), "waits for an answer"), NO_DIGEST
+            # What it gave has to be written down: its place is free for another meanwhile.
+            self._calls.give_back(going)
+            return await self._keep(state, item, taken, given)
+        except asyncio.CancelledError:
+            return self._cut_off(state, item), NO_DIGEST
+        finally:
+            self._calls.give_back(going)
+
+    async def _found(
+        self, state: State, item: int | None, taken: Taken
+    ) -> tuple[object, str] | None:
+        """What a call gives that need not be made; None of one that must be."""
+        if not self._is_wanted(state, item):
+            self._skip(state, item, _NOT_WANTED)
+            return Skipped(reason=_NOT_WANTED), NO_DIGEST
+        if self._shared.earlier is None and state.step.policies.cache is None:
+            return None
+        known = await self._known(state, item, taken)
+        if known is not None:
+            self._shared.log.reused.append(state.label(item))
+            self._shared.tracer.instant("reuse", node=state.path, item=item)
+        return known
+
+    def _is_wanted(self, state: State, item: int | None) -> bool:
+        """Whether a node's `when=` lets it run."""
+        when = state.step.node.when
+        if when is None:
+            return True
+        asked = self._schedule.taken(state, item, when.parameters)
+        try:
+            return bool(when.function(**asked.arguments))
+        except Exception as error:
+            raise CallFailed(error, 0) from error
+
+    async def _perform(self, going: Going, taken: Taken) -> Given:
+        if self._stopping is not None:
+            raise asyncio.CancelledError
+        state, item = going.state, going.item
+        step, label = state.step, state.label(item)
+        handle = None
+        if step.node.takes_run or step.policies.timeout is not None:
+            handle = NodeCall(
+                step,
+                label=label,
+                inputs=taken.inputs,
+                shared=self._shared,
+                nested=self._nest,
+                parent=self._parent,
+            )
+        is_shown = step.item_form is not None and not step.mapped
+        on_item = partial(self._hand_on, state, taken) if is_shown else None
+        arguments, inputs, needs = taken
+        call = Call(step, state.path, label, item, arguments, inputs, needs, handle, on_item)
+        going.is_made = True
+        try:
+            return await perform(call, self._shared)
+        finally:
+            going.is_made = False
+
+    async def _known(
+        self, state: State, item: int | None, taken: Taken
+    ) -> tuple[object, str] | None:
+        """What the call gave in an earlier part of the run, or in another run, if that holds."""
+        step, shared = state.step, self._shared
+        output = shared.earlier.find(state.path, item) if shared.earlier is not None else None
+        if output is not None:
+            change = change_since(output, inputs=taken.inputs, code=step.code)
+            if change is None and output.skipped is not None:
+                return Skipped(reason=output.skipped), NO_DIGEST
+            if change is None:
+                try:
+                    value = step.form.restore(output.value)
+                    if digest(step.form.encode(value)) == output.digest:
+                        return value, output.digest
+                except (TypeError, ValueError):
+                    pass  # as below
+                change = "the journal does not hold its output whole: a secret was left out, say"
+            shared.log.reruns.append(Rerun(node=state.label(item), reason=change))
+        policy = step.policies.cache
+        if policy is None or shared.cache is None:
+            return None
+        key = cache_key(step.code, taken.inputs)
+        data = None if key is None else await shared.cache.find(key, max_age_s=policy.max_age_s)
+        if data is None:
+            return None
+        try:
+            value = step.form.restore(orjson.loads(data))
+        except (TypeError, ValueError):
+            return None
+        return await self._keep(state, item, taken, Given(value, data, 0))
+
+    async def _keep(
+        self, state: State, item: int | None, taken: Taken, given: Given
+    ) -> tuple[object, str]:
+        """Writes an output down; returns when it is as safe as the run asks for."""
+        step, shared = state.step, self._shared
+        given_digest = digest(given.data)
+        if given.span:
+            state.note_span(item, given.span)
+            if step.policies.cache is not None and shared.cache is not None:
+                key = cache_key(step.code, taken.inputs)
+                if key is not None:
+                    shared.cache.keep(key, given.data)
+        self._record(state, item, taken, data=given.data, digest=given_digest)
+        await shared.tracer.persisted()
+        return given.value, given_digest
+
+    def _record(
+        self,
+        state: State,
+        item: int | None,
+        taken: Taken,
+        *,
+        data: bytes | None = None,
+        digest: str | None = None,
+        skipped: str | None = None,
+    ) -> None:
+        """Takes down in the journal what a call gave, and what it was made of."""
+        self._shared.tracer.output(
+            state.path,
+            None if data is None else orjson.Fragment(data),
+            item=item,
+            inputs=taken.inputs,
+            code=state.step.code,
+            digest=digest,
+            skipped=skipped,
+        )
+
+    async def _hand_on(
+        self, state: State, taken: Taken, item: int, value: object, data: bytes
+    ) -> None:
+        """An item of a generating node, for those who take items as they come."""
+        self._record(state, item, taken, data=data, digest=digest(data))
+        await self._shared.tracer.persisted()
+        if state.outcome is not PENDING:
+            raise asyncio.CancelledError  # it was left behind, and its followers have gone on
+        self._schedule.add_item(state, item, value, digest_of_value(value))
+        self._look_around()
+
+    async def _nest(
+        self, call: NodeCall, graph: Graph, inputs: Mapping[str, object], prefix: str
+    ) -> Execution:
+        nested = _Running(graph, inputs, self._shared, prefix=prefix, parent=call)
+        return await nested.to_its_end()
+
+    # --- calls that give nothing ------------------------------------------------------------------
+
+    async def _failed(self, going: Going, failed: CallFailed, taken: Taken) -> tuple[object, str]:
+        """What stands for the output of a call whose last attempt raised."""
+        state, item, error = going.state, going.item, failed.error
+        if self._stopping is not None:
+            return self._stopping, NO_DIGEST  # what it raised on its way out is no failure
+        self._calls.give_back(going)
+        said = describe(error) or ""
+        # What a limit kept from being made is made when the run goes on with a higher one.
+        is_limit = isinstance(error, RunLimitReached)
+        if isinstance(error, RunLimitReached):
+            self._stopped_by = self._stopped_by or error
+        task = asyncio.current_task()
+        assert task is not None
+        # A call that somebody cancelled, the node itself perhaps, has not come to its end.
+        on_error = "fail" if task.cancelling() else state.step.policies.on_error
+        if on_error == "skip":
+            self._skip(state, item, f"failed, and is left out: {said}")
+            if not is_limit:
+                self._record(state, item, taken, skipped=said)
+                await self._shared.tracer.persisted()
+            return Skipped(reason=said), NO_DIGEST
+        if isinstance(on_error, Default):
+            self._skip(state, item, f"failed, and its default stands for it: {said}")
+            value = state.with_items_given(on_error.value)
+            data = state.step.form.encode(value)
+            if is_limit:
+                return value, digest(data)
+            return await self._keep(state, item, taken, Given(value, data, 0))
+        return self._given_up(state, item, failed), NO_DIGEST
+
+    def _given_up(self, state: State, item: int | None, failed: CallFailed) -> Blocked:
+        """Takes down that nothing stands for a call's output."""
+        label, error = state.label(item), failed.error
+        if isinstance(error, RunLimitReached):
+            self._skip(state, item, describe(error) or "")
+            return Blocked(label, "was stopped by a limit")
+        if isinstance(error, NodeFailed) and isinstance(error.result, Execution):
+            # What failed is nested in it.
+            self._failures += error.result.failures
+            blocked = Blocked(error.node, "failed")
+            self._skip(state, item, blocked.reason, blocked.label)
+            return blocked
+        self._failures.append(NodeFailure(node=label, error=error, attempts=failed.attempts))
+        return Blocked(label, "failed")
+
+    def _cut_off(self, state: State, item: int | None) -> Blocked:
+        """What stands for the output of a call whose task was cancelled."""
+        if self._stopping is not None:
+            return self._stopping
+        # By whom, nobody knows; the loop is being closed, perhaps.
+        what = asyncio.CancelledError("its task was cancelled")
+        return self._given_up(state, item, CallFailed(what, 1))
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _run_out(self) -> None:
+        """The run's time is over."""
+        self._stopped_by = self._stopped_by or RunLimitReached(
+            "the run's time was over; what was still going was stopped", limit="time"
+        )
+        self._stop(Blocked("", "the run's time was over"))
+
+    def _stop(self, why: Blocked) -> None:
+        """Ends all calls, and begins no more."""
+        if self._stopping is None:
+            self._stopping = why
+            self._calls.cancel()
+            self._timers.append(self._loop.call_later(GRACE_S, self._leave_behind))
+
+    def _interrupt(self) -> None:
+        """From here on nothing is begun: nobody waits for the run any more."""
+        parent = self._parent
+        self._stopping = Blocked(
+            *(("", "the run was interrupted") if parent is None else (parent.label, "was ended"))
+        )
+        self._calls.cancel()
+
+    def _leave_behind(self) -> None:
+        """Goes on without the calls that ignore that they were cancelled."""
+        assert self._stopping is not None
+        for going in self._calls.leave_behind():
+            self._settle(going, self._stopping, NO_DIGEST)
+        self._look_around()
+
+    def _look_around(self) -> None:
+        """What follows from what has just been settled."""
+        if self._failures and self._fails_fast:
+            self._stop(Blocked(self._failures[0].node, "failed"))
+        if self._schedule.is_over and not self._over.done():
+            self._over.set_result(None)
+
+
+def cache_key(code: str, inputs: Mapping[str, str]) -> str | None:
+    """What an output is kept under over many runs; None where an input cannot be told by it."""
+    if NO_DIGEST in inputs.values():
+        return None
+    return digest(orjson.dumps([code, sorted(inputs.items())]))

@@ -1,0 +1,105 @@
+"""How a run of a graph ended: what it gave, what failed, what was left out because of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.errors import RunLimitReached
+
+RunStatus = Literal["finished", "failed", "stopped", "waiting"]
+"""How a run ended. `stopped`: a limit was reached. `waiting`: a person has to answer first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """What stands in for the output of a node that was not run.
+
+    A node that takes it must ask for it: a parameter annotated `str | Skipped` receives it. A node
+    that does not ask is skipped too, and one that takes a list of items receives those that there
+    are.
+    """
+
+    reason: str
+    """Why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFailure:
+    """A call of a node whose last attempt raised."""
+
+    node: str
+    """Its name, with the item's index for a mapped node: `findings[2]`; of a nested pipeline's,
+    after the node that called it: `answer/brief/findings[2]`."""
+    error: BaseException
+    """What it raised at last."""
+    attempts: int
+    """How often it was called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSkip:
+    """A call of a node that was not made, or was not finished."""
+
+    node: str
+    """As in `NodeFailure`."""
+    reason: str
+    """Why."""
+    because_of: str | None = None
+    """The node whose end was the reason; None when it was a `when=` or a limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a node asked a person, still to be answered."""
+
+    key: str
+    """Names it: the node's label, and which of its questions it is: `ship/ask`, `ship/ask#2`."""
+    node: str
+    """Who asks, as in `NodeFailure`."""
+    text: str
+    """What."""
+    form: str
+    """What kind of answer is wanted, in words: `yes or no`."""
+    problem: str = ""
+    """What was wrong with the answer that was given, if one was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """A call of a node that was made again, although an earlier part of the run has its output."""
+
+    node: str
+    """As in `NodeFailure`."""
+    reason: str
+    """What changed: `its code`, `its input 'question'`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What became of one run of a graph."""
+
+    outputs: Mapping[str, object]
+    """What every node gave that gave something, in the order of definition."""
+    failures: tuple[NodeFailure, ...] = ()
+    """What failed, in the order it did."""
+    skips: tuple[NodeSkip, ...] = ()
+    """What was left out."""
+    questions: tuple[Question, ...] = ()
+    """What has to be answered before the rest can go on."""
+    reused: tuple[str, ...] = ()
+    """Calls whose outputs are from an earlier part of the run, or from a cache."""
+    reruns: tuple[Rerun, ...] = ()
+    """Calls that were made again, and why."""
+    stopped_by: RunLimitReached | None = None
+    """The limit that ended it; None when none did."""
+
+    @property
+    def status(self) -> RunStatus:
+        """The worst of what happened."""
+        if self.failures:
+            return "failed"
+        if self.stopped_by is not None:
+            return "stopped"
+        return "waiting" if self.questions else "finished"

@@ -1,0 +1,335 @@
+"""What can begin: a run's nodes and items, from what they need to who needs them.
+
+Decides, and does nothing: no task, no clock, no journal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from harness.errors import PipelineInvalid
+from harness.graph.items import count_items, indices_of
+from harness.graph.node import Parameter
+from harness.graph.outcome import NodeFailure, Skipped
+from harness.graph.plan import Step
+from harness.graph.state import (
+    NO_DIGEST,
+    PENDING,
+    Blocked,
+    ListSource,
+    State,
+    digest_of_skipped,
+    digest_of_value,
+)
+from harness.graph.values import digest_of_all
+
+OnSkip = Callable[[State, int | None, str, str | None], None]
+
+_NO_VALUES = (Blocked, Skipped)
+
+
+class Taken(NamedTuple):
+    """What one call takes."""
+
+    arguments: dict[str, Any]
+    """By parameter."""
+    inputs: dict[str, str]
+    """The digests of these."""
+    needs: tuple[int, ...]
+    """The spans in which they were made."""
+
+
+class Schedule:
+    """Says which calls can begin, as it is told how others ended.
+
+    Args:
+        plan: The nodes.
+        inputs: The values of the graph's inputs.
+        start: Called for each call that can begin: a node's, or an item's.
+        on_skip: Told each call that is left out: the node, the item, why, because of which call.
+        on_total: Told how many items a mapped node has, when that is known.
+        prefix: Goes before the nodes' names.
+
+    Attributes:
+        states: How far each node is, by name.
+        failures: What failed before it could be called.
+    """
+
+    def __init__(
+        self,
+        plan: Sequence[Step],
+        inputs: Mapping[str, object],
+        *,
+        start: Callable[[State, int | None], None],
+        on_skip: OnSkip,
+        on_total: Callable[[State, int], None],
+        prefix: str,
+    ) -> None:
+        self.states = {step.node.name: State(step, prefix + step.node.name) for step in plan}
+        self.failures: list[NodeFailure] = []
+        self._inputs = inputs
+        self._input_digests = {name: digest_of_value(value) for name, value in inputs.items()}
+        self._start = start
+        self._on_skip = on_skip
+        self._on_total = on_total
+        self._settled: deque[tuple[State, int | None]] = deque()
+        self._left = len(self.states)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every node has an outcome."""
+        return not self._left
+
+    def begin(self) -> None:
+        """Begins whatever waits for nothing."""
+        for state in self.states.values():
+            if not state.waits_for:
+                self._begin(state)
+        self._pass_on()
+
+    def settle(self, state: State, item: int | None, outcome: object, digest: str) -> None:
+        """Takes down how a call ended, and begins what can begin now.
+
+        Args:
+            state: Of which node.
+            item: Which item; None for all at once.
+            outcome: What it gave, `Skipped` or `Blocked`.
+            digest: Of what it gave.
+        """
+        if item is None:
+            self._settle_whole(state, outcome, digest)
+        else:
+            self._settle_item(state, item, outcome, digest)
+        self._pass_on()
+
+    def add_item(self, state: State, item: int, value: object, digest: str) -> None:
+        """Takes down an item of a generating node, which goes on."""
+        if state.items is None:
+            state.items = []
+        self._settle_item(state, item, value, digest)
+        self._pass_on()
+
+    def taken(self, state: State, item: int | None, parameters: Sequence[Parameter]) -> Taken:
+        """The values of a call's parameters, all of which are there."""
+        arguments: dict[str, Any] = {}
+        digests: dict[str, str] = {}
+        needs: dict[int | None, None] = {}
+        for parameter in parameters:
+            name, source = parameter.name, self.states.get(parameter.source)
+            if parameter.is_mapped:
+                assert item is not None
+                index, items = _source_item(state, parameter, item)
+                arguments[name], digests[name] = items.item(index), items.digests[index]
+                if source is not None:
+                    # Of a list that came as a whole, the span of that whole.
+                    of_item = source.spans.get(index) if source.step.gives_items else None
+                    needs[of_item or source.span] = None
+            elif source is None:
+                arguments[name] = self._inputs[parameter.source]
+                digests[name] = self._input_digests[parameter.source]
+            elif source.items is None:
+                arguments[name], digests[name] = source.outcome, source.digest
+                needs[source.span] = None
+            else:
+                with_skipped = name in state.step.takes_skipped_items
+                arguments[name], digests[name] = source.whole(with_skipped=with_skipped)
+                # Of the many arrows to each of many items, the last one's is enough.
+                needs[source.span] = None
+                spans = list(source.spans.values())
+                needs |= dict.fromkeys(spans if item is None else spans[-1:])
+        return Taken(arguments, digests, tuple(span for span in needs if span))
+
+    # --- nodes and items that can begin -----------------------------------------------------------
+
+    def _begin(self, state: State) -> None:
+        """All that a node needs as a whole is there."""
+        step = state.step
+        obstacle = self._obstacle(state, step.whole, None) if state.is_in_trouble else None
+        if obstacle is not None:
+            self._settle_whole(state, obstacle)
+        elif not step.mapped:
+            self._start(state, None)
+        else:
+            try:
+                state.sources = [self._source_of(one, state) for one in step.mapped]
+            except PipelineInvalid as error:
+                self._settle_whole(state, self._failed(state, error))
+                return
+            state.items = []
+            self._advance(state)
+
+    def _source_of(self, parameter: Parameter, state: State) -> State | ListSource:
+        source = self.states.get(parameter.source)
+        if source is not None and source.step.gives_items:
+            return source
+        values: Any = self._inputs[parameter.source] if source is None else source.outcome
+        if type(values) in _NO_VALUES:
+            return source  # type: ignore[return-value]  # only a node's output can be these
+        if not isinstance(values, list | tuple):
+            raise PipelineInvalid(
+                f"each= maps over '{parameter.source}', which is a {type(values).__name__} and "
+                "not a list",
+                path=state.step.node.path,
+                line=state.step.node.line,
+            )
+        # A list of its own, since whoever else takes the other may change that.
+        return ListSource([*values], [digest_of_value(value) for value in values])
+
+    def _advance(self, state: State) -> None:
+        """Begins all items of a mapped node that can begin, and ends it if there are no more."""
+        if state.obstacle is None:
+            state.obstacle = self._obstacle_of_lists(state)
+        if state.obstacle is None:
+            reach = [source.reach for source in state.sources]
+            for item in range(state.total if state.total is not None else min(reach)):
+                self._begin_item(state, item)
+        self._end_items(state)
+
+    def _obstacle_of_lists(self, state: State) -> Blocked | Skipped | None:
+        """What keeps a mapped node from having further items, once that is known; takes it down.
+
+        Otherwise looks how many items there will be.
+        """
+        early = [one for one in state.sources if isinstance(one, State) and one.ended_early]
+        for source in early:
+            if type(source.outcome) is Blocked:
+                self._on_skip(state, None, source.outcome.reason, source.outcome.label or None)
+                return source.outcome
+        try:
+            total = count_items(state)
+        except PipelineInvalid as error:
+            return self._failed(state, error)
+        if not early:
+            if total is not None and state.total is None:
+                self._on_total(state, total)
+            state.total = total
+        elif all(source.has_ended for source in state.sources):  # else another may still fail
+            # Even for who asks for skipped items: there are none when their list was.
+            skipped = Skipped(reason=f"'{early[0].path}' was skipped")
+            self._on_skip(state, None, skipped.reason, early[0].path)
+            return skipped
+        return None
+
+    def _begin_item(self, state: State, item: int) -> None:
+        """Begins one item, if all that it takes is there and it has not begun."""
+        if item in state.begun or state.obstacle is not None:
+            return
+        taken = [
+            source.item(index)
+            for source, index in zip(state.sources, indices_of(state, item), strict=True)
+        ]
+        if any(value is PENDING for value in taken):
+            return
+        state.begun.add(item)
+        if any(type(value) in _NO_VALUES for value in taken):
+            obstacle = self._obstacle(state, state.step.mapped, item)
+            if obstacle is not None:
+                self._settle_item(state, item, obstacle, NO_DIGEST)
+                return
+        self._start(state, item)
+
+    def _obstacle(
+        self, state: State, parameters: Sequence[Parameter], item: int | None
+    ) -> Blocked | Skipped | None:
+        """What keeps a call from being made, if one of these is not to be had; takes it down."""
+        skipped: str | None = None
+        for parameter in parameters:
+            source = self.states.get(parameter.source)
+            if source is None:
+                continue
+            outcome, label = source.outcome, source.path
+            if parameter.is_mapped and item is not None:
+                index, items = _source_item(state, parameter, item)
+                outcome, label = items.item(index), source.label(index)
+            if type(outcome) is Blocked:
+                self._on_skip(state, item, outcome.reason, outcome.label or None)
+                return outcome
+            if type(outcome) is Skipped and parameter.name not in state.step.takes_skipped:
+                skipped = skipped or label
+        if skipped is None:
+            return None
+        reason = f"'{skipped}' was skipped"
+        self._on_skip(state, item, reason, skipped)
+        return Skipped(reason=reason)
+
+    def _failed(self, state: State, error: PipelineInvalid) -> Blocked:
+        self.failures.append(NodeFailure(node=state.path, error=error, attempts=0))
+        return Blocked(state.path, "failed")
+
+    # --- what has ended ---------------------------------------------------------------------------
+
+    def _settle_item(self, state: State, item: int, outcome: object, digest: str) -> None:
+        state.set_item(item, outcome, _digest_of(outcome, digest))
+        if state.step.followers:
+            self._settled.append((state, item))
+        if state.step.mapped:
+            self._end_items(state)
+
+    def _end_items(self, state: State) -> None:
+        """Ends a mapped node whose items are all there."""
+        if state.outcome is not PENDING or state.settled < len(state.begun):
+            return
+        if state.obstacle is not None:
+            self._settle_whole(state, state.obstacle)
+        elif state.settled == state.total:
+            assert state.items is not None
+            blocked = [one for one in state.items if type(one) is Blocked]
+            outcome = blocked[0] if blocked else state.items
+            self._settle_whole(state, outcome, digest_of_all(state.digests))
+
+    def _settle_whole(self, state: State, outcome: object, digest: str = NO_DIGEST) -> None:
+        if state.step.item_form and not state.step.mapped and isinstance(outcome, list):
+            self._complete(state, outcome)
+        state.outcome, state.digest = outcome, _digest_of(outcome, digest)
+        self._left -= 1
+        self._settled.append((state, None))
+
+    def _complete(self, state: State, values: list[object]) -> None:
+        """All items of a generating node, those that it gave before included."""
+        for item in range(state.settled, len(values)):
+            if state.items is None:
+                state.items = []
+            self._settle_item(state, item, values[item], digest_of_value(values[item]))
+        state.items = state.items or []
+        state.total = len(values)
+
+    def _pass_on(self) -> None:
+        """Tells those who wait for what has ended."""
+        while self._settled:
+            state, item = self._settled.popleft()
+            if item is not None:
+                self._pass_item_on(state, item)
+                continue
+            is_value = type(state.outcome) not in _NO_VALUES
+            for step in state.step.consumers:
+                consumer = self.states[step.node.name]
+                consumer.waits_for -= 1
+                if not is_value:
+                    consumer.is_in_trouble = True
+                if not consumer.waits_for:
+                    self._begin(consumer)
+            for step in state.step.followers:
+                follower = self.states[step.node.name]
+                if follower.sources and follower.outcome is PENDING:
+                    self._advance(follower)
+
+    def _pass_item_on(self, state: State, item: int) -> None:
+        for step in state.step.followers:
+            follower = self.states[step.node.name]
+            if follower.sources:
+                self._begin_item(follower, item)
+
+
+def _digest_of(outcome: object, digest: str) -> str:
+    """The digest of an outcome, given that of a value."""
+    if type(outcome) is Skipped:
+        return digest_of_skipped(outcome)
+    return NO_DIGEST if type(outcome) is Blocked else digest
+
+
+def _source_item(state: State, parameter: Parameter, item: int) -> tuple[int, State | ListSource]:
+    """Where one item of a mapped parameter is to be found."""
+    place = state.step.mapped.index(parameter)
+    return indices_of(state, item)[place], state.sources[place]

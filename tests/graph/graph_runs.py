@@ -1,0 +1,159 @@
+"""Runs of graphs: in virtual time, with a journal, cut short, and gone on with from the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import orjson
+import virtual_time
+
+from harness.graph import Earlier, Execution, Graph, bind_inputs, execute
+from harness.trace import (
+    Flows,
+    Journal,
+    NodeOutput,
+    RunTrace,
+    SpanStarted,
+    TraceOptions,
+    Tracer,
+)
+
+PATIENCE_S = 5.0
+"""Nothing here waits for anything but itself: what does not move for so long hangs."""
+_UNHURRIED = TraceOptions(durability="exit", timelines=())
+
+
+class Calls:
+    """Counts calls by name, and knows when each began.
+
+    No dataclass: what it holds is no part of the code of the functions that use it.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.begun_s: dict[str, float] = {}
+
+    def note(self, name: str) -> None:
+        self.counts[name] += 1
+        self.begun_s.setdefault(name, asyncio.get_running_loop().time())
+
+    async def take(self, name: str, seconds: float) -> None:
+        self.note(name)
+        await asyncio.sleep(seconds)
+
+    def clear(self) -> None:
+        self.counts.clear()
+        self.begun_s.clear()
+
+
+async def execute_graph(
+    graph: Graph, inputs: Mapping[str, object] | None = None, *, tracer: Tracer | None = None, **how
+) -> Execution:
+    """As a session does it, with the call itself as the `run` of its node."""
+    graph.check()
+    values = bind_inputs(graph, inputs or {})
+    how = {"run_of": lambda call: call, "tracer": tracer or Tracer(), **how}
+    return await execute(graph, values, **how)
+
+
+def run(graph: Graph, inputs: Mapping[str, object] | None = None, **how) -> Execution:
+    """In virtual time; a run that hangs fails."""
+    return virtual_time.run(execute_graph(graph, inputs, **how), patience_s=PATIENCE_S)
+
+
+def run_recorded(
+    graph: Graph, inputs: Mapping[str, object] | None = None, **how
+) -> tuple[Execution, list[object]]:
+    """The same, and everything that was recorded."""
+    records: list[object] = []
+    return run(graph, inputs, tracer=Tracer(records.append), **how), records
+
+
+def outputs_of(graph: Graph, **inputs) -> Mapping[str, object]:
+    """Of a run in which nothing went wrong."""
+    ended = run(graph, inputs)
+    assert ended.status == "finished", ended
+    return ended.outputs
+
+
+def run_in_journal(
+    directory: Path,
+    graph: Graph,
+    inputs: Mapping[str, object] | None = None,
+    *,
+    resume: Path | None = None,
+    secrets: tuple[str, ...] = (),
+    **how,
+) -> tuple[Execution, Path]:
+    """A run, or a further part of one, with a journal on the disk."""
+
+    async def main(trace: RunTrace) -> Execution:
+        async with asyncio.timeout(PATIENCE_S):
+            return await execute_graph(
+                graph, inputs, tracer=trace, earlier=earlier_of(resume) if resume else None, **how
+            )
+
+    options = TraceOptions(durability="exit", timelines=(), secrets=secrets)
+    with RunTrace(
+        directory, name=graph.name, options=options if secrets else _UNHURRIED, resume=resume
+    ) as trace:
+        return asyncio.run(main(trace)), trace.journal_path
+
+
+def outputs_in(path: Path) -> list[NodeOutput]:
+    """What nodes returned, as the journal has it."""
+    return [item for item in Journal(path).items() if isinstance(item, NodeOutput)]
+
+
+def earlier_of(path: Path) -> Earlier:
+    return Earlier(outputs_in(path))
+
+
+def as_read(records: Iterable[object]) -> list[NodeOutput]:
+    """The outputs among records, as they come back from a journal."""
+    return [
+        one._replace(value=orjson.loads(orjson.dumps(one.value)))
+        for one in records
+        if isinstance(one, NodeOutput)
+    ]
+
+
+def reruns(ended: Execution) -> list[tuple[str, str]]:
+    """What was made again, and why."""
+    return [(one.node, one.reason) for one in ended.reruns]
+
+
+def resumed(
+    graph: Graph, records: Iterable[object], inputs: Mapping[str, object] | None = None, **how
+) -> tuple[Execution, list[object]]:
+    """A further part of a run from what those before recorded; that, and what it records."""
+    records, more = list(records), []
+    ended = run(graph, inputs, tracer=Tracer(more.append), earlier=Earlier(as_read(records)), **how)
+    return ended, [*records, *more]
+
+
+def arrows(records: Iterable[object]) -> list[tuple[str, str]]:
+    """From which node call an arrow leads to which."""
+    records = list(records)
+    labels = {one.id: one.attributes["label"] for one in records if isinstance(one, SpanStarted)}
+    return [
+        (labels[source], labels[one.target])
+        for one in records
+        if isinstance(one, Flows)
+        for source in one.sources
+    ]
+
+
+def cut(path: Path, lines: int, directory: Path) -> Path:
+    """A copy of a journal's first lines: what is left when the process is killed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    copy = directory / path.name
+    copy.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
+    return copy
+
+
+def label(output: NodeOutput) -> str:
+    return output.node if output.item is None else f"{output.node}[{output.item}]"

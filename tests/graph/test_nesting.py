@@ -1,0 +1,497 @@
+"""Graphs and maps called within a node: one run, one record."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator
+
+import pytest
+from graph_runs import Calls, outputs_of, run, run_recorded
+
+from harness.errors import InvalidInput, NodeFailed, PipelineInvalid
+from harness.graph import Graph, Retry, Skipped
+from harness.trace import NodeOutput, SpanStarted
+
+
+@pytest.fixture
+def graph():
+    return Graph("outer")
+
+
+@pytest.fixture
+def brief():
+    """A graph of three nodes, one of them mapped."""
+    brief = Graph("brief")
+
+    @brief.node
+    async def topics(text: str, most: int = 2) -> list[str]:
+        return text.split()[:most]
+
+    @brief.node(each={"topic": "topics"})
+    async def findings(topic: str) -> str:
+        await asyncio.sleep(1)
+        return topic.upper()
+
+    @brief.node
+    async def answer(findings: list[str]) -> str:
+        return " ".join(findings)
+
+    return brief
+
+
+def spans_of(records):
+    return {one.attributes["label"]: one for one in records if isinstance(one, SpanStarted)}
+
+
+def recorded(records):
+    return [(one.node, one.item) for one in records if isinstance(one, NodeOutput)]
+
+
+# --- call ----------------------------------------------------------------------------------------
+
+
+def test_a_node_receives_what_the_nodes_of_the_graph_that_it_called_gave(graph, brief):
+    @graph.node
+    async def page(run, text: str) -> list[str]:
+        outputs = await run.call(brief, {"text": text})
+        assert list(outputs) == ["topics", "findings", "answer"]
+        return [*outputs["topics"], outputs["answer"]]
+
+    assert outputs_of(graph, text="a b c") == {"page": ["a", "b", "A B"]}
+
+
+def test_what_is_nested_is_recorded_under_the_call_and_its_spans_are_inside(graph, brief):
+    @graph.node(each={"text": "texts"})
+    async def page(run, text: str) -> str:
+        return (await run.call(brief, {"text": text}))["answer"]
+
+    ended, records = run_recorded(graph, {"texts": ["a b", "c"]})
+
+    assert ended.outputs["page"] == ["A B", "C"]
+    assert set(recorded(records)) == {
+        ("page", 0),
+        ("page", 1),
+        ("page[0]/brief/topics", None),
+        ("page[0]/brief/findings", 0),
+        ("page[0]/brief/findings", 1),
+        ("page[0]/brief/answer", None),
+        ("page[1]/brief/topics", None),
+        ("page[1]/brief/findings", 0),
+        ("page[1]/brief/answer", None),
+    }
+    spans = spans_of(records)
+    for label, span in spans.items():
+        caller = label.partition("/")[0] if "/" in label else None
+        assert span.parent == (caller and spans[caller].id), label
+
+
+@pytest.mark.parametrize("parallel_calls", [1, 2, 3])
+def test_spans_stay_inside_their_caller_whoever_makes_way_for_them(graph, brief, parallel_calls):
+    @graph.node(each={"text": "texts"})
+    async def page(run, text: str) -> str:
+        return (await run.call(brief, {"text": text}))["answer"]
+
+    @graph.node(each={"text": "texts"})
+    async def other(text: str) -> str:
+        await asyncio.sleep(0.3)
+        return text
+
+    ended, records = run_recorded(
+        graph, {"texts": ["a b", "c d", "e f"]}, parallel_calls=parallel_calls
+    )
+
+    assert ended.outputs["page"] == ["A B", "C D", "E F"]
+    spans = spans_of(records)
+    assert len(spans) == 3 * 2 + 3 * 4
+    for label, span in spans.items():
+        caller = label.partition("/")[0] if "/" in label else None
+        assert span.parent == (caller and spans[caller].id), label
+
+
+def test_further_calls_of_one_graph_are_numbered_in_each_node_call(graph, brief):
+    @graph.node(each={"text": "texts"})
+    async def page(run, text: str) -> list[str]:
+        one, two, three = await asyncio.gather(
+            *(run.call(brief, {"text": f"{text}{n}"}) for n in range(3))
+        )
+        return [one["answer"], two["answer"], three["answer"]]
+
+    ended, records = run_recorded(graph, {"texts": ["a", "b"]})
+
+    assert ended.outputs["page"] == [["A0", "A1", "A2"], ["B0", "B1", "B2"]]
+    prefixes = {node.rpartition("/")[0] for node, _ in recorded(records)} - {""}
+    assert prefixes == {f"page[{n}]/brief{number}" for n in (0, 1) for number in ("", "#2", "#3")}
+
+
+def test_a_graph_may_be_nested_in_one_that_is_nested(graph, brief):
+    middle = Graph("middle")
+
+    @middle.node
+    async def both(run, text: str) -> list[str]:
+        first = await run.call(brief, {"text": text})
+        second = await run.call(brief, {"text": first["answer"]})
+        return [first["answer"], second["answer"]]
+
+    @graph.node
+    async def page(run, text: str) -> list[str]:
+        return (await run.call(middle, {"text": text}))["both"]
+
+    ended, records = run_recorded(graph, {"text": "a b"})
+
+    assert ended.outputs["page"] == ["A B", "A B"]
+    paths = {node for node, _ in recorded(records)}
+    assert "page/middle/both/brief#2/findings" in paths
+    spans = spans_of(records)
+    inner = spans["page/middle/both/brief/findings[1]"]
+    assert inner.parent == spans["page/middle/both"].id
+    assert spans["page/middle/both"].parent == spans["page"].id
+
+
+def test_a_graph_may_call_itself_for_something_smaller(graph):
+    @graph.node
+    async def total(run, numbers: list[int]) -> int:
+        if len(numbers) < 2:
+            return sum(numbers)
+        half = len(numbers) // 2
+        left, right = await asyncio.gather(
+            run.call(graph, {"numbers": numbers[:half]}),
+            run.call(graph, {"numbers": numbers[half:]}),
+        )
+        return left["total"] + right["total"]
+
+    for parallel_calls in (None, 1, 2):
+        ended = run(graph, {"numbers": [*range(20)]}, parallel_calls=parallel_calls)
+        assert ended.outputs == {"total": sum(range(20))}
+
+
+@pytest.mark.parametrize("parallel_calls", [1, 2, 5])
+def test_nested_calls_count_among_those_that_may_be_under_way(graph, brief, parallel_calls):
+    under_way, most = 0, 0
+
+    async def work(item: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(1)
+        under_way -= 1
+        return item
+
+    @graph.node(each={"n": "numbers"})
+    async def pages(run, n: int) -> list[int]:
+        return await run.map(work, [n, n + 1, n + 2])
+
+    ended = run(graph, {"numbers": [1, 2, 3]}, parallel_calls=parallel_calls)
+
+    assert ended.outputs["pages"] == [[1, 2, 3], [2, 3, 4], [3, 4, 5]]
+    assert most == parallel_calls
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        pytest.param({}, "node 'topics' needs 'text'", id="missing"),
+        pytest.param({"txt": "a"}, "did you mean 'text'", id="misspelt"),
+        pytest.param({"text": 3}, "'text' does not fit node 'topics'", id="of another type"),
+    ],
+)
+def test_inputs_of_a_nested_graph_are_checked_before_it_begins(graph, brief, inputs, message):
+    @graph.node
+    async def page(run) -> str:
+        return (await run.call(brief, inputs))["answer"]
+
+    ended, records = run_recorded(graph)
+
+    (failure,) = ended.failures
+    assert isinstance(failure.error, PipelineInvalid)
+    assert message in str(failure.error)
+    assert list(spans_of(records)) == ["page"]
+
+
+def test_a_nested_failure_can_be_caught_and_else_names_what_failed(graph):
+    broken = Graph("broken")
+
+    @broken.node(each={"n": "numbers"})
+    async def inverse(n: int) -> float:
+        return 1 / n
+
+    @graph.node
+    async def careful(run) -> str:
+        try:
+            await run.call(broken, {"numbers": [1, 0]})
+        except NodeFailed as error:
+            return error.node
+        return "fine"
+
+    @graph.node
+    async def careless(run) -> str:
+        await run.call(broken, {"numbers": [1, 0]})
+        return "fine"
+
+    ended = run(graph)
+
+    assert ended.outputs == {"careful": "careful/broken/inverse[1]"}
+    assert [(one.node, type(one.error)) for one in ended.failures] == [
+        ("careless/broken/inverse[1]", ZeroDivisionError)
+    ]
+
+
+def test_what_was_skipped_in_a_nested_graph_is_among_its_outputs(graph):
+    inner = Graph("inner")
+
+    @inner.node(when=lambda: False)
+    async def nothing() -> str:
+        return "never"
+
+    @graph.node
+    async def page(run) -> bool:
+        return isinstance((await run.call(inner, {}))["nothing"], Skipped)
+
+    ended = run(graph)
+
+    assert ended.outputs == {"page": True}
+    assert [one.node for one in ended.skips] == ["page/inner/nothing"]
+
+
+# --- map -----------------------------------------------------------------------------------------
+
+
+def test_a_node_maps_a_function_over_what_it_finds(graph):
+    calls = Calls()
+
+    @graph.node
+    async def page(run, seconds: list[int]) -> list[str]:
+        async def wait(one: int) -> str:
+            await calls.take(f"wait {one}", one)
+            return f"{one} s"
+
+        def shout(text: str) -> str:
+            return text.upper()
+
+        waited = await run.map(wait, seconds)
+        return await run.map(shout, waited)
+
+    ended, records = run_recorded(graph, {"seconds": [3, 1, 2]})
+
+    assert ended.outputs["page"] == ["3 S", "1 S", "2 S"]
+    assert set(calls.begun_s.values()) == {0}
+    assert set(recorded(records)) == {
+        ("page", None),
+        *((f"page/{name}", n) for name in ("wait", "shout") for n in range(3)),
+    }
+    spans = spans_of(records)
+    assert {spans[f"page/wait[{n}]"].parent for n in range(3)} == {spans["page"].id}
+
+
+def test_maps_are_numbered_named_and_limited(graph):
+    under_way, most = 0, 0
+
+    async def work(one: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(1)
+        under_way -= 1
+        return one
+
+    @graph.node
+    async def page(run) -> list[int]:
+        first = await run.map(work, range(5), parallel=2)
+        second = await run.map(work, first, name="again")
+        third = await run.map(lambda one: one + 1, second, name="more")
+        return await run.map(work, third, parallel=1)
+
+    ended, records = run_recorded(graph)
+
+    assert ended.outputs["page"] == [1, 2, 3, 4, 5]
+    names = dict.fromkeys(node for node, _ in recorded(records))
+    assert list(names) == ["page/work", "page/again", "page/more", "page/work#2", "page"]
+    assert most == 5  # of the one without a limit
+
+
+def test_no_more_items_of_a_map_are_under_way_than_it_says(graph):
+    calls = Calls()
+
+    async def work(one: int) -> int:
+        await calls.take(str(one), 1)
+        return one
+
+    @graph.node
+    async def page(run) -> list[int]:
+        return await run.map(work, range(6), parallel=2)
+
+    outputs_of(graph)
+
+    assert [calls.begun_s[str(n)] for n in range(6)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_maps_within_maps_are_named_after_the_item_they_are_in(graph):
+    async def inner(one: int) -> int:
+        return one + 1
+
+    async def outer(run, one: int) -> list[int]:
+        return await run.map(inner, [one, 10 * one])
+
+    @graph.node
+    async def page(run) -> list[list[int]]:
+        return await run.map(outer, [1, 2])
+
+    ended, records = run_recorded(graph)
+
+    assert ended.outputs["page"] == [[2, 11], [3, 21]]
+    assert ("page/outer[1]/inner", 0) in recorded(records)
+
+
+def test_what_a_mapped_function_returns_may_be_of_any_recordable_type(graph):
+    async def parts(text: str) -> tuple[str, int]:
+        return text, len(text)
+
+    async def letters(text: str) -> AsyncIterator[str]:
+        for letter in text:
+            yield letter
+
+    @graph.node
+    async def page(run) -> list[object]:
+        pairs = await run.map(parts, ["ab", ""])
+        assert pairs == [("ab", 2), ("", 0)]
+        return await run.map(letters, ["ab", ""])
+
+    assert outputs_of(graph)["page"] == [["a", "b"], []]
+
+
+def test_an_empty_map_gives_an_empty_list(graph):
+    @graph.node
+    async def page(run) -> list[str]:
+        return await run.map(lambda one: one, [], name="none")
+
+    assert outputs_of(graph)["page"] == []
+
+
+def test_a_mapped_function_is_tried_again_as_often_as_is_said(graph):
+    calls = Calls()
+
+    async def flaky(one: int) -> int:
+        calls.note(f"{one}")
+        if calls.counts[f"{one}"] < one:
+            raise RuntimeError("not yet")
+        return one
+
+    @graph.node
+    async def page(run) -> list[int]:
+        return await run.map(flaky, [1, 2, 3], retry=Retry(3))
+
+    assert outputs_of(graph)["page"] == [1, 2, 3]
+    assert calls.counts == {"1": 1, "2": 2, "3": 3}
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        pytest.param(lambda: 1, "it takes 0 values", id="takes nothing"),
+        pytest.param(lambda a, b: a + b, "it takes 2 values", id="takes two"),
+        pytest.param(lambda *all: all, "name them all", id="takes any number"),
+    ],
+)
+def test_a_function_that_does_not_take_one_item_is_refused(graph, function, message):
+    @graph.node
+    async def page(run) -> list[int]:
+        return await run.map(function, [1], name="step")
+
+    (failure,) = run(graph).failures
+
+    assert isinstance(failure.error, InvalidInput)
+    assert message in str(failure.error)
+
+
+def test_a_second_attempt_names_things_as_the_first_did(graph, brief):
+    calls = Calls()
+
+    @graph.node(retry=Retry(2))
+    async def page(run, text: str) -> str:
+        calls.note(run.key("text"))
+        answer = (await run.call(brief, {"text": text}))["answer"]
+        calls.note(run.key("text"))
+        if sum(calls.counts.values()) < 4:
+            raise RuntimeError("once more")
+        return answer
+
+    ended, records = run_recorded(graph, {"text": "a"})
+
+    assert ended.outputs["page"] == "A"
+    assert list(calls.counts.values()) == [2, 2]
+    assert {node for node, _ in recorded(records)} == {
+        "page",
+        *(f"page/brief/{name}" for name in ("topics", "findings", "answer")),
+    }
+
+
+def test_keys_are_the_same_for_the_same_inputs_and_code_and_differ_else():
+    def keys(text, *, more=""):
+        graph = Graph("outer")
+
+        @graph.node
+        async def page(run, text: str) -> list[str]:
+            return [run.key("text") + more, run.key("text"), run.key("wiggum")]
+
+        return outputs_of(graph, text=text)["page"]
+
+    assert keys("a") == keys("a")
+    assert len({*keys("a"), *keys("b")}) == 6
+    assert keys("a")[1] != keys("a", more="?")[1]
+    assert [key.partition("@")[0] for key in keys("a")] == ["page#1", "page#2", "page#1"]
+
+
+def test_a_thousand_nested_steps_are_quick(graph):
+    @graph.node
+    async def page(run) -> int:
+        async def twice(one: int) -> int:
+            return 2 * one
+
+        return sum(await run.map(twice, range(1000)))
+
+    assert outputs_of(graph)["page"] == 999_000
+
+
+@pytest.mark.parametrize("parallel_calls", [1, 2, 5])
+def test_calls_that_have_begun_are_brought_to_their_end_before_others_begin(graph, parallel_calls):
+    under_way, most = 0, 0
+
+    async def work(item: int) -> int:
+        await asyncio.sleep(1)
+        return item
+
+    @graph.node(each={"n": "numbers"})
+    async def pages(run, n: int) -> list[int]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        found = await run.map(work, [n, n])
+        found = await run.map(work, found)
+        under_way -= 1
+        return found
+
+    ended = run(graph, {"numbers": [*range(50)]}, parallel_calls=parallel_calls)
+
+    assert ended.outputs["pages"] == [[n, n] for n in range(50)]
+    assert most <= 2 * parallel_calls
+
+
+def test_what_a_nested_map_held_is_let_go_when_its_call_has_ended(graph):
+    class Large:
+        """Something that a node has in its hands."""
+
+    alive: list[weakref.ref[Large]] = []
+
+    @graph.node(each={"n": "numbers"})
+    async def pages(run, n: int) -> list[int]:
+        large = Large()
+        alive.append(weakref.ref(large))
+
+        async def work(one: int) -> int:
+            return one + (large is None)
+
+        return await run.map(work, [n])
+
+    run(graph, {"numbers": [*range(20)]})
+    gc.collect()
+
+    assert [one for one in alive if one() is not None] == []

@@ -1,0 +1,150 @@
+"""One run of a graph, with all that can be seen of it from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import virtual_time
+
+from harness.graph import Execution, Graph, NodeCall, bind_inputs, execute
+from harness.trace import NodeOutput, Record, SpanEnded, SpanStarted, SpanStatus, Tracer
+
+RunsCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]
+"""`asyncio.run`, and its like in virtual time."""
+
+
+@dataclass(frozen=True)
+class SeenSpan:
+    """An attempt of a call of a node."""
+
+    status: SpanStatus | None
+    seconds: float
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was seen of a run."""
+
+    ended: Execution
+    records: list[Record]
+    tasks_left: set[asyncio.Task[Any]]
+    seconds: float
+
+    @property
+    def failures(self) -> list[tuple[str, type[BaseException], int]]:
+        return [(one.node, type(one.error), one.attempts) for one in self.ended.failures]
+
+    @property
+    def skips(self) -> dict[str, str | None]:
+        """Because of what, by what was left out."""
+        by_label = {one.node: one.because_of for one in self.ended.skips}
+        assert len(by_label) == len(self.ended.skips), self.ended.skips
+        return by_label
+
+    @property
+    def attempts(self) -> dict[str, list[SeenSpan]]:
+        return attempts_in(self.records)
+
+    @property
+    def statuses(self) -> dict[str, list[SpanStatus | None]]:
+        """How each attempt ended, by its call."""
+        return {label: [one.status for one in spans] for label, spans in self.attempts.items()}
+
+    @property
+    def recorded(self) -> set[str]:
+        """The calls whose outputs are in the journal."""
+        outputs = [one for one in self.records if isinstance(one, NodeOutput)]
+        return {one.node if one.item is None else f"{one.node}[{one.item}]" for one in outputs}
+
+
+def attempts_in(records: list[Record]) -> dict[str, list[SeenSpan]]:
+    """The spans of nodes, by call; each has at most one end."""
+    ends: dict[int, SpanEnded] = {}
+    for one in records:
+        if isinstance(one, SpanEnded):
+            assert one.id not in ends
+            ends[one.id] = one
+    spans: dict[str, list[SeenSpan]] = defaultdict(list)
+    for one in records:
+        if isinstance(one, SpanStarted) and one.name == "node":
+            end = ends.get(one.id)
+            seen = SeenSpan(None, 0.0, None)
+            if end is not None:
+                seen = SeenSpan(end.status, (end.time_ns - one.time_ns) / 1e9, end.error)
+            spans[str(one.attributes["label"])].append(seen)
+    return dict(spans)
+
+
+def watch(
+    graph: Graph,
+    inputs: Mapping[str, object] | None = None,
+    *,
+    runs: RunsCoroutine = virtual_time.run,
+    run_of: Callable[[NodeCall], object] = lambda call: call,
+    tracer_class: type[Tracer] = Tracer,
+    parallel_calls: int | None = None,
+    deadline_s: float | None = None,
+) -> Watched:
+    """Runs a graph, in virtual time if not told otherwise; nodes' runs are their `NodeCall`."""
+    records: list[Record] = []
+
+    async def main() -> Watched:
+        loop = asyncio.get_running_loop()
+        graph.check()
+        begun_s = loop.time()
+        ended = await execute(
+            graph,
+            bind_inputs(graph, inputs or {}),
+            run_of=run_of,
+            tracer=tracer_class(records.append, clock=lambda: round(loop.time() * 1e9)),
+            parallel_calls=parallel_calls,
+            deadline_s=deadline_s,
+        )
+        seconds = loop.time() - begun_s
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        return Watched(ended, records, left, seconds)
+
+    watched: Watched = runs(main())
+    return watched
+
+
+class StuckThreads:
+    """Threads that hang until all is over, and for which virtual time does not wait."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._threads: set[threading.Thread] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait(self) -> None:
+        """Hangs."""
+        self._threads.add(threading.current_thread())
+        self._over.wait()
+
+    def run(self, main: Coroutine[Any, Any, Any]) -> Any:
+        """As `virtual_time.run`."""
+        with asyncio.Runner(loop_factory=lambda: _Loop(self._threads)) as runner:
+            return runner.run(main)
+
+
+class _Loop(virtual_time.VirtualTimeLoop):
+    def __init__(self, stuck: set[threading.Thread]) -> None:
+        self._stuck = stuck
+        super().__init__()
+
+    @property
+    def has_threads(self) -> bool:
+        return not (self._older | self._stuck).issuperset(threading.enumerate())
