@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from harness.version import __version__
 
 if TYPE_CHECKING:
-    from harness.errors import HarnessError
+    from harness.errors import HarnessError, NodeFailed
+    from harness.graph import Cache, Concurrency, Default, Retry, Skipped, Timeout
     from harness.inference import (
         ChatRequest,
         Completion,
@@ -39,12 +40,15 @@ if TYPE_CHECKING:
         open_shim,
     )
     from harness.trace import JoinedTrace, Journal, RunTrace, TraceOptions, load_run
-    from harness.wiggum import Round, WiggumResult, rounds_from
+    from harness.wiggum import Limits, Round, WiggumResult, rounds_from
 
 __all__ = [
+    "Cache",
     "ChatRequest",
     "Completion",
+    "Concurrency",
     "CountRequest",
+    "Default",
     "Draft",
     "EmbedRequest",
     "Embeddings",
@@ -55,10 +59,13 @@ __all__ = [
     "Hit",
     "JoinedTrace",
     "Journal",
+    "Limits",
     "MemoryStore",
     "Message",
+    "NodeFailed",
     "Passage",
     "Pipeline",
+    "Retry",
     "Round",
     "Rubric",
     "Run",
@@ -66,6 +73,8 @@ __all__ = [
     "RunTrace",
     "ScriptedBackend",
     "Settings",
+    "Skipped",
+    "Timeout",
     "TraceOptions",
     "Verdict",
     "WiggumResult",
@@ -82,7 +91,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "errors": ("HarnessError",),
+    "errors": ("HarnessError", "NodeFailed"),
+    "graph": ("Cache", "Concurrency", "Default", "Retry", "Skipped", "Timeout"),
     "inference": (
         "ChatRequest",
         "Completion",
@@ -109,7 +119,7 @@ _HOMES = {
         "open_shim",
     ),
     "trace": ("JoinedTrace", "Journal", "RunTrace", "TraceOptions", "load_run"),
-    "wiggum": ("Round", "WiggumResult", "rounds_from"),
+    "wiggum": ("Limits", "Round", "WiggumResult", "rounds_from"),
 }
 _HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names}
 

@@ -25,7 +25,9 @@
     ├── EvaluationFailed        no verdict could be reached
     │   └── EvaluatorAbstained   the evaluator answered, and no score could be read
     ├── LimitReached            a loop's tokens, cost or time do not allow the call
+    │   └── RunLimitReached      the whole run's do not
     ├── NodeFailed              a pipeline's node raised
+    ├── NodeTimedOut            a pipeline's node took too long
     ├── JournalInvalid          a run's journal that cannot be read
     ├── ExportFailed            a collector that did not take a run's spans
     └── MemoryStoreFailed
@@ -40,7 +42,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 class HarnessError(Exception):
@@ -294,9 +296,13 @@ class LimitReached(HarnessError):
         limit: Which of them.
     """
 
-    def __init__(self, message: str, *, limit: Literal["tokens", "cost", "time"]) -> None:
+    def __init__(self, message: str, *, limit: Literal["tokens", "cost", "time", "calls"]) -> None:
         super().__init__(message)
         self.limit = limit
+
+
+class RunLimitReached(LimitReached):
+    """The same of the whole run's limits: what is done is kept, and the run ends."""
 
 
 class NodeFailed(HarnessError):
@@ -304,14 +310,32 @@ class NodeFailed(HarnessError):
 
     Attributes:
         node: Its name, with the item's index for a mapped node: `findings[2]`.
+        result: The `RunResult`, if a whole run failed, or the `Execution` of what was nested in a
+            node: what was done all the same, and all that failed.
     """
 
-    def __init__(self, node: str, cause: BaseException) -> None:
+    result: Any = None
+
+    def __init__(self, node: str, cause: BaseException, *, others: int = 0) -> None:
         # Ours speak for themselves; of a KeyError('x') the message alone would be 'x'.
         said = str(cause) if isinstance(cause, HarnessError) else f"{type(cause).__name__}: {cause}"
         place = "" if isinstance(cause, HarnessError) else _place_of(cause)
-        super().__init__(f"node '{node}' failed: {said}{place}")
+        nodes = "node" if others == 1 else "nodes"
+        more = f" (and {others} more {nodes} failed)" if others else ""
+        super().__init__(f"node '{node}' failed: {said}{place}{more}")
         self.node = node
+
+
+class NodeTimedOut(HarnessError):
+    """A call of a node took longer than its `Timeout` allows.
+
+    Attributes:
+        limit: Which of the two.
+    """
+
+    def __init__(self, message: str, *, limit: Literal["total_s", "idle_s"]) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class JournalInvalid(HarnessError):

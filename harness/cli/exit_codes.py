@@ -6,6 +6,12 @@ FAILED = 1
 UNUSABLE = 2
 """Something given is not usable."""
 
+STOPPED = 3
+"""A run was stopped at a limit; what was done is kept."""
+
+WAITING = 4
+"""A run waits for somebody's answer; what was done is kept."""
+
 INTERRUPTED = 130
 """Ctrl-C."""
 

@@ -1,7 +1,7 @@
 """`harness`: the command and its subcommands.
 
-Exit codes: 0 the run finished; 1 it failed; 2 something given is not usable; 130 interrupted,
-143 terminated.
+Exit codes: 0 the run finished; 1 it failed; 2 something given is not usable; 3 it was stopped at a
+limit; 4 it waits for an answer; 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from harness.version import __version__
 
 _COMMANDS = {
     "endpoints": ("harness.cli.endpoints:endpoints", "Try out the models that can be reached."),
+    "graph": ("harness.cli.graph:graph", "Draw a pipeline, and what a run made of it."),
+    "resume": ("harness.cli.resume:resume", "Go on with a run, from where it ended."),
     "rubric": ("harness.cli.rubric:rubric", "Check rubrics, and score drafts by them."),
     "run": ("harness.cli.run:run", "Run a pipeline file."),
-    "runs": ("harness.cli.runs:runs", "List the runs that ended."),
+    "runs": ("harness.cli.runs:runs", "List the runs that ended, or compare two."),
     "trace": ("harness.cli.trace:trace", "Look into a run: timeline, report, diagnosis."),
 }
 """Where each subcommand lives, and what the help says of it."""

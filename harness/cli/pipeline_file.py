@@ -41,20 +41,33 @@ def load_pipeline(target: str) -> Pipeline:
     return next(iter(pipelines.values()))
 
 
+def absolute_target(target: str) -> str:
+    """The same for `load_pipeline`, wherever it is called from."""
+    file, colon, name = target.partition(":")
+    return f"{Path(file).absolute()}{colon}{name}" if Path(file).is_file() else target
+
+
+def is_there(target: str) -> bool:
+    """Whether there is a file, or a shipped pattern, for `load_pipeline` to read."""
+    return _found(target.partition(":")[0]) is not None
+
+
 def _find_file(file: str) -> Path:
-    path = Path(file)
-    if path.is_file():
-        return path
-    patterns = shipped_directory("patterns")
-    shipped = patterns / f"{file}.py"
-    if shipped.is_file():
-        return shipped
+    found = _found(file)
+    if found is not None:
+        return found
+    path, patterns = Path(file), shipped_directory("patterns")
     known = {pattern.stem for pattern in patterns.glob("*.py")} | {
         str(p) for p in path.parent.glob("*.py")
     }
     raise InvalidInput(
         f"there is no file '{file}', nor a pattern of that name; {did_you_mean(file, known)}"
     )
+
+
+def _found(file: str) -> Path | None:
+    shipped = shipped_directory("patterns") / f"{file}.py"
+    return next((path for path in (Path(file), shipped) if path.is_file()), None)
 
 
 def _import_file(path: Path) -> ModuleType:

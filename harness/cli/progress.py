@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from harness.trace import CounterSet, Record, SpanEnded, SpanStarted
+from harness.cli.progress_state import LoopState, NodeState, RunState
+from harness.trace import Record
 
-
-@dataclass(slots=True)
-class _NodeState:
-    """What is known of a node so far."""
-
-    running: int = 0
-    done: int = 0
-    failed: int = 0
-    started_s: float = 0.0
-    ended_s: float = 0.0
+_LOOPS_SHOWN = 4
+"""Loops at most, those under way first."""
+_BESIDE_NODES = 3
+"""Lines below the nodes and loops: the summary, the models, and one that stays free."""
 
 
 class Progress:
     """Draws what a run is doing; give `observe` to the run as an observer.
+
+    Never more than the terminal has lines for: of many nodes those that are under way or failed,
+    and how many others there are.
 
     Args:
         console: Where to draw; nothing is drawn unless it is a terminal.
@@ -35,11 +33,9 @@ class Progress:
     """
 
     def __init__(self, console: Console, nodes: Iterable[str]) -> None:
-        self._nodes = {name: _NodeState() for name in nodes}
-        self._open: dict[int, SpanStarted] = {}
-        self._calls = 0
-        self._output_tokens = 0
-        self._composites: list[float] = []
+        self._state = RunState(nodes)
+        # Records come from the thread that writes them, and the picture is drawn in another.
+        self._lock = threading.Lock()
         self._spinner = Spinner("dots")
         self._live = Live(self, console=console, transient=True, refresh_per_second=10)
         self._is_terminal = console.is_terminal
@@ -53,69 +49,91 @@ class Progress:
         if self._is_terminal:
             self._live.stop()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves the terminal to somebody else inside the block."""
+        self.__exit__()
+        try:
+            yield
+        finally:
+            self.__enter__()
+
     def observe(self, record: Record) -> None:
         """Takes in one record of the run."""
-        match record:
-            case SpanStarted():
-                self._open[record.id] = record
-                if record.name == "node":
-                    node = self._node(record)
-                    node.running += 1
-                    node.started_s = node.started_s or time.monotonic()
-            case SpanEnded():
-                began = self._open.pop(record.id, None)
-                if began is not None:
-                    self._close(began, record)
-            case CounterSet(name="composite"):
-                self._composites.append(record.value)
+        with self._lock:
+            self._state.take(record)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The picture at this moment."""
+        with self._lock:
+            yield self._picture(options.height or console.size.height)
+
+    def _picture(self, height: int) -> RenderableType:
+        state = self._state
+        loops = sorted(state.loops.values(), key=lambda loop: loop.is_over)[:_LOOPS_SHOWN]
+        room = max(1, height - len(loops) - _BESIDE_NODES)
         table = Table.grid(padding=(0, 2))
-        for name, node in self._nodes.items():
-            table.add_row(self._mark(node), name, _count(node), _seconds(node))
-        yield Group(table, Text(self._status(), style="dim"))
+        shown = list(state.nodes.items())
+        if len(shown) > room:
+            urgent = [(name, node) for name, node in shown if node.running or node.failed]
+            shown = urgent[: room - 1]
+        for name, node in shown:
+            mark = self._mark(node)
+            table.add_row(mark, Text(name), _count(node), _details(node), _seconds(node))
+        lines: list[RenderableType] = [table]
+        hidden = [node for name, node in state.nodes.items() if name not in dict(shown)]
+        if hidden:
+            lines.append(Text(_summary(hidden), style="dim"))
+        lines += [Text(_loop_line(loop)) for loop in loops]
+        lines.append(Text(_calls_line(state), style="dim"))
+        if state.resident:
+            models = f"in memory: {', '.join(state.resident)}"
+            lines.append(Text(models, style="dim", no_wrap=True, overflow="ellipsis"))
+        return Group(*lines)
 
-    def _node(self, began: SpanStarted) -> _NodeState:
-        return self._nodes.setdefault(str(began.attributes.get("node")), _NodeState())
-
-    def _close(self, began: SpanStarted, ended: SpanEnded) -> None:
-        if began.name == "node":
-            node = self._node(began)
-            node.running -= 1
-            node.done += ended.status == "ok"
-            node.failed += ended.status == "error"
-            node.ended_s = time.monotonic()
-        elif began.name == "chat":
-            self._calls += 1
-            tokens = ended.attributes.get("output_tokens")
-            self._output_tokens += tokens if isinstance(tokens, int) else 0
-
-    def _mark(self, node: _NodeState) -> Spinner | Text:
+    def _mark(self, node: NodeState) -> Spinner | Text:
         if node.running:
             return self._spinner
         if node.failed:
             return Text("✗", style="red")
-        return Text("✓", style="green") if node.done else Text("·", style="dim")
-
-    def _status(self) -> str:
-        doing = [span.name for span in self._open.values()]
-        parts = [f"{self._calls} calls", f"{self._output_tokens} tokens"]
-        if waiting := doing.count("chat"):
-            parts.append(f"{waiting} in flight")
-        parts += [f"{name} …" for name in ("load", "evaluate", "revise") if name in doing]
-        if self._composites:
-            parts.append("scores " + " → ".join(f"{score:.1f}" for score in self._composites))
-        return "  ".join(parts)
+        if node.done or node.reused:
+            return Text("✓", style="green")
+        return Text("-" if node.skipped else "·", style="dim")
 
 
-def _count(node: _NodeState) -> str:
-    total = node.running + node.done + node.failed
-    return f"{node.done}/{total}" if total > 1 else ""
+def _count(node: NodeState) -> str:
+    return f"{node.done + node.reused:,}/{node.total:,}" if node.total > 1 else ""
 
 
-def _seconds(node: _NodeState) -> str:
-    if not node.started_s:
-        return ""
-    until_s = time.monotonic() if node.running else node.ended_s
-    return f"{until_s - node.started_s:.1f} s"
+def _details(node: NodeState) -> Text:
+    counts = {"failed": node.failed, "skipped": node.skipped, "done before": node.reused}
+    said = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    return Text(said, style="red" if node.failed else "dim", no_wrap=True, overflow="ellipsis")
+
+
+def _seconds(node: NodeState) -> str:
+    return "" if node.seconds is None else f"{node.seconds:.1f} s"
+
+
+def _summary(nodes: list[NodeState]) -> str:
+    over = sum(1 for node in nodes if node.done or node.reused or node.skipped)
+    return f"{over} other nodes done, {len(nodes) - over} to come"
+
+
+def _loop_line(loop: LoopState) -> str:
+    scores = " → ".join(f"{score:.1f}" for score in loop.composites) or "…"
+    ended = f" ({loop.stop_reason})" if loop.stop_reason else ""
+    return f"  {loop.node}: round {max(1, len(loop.composites))}, scores {scores}{ended}"
+
+
+def _calls_line(state: RunState) -> str:
+    parts = [
+        f"{state.calls:,} calls",
+        f"tokens in {state.input_tokens:,}, out {state.output_tokens:,}",
+    ]
+    if state.cost_usd:
+        parts.append(f"${state.cost_usd:.4f}")
+    if state.in_flight:
+        parts.append(f"{state.in_flight:,} in flight")
+    parts += [f"{name} …" for name in state.under_way]
+    return "  ".join(parts)

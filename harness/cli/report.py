@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -16,14 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.exit_codes import FAILED, UNUSABLE
+from harness.cli.run_end import command, end_as_json, print_end
 from harness.cli.verdicts import decision, points, remarks, verdict_as_json
 from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid, NodeFailed
+from harness.graph import Skipped
 from harness.rubric import DimensionScore
 from harness.session import RunResult
 from harness.session.separation import Separation
 from harness.trace import CallGroup
 from harness.trace.lenient_json import dump_json
-from harness.wiggum import Revise, Spent, StopReason, WiggumResult
+from harness.wiggum import RecordedLoop, Revise, Spent, StopReason, WiggumResult
 
 _REASONS: dict[StopReason, str] = {
     "passed": "the draft meets the rubric",
@@ -41,62 +40,86 @@ _REASONS: dict[StopReason, str] = {
 
 
 def print_result(result: RunResult, console: Console) -> None:
-    """Prints the last output, every loop's rounds, what the models did, and the files."""
-    _print_output(result.result, console)
+    """Prints the last output, every loop's rounds, how it ended, what the models did, the files."""
+    if result.status == "finished" or result.result is not None:
+        _print_output(result.result, console)
+    for earlier in result.earlier_loops:
+        console.print(_earlier_line(earlier), highlight=False, markup=False, soft_wrap=True)
     for loop in result.loops:
         _print_loop(loop, console)
+    print_end(result, console)
     for warning in result.warnings:
         console.print(f"Warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     if result.models:
         console.print(_model_table(result.models))
-    console.print(f"{result.duration_s:.1f} s in all; the run's files:")
+    console.print(f"{_time(result)}; the run's files:", highlight=False)
     for path in asdict(result.files).values():
         if path is not None:
             console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"See where the time went: {_command()} trace open", style="dim")
-
-
-def _command() -> str:
-    """How the command is called from here: its virtual environment may not be active."""
-    return "harness" if shutil.which("harness") else os.path.relpath(sys.argv[0])
+    console.print(f"See where the time went: {command()} trace open", style="dim")
 
 
 def result_as_json(result: RunResult) -> bytes:
     """The result as one JSON object, indented, with a newline."""
-    return json_object(
-        {
-            "run_id": result.run_id,
-            "pipeline": result.pipeline,
-            "passed": result.passed,
-            "result": to_jsonable_python(result.result),
-            "outputs": to_jsonable_python(dict(result.outputs)),
-            "loops": [_loop_as_json(loop) for loop in result.loops],
-            "models": [asdict(model) for model in result.models],
-            "separation": _separation_as_json(result.separation) if result.separation else None,
-            "evaluator_draw": asdict(result.evaluator_draw) if result.evaluator_draw else None,
-            "evaluator_panel": asdict(result.evaluator_panel) if result.evaluator_panel else None,
-            "warnings": result.warnings,
-            "duration_s": result.duration_s,
-            "files": {
-                name: None if path is None else str(path)
-                for name, path in asdict(result.files).items()
-            },
-        }
-    )
+    return json_object(_result_as_json(result))
+
+
+def _result_as_json(result: RunResult) -> dict[str, object]:
+    return {
+        "run_id": result.run_id,
+        "pipeline": result.pipeline,
+        "passed": result.passed,
+        **end_as_json(result),
+        "result": to_jsonable_python(result.result),
+        "outputs": {name: _as_json(one) for name, one in result.outputs.items()},
+        "loops": [_loop_as_json(loop) for loop in result.loops],
+        "earlier_loops": [_earlier_as_json(loop) for loop in result.earlier_loops],
+        "models": [asdict(model) for model in result.models],
+        "spent": _spent_as_json(result.spent),
+        "separation": _separation_as_json(result.separation) if result.separation else None,
+        "evaluator_draw": asdict(result.evaluator_draw) if result.evaluator_draw else None,
+        "evaluator_panel": asdict(result.evaluator_panel) if result.evaluator_panel else None,
+        "warnings": result.warnings,
+        "duration_s": result.duration_s,
+        "files": {
+            name: None if path is None else str(path) for name, path in asdict(result.files).items()
+        },
+    }
 
 
 def exit_code_of(error: HarnessError) -> int:
     """`UNUSABLE` where what was given caused it, be it that a node found out; else `FAILED`."""
-    cause = error.__cause__ if isinstance(error, NodeFailed) else error
+    cause: BaseException | None = error
+    while isinstance(cause, NodeFailed):  # of a nested pipeline's node, one within the other
+        cause = cause.__cause__
     given = isinstance(cause, InvalidInput | ModelFileInvalid | DoesNotFit)
     return UNUSABLE if given else FAILED
 
 
-def error_as_json(error: HarnessError, *, run_id: str | None) -> bytes:
-    """What a run failed of, as one JSON object; `run_id` is null when it had not begun."""
+def error_as_json(
+    error: HarnessError, *, run_id: str | None, result: RunResult | None = None
+) -> bytes:
+    """What a run failed of, as one JSON object.
+
+    Args:
+        error: What ended it.
+        run_id: None when it had not begun.
+        result: What was done all the same, if a node failed.
+    """
     return json_object(
-        {"error": {"type": type(error).__name__, "message": str(error)}, "run_id": run_id}
+        {
+            "error": {"type": type(error).__name__, "message": str(error)},
+            "run_id": run_id,
+            "status": "failed",
+            **(_result_as_json(result) if result is not None else {}),
+        }
     )
+
+
+def interrupted_as_json(*, run_id: str | None) -> bytes:
+    """The same of a run that somebody ended."""
+    error = {"type": "KeyboardInterrupt", "message": "interrupted"}
+    return json_object({"error": error, "run_id": run_id, "status": "cancelled"})
 
 
 def json_object(value: dict[str, object]) -> bytes:
@@ -115,6 +138,46 @@ def _print_output(output: object, console: Console) -> None:
     else:
         console.print(output, markup=False, highlight=False, soft_wrap=True)
     console.print()
+
+
+def _as_json(output: object) -> object:
+    """An output; what was skipped says so, as an item too."""
+    match output:
+        case Skipped():
+            return {"skipped": output.reason}
+        case list() if any(isinstance(item, Skipped) for item in output):
+            return [_as_json(item) for item in output]
+        case _:
+            return to_jsonable_python(output)
+
+
+def _time(result: RunResult) -> str:
+    """How long the run took, and of one that was resumed, how much of that was now."""
+    if result.had_finished:
+        return f"It took {result.spent.seconds:.1f} s in all"
+    if result.parts == 1:
+        return f"{result.duration_s:.1f} s in all"
+    return (
+        f"{result.duration_s:.1f} s, and {result.spent.seconds:.1f} s in all {result.parts} parts"
+    )
+
+
+def _earlier_line(loop: RecordedLoop) -> str:
+    scores = " → ".join(f"{score:.1f}" for score in loop.composites)
+    return (
+        f"Before the run was resumed, a loop by rubric '{loop.rubric}' ended: {scores}; "
+        f"{loop.stop_reason}, round {loop.best_round} is returned."
+    )
+
+
+def _earlier_as_json(loop: RecordedLoop) -> dict[str, object]:
+    return {
+        "rubric": loop.rubric,
+        "passed": loop.passed,
+        "stop_reason": loop.stop_reason,
+        "best_round": loop.best_round,
+        "composites": loop.composites,
+    }
 
 
 def _print_loop(loop: WiggumResult, console: Console) -> None:

@@ -131,7 +131,9 @@ async def _score(given: Given) -> _Scored:
             for number, (name, draft) in enumerate(given.drafts.items(), start=1):
                 status.update(Text(f"scoring {name} ({number} of {len(given.drafts)})"))
                 try:
-                    verdicts[name] = await evaluate(session, draft, chosen)
+                    verdicts[name] = await evaluate(
+                        session, draft, chosen, ask=session.spending.chat
+                    )
                 except (EvaluationFailed, InferenceError) as error:
                     # What the other drafts took is not to be for nothing.
                     failed[name] = error

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from harness.cli.consoles import log_to_stderr
-from harness.cli.interrupts import Interrupts
-from harness.cli.pipeline_file import load_pipeline
-from harness.cli.progress import Progress
-from harness.cli.report import error_as_json, exit_code_of, print_result, result_as_json
+from harness.cli.pipeline_file import absolute_target, load_pipeline
+from harness.cli.run_options import limit_options, limits_of
+from harness.cli.running import Order, carry_out
 from harness.cli.values import read_inputs, read_pairs
-from harness.errors import HarnessError
-from harness.session import RunResult, load_settings
-from harness.trace import Record, RunStarted
+from harness.session import Origin, load_settings
+from harness.session.settings import SETTINGS_FILE
 
 
 @click.command()
@@ -43,69 +37,49 @@ from harness.trace import Record, RunStarted
     metavar="ROLE=TAG",
     help="Which endpoint's model plays a role, in place of [roles]. May be repeated.",
 )
+@limit_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def run(
+    *,
     target: str,
     task: str | None,
     assignments: tuple[str, ...],
     config: Path | None,
     roles: tuple[str, ...],
-    *,
+    max_tokens: int | None,
+    max_cost_usd: float | None,
+    max_seconds: float | None,
+    max_calls: int | None,
     as_json: bool,
 ) -> None:
     """Run the pipeline in FILE.py, or a shipped pattern by its name.
 
-    FILE.py:NAME says which, where a file has several. Exit codes: 0 the run finished (whether or
-    not its rubric was met: --json says "passed"), 1 it failed, 2 something given is not usable,
-    130 interrupted, 143 terminated.
+    FILE.py:NAME says which, where a file has several. A question that a node asks is asked here, if
+    this is a terminal; else the run ends, and harness resume goes on with the answer.
+
+    Exit codes: 0 the run finished (whether or not its rubric was met: --json says "passed"), 1 it
+    failed, 2 something given is not usable, 3 it was stopped at a limit, 4 it waits for an answer,
+    130 interrupted, 143 terminated. After any of them but 0 and 2, harness resume goes on.
     """
-    log_to_stderr()
-    begun: list[RunStarted] = []
-    interrupts = Interrupts()
-    try:
-        result = _run(target, task, assignments, config, roles, begun=begun)
-    except KeyboardInterrupt:
-        click.echo(f"interrupted{_journal_of(begun)}", err=True)
-        sys.exit(interrupts.exit_code)
-    except HarnessError as error:
-        click.echo(f"harness: {error}{_journal_of(begun)}", err=True)
-        if as_json:
-            sys.stdout.buffer.write(error_as_json(error, run_id=begun[0].run_id if begun else None))
-        sys.exit(exit_code_of(error))
-    if as_json:
-        sys.stdout.buffer.write(result_as_json(result))
-    else:
-        print_result(result, Console())
 
-
-def _run(
-    target: str,
-    task: str | None,
-    assignments: tuple[str, ...],
-    config: Path | None,
-    roles: tuple[str, ...],
-    *,
-    begun: list[RunStarted],
-) -> RunResult:
-    """Runs the pipeline; `begun` receives the run's first record, whatever becomes of it."""
-    inputs = read_inputs([*([f"task={task}"] if task is not None else []), *assignments])
-    settings = load_settings(
-        config,
-        environment=os.environ,
-        roles=read_pairs(roles, option="--role", form="role=tag"),
-    )
-    pipeline = load_pipeline(target)
-
-    def note_start(record: Record) -> None:
-        if isinstance(record, RunStarted):
-            begun.append(record)
-
-    with Progress(Console(stderr=True), pipeline.nodes) as progress:
-        return asyncio.run(
-            pipeline.run_async(inputs, settings=settings, observers=[note_start, progress.observe])
+    def order() -> Order:
+        inputs = read_inputs([*([f"task={task}"] if task is not None else []), *assignments])
+        given_roles = read_pairs(roles, option="--role", form="role=tag")
+        settings = load_settings(config, environment=os.environ, roles=given_roles)
+        return Order(
+            pipeline=load_pipeline(target),
+            inputs=inputs,
+            settings=settings,
+            limits=limits_of(max_tokens, max_cost_usd, max_seconds, max_calls),
+            origin=Origin(
+                target=absolute_target(target), config=_settings_file(config), roles=given_roles
+            ),
         )
 
+    carry_out(order, as_json=as_json)
 
-def _journal_of(begun: list[RunStarted]) -> str:
-    """Where to look for what was done, if a run had begun; the end of a message."""
-    return f" (what was done is in the journal of run {begun[0].run_id})" if begun else ""
+
+def _settings_file(config: Path | None) -> Path | None:
+    """The file that settings are read from, wherever the run is resumed; None if there is none."""
+    path = Path(SETTINGS_FILE) if config is None else config
+    return path.absolute() if path.exists() else None

@@ -1,6 +1,13 @@
 """The inference shim: one `chat(request) -> completion` in front of every server people run."""
 
-from harness.inference.around.cached import Cached, reply_identity
+from harness.inference.around.cached import (
+    Cached,
+    answer_again,
+    call_key,
+    completion_as_text,
+    read_completion,
+    reply_identity,
+)
 from harness.inference.around.call_cache import CallCache
 from harness.inference.around.circuit import CircuitPolicy
 from harness.inference.around.circuit_breaking import CircuitBreaking
@@ -99,7 +106,10 @@ __all__ = [
     "TritonWire",
     "Usage",
     "Wrapper",
+    "answer_again",
     "as_messages",
+    "call_key",
+    "completion_as_text",
     "connect",
     "machine_memory_bytes",
     "metadata_from",
@@ -108,6 +118,7 @@ __all__ = [
     "most_prompt_tokens",
     "most_tokens_in",
     "most_tokens_of",
+    "read_completion",
     "relation_of",
     "reply_identity",
     "retry_delay_s",

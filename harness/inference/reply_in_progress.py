@@ -53,6 +53,8 @@ class ReplyInProgress:
         self._token_ns.append(self._clock())
         if self._arrived:
             self._arrived()
+        if self._request.on_piece:
+            self._request.on_piece()
         self._take_in(text, reasoning)
 
     def add_whole(self, text: str, *, reasoning: str = "") -> None:

@@ -53,6 +53,8 @@ class ChatRequest:
     on_text: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
     """Told each piece of the answer as it arrives, reasoning left out. A call that has told one is
     not tried again."""
+    on_piece: Callable[[], None] | None = field(default=None, compare=False, repr=False)
+    """Told that a piece of a reply has arrived, whatever it is: a sign of life."""
 
     def __post_init__(self) -> None:
         if not self.messages:

@@ -60,6 +60,8 @@ class ScriptedBackend:
             raise LookupError(f"the script has no reply for call {len(self.requests)}") from None
         if isinstance(reply, InferenceError):
             raise reply
+        if request.on_piece and reply:
+            request.on_piece()
         if request.on_text and reply:
             request.on_text(reply)
         done_ns = self._clock()

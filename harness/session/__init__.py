@@ -2,16 +2,23 @@
 
 from harness.session.chat import chat, count_tokens, embed, open_shim
 from harness.session.evaluator_pool import EvaluatorDraw, EvaluatorPanel
+from harness.session.event_loop import run_to_its_end
 from harness.session.pipeline import Pipeline
-from harness.session.result import RunFiles, RunResult
+from harness.session.result import CallResult, RunFiles, RunResult
+from harness.session.resume import EarlierRun, read_earlier_run
+from harness.session.resume_answers import only_question
+from harness.session.resume_record import Origin
 from harness.session.run import Run
 from harness.session.separation import Separation
 from harness.session.session import Session, open_session
 from harness.session.settings import Settings, load_settings
 
 __all__ = [
+    "CallResult",
+    "EarlierRun",
     "EvaluatorDraw",
     "EvaluatorPanel",
+    "Origin",
     "Pipeline",
     "Run",
     "RunFiles",
@@ -23,6 +30,9 @@ __all__ = [
     "count_tokens",
     "embed",
     "load_settings",
+    "only_question",
     "open_session",
     "open_shim",
+    "read_earlier_run",
+    "run_to_its_end",
 ]

@@ -16,12 +16,14 @@ from harness.trace import (
     LoopEntry,
     Redactor,
     RoundEntry,
+    RunEnded,
+    RunVerdict,
     SpanRecord,
     StageUse,
     group_calls,
     sha256_of,
 )
-from harness.wiggum import Round, WiggumResult
+from harness.wiggum import NOTHING, RecordedLoop, Round, WiggumResult, restored_rounds
 
 
 def audit_entry(
@@ -31,6 +33,7 @@ def audit_entry(
     task: str,
     casting: Casting,
     loops: Sequence[WiggumResult],
+    earlier_loops: Sequence[RecordedLoop] = (),
     redactor: Redactor,
     content: ContentPolicy = "full",
 ) -> AuditEntry:
@@ -42,14 +45,16 @@ def audit_entry(
         task: Its `task` input, or an empty text.
         casting: Who produced and who evaluated, and what is to be said about it.
         loops: How its revise loops ended.
+        earlier_loops: The same of those of earlier parts of the run, which come first.
         redactor: The journal's: a draft is known there by the hash of what it left of it.
         content: What the run records of texts; the line holds no more.
     """
     started, ended = journal.started, journal.ended
     stages = group_calls(calls, by=lambda call: call.role)
     spans = [span for span in journal.spans() if span.name in {"node", "recall"}]
+    earlier = restored_rounds(earlier_loops, journal)
+    passed = all(one.passed for one in earlier_loops) and all(one.passed for one in loops)
     roles, draw, separation = casting.roles, casting.draw, casting.separation
-    failed = ended is None or ended.status != "ok"
     return AuditEntry(
         run_id=started.run_id,
         timestamp=datetime.fromtimestamp(started.wall_ns / 1e9, tz=UTC).isoformat(),
@@ -65,10 +70,25 @@ def audit_entry(
         stages={stage.name or "other": _stage_use(stage) for stage in stages},
         subtask_count=sum(span.name == "node" for span in spans),
         memory_context_titles=tuple(_recalled_titles(spans)),
-        loops=tuple(_loop_entry(loop, redactor, content) for loop in loops),
-        final="ERROR" if failed else "PASS" if all(loop.passed for loop in loops) else "FAIL",
+        loops=(
+            *(_earlier_entry(one, earlier[one.key], redactor, content) for one in earlier_loops),
+            *(_loop_entry(loop, redactor, content) for loop in loops),
+        ),
+        final=_final(ended, passed=passed),
         error=ended.error if ended else "killed",
     )
+
+
+def _final(ended: RunEnded | None, *, passed: bool) -> RunVerdict:
+    match ended:
+        case RunEnded(status="ok"):
+            return "PASS" if passed else "FAIL"
+        case RunEnded(status="waiting"):
+            return "WAITING"
+        case RunEnded(status="stopped"):
+            return "STOPPED"
+        case _:
+            return "ERROR"
 
 
 def _stage_use(calls: CallGroup) -> StageUse:
@@ -100,6 +120,25 @@ def _loop_entry(loop: WiggumResult, redactor: Redactor, content: ContentPolicy) 
         output_tokens=loop.spent.output_tokens,
         cost_usd=loop.spent.cost_usd,
         rounds=tuple(_round_entry(one, redactor, content) for one in loop.rounds),
+    )
+
+
+def _earlier_entry(
+    loop: RecordedLoop, rounds: Sequence[Round] | str, redactor: Redactor, content: ContentPolicy
+) -> LoopEntry:
+    """A loop as the journal has it; without its rounds, where those cannot be had."""
+    rounds = () if isinstance(rounds, str) else rounds
+    spent = sum((one.spent for one in rounds), NOTHING)
+    return LoopEntry(
+        rubric=loop.rubric,
+        rubric_sha256=loop.rubric_sha256,
+        stop_reason=loop.stop_reason or "cancelled",
+        best_round=loop.best_round,
+        calls=spent.calls,
+        input_tokens=spent.input_tokens,
+        output_tokens=spent.output_tokens,
+        cost_usd=spent.cost_usd,
+        rounds=tuple(_round_entry(one, redactor, content) for one in rounds),
     )
 
 

@@ -1,13 +1,12 @@
-"""How a session judges drafts: by whom, by what, how far it can be trusted, and at what price."""
+"""How a session judges drafts: by whom, by what, and how far it can be trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.compress import Summarise
-from harness.inference import ChatRequest, Endpoint, Message
+from harness.inference import ChatRequest, Message
 from harness.rubric import (
     Ask,
     Draft,
@@ -20,7 +19,7 @@ from harness.rubric import (
     load_rubric_file,
 )
 from harness.session.session import Session
-from harness.wiggum import TokenPrice, reasons_in, verdict_attributes
+from harness.wiggum import reasons_in, verdict_attributes
 
 SUMMARISER = "summariser"
 """The role that a summariser's calls bear."""
@@ -65,10 +64,10 @@ def choose_rubric(rubric: str | Path | Rubric, *, rubrics: Path) -> ChosenRubric
             )
 
 
-async def evaluate(session: Session, draft: Draft, chosen: ChosenRubric) -> Verdict:
+async def evaluate(session: Session, draft: Draft, chosen: ChosenRubric, *, ask: Ask) -> Verdict:
     """One verdict, recorded as those of a loop are; see `Run.evaluate`."""
     noise = noise_of(session, chosen)
-    evaluator = evaluator_of(session, chosen.rubric, ask=session.served.chat, noise=noise)
+    evaluator = evaluator_of(session, chosen.rubric, ask=ask, noise=noise)
     tracer = session.trace
     with tracer.span("evaluate", draft_sha256=tracer.content(draft.text)) as span:
         verdict = await evaluator.evaluate(draft)
@@ -133,22 +132,6 @@ def repeatability(noise: Noise) -> float:
     deviations of one.
     """
     return 2.8 * noise.deviation
-
-
-def token_prices(endpoints: Mapping[str, Endpoint]) -> dict[str, TokenPrice]:
-    """What the settings say that tokens cost, by the endpoint's tag.
-
-    One price of the two alone tells nothing: what it gives would pass for the whole.
-    """
-    return {
-        tag: TokenPrice(
-            usd_per_million_input_tokens=one.usd_per_million_input_tokens,
-            usd_per_million_output_tokens=one.usd_per_million_output_tokens,
-        )
-        for tag, one in endpoints.items()
-        if one.usd_per_million_input_tokens is not None
-        and one.usd_per_million_output_tokens is not None
-    }
 
 
 def _summarise(session: Session, rubric: Rubric, ask: Ask) -> Summarise | None:

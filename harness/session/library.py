@@ -26,9 +26,22 @@ class PassageLibrary:
         self._store: MemoryStore | None = None
         self._opening = asyncio.Lock()
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the passages outlive the run."""
+        return self._path is not None
+
     async def remember(self, document: str, *, title: str, source: str) -> tuple[Passage, ...]:
         """Splits a Markdown document into passages, and keeps those that are new."""
-        with self._tracer.span("remember", source=source, chars=len(document)) as span:
+        with self._tracer.span(
+            "remember",
+            source=source,
+            title=self._tracer.excerpt(title),
+            chars=len(document),
+            # A run that is resumed has to know again what nodes remembered that are not called
+            # again.
+            document_sha256=None if self.is_kept else self._tracer.content(document),
+        ) as span:
             passages = tuple(
                 Passage(text=excerpt.text, title=excerpt.title or title, source=source)
                 for excerpt in passages_of(document)

@@ -8,18 +8,19 @@ from typing import Literal
 
 from harness.errors import ReplyInvalid
 from harness.inference import ChatRequest, as_messages, most_tokens_of
-from harness.rubric import Draft, Rubric
+from harness.rubric import Ask, Draft, Rubric
 from harness.session.evaluation import (
     ChosenRubric,
     evaluator_of,
     noise_of,
     repeatability,
-    token_prices,
 )
 from harness.session.roles import PRODUCER
 from harness.session.session import Session
+from harness.session.spending import token_prices, warn_of_no_price
 from harness.trace import monotonic
 from harness.wiggum import (
+    NOTHING,
     LoopLimits,
     LoopPolicy,
     Meter,
@@ -36,6 +37,7 @@ async def run_loop(
     session: Session,
     task: str,
     *,
+    ask: Ask,
     chosen: ChosenRubric,
     sources: Sequence[str],
     draft: str | None,
@@ -45,14 +47,16 @@ async def run_loop(
     rescore: Literal["all", "changed"],
     max_output_tokens: int,
     rounds: Sequence[Round],
+    key: str,
 ) -> WiggumResult:
     """Writes a draft, if none is given, and revises it; see `Run.wiggum`."""
     # 1. Everything that can be wrong with what was asked, before a model is.
     rubric = chosen.rubric
     noise = noise_of(session, chosen)
+    before = sum((one.spent for one in rounds), NOTHING)
     meter = Meter(
-        session.served.chat,
-        limits=limits,
+        ask,
+        limits=session.spending.tightened(limits, before=before),
         clock=monotonic,
         prices=token_prices(session.casting.models.endpoints),
     )
@@ -108,16 +112,10 @@ async def run_loop(
         tracer=session.trace,
         draft_span=draft_span,
         rounds=rounds,
+        key=key,
     )
     session.served.refuse_kin()
-    spent = result.spent
-    if limits.max_cost_usd is not None and spent.cost_usd is None and spent.unpriced_calls:
-        session.casting.warn(
-            f"max_cost_usd = {limits.max_cost_usd:g} bounded nothing: no call's price is known; "
-            "write usd_per_million_input_tokens and usd_per_million_output_tokens under "
-            "the endpoints",
-            session.trace,
-        )
+    warn_of_no_price(limits, result.spent, casting=session.casting, tracer=session.trace)
     session.loops.append(result)
     return result
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from harness.errors import InvalidInput
-from harness.graph import Graph, bind_inputs, execute
+from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Timeout, graph_inputs
 from harness.inference import Backend
-from harness.session.result import RunFiles, RunResult
-from harness.session.run import Run
-from harness.session.session import open_session
+from harness.session.event_loop import run_to_its_end
+from harness.session.pipeline_run import PipelineRun
+from harness.session.result import RunResult
+from harness.session.resume_record import Origin
 from harness.session.settings import Settings, load_settings
-from harness.trace import AUDIT_LOG, Sink, monotonic
+from harness.trace import Sink
+from harness.wiggum import Limits
 
 
 class Pipeline(Graph):
@@ -21,10 +24,53 @@ class Pipeline(Graph):
 
     Args:
         name: What its runs are called.
+        retry: Whether a node that raised is called again, where the node does not say; so are the
+            next four.
+        timeout: How long a call of a node may take.
+        cache: Whether outputs of earlier runs will do.
+        concurrency: How many calls of one node at once.
+        on_error: What becomes of a node whose last attempt raised.
+        fail_fast: Whether the first failure ends the run, and not only what depends on it.
+        limits: What a whole run may take; before those of the settings.
+        parallel_calls: How many calls of all nodes may be under way at once; as many as there are
+            when None.
     """
 
-    def run(self, **inputs: object) -> RunResult:
+    def __init__(
+        self,
+        name: str,
+        *,
+        retry: Retry | None = None,
+        timeout: Timeout | None = None,
+        cache: Cache | None = None,
+        concurrency: Concurrency | None = None,
+        on_error: OnError | None = None,
+        fail_fast: bool = False,
+        limits: Limits | None = None,
+        parallel_calls: int | None = 16,
+    ) -> None:
+        super().__init__(
+            name,
+            retry=retry,
+            timeout=timeout,
+            cache=cache,
+            concurrency=concurrency,
+            on_error=on_error,
+            fail_fast=fail_fast,
+        )
+        if parallel_calls is not None and parallel_calls < 1:
+            raise InvalidInput(
+                f"parallel_calls={parallel_calls} would let no call begin; give 1 or more"
+            )
+        self.limits = limits
+        self.parallel_calls = parallel_calls
+
+    def run(self, *, resume: object = None, **inputs: object) -> RunResult:
         """Runs the pipeline with the settings of this directory; see `run_async`.
+
+        Args:
+            resume: A run to go on with; of a pipeline that has an input of this name, that input.
+            inputs: By name.
 
         Raises:
             InvalidInput: Called where an event loop runs already, as in a notebook.
@@ -32,64 +78,77 @@ class Pipeline(Graph):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self.run_async(inputs))
-        raise InvalidInput(
-            "an event loop is running here already, as in a notebook; write "
-            "await pipeline.run_async({...}) instead"
-        )
+            pass
+        else:
+            raise InvalidInput(
+                "an event loop is running here already, as in a notebook; write "
+                "await pipeline.run_async({...}) instead"
+            )
+        if resume is not None and "resume" in graph_inputs(self):
+            return run_to_its_end(self.run_async({**inputs, "resume": resume}))
+        if resume is not None and not isinstance(resume, str | Path):
+            raise InvalidInput(
+                f"resume is {type(resume).__name__}; give a run's id, 'latest', or its file"
+            )
+        return run_to_its_end(self.run_async(inputs, resume=resume))
 
     async def run_async(
         self,
         inputs: Mapping[str, object],
         *,
+        resume: str | Path | None = None,
+        answers: Mapping[str, object] | None = None,
+        asker: Asker | None = None,
+        limits: Limits | None = None,
         settings: Settings | None = None,
         backends: Mapping[str, Backend] | None = None,
         observers: Sequence[Sink] = (),
+        origin: Origin | None = None,
     ) -> RunResult:
         """Runs the pipeline.
 
         However it ends, its journal, its timelines and its line in the audit log are written.
 
+        A run that was resumed makes no call of a node again whose code and inputs are what they
+        were, and goes on with revise loops where they were. One that had finished is not begun
+        again if that goes for all of its calls: its result is read from the journal.
+
         Args:
-            inputs: By name.
+            inputs: By name. Of a run that is resumed, those not given are as they were.
+            resume: A run to go on with: its id or a part of it, `latest`, or one of its files.
+            answers: To what the run to resume asked: by the question's key, or by the node that
+                asked if it asked but one question.
+            asker: Puts a question to a person at once; without one, the run ends as waiting.
+            limits: What the whole run may take, over all its parts; each goes before what the run
+                to resume was given, before those of the pipeline, and those of the settings.
             settings: In place of those of the directory and the environment.
             backends: Ready-made backends by tag, beside those of the settings.
             observers: See each of the run's records as it happens.
+            origin: Where the pipeline is from, for `harness resume`.
+
+        Returns:
+            What it gave: all of it, or what there is when it was stopped at a limit or waits for an
+            answer; `status` says which.
 
         Raises:
-            InvalidInput: The settings, the inputs or a rubric are not usable.
-            NodeFailed: A node raised; the cause is chained.
+            InvalidInput: The pipeline, the settings, the inputs or a rubric are not usable, or the
+                run cannot be resumed.
+            NodeFailed: A node raised, the first of those that did; the cause is chained, and
+                `result` has what was done all the same.
         """
-        chosen = load_settings(environment=os.environ) if settings is None else settings
-        values = bind_inputs(self, inputs)
-        started_ns = monotonic()
-        async with open_session(
-            chosen,
-            name=self.name,
-            task=str(values.get("task", "")),
-            environment=os.environ,
+        run = PipelineRun(
+            self,
+            settings=load_settings(environment=os.environ) if settings is None else settings,
+            limits=limits,
+            own_limits=self.limits,
+            parallel_calls=self.parallel_calls,
             backends=backends,
             observers=observers,
-        ) as session:
-            with session.trace.span("run", label=self.name):
-                outputs = await execute(self, values, run=Run(session), tracer=session.trace)
-        trace = session.trace
-        return RunResult(
-            run_id=trace.run_id,
-            pipeline=self.name,
-            outputs=outputs,
-            result=next(reversed(outputs.values()), None),
-            loops=tuple(session.loops),
-            models=tuple(session.models),
-            duration_s=(monotonic() - started_ns) / 1e9,
-            files=RunFiles(
-                journal=trace.journal_path,
-                chrome_trace=trace.timeline_paths.get("chrome"),
-                perfetto_trace=trace.timeline_paths.get("perfetto"),
-                audit_log=chosen.traces / AUDIT_LOG,
-            ),
-            separation=session.casting.separation,
-            evaluator_draw=session.casting.draw,
-            evaluator_panel=session.casting.panel,
-            warnings=tuple(session.casting.warnings),
+            asker=asker,
+            origin=origin,
         )
+        if resume is None:
+            if answers:
+                raise InvalidInput("answers are for a run that asked; say which one to resume")
+            return await run.begin(inputs)
+        return await run.resume(resume, inputs, answers=answers or {})

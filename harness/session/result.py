@@ -6,10 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.graph import (
+    Execution,
+    Graph,
+    NodeFailure,
+    NodeSkip,
+    Question,
+    Rerun,
+    RunStatus,
+    Skipped,
+)
 from harness.session.evaluator_pool import EvaluatorDraw, EvaluatorPanel
 from harness.session.separation import Separation
 from harness.trace import CallGroup
-from harness.wiggum import WiggumResult
+from harness.wiggum import NOTHING, RecordedLoop, Spent, WiggumResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +27,7 @@ class RunFiles:
     """What a run leaves on disk."""
 
     journal: Path
-    """Every record, one per line."""
+    """Every record, one per line; of a run that was resumed, those of its first part."""
     chrome_trace: Path | None
     """The timeline as Chrome Trace JSON; None when the settings want none."""
     perfetto_trace: Path | None
@@ -28,22 +38,46 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """A finished run."""
+    """A run that came to its end: finished, failed, stopped at a limit, or waiting for a person."""
 
     run_id: str
     """Its name."""
     pipeline: str
     """What was run."""
+    status: RunStatus = "finished"
+    """How it ended."""
     outputs: Mapping[str, object]
-    """What every node returned."""
+    """What every node gave that gave something; `Skipped` where one was skipped."""
     result: object
-    """What the last node returned."""
+    """What the last node returned; None when it gave nothing."""
+    failures: tuple[NodeFailure, ...] = ()
+    """What failed, in the order it did."""
+    skips: tuple[NodeSkip, ...] = ()
+    """What was left out, and why."""
+    questions: tuple[Question, ...] = ()
+    """What waits for an answer."""
+    stopped_by: str | None = None
+    """The limit that ended it, in words."""
+    reused: tuple[str, ...] = ()
+    """Calls of nodes that were not made, since an earlier part of the run, or another run where the
+    node has a `Cache`, has what they gave."""
+    reruns: tuple[Rerun, ...] = ()
+    """Calls that were made again although an earlier part of the run has what they gave, and why.
+    """
+    parts: int = 1
+    """How often it was begun: once, and once more whenever it was resumed."""
+    had_finished: bool = False
+    """Whether there was nothing left to do, so that it was not begun again."""
     loops: tuple[WiggumResult, ...]
-    """Every revise loop, in the order they ended."""
+    """Every revise loop, in the order they ended; when the run was resumed, those since then."""
+    earlier_loops: tuple[RecordedLoop, ...] = ()
+    """Those that had ended before the run was resumed, in nodes that were not called again."""
     models: tuple[CallGroup, ...]
-    """What each model was used for, and how fast it was."""
+    """What each model was used for, and how fast it was, over all parts of the run."""
+    spent: Spent = NOTHING
+    """What all parts of the run took together, of models and of time."""
     duration_s: float
-    """From start to end, loading included."""
+    """From start to end, loading included, of the last part."""
     files: RunFiles
     """What it left on disk."""
     separation: Separation | None = None
@@ -57,5 +91,25 @@ class RunResult:
 
     @property
     def passed(self) -> bool:
-        """Whether every loop met its rubric; true when there was none."""
-        return all(loop.passed for loop in self.loops)
+        """Whether it finished, and every loop met its rubric."""
+        if self.status != "finished":
+            return False
+        return all(one.passed for one in self.earlier_loops) and all(
+            one.passed for one in self.loops
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallResult:
+    """What a pipeline gave that a node called."""
+
+    outputs: Mapping[str, object]
+    """What every node returned."""
+    result: object
+    """What the last node returned."""
+
+
+def last_output(graph: Graph, ended: Execution) -> object:
+    """What the last node returned; None when it gave nothing."""
+    last = ended.outputs.get(next(reversed(graph.nodes), ""))
+    return None if isinstance(last, Skipped) else last

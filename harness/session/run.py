@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from harness.errors import InvalidInput
+from harness.graph import Graph, NodeCall, Retry
 from harness.inference import (
     ChatRequest,
+    Completion,
     CountRequest,
     Embeddings,
     EmbedRequest,
@@ -21,22 +24,30 @@ from harness.memory import Hit, Passage
 from harness.rubric import Draft, Rubric, Verdict
 from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate
 from harness.session.loop import run_loop
+from harness.session.result import CallResult
+from harness.session.resume_loops import NO_LOOPS, EarlierLoops, loop_key
 from harness.session.session import Session
 from harness.trace import Span
-from harness.wiggum import LoopLimits, RevisionMode, Round, WiggumResult
+from harness.wiggum import LoopLimits, RevisionMode, Round, WiggumResult, check_rounds
 
 T = TypeVar("T")
 
 
 class Run:
-    """What a node may ask for; every node of a run receives the same one.
+    """What a node may ask for; every call of a node receives its own.
 
     Args:
         session: The open parts.
+        call: The call that it is for.
+        earlier: Loops of the run's earlier parts.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(
+        self, session: Session, call: NodeCall, *, earlier: EarlierLoops = NO_LOOPS
+    ) -> None:
         self._session = session
+        self._call = call
+        self._earlier = earlier
 
     @property
     def id(self) -> str:
@@ -64,6 +75,96 @@ class Run:
         secret variables and holds none of their values: those are taken from the environment there.
         """
         return self._session.trace.invitation()
+
+    def beat(self) -> None:
+        """A sign of life, where the node has a `Timeout(idle_s=…)`: every piece of a reply is one.
+
+        Plain functions may give it from their thread.
+        """
+        self._call.beat()
+
+    async def ask(self, text: str, returns: type[T] = str) -> T:  # type: ignore[assignment]
+        """What a person answers.
+
+        Where nobody can be asked at once, the node ends here and the run goes on without it, and
+        ends as `waiting`. `harness resume RUN --answer …` calls the node again, and this returns
+        the answer: so ask before what must not be done twice.
+
+        Args:
+            text: The question.
+            returns: The type of the answer: `str`, `bool`, a number, a `Literal` of texts, or
+                anything that pydantic reads from JSON.
+        """
+        answer: T = await self._call.ask(text, returns)
+        return answer
+
+    async def call(self, pipeline: Graph, /, **inputs: object) -> CallResult:
+        """Runs another pipeline inside this node, with the same models and the same record.
+
+        Its nodes are steps of this run: what they gave is not made again when it is resumed.
+
+        Args:
+            pipeline: Which; its limits are those of this run.
+            inputs: By name.
+
+        Raises:
+            PipelineInvalid: It has a mistake, or these are not what it needs.
+            NodeFailed: One of its nodes failed.
+            RunLimitReached: A limit of the run ended it.
+        """
+        outputs = await self._call.call(pipeline, inputs)
+        return CallResult(outputs=outputs, result=outputs.get(next(reversed(pipeline.nodes), "")))
+
+    @overload
+    async def map(
+        self,
+        function: Callable[..., Awaitable[T]],
+        items: Sequence[object],
+        *,
+        name: str | None = ...,
+        parallel: int | None = ...,
+        retry: Retry | None = ...,
+    ) -> list[T]: ...
+    @overload
+    async def map(
+        self,
+        function: Callable[..., T],
+        items: Sequence[object],
+        *,
+        name: str | None = ...,
+        parallel: int | None = ...,
+        retry: Retry | None = ...,
+    ) -> list[T]: ...
+    async def map(
+        self,
+        function: Callable[..., Any],
+        items: Sequence[object],
+        *,
+        name: str | None = None,
+        parallel: int | None = None,
+        retry: Retry | None = None,
+    ) -> list[Any]:
+        """Calls a function for each item, in parallel: a fan-out that is known only inside a node.
+
+        Each call is a step of the run, as an item of a mapped node is: what it gave is not made
+        again when the run is resumed.
+
+        Args:
+            function: Plain or async, of one parameter, and of `run` if it likes.
+            items: What it is called with.
+            name: What the step is called; as the function when left out.
+            parallel: How many at once; as many as the run allows when left out.
+            retry: Whether what raised is called again.
+
+        Returns:
+            What it returned, in the order of the items.
+
+        Raises:
+            PipelineInvalid: The function cannot be a step.
+            NodeFailed: A call failed.
+            RunLimitReached: A limit of the run ended it.
+        """
+        return await self._call.map(function, items, name=name, parallel=parallel, retry=retry)
 
     @overload
     async def chat(
@@ -141,11 +242,12 @@ class Run:
             ConfigurationInvalid: No model plays the role.
             SameModel: By the server's word it is the model that it must not be.
             SameFamily: The same of a relative, where those are refused.
+            RunLimitReached: The run's limits leave no room for it.
             InferenceError: There is no reply, or it is not of the type asked for.
         """
         reply_type: ReplyType[Any] | None = None if returns is None else ReplyType(returns)
         model = self._session.roles.model(role)
-        completion = await self._session.served.chat(
+        completion = await self._chat(
             ChatRequest(
                 model=model,
                 role=role,
@@ -169,12 +271,16 @@ class Run:
 
         Raises:
             ConfigurationInvalid: No model plays the role.
+            RunLimitReached: The run's limits leave no room for it.
             NotOffered: Its server does not embed.
             InferenceError: There are no vectors.
         """
         model = self._session.roles.model(role)
         request = EmbedRequest(model=model, role=role, texts=tuple(texts))
-        return await self._session.shim.embed(request)
+        self.beat()
+        embeddings = await self._session.spending.embed(request)
+        self.beat()
+        return embeddings
 
     async def count_tokens(self, role: str, prompt: Prompt) -> int:
         """How many tokens a prompt is to the model that plays a role, by its own tokenizer.
@@ -233,7 +339,7 @@ class Run:
         """Revises a draft until it meets a rubric, or there is a reason to stop.
 
         At a limit it ends with the best draft that it has; no revision is begun that might not be
-        evaluated within it.
+        evaluated within it. In a run that is resumed, it goes on behind the rounds that it had.
 
         Args:
             task: What the text is for; every round keeps to it.
@@ -250,7 +356,7 @@ class Run:
             rescore: Whether a revision is judged anew in everything, or where it changed, and
                 then as a whole before it passes.
             max_output_tokens: Room for the text, or for one section of it when revised.
-            rounds: Those of a loop that was cut off, to go on behind; `rounds_from` reads them.
+            rounds: Those of another run's loop, to go on behind; `rounds_from` reads them.
 
         Raises:
             RubricInvalid: There is no such rubric, or it has a mistake.
@@ -258,14 +364,20 @@ class Run:
             ConfigurationInvalid: It needs a judge, and no evaluator is configured.
             SameModel: Producer and evaluator turn out to be one model, by their servers' word.
             SameFamily: The same of relatives, where they are refused.
-            LimitReached: The limits leave no room for a first draft and its evaluation.
+            LimitReached: The limits leave no room for a first draft and its evaluation;
+                `RunLimitReached` where those are the run's.
             EvaluationFailed: Even the first draft could not be evaluated.
             InferenceError: There was no first draft, or the evaluator could not be reached.
         """
+        # Before anything is awaited: of loops that begin together each has its own.
+        call_key = self._call.key("wiggum")
+        chosen = await self._choose(rubric)
+        key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=sources, draft=draft)
         return await run_loop(
             self._session,
             task,
-            chosen=await self._choose(rubric),
+            ask=self._chat,
+            chosen=chosen,
             sources=sources,
             draft=draft,
             limits=LoopLimits(
@@ -278,7 +390,8 @@ class Run:
             revise_from=revise_from,
             rescore=rescore,
             max_output_tokens=max_output_tokens,
-            rounds=rounds,
+            rounds=rounds or self._rounds_before(key, chosen.rubric, draft),
+            key=key,
         )
 
     async def evaluate(
@@ -307,7 +420,35 @@ class Run:
             self._session,
             Draft(text=draft, task=task, sources=tuple(sources)),
             await self._choose(rubric),
+            ask=self._chat,
         )
+
+    async def _chat(self, request: ChatRequest) -> Completion:
+        """A reply within the run's limits; that it begins, comes and ends are signs of life."""
+        self.beat()
+        try:
+            return await self._session.replies.ask(
+                replace(request, on_piece=self.beat),
+                label=self._call.label,
+                send=self._session.spending.chat,
+            )
+        finally:
+            self.beat()
+
+    def _rounds_before(self, key: str, rubric: Rubric, draft: str | None) -> Sequence[Round]:
+        """The rounds that a loop had in earlier parts of the run, as far as they can be had."""
+        rounds = self._earlier.rounds.get(key, ())
+        try:
+            if isinstance(rounds, str):
+                raise InvalidInput(rounds)
+            if rounds:
+                first = rounds[0].draft if draft is None else draft
+                check_rounds(rounds, Draft(text=first, task=""), rubric)
+        except InvalidInput as error:
+            message = f"a loop of node '{self._call.label}' begins anew: {error}"
+            self._session.casting.warn(message, self._session.trace)
+            return ()
+        return rounds
 
     async def _choose(self, rubric: str | Path | Rubric) -> ChosenRubric:
         return await asyncio.to_thread(choose_rubric, rubric, rubrics=self._session.rubrics)

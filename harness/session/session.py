@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,12 +14,14 @@ from harness.errors import ConfigurationInvalid
 from harness.inference import Backend, InferenceShim, to_its_end
 from harness.session.audit import audit_entry
 from harness.session.casting import Casting
+from harness.session.kept_replies import KeptReplies
 from harness.session.library import PassageLibrary
 from harness.session.models import describe_endpoints, known_endpoints, open_models
-from harness.session.roles import Roles
+from harness.session.roles import EVALUATOR, Roles
 from harness.session.secrets import known_secrets, secret_variables
 from harness.session.served_models import ServedModels
 from harness.session.settings import Settings
+from harness.session.spending import Spending, token_prices, warn_of_no_price
 from harness.trace import (
     AUDIT_LOG,
     CallGroup,
@@ -30,8 +32,9 @@ from harness.trace import (
     calls_of,
     describe,
     group_calls,
+    monotonic,
 )
-from harness.wiggum import WiggumResult
+from harness.wiggum import NOTHING, Limits, RecordedLoop, Spent, WiggumResult, merged
 
 _log = structlog.get_logger(__name__)
 
@@ -48,12 +51,19 @@ class Session:
     """Which of them does what, and what is to be said about it."""
     served: ServedModels
     """The same models, asked in a role: what the servers answer with is looked at."""
+    spending: Spending
+    """What asks them, within the run's limits."""
+    replies: KeptReplies
+    """What models answered to nodes that have not ended, for when the run is resumed."""
     passages: PassageLibrary
     """Its memory."""
     rubrics: Path
     """Where rubrics are looked for first."""
     loops: list[WiggumResult] = field(default_factory=list)
     """How each revise loop ended; grows as they do."""
+    earlier_loops: list[RecordedLoop] = field(default_factory=list)
+    """The same of those of earlier parts of the run, whose nodes were not called again; known when
+    all nodes have ended."""
     models: list[CallGroup] = field(default_factory=list)
     """What each model was used for; known when the session is closed."""
 
@@ -72,6 +82,10 @@ async def open_session(
     environment: Mapping[str, str],
     backends: Mapping[str, Backend] | None = None,
     observers: Sequence[Sink] = (),
+    limits: Limits | None = None,
+    needed_roles: Mapping[str, str] | None = None,
+    resume: Path | None = None,
+    spent: Spent = NOTHING,
 ) -> AsyncIterator[Session]:
     """Opens everything that a run needs, and closes it in reverse order.
 
@@ -85,9 +99,15 @@ async def open_session(
         environment: Holds the API keys that endpoints name.
         backends: Ready-made backends by tag, beside those of the settings.
         observers: See each of the run's records as it happens.
+        limits: Of the whole run; each goes before that of the settings.
+        needed_roles: Roles that must have a usable model before the block begins, and who says so.
+        resume: The journal of a run to go on with.
+        spent: What earlier parts of the run took.
 
     Raises:
-        ConfigurationInvalid: The settings contradict themselves, or runs cannot be written.
+        ConfigurationInvalid: The settings contradict themselves, a role has no model, or runs
+            cannot be written.
+        InvalidInput: The run to resume is still going.
         SameModel: Producer and evaluator, or those that can answer for them, are one model.
         SameFamily: They are of one family, and the settings refuse that.
         ModelFileInvalid: An embedded model's file is missing or not a GGUF.
@@ -95,11 +115,19 @@ async def open_session(
     # 1. What the settings alone tell to be wrong, before there is a run.
     endpoints = known_endpoints(settings, backends)
     casting = Casting(endpoints, settings)
+    needed = casting.required | _models_for(needed_roles or {}, casting.roles)
     secrets = known_secrets(
         endpoints.values(), environment=environment, named=settings.trace.secrets
     )
-    variables = secret_variables(endpoints.values(), named=settings.trace.secrets)
-    trace = _start_record(settings, name, secrets, variables, observers)
+    options = TraceOptions(
+        content=settings.trace.content,
+        durability=settings.trace.durability,
+        timelines=settings.trace.timelines,
+        secrets=secrets,
+        secret_variables=secret_variables(endpoints.values(), named=settings.trace.secrets),
+    )
+    trace = _start_record(settings.traces, name, options, observers, resume=resume)
+    began_ns = monotonic()
     made = _Made()
     try:
         async with AsyncExitStack() as stack:
@@ -115,7 +143,7 @@ async def open_session(
                     settings=settings,
                     environment=environment,
                     backends=backends,
-                    required=casting.required,
+                    required=needed,
                     tracer=trace,
                     sample_every_s=settings.trace.sample_ms / 1000,
                     warn=partial(casting.warn, tracer=trace),
@@ -123,19 +151,59 @@ async def open_session(
             )
             passages = PassageLibrary(settings.memory.path, tracer=trace)
             stack.push_async_callback(passages.aclose)
+            served = ServedModels(shim.chat, casting=casting, tracer=trace)
+            spending = Spending(
+                served.chat,
+                shim.embed,
+                limits=merged(limits, settings.limits.limits),
+                prices=token_prices(endpoints),
+                before=spent,
+                clock=monotonic,
+                began_ns=began_ns,
+                tracer=trace,
+            )
+            stack.callback(_say_what_was_not_priced, spending, casting, trace)
+            replies = KeptReplies(
+                endpoints,
+                trace=trace,
+                resumed=resume is not None,
+                is_wanted=settings.trace.is_resumable,
+                warn=partial(casting.warn, tracer=trace),
+            )
+            stack.push_async_callback(replies.aclose)
             yield Session(
                 trace=trace,
                 shim=shim,
                 casting=casting,
-                served=ServedModels(shim.chat, casting=casting, tracer=trace),
+                served=served,
+                spending=spending,
+                replies=replies,
                 passages=passages,
                 rubrics=settings.rubrics,
                 loops=made.loops,
+                earlier_loops=made.earlier_loops,
                 models=made.models,
             )
     finally:
         # 3. What is made of it, now that it is closed and can be read.
         await to_its_end(partial(_conclude, trace, settings, task=task, casting=casting, made=made))
+
+
+def _models_for(needed_roles: Mapping[str, str], roles: Roles) -> set[str]:
+    """Tags of the models that play roles.
+
+    Raises:
+        ConfigurationInvalid: One has none.
+    """
+    tags = set()
+    for role, who in needed_roles.items():
+        if role == EVALUATOR and roles.pool is not None:
+            continue  # who of them it is turns out when the run begins
+        try:
+            tags.add(roles.model(role))
+        except ConfigurationInvalid as error:
+            raise ConfigurationInvalid(f"{who} needs '{role}': {error}") from error
+    return tags
 
 
 @asynccontextmanager
@@ -150,11 +218,16 @@ async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
     await to_its_end(partial(trace.__exit__, None, None, None))
 
 
+def _say_what_was_not_priced(spending: Spending, casting: Casting, tracer: RunTrace) -> None:
+    warn_of_no_price(spending.limits, spending.spent, casting=casting, tracer=tracer)
+
+
 @dataclass(frozen=True, slots=True)
 class _Made:
     """What grows while a run goes on, and is whole when it is over."""
 
     loops: list[WiggumResult] = field(default_factory=list)
+    earlier_loops: list[RecordedLoop] = field(default_factory=list)
     models: list[CallGroup] = field(default_factory=list)
 
 
@@ -165,7 +238,7 @@ def _conclude(
 
     A run's result, or its error, must not be lost because its record cannot be read or written.
     """
-    path = settings.traces / AUDIT_LOG
+    path = trace.journal_path.parent / AUDIT_LOG
     journal = trace.journal()
     if journal is None:
         return
@@ -178,6 +251,7 @@ def _conclude(
             task=task,
             casting=casting,
             loops=made.loops,
+            earlier_loops=made.earlier_loops,
             redactor=trace.redactor,
             content=settings.trace.content,
         )
@@ -187,23 +261,17 @@ def _conclude(
 
 
 def _start_record(
-    settings: Settings,
+    traces: Path,
     name: str,
-    secrets: Collection[str],
-    variables: tuple[str, ...],
+    options: TraceOptions,
     observers: Sequence[Sink],
+    *,
+    resume: Path | None,
 ) -> RunTrace:
-    options = TraceOptions(
-        content=settings.trace.content,
-        durability=settings.trace.durability,
-        timelines=settings.trace.timelines,
-        secrets=secrets,
-        secret_variables=variables,
-    )
     try:
-        return RunTrace(settings.traces, name=name, options=options, observers=observers)
+        return RunTrace(traces, name=name, options=options, observers=observers, resume=resume)
     except OSError as error:
         raise ConfigurationInvalid(
-            f"runs cannot be written to '{settings.traces}' ({error.strerror}); set traces in "
+            f"runs cannot be written to '{traces}' ({error.strerror}); set traces in "
             "harness.toml to a directory that can be written"
         ) from error

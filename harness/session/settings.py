@@ -98,6 +98,11 @@ class TraceSettings(BaseModel):
     secrets: tuple[str, ...] = ()
     """Names of environment variables whose values no file may hold, beside those of API keys."""
 
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a run that is killed leaves what a resumed one needs."""
+        return self.content == "full" and self.durability != "exit"
+
 
 class SeparationSettings(BaseModel):
     """`[separation]`: how different producer and evaluator must be."""

@@ -70,6 +70,7 @@ async def revise_until_met(
     policy: LoopPolicy | None = None,
     draft_span: int | None = None,
     rounds: Sequence[Round] = (),
+    key: str | None = None,
 ) -> WiggumResult:
     """Evaluates, sends back what failed, revises, and keeps the best round.
 
@@ -82,6 +83,7 @@ async def revise_until_met(
         policy: What to revise, and when to give up.
         draft_span: The span in which the first draft was written, for the trace alone.
         rounds: Those that this loop had before it was cut off: it goes on behind them.
+        key: What the record knows the loop by; see `recorded_loops`.
 
     Raises:
         InvalidInput: The rounds are not of this draft, or not by this rubric.
@@ -96,9 +98,9 @@ async def revise_until_met(
         tracer=tracer,
         policy=policy or LoopPolicy(),
     )
-    _check(rounds, first_draft, evaluator.rubric)
+    check_rounds(rounds, first_draft, evaluator.rubric)
     rubric = evaluator.rubric
-    with tracer.span("wiggum", rubric=rubric.id, rubric_sha256=rubric.sha256) as span:
+    with tracer.span("wiggum", rubric=rubric.id, rubric_sha256=rubric.sha256, key=key) as span:
         try:
             loop.go_on_from(rounds)
             stop = await loop.run(draft_span)
@@ -286,8 +288,12 @@ class _Loop:
         return await self._evaluator.evaluate(draft)
 
 
-def _check(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) -> None:
-    """That these rounds are what this loop could have had."""
+def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) -> None:
+    """That these rounds are what a loop could have had.
+
+    Raises:
+        InvalidInput: They are not of this draft, or not by this rubric.
+    """
     if not rounds:
         return
     if [one.number for one in rounds] != list(range(1, len(rounds) + 1)):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
@@ -84,13 +87,99 @@ def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
             f"there is no loop {loop} in {journal.path}; it has {len(loops)}, counted from 0"
         )
     rounds = [item.attributes for item in recorded if item.span == loops[loop]]
+    texts = _texts_of(rounds, journal)
+    return tuple(_round(one, texts, journal) for one in rounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedLoop:
+    """A loop as a run's journal has it, whole or cut off."""
+
+    key: str
+    """What it is known by."""
+    rubric: str
+    """The rubric's id."""
+    rubric_sha256: str
+    """Digest of its file."""
+    composites: tuple[float, ...]
+    """Of its rounds, in order."""
+    stop_reason: str | None
+    """Why it ended; None when it did not."""
+    best_round: int | None
+    """The round whose draft was returned, counted from 1."""
+    passed: bool
+    """Whether that draft met the rubric."""
+    rounds: Sequence[Attributes]
+    """What was recorded of each round; `restored_rounds` makes rounds of it."""
+
+
+def recorded_loops(journal: Journal) -> dict[str, RecordedLoop]:
+    """Every loop of a run that has a key, by that.
+
+    Of several attempts at one loop, the one with the most rounds: a part of the run that went on
+    with it may have been killed before it had written the earlier ones down again.
+
+    Raises:
+        JournalInvalid: The journal is damaged.
+    """
+    spans: dict[int, SpanRecord] = {}
+    rounds: dict[int, list[Attributes]] = {}
+    for item in journal.items():
+        if isinstance(item, SpanRecord):
+            if item.name == "wiggum" and item.attributes.get("key"):
+                spans[item.id] = item
+        elif isinstance(item, Instant) and item.name == _NAME and item.span in spans:
+            rounds.setdefault(item.span, []).append(item.attributes)
+    loops: dict[str, RecordedLoop] = {}
+    for span in spans.values():
+        loop = _loop(span, rounds.get(span.id, ()))
+        known = loops.get(loop.key)
+        if known is None or len(loop.rounds) >= len(known.rounds):
+            loops[loop.key] = loop
+    return loops
+
+
+def _loop(span: SpanRecord, rounds: Sequence[Attributes]) -> RecordedLoop:
+    said: Mapping[str, Any] = span.attributes
+    return RecordedLoop(
+        key=said["key"],
+        rubric=said["rubric"],
+        rubric_sha256=said["rubric_sha256"],
+        composites=tuple(one["composite"] for one in cast(Any, rounds)),
+        stop_reason=said.get("stop_reason"),
+        best_round=said.get("best_round"),
+        passed=bool(said.get("passed")),
+        rounds=tuple(rounds),
+    )
+
+
+def restored_rounds(
+    loops: Iterable[RecordedLoop], journal: Journal
+) -> dict[str, tuple[Round, ...] | str]:
+    """The rounds of loops, by their keys; in place of those that cannot be had, why not.
+
+    Raises:
+        JournalInvalid: The journal is damaged.
+    """
+    chosen = list(loops)
+    texts = _texts_of([one for loop in chosen for one in loop.rounds], journal)
+    found: dict[str, tuple[Round, ...] | str] = {}
+    for loop in chosen:
+        try:
+            found[loop.key] = tuple(_round(one, texts, journal) for one in loop.rounds)
+        except InvalidInput as error:
+            found[loop.key] = str(error)
+    return found
+
+
+def _texts_of(rounds: Iterable[Attributes], journal: Journal) -> dict[str, str]:
+    """The texts that rounds refer to, by their hashes."""
     wanted = {one.get(name) for one in rounds for name in _TEXTS}
-    texts = {
+    return {
         item.sha256: item.text
-        for item in journal.items()
+        for item in (journal.items() if wanted else ())
         if isinstance(item, Content) and item.sha256 in wanted
     }
-    return tuple(_round(one, texts, journal) for one in rounds)
 
 
 def _round(recorded: Attributes, texts: dict[str, str], journal: Journal) -> Round:

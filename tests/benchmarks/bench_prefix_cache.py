@@ -22,8 +22,8 @@ from pathlib import Path
 import structlog
 
 from harness.hardware import read_gguf_header
-from harness.inference import CountRequest, Endpoint, Message, ScriptedBackend
-from harness.session import Run, Settings, open_session
+from harness.inference import Endpoint, ScriptedBackend
+from harness.session import Pipeline, Run, Settings
 from harness.session.demo_model import demo_endpoint
 from harness.session.settings import TraceSettings
 from harness.trace import Journal, calls_of
@@ -177,25 +177,29 @@ async def three_rounds(source: str, judge: Endpoint, directory: Path) -> tuple[P
         endpoints={judge.tag: judge}, traces=directory, trace=TraceSettings(timelines=())
     )
     producer = ScriptedBackend(DRAFTS)
-    async with open_session(
-        settings, name="prefix cache", environment={}, backends={"producer": producer}
-    ) as session:
-        run = Run(session)
-        messages = (Message("user", source),)
-        source_tokens = await session.shim.count_tokens(
-            CountRequest(model=judge.tag, messages=messages)
-        )
-        if source_tokens < LEAST_SOURCE_TOKENS:
-            raise SystemExit(f"the source has {source_tokens} tokens; {LEAST_SOURCE_TOKENS} needed")
+    pipeline = Pipeline("prefix cache")
+
+    @pipeline.node
+    async def source_tokens(run: Run) -> int:
+        tokens = await run.count_tokens(JUDGE, source)
+        if tokens < LEAST_SOURCE_TOKENS:
+            raise ValueError(f"the source has {tokens} tokens; {LEAST_SOURCE_TOKENS} needed")
+        return tokens
+
+    @pipeline.node
+    async def text(run: Run, source_tokens: int) -> str:
         await run.chat(JUDGE, "Say yes.", max_output_tokens=1)
-        result = await run.wiggum(
-            TASK, rubric=str(rubric), sources=[source], max_rounds=len(DRAFTS)
-        )
-        if len(result.rounds) < len(DRAFTS):
-            raise SystemExit(
-                f"{result.stop_reason} after {len(result.rounds)} rounds: {result.stop_detail}"
+        loop = await run.wiggum(TASK, rubric=str(rubric), sources=[source], max_rounds=len(DRAFTS))
+        if len(loop.rounds) < len(DRAFTS):
+            raise ValueError(
+                f"{loop.stop_reason} after {len(loop.rounds)} rounds: {loop.stop_detail}"
             )
-    return session.trace.journal_path, source_tokens
+        return loop.text
+
+    result = await pipeline.run_async({}, settings=settings, backends={"producer": producer})
+    tokens = result.outputs["source_tokens"]
+    assert isinstance(tokens, int)
+    return result.files.journal, tokens
 
 
 def rows_of(journal: Journal) -> list[Row]:

@@ -17,7 +17,7 @@ from harness import Pipeline, Run, ScriptedBackend, Settings
 from harness.cli.progress import Progress
 from harness.cli.report import print_result, result_as_json
 from harness.session import RunResult
-from harness.trace import CounterSet, SpanEnded, SpanStarted
+from harness.trace import Instant, SpanEnded, SpanStarted
 from harness.wiggum import Spent, StopReason
 
 GOOD = "The server must read the weights from disk before it can process the prompt, in 8 s or so."
@@ -169,18 +169,20 @@ def test_progress_shows_nodes_items_tokens_and_scores() -> None:
                 parent=None,
                 name="node",
                 time_ns=0,
-                attributes={"track": "sections"},
+                attributes={"node": "sections", "item": number},
             )
         )
     progress.observe(SpanStarted(id=3, parent=1, name="chat", time_ns=0, attributes={}))
-    progress.observe(SpanEnded(id=3, time_ns=1, attributes={"output_tokens": 42}))
+    counted = {"input_tokens": 7, "output_tokens": 42}
+    progress.observe(SpanEnded(id=3, time_ns=1, attributes=counted))
     progress.observe(SpanEnded(id=1, time_ns=1))
-    progress.observe(CounterSet(name="composite", unit="points", time_ns=1, value=8.5))
+    progress.observe(SpanStarted(id=4, parent=2, name="wiggum", time_ns=1))
+    progress.observe(Instant(4, "round", 1, {"composite": 8.5}))
     console.print(progress)
     shown = stream.getvalue()
     assert "topics" in shown
     assert "1/2" in shown
-    assert "1 calls  42 tokens" in shown
+    assert "1 calls  tokens in 7, out 42" in shown
     assert "scores 8.5" in shown
 
 

@@ -26,8 +26,9 @@ from harness.errors import ConfigurationInvalid, InvalidInput, LimitReached, Nod
 from harness.inference import Backend, Endpoint
 from harness.rubric import Noise, write_noise
 from harness.session.demo_model import demo_endpoint
-from harness.session.evaluation import repeatability, token_prices
+from harness.session.evaluation import repeatability
 from harness.session.settings import EvaluationSettings
+from harness.session.spending import token_prices
 from harness.trace import Journal
 from harness.wiggum import rounds_from
 

@@ -32,6 +32,10 @@ GOOD = (
 SOURCE = GOOD + " The server must read the weights from disk."
 
 
+class Point(BaseModel):
+    x: int
+
+
 def run(
     pipeline: Pipeline,
     tmp_path: Path,
@@ -143,9 +147,6 @@ def test_without_an_evaluator_the_verdict_says_what_was_not_judged(tmp_path: Pat
 
 
 def test_replies_come_back_in_the_type_asked_for(tmp_path: Path) -> None:
-    class Point(BaseModel):
-        x: int
-
     pipeline = Pipeline("typed")
 
     @pipeline.node

@@ -154,7 +154,7 @@ def test_a_key_that_a_server_echoes_reaches_no_file(
 
     asyncio.run(main())
 
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 5
     assert files_with(SECRET, tmp_path) == []
     assert "runs.jsonl" in files_with("[redacted]", tmp_path)
 

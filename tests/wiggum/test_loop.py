@@ -382,7 +382,7 @@ def test_the_trace_shows_every_round_and_why_the_loop_ended():
     loop, first, _, _, second_revision, _ = begun
     assert loop.parent is None
     assert {span.parent for span in begun[1:]} == {loop.id}
-    assert loop.attributes == {"rubric": "essay", "rubric_sha256": "5eed"}
+    assert loop.attributes == {"rubric": "essay", "rubric_sha256": "5eed", "key": None}
     assert {span.status for span in ended.values()} == {"ok"}
     assert second_revision.attributes["base_round"] == 1
     assert second_revision.attributes["focus"] == ["useful", "clear"]

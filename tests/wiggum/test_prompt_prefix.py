@@ -11,7 +11,7 @@ from itertools import takewhile
 from harness.inference import ChatRequest, Completion, ScriptedBackend
 from harness.rubric import Dimension, Draft, Evaluator, Rubric
 from harness.rubric.checks import SectionWords
-from harness.session import Run, Settings, open_session
+from harness.session import Pipeline, Run, Settings
 from harness.session.settings import TraceSettings
 from harness.trace import Tracer, monotonic
 from harness.wiggum import (
@@ -148,15 +148,15 @@ def test_a_draft_is_written_again_from_the_beginning_it_was_first_written_from(t
     rubric.write_text(JUDGED.model_dump_json(exclude={"id", "sha256"}, exclude_defaults=True))
     writer = ScriptedBackend(["A first.", "The second.", "Draft three."])
 
-    async def write() -> None:
-        settings = Settings(traces=tmp_path, trace=TraceSettings(timelines=()))
-        backends = {"producer": writer, "evaluator": rising()}
-        async with open_session(
-            settings, name="clock", environment={}, backends=backends
-        ) as session:
-            await Run(session).wiggum(TASK, rubric=str(rubric), sources=[BREAD, CLOCK])
+    pipeline = Pipeline("clock")
 
-    asyncio.run(write())
+    @pipeline.node
+    async def text(run: Run) -> str:
+        return (await run.wiggum(TASK, rubric=str(rubric), sources=[BREAD, CLOCK])).text
+
+    settings = Settings(traces=tmp_path, trace=TraceSettings(timelines=()))
+    backends = {"producer": writer, "evaluator": rising()}
+    asyncio.run(pipeline.run_async({}, settings=settings, backends=backends))
 
     first, *again = texts(writer.requests)
     assert len(again) == 2

@@ -62,15 +62,13 @@ class Cached(Wrapper):
             return await self._backend.chat(request)
         asked_ns = self._clock()
         key = call_key(request, identity=self._identity)
-        known = _read(await self._cache.find(key))
+        known = read_completion(await self._cache.find(key))
         if known is None:
             completion = await self._backend.chat(request)
             if _is_repeatable(request, completion):
-                self._cache.keep(key, json.dumps(asdict(completion)))
+                self._cache.keep(key, completion_as_text(completion))
             return completion
-        if request.on_text and known.text:
-            request.on_text(known.text)
-        return _again(known, asked_ns=asked_ns)
+        return answer_again(known, request, asked_ns=asked_ns)
 
     async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
         """Asks: vectors and token counts are not kept."""
@@ -126,7 +124,12 @@ def reply_identity(endpoint: Endpoint) -> str:
     return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def _read(text: str | None) -> Completion | None:
+def completion_as_text(completion: Completion) -> str:
+    """A completion as it is kept."""
+    return json.dumps(asdict(completion))
+
+
+def read_completion(text: str | None) -> Completion | None:
     """A completion as it was kept; None for none, or what is none."""
     try:
         # Python's own json, as on writing: a log probability may be minus infinity.
@@ -135,8 +138,16 @@ def _read(text: str | None) -> Completion | None:
         return None
 
 
-def _again(known: Completion, *, asked_ns: int) -> Completion:
-    """The same reply, without what the call that it is from took and cost."""
+def answer_again(known: Completion, request: ChatRequest, *, asked_ns: int) -> Completion:
+    """The same reply, without what the call that it is from took and cost.
+
+    Args:
+        known: The reply.
+        request: What it answers now; who listens is told.
+        asked_ns: When, by the caller's clock.
+    """
+    if request.on_text and known.text:
+        request.on_text(known.text)
     return replace(
         known,
         sent_ns=asked_ns,

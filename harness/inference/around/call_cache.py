@@ -53,6 +53,10 @@ class CallCache:
         """Stores a text, soon: found from now on, written at the latest on closing."""
         self._thread.submit(self._keep, key, text)
 
+    async def keep_now(self, key: str, text: str) -> None:
+        """Stores a text; returns when a killed process would not lose it."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, key, text)
+
     async def aclose(self) -> None:
         """Writes what is still to be written, and closes the file."""
         self._thread.submit(self._db.close)

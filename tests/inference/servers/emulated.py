@@ -169,7 +169,7 @@ class Emulated(ABC):
                 await self.respond(asked, Answer(reader, writer))
         except Gone:
             self.hung_up.set()
-        except (asyncio.CancelledError, ConnectionError):
+        except (asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError):
             pass  # The block is over, or the client has gone: either way there is no one to serve.
         finally:
             self._handlers.discard(task)

@@ -1,0 +1,135 @@
+"""`harness resume`: going on with a run that was killed, failed, was stopped, or waits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from harness.cli.pipeline_file import absolute_target, is_there, load_pipeline
+from harness.cli.run_name import find_journal
+from harness.cli.run_options import limit_options, limits_of
+from harness.cli.running import Order, carry_out
+from harness.cli.values import read_inputs, read_pairs
+from harness.errors import InvalidInput
+from harness.graph import Question
+from harness.session import Origin, load_settings, only_question, read_earlier_run
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--answer",
+    "answers",
+    multiple=True,
+    metavar="[KEY=]TEXT",
+    help="To the question that waits; of several, KEY says which. May be repeated.",
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An input in place of what it was; NAME=@FILE reads it from a file. May be repeated.",
+)
+@click.option("--file", "target", metavar="FILE.py", help="Where the pipeline is now, if it moved.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Settings; those that the run was begun with when left out.",
+)
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="ROLE=TAG",
+    help="Which endpoint's model plays a role, in place of what it was. May be repeated.",
+)
+@click.option(
+    "--traces",
+    type=click.Path(path_type=Path),
+    help="Where runs land; as the settings say, or traces/, when left out.",
+)
+@limit_options
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def resume(
+    *,
+    run: str,
+    answers: tuple[str, ...],
+    assignments: tuple[str, ...],
+    target: str | None,
+    config: Path | None,
+    roles: tuple[str, ...],
+    traces: Path | None,
+    max_tokens: int | None,
+    max_cost_usd: float | None,
+    max_seconds: float | None,
+    max_calls: int | None,
+    as_json: bool,
+) -> None:
+    """Go on with RUN: a run's id, a part of it, one of its files, or "latest".
+
+    No call of a node is made again whose code and inputs are what they were; revise loops go on at
+    their round. Limits are for the whole run, with what it took before. Exit codes are those of
+    harness run.
+    """
+
+    def order() -> Order:
+        where = traces
+        if where is None and config is not None:
+            where = load_settings(config, environment={}).traces
+        journal = find_journal(run, where)
+        earlier = read_earlier_run(journal)
+        before = earlier.beginning.origin
+        chosen_target = target or (before.target if before else None)
+        if chosen_target is None:
+            raise InvalidInput(
+                "the run was begun from Python, so its pipeline's file is not known; give it: "
+                "--file FILE.py",
+                path=journal,
+            )
+        chosen_config = config or (before.config if before else None)
+        chosen_roles = {
+            **(before.roles if before else {}),
+            **read_pairs(roles, option="--role", form="role=tag"),
+        }
+        if target is None and not is_there(chosen_target):
+            raise InvalidInput(
+                f"there is no file '{chosen_target}' any more, which the run was begun from; say "
+                "where it is now: --file FILE.py"
+            )
+        return Order(
+            pipeline=load_pipeline(chosen_target),
+            inputs=read_inputs(assignments),
+            settings=load_settings(chosen_config, environment=os.environ, roles=chosen_roles),
+            limits=limits_of(max_tokens, max_cost_usd, max_seconds, max_calls),
+            origin=Origin(
+                target=absolute_target(chosen_target),
+                config=chosen_config and chosen_config.absolute(),
+                roles=chosen_roles,
+            ),
+            resume=journal,
+            answers=_named(answers, earlier.questions),
+        )
+
+    carry_out(order, as_json=as_json)
+
+
+def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:
+    """Answers by the questions that they are for.
+
+    Raises:
+        InvalidInput: One is for none, or it is not clear for which; or two are for the same.
+    """
+    names = {one.key for one in questions} | {one.node for one in questions}
+    named: dict[str, str] = {}
+    for answer in answers:
+        name, separator, text = answer.partition("=")
+        if not separator or name not in names:
+            name, text = only_question(questions).key, answer
+        if name in named:
+            raise InvalidInput(f"--answer answers '{name}' twice")
+        named[name] = text
+    return named

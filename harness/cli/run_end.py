@@ -1,0 +1,132 @@
+"""How a run ended: what failed, was left out, waits, was reused; and how to go on."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+
+from rich.console import Console
+
+from harness.errors import HarnessError
+from harness.graph import NodeFailure, Question
+from harness.session import RunResult
+
+_MOST = 20
+"""Lines of one kind: a fan-out of thousands may have been left out."""
+
+
+def command() -> str:
+    """How the command is called from here: its virtual environment may not be active."""
+    return "harness" if shutil.which("harness") else os.path.relpath(sys.argv[0])
+
+
+def resume_command(run_id: str) -> str:
+    """What to type to go on with a run."""
+    return f"{command()} resume {run_id}"
+
+
+def print_end(result: RunResult, console: Console) -> None:
+    """Says what there is to say beside the outputs; nothing of a run that simply finished."""
+    for line in (*_resumed(result), *_left_out(result)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if result.stopped_by is not None:
+        _say(f"Stopped: {result.stopped_by}", console, style="yellow")
+    for question in result.questions:
+        problem = f" {question.problem}." if question.problem else ""
+        text = f"'{question.node}' asks: {question.text} ({question.form}){problem}"
+        _say(text, console, style="yellow")
+
+
+def print_to_do(result: RunResult, console: Console) -> None:
+    """What to type next, if the run is not over."""
+    resume = resume_command(result.run_id)
+    if result.status == "stopped":
+        _say(f"To go on with more: {resume} --max-…", console)
+    elif len(result.questions) == 1:
+        _say(f"To answer: {resume} --answer {_example(result.questions[0])}", console)
+    elif result.questions:
+        answers = (
+            f"--answer {shlex.quote(one.key)}={_example(one)}" for one in result.questions[:_MOST]
+        )
+        _say(f"To answer: {' '.join((resume, *answers))}", console)
+
+
+def print_failure(result: RunResult, console: Console) -> None:
+    """The failures behind the first, and what else there is to say of a run that failed."""
+    others = [f"also failed: {_failed(one)}" for one in result.failures[1:]]
+    for line in _capped(others):
+        _say(line, console)
+    print_end(result, console)
+    print_to_do(result, console)
+
+
+def end_as_json(result: RunResult) -> dict[str, object]:
+    """How it ended, for scripts."""
+    return {
+        "status": result.status,
+        "stopped_by": result.stopped_by,
+        "failures": [
+            {
+                "node": one.node,
+                "type": type(one.error).__name__,
+                "message": str(one.error),
+                "attempts": one.attempts,
+            }
+            for one in result.failures
+        ],
+        "skips": [asdict(one) for one in result.skips],
+        "questions": [asdict(one) for one in result.questions],
+        "reused": list(result.reused),
+        "reruns": [asdict(one) for one in result.reruns],
+        "parts": result.parts,
+    }
+
+
+def _resumed(result: RunResult) -> Iterator[str]:
+    """What a resumed run did not do again, and what it did."""
+    if result.had_finished:
+        yield "The run had finished: nothing was left to do."
+        return
+    if result.parts == 1 and not result.reused:
+        return
+    count = len(result.reused)
+    calls = f"{count:,} node {'call was' if count == 1 else 'calls were'} done before"
+    if not result.reruns:
+        yield f"{calls}, and none of them was made again."
+        return
+    yield f"{calls}; made again:"
+    yield from _capped([f"  {one.node}: {one.reason}" for one in result.reruns])
+
+
+def _left_out(result: RunResult) -> Iterator[str]:
+    if result.skips:
+        yield "Left out:"
+        yield from _capped([f"  {one.node}: {one.reason}" for one in result.skips])
+
+
+def _capped(lines: list[str]) -> Iterable[str]:
+    more = len(lines) - _MOST
+    return [*lines[:_MOST], f"  and {more:,} more (--json has all)"] if more > 0 else lines
+
+
+def _failed(failure: NodeFailure) -> str:
+    error = failure.error
+    said = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+    attempts = f" (called {failure.attempts} times)" if failure.attempts > 1 else ""
+    return f"{failure.node}: {said}{attempts}"
+
+
+def _example(question: Question) -> str:
+    """An answer that shows what is wanted."""
+    if question.form == "yes or no":
+        return "yes"
+    choices = question.form.removeprefix("one of ")
+    return shlex.quote(choices.split(", ")[0]) if choices != question.form else "…"
+
+
+def _say(text: str, console: Console, *, style: str = "") -> None:
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

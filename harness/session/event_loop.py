@@ -1,0 +1,42 @@
+"""The one door from plain code into the event loop, which closes behind what does not end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_GRACE_S = 1.0
+"""How long tasks may take to end that are cancelled when all is over."""
+
+
+def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns, as `asyncio.run` has it; Ctrl-C cancels it.
+
+    Unlike there, a task that ignores its cancellation does not keep this from returning: a node
+    may, and its run has said so and gone on without it.
+    """
+    runner = asyncio.Runner()
+    try:
+        return runner.run(main)
+    finally:
+        _close(runner)
+
+
+def _close(runner: asyncio.Runner) -> None:
+    loop = runner.get_loop()
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        _, left = loop.run_until_complete(asyncio.wait(left, timeout=_GRACE_S))
+    if not left:
+        runner.close()
+        return
+    # The runner would wait for them for ever. Of what is destroyed while it is pending the loop
+    # complains; here that is what is wanted.
+    loop.set_exception_handler(lambda _loop, _context: None)
+    asyncio.set_event_loop(None)
+    loop.close()

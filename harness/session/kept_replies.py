@@ -1,0 +1,131 @@
+"""Replies to calls of nodes that have not come to their end, for when the run is resumed.
+
+A node's output is in the journal when it has ended. What models answered it until then is here: a
+resumed run asks none of that again, were it sampled or greedy. The file lies beside the journal,
+and is gone when the run is finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from harness.errors import ConfigurationInvalid, ModelFileInvalid
+from harness.inference import (
+    CallCache,
+    ChatRequest,
+    Completion,
+    Endpoint,
+    answer_again,
+    call_key,
+    completion_as_text,
+    read_completion,
+    reply_identity,
+)
+from harness.trace import RunTrace
+
+Send = Callable[[ChatRequest], Awaitable[Completion]]
+
+_ENDING = ".replies.sqlite"
+
+
+class KeptReplies:
+    """The replies of one run, by who asked for them.
+
+    Of two calls of one node that are the same, each has its own reply, in the order they were made.
+    A reply that holds a secret is not kept.
+
+    Args:
+        endpoints: What can be asked, by tag.
+        resumed: Whether there may be replies of earlier parts.
+        is_wanted: Whether any are to be kept.
+        trace: The run's record: a reply is kept when what it took is written there.
+        warn: Told why nothing can be kept.
+    """
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, Endpoint],
+        *,
+        resumed: bool,
+        is_wanted: bool,
+        trace: RunTrace,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._path = trace.journal_path.with_suffix(_ENDING)
+        self._endpoints = endpoints
+        self._is_finished = False
+        self._resumed = resumed
+        self._trace = trace
+        self._warn = warn
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._anew: Collection[str] = ()
+        self._cache: CallCache | None = None
+        self._was_opened = not is_wanted
+
+    async def ask(self, request: ChatRequest, *, label: str, send: Send) -> Completion:
+        """The reply to a call of a node, of an earlier part of the run if that has it.
+
+        Args:
+            request: The call.
+            label: The node's call: `findings[2]`.
+            send: Reaches the models.
+
+        Raises:
+            InferenceError: As `send` raises it.
+        """
+        cache = self._opened()
+        if cache is None:
+            return await send(request)
+        asked_ns = self._trace.now_ns()
+        call = call_key(request, identity=self._identity(request.model))
+        # Before anything is awaited: calls that are made together are told apart by their order.
+        self._counts[label, call] += 1
+        said = f"{label}\n{call}\n{self._counts[label, call]}"
+        key = hashlib.sha256(said.encode()).hexdigest()
+        if self._resumed and label not in self._anew:
+            known = read_completion(await cache.find(key))
+            if known is not None:
+                return answer_again(known, request, asked_ns=asked_ns)
+        completion = await send(request)
+        text = completion_as_text(completion)
+        if not self._trace.redactor.finds_any(text.encode()):
+            await self._trace.persisted()
+            await cache.keep_now(key, text)
+        return completion
+
+    def ask_anew(self, labels: Collection[str]) -> None:
+        """Forgets the replies to these calls of nodes: with them, they would only fail again."""
+        self._anew = labels
+
+    def drop(self) -> None:
+        """Says that there is nothing left to resume."""
+        self._is_finished = True
+
+    async def aclose(self) -> None:
+        """Closes the file, and deletes it when there is nothing left to resume."""
+        if self._cache is not None:
+            await self._cache.aclose()
+        if self._is_finished:
+            for path in self._path.parent.glob(f"{self._path.name}*"):
+                path.unlink(missing_ok=True)
+
+    def _identity(self, model: str) -> str:
+        """Tells a model's replies from those of others."""
+        endpoint = self._endpoints.get(model)
+        try:
+            return model if endpoint is None else reply_identity(endpoint)
+        except ModelFileInvalid:
+            return model  # its file is gone: the call will say so
+
+    def _opened(self) -> CallCache | None:
+        if not self._was_opened:
+            self._was_opened = True
+            try:
+                # What models say may be meant for nobody else on this machine.
+                self._path.touch(mode=0o600)
+                self._cache = CallCache(self._path)
+            except (ConfigurationInvalid, OSError) as error:
+                self._warn(f"a resumed run will ask again what it had asked: {error}")
+        return self._cache

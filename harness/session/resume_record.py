@@ -1,0 +1,155 @@
+"""What a run says of itself when it begins and when it ends, so that it can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.errors import InvalidInput
+from harness.graph import Execution, Graph, graph_inputs
+from harness.graph.values import digest, value_form
+from harness.trace import Attributes, ContentPolicy, Tracer
+from harness.wiggum import Limits
+
+_MOST = 20
+"""Names in one record; the spans of the calls have the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a command line had a pipeline and its settings from."""
+
+    target: str
+    """The file, and the pipeline's name in it if that was given; or a shipped pattern's name."""
+    config: Path | None = None
+    """The file of the settings; None when there was none."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Roles that went before those of the settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What a part of a run began with."""
+
+    origin: Origin | None
+    """None when it was begun from Python."""
+    limits: Limits
+    """Those that it was given, beside the pipeline's and those of the settings."""
+    content: ContentPolicy
+    """What it recorded of texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedInput:
+    """An input that a run was given, as its journal has it."""
+
+    name: str
+    """Its name."""
+    text: str | None
+    """The value as JSON, without secrets; None when there is no JSON for it."""
+    digest: str
+    """Of that JSON before secrets were taken out of it."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the journal has all of it."""
+        return self.text is not None and digest(self.text.encode()) == self.digest
+
+
+def record_beginning(
+    tracer: Tracer,
+    graph: Graph,
+    inputs: Mapping[str, object],
+    *,
+    beginning: Beginning,
+) -> None:
+    """Writes down what a run begins with.
+
+    Args:
+        tracer: The run's.
+        graph: What is run.
+        inputs: Those that were given; what was left out is what the code says, then too.
+        beginning: The rest.
+    """
+    origin = beginning.origin
+    tracer.instant(
+        "pipeline",
+        pipeline=graph.name,
+        content=beginning.content,
+        target=origin.target if origin else None,
+        config=str(origin.config) if origin and origin.config else None,
+        roles=dict(origin.roles) if origin else {},
+        limits={name: one for name, one in asdict(beginning.limits).items() if one is not None},
+    )
+    known = graph_inputs(graph)
+    for name, value in inputs.items():
+        try:
+            data = value_form(known[name].annotation).encode(value)
+        except TypeError:
+            tracer.instant("input", input=name)
+        else:
+            tracer.instant(
+                "input",
+                input=name,
+                value_sha256=tracer.content(data.decode()),
+                digest=tracer.excerpt(digest(data)),
+            )
+
+
+def record_outcome(tracer: Tracer, ended: Execution) -> None:
+    """Writes down how a part of a run ended."""
+    tracer.instant(
+        "outcome",
+        status=ended.status,
+        failed=[one.node for one in ended.failures[:_MOST]],
+        failures=len(ended.failures),
+        skips=len(ended.skips),
+        reused=len(ended.reused),
+        made_again=len(ended.reruns),
+        questions=[one.key for one in ended.questions],
+    )
+
+
+def read_beginning(said: Attributes) -> Beginning:
+    """What `record_beginning` wrote of all but the inputs."""
+    values: Mapping[str, Any] = said
+    target, config = values.get("target"), values.get("config")
+    return Beginning(
+        origin=target
+        and Origin(
+            target=target,
+            config=Path(config) if config else None,
+            roles=values.get("roles") or {},
+        ),
+        limits=Limits(**(values.get("limits") or {})),
+        content=values["content"],
+    )
+
+
+def restored_inputs(
+    graph: Graph, recorded: Mapping[str, RecordedInput], given: Mapping[str, object]
+) -> dict[str, object]:
+    """The inputs of a run that is resumed: those given anew, and else those that it had.
+
+    Raises:
+        InvalidInput: One cannot be had from the journal.
+    """
+    inputs = dict(given)
+    known = graph_inputs(graph)
+    for name, one in recorded.items():
+        # What the pipeline does not take any more, it does not need.
+        if name in given or name not in known:
+            continue
+        try:
+            if one.text is None or not one.is_whole:
+                why = "a secret was left out of it" if one.text else "it has no form in JSON"
+                raise TypeError(why)
+            inputs[name] = value_form(known[name].annotation).restore(one.text.encode())
+        except TypeError as error:
+            raise InvalidInput(
+                f"input '{name}' cannot be restored from the journal ({error}); give it again: "
+                f"--set {name}=…, or by its name to Pipeline.run"
+            ) from error
+    return inputs

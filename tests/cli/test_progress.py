@@ -1,0 +1,176 @@
+"""What a terminal shows while a run goes on, drawn from records."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from harness import NodeFailed, Pipeline, Run, ScriptedBackend, Settings
+from harness.cli.progress import Progress
+from harness.cli.progress_state import RunState
+from harness.graph import Retry
+from harness.trace import Instant, SpanEnded, SpanStarted
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def shown(progress: Progress, *, height: int = 25) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=100, height=height).print(progress)
+    return stream.getvalue()
+
+
+def watch(pipeline: Pipeline, tmp_path: Path, **inputs: object) -> RunState:
+    """The state after a run, by its own records."""
+    state = RunState(pipeline.nodes)
+    with suppress(NodeFailed):
+        asyncio.run(
+            pipeline.run_async(
+                inputs,
+                settings=Settings(traces=tmp_path),
+                backends={"producer": ScriptedBackend(lambda _: "It takes 900 years.")},
+                observers=[state.take],
+            )
+        )
+    return state
+
+
+def test_items_are_counted_of_how_many_there_will_be(tmp_path: Path) -> None:
+    pipeline = Pipeline("mapped")
+
+    @pipeline.node(each={"item": "items"})
+    def double(item: int) -> int:
+        return 2 * item
+
+    @pipeline.node(each={"one": "double"}, when=lambda one: one > 2)
+    def large(one: int) -> int:
+        return one
+
+    state = watch(pipeline, tmp_path, items=[1, 2, 3])
+    assert (state.nodes["double"].done, state.nodes["double"].total) == (3, 3)
+    assert (state.nodes["large"].done, state.nodes["large"].skipped) == (2, 1)
+    assert state.nodes["large"].total == 3
+
+
+def test_a_call_that_is_made_again_is_one_call(tmp_path: Path) -> None:
+    pipeline, errors = Pipeline("retried"), iter([True, False, True, True])
+
+    @pipeline.node(retry=Retry(2, first_delay_s=0))
+    def once() -> str:
+        if next(errors):
+            raise ValueError("no")
+        return "yes"
+
+    @pipeline.node(retry=Retry(2, first_delay_s=0))
+    def never(once: str) -> str:
+        if next(errors):
+            raise ValueError("no")
+        return "yes"
+
+    state = watch(pipeline, tmp_path)
+    assert (state.nodes["once"].done, state.nodes["once"].failed) == (1, 0)
+    assert (state.nodes["never"].done, state.nodes["never"].failed) == (0, 1)
+    assert state.nodes["never"].total == 1
+
+
+def test_a_nested_pipelines_nodes_are_counted_together_over_all_its_calls(tmp_path: Path) -> None:
+    inner = Pipeline("inner")
+
+    @inner.node(each={"word": "words"})
+    def loud(word: str) -> str:
+        return word.upper()
+
+    outer = Pipeline("outer")
+
+    @outer.node(each={"text": "texts"})
+    async def each_text(run: Run, text: str) -> object:
+        first = await run.call(inner, words=text.split())
+        await run.call(inner, words=["again"])
+        return first.result
+
+    state = watch(outer, tmp_path, texts=["a b", "c d e"])
+    assert (state.nodes["each_text"].done, state.nodes["each_text"].total) == (2, 2)
+    assert list(state.nodes) == ["each_text", "each_text/inner/loud"]
+    assert state.nodes["each_text/inner/loud"].done == 7
+    assert state.nodes["each_text/inner/loud"].total == 7
+
+
+def test_loops_show_their_rounds_and_calls_their_tokens(tmp_path: Path) -> None:
+    pipeline = Pipeline("looping")
+
+    @pipeline.node
+    async def text(run: Run) -> str:
+        return (await run.wiggum("t", sources=["It took 8 s."], rubric="answer")).text
+
+    state = watch(pipeline, tmp_path)
+    (loop,) = state.loops.values()
+    assert (loop.node, loop.stop_reason, len(loop.composites)) == ("text", "cycle", 1)
+    assert (state.calls, state.output_tokens, state.in_flight) == (2, 8, 0)
+    assert state.input_tokens > 8
+
+
+def test_what_was_done_before_is_counted_as_done(tmp_path: Path) -> None:
+    progress = Progress(Console(file=io.StringIO()), ["texts"])
+    progress.observe(Instant(None, "items", 1, {"node": "texts", "total": 3}))
+    for item in (0, 1):
+        progress.observe(Instant(None, "reuse", 1, {"node": "texts", "item": item}))
+    assert "2/3" in shown(progress)
+    assert "2 done before" in shown(progress)
+
+
+def test_models_in_memory_are_named_until_they_leave_it() -> None:
+    progress = Progress(Console(file=io.StringIO()), [])
+
+    def span(number: int, name: str, model: str) -> None:
+        progress.observe(SpanStarted(number, None, name, 0, {"model": model}))
+        progress.observe(SpanEnded(number, 1))
+
+    span(1, "load", "writer")
+    span(2, "load", "judge")
+    assert "in memory: writer, judge" in shown(progress)
+    span(3, "unload", "writer")
+    assert "in memory: judge" in shown(progress)
+
+
+@pytest.mark.parametrize("height", [8, 25, 60])
+def test_it_never_has_more_lines_than_the_terminal(height: int) -> None:
+    names = [f"node_{number}" for number in range(100)]
+    progress = Progress(Console(file=io.StringIO()), names)
+    for number, name in enumerate(names[:70]):
+        progress.observe(SpanStarted(number + 1, None, "node", 0, {"node": name, "item": None}))
+        if number < 60:
+            progress.observe(SpanEnded(number + 1, 1))
+    for number in range(200, 210):
+        attributes = {"rubric": "brief"}
+        progress.observe(SpanStarted(number, None, "wiggum", 0, attributes))
+    picture = shown(progress, height=height)
+    assert picture.count("\n") < height
+    assert ("other nodes done" in picture) == (height < 100)
+    if height >= 25:
+        assert "node_69" in picture
+        assert "node_5 " not in picture
+
+
+def test_ten_thousand_items_are_one_line() -> None:
+    clock = Clock()
+    state = RunState(["texts"], clock=clock)
+    state.take(Instant(None, "items", 0, {"node": "texts", "total": 10_000}))
+    for number in range(1, 6_001):
+        state.take(SpanStarted(number, None, "node", 0, {"node": "texts", "item": number}))
+    clock.now_s = 2.5
+    for number in range(1, 5_001):
+        state.take(SpanEnded(number, 1))
+    node = state.nodes["texts"]
+    assert (node.done, node.running, node.total, node.seconds) == (5_000, 1_000, 10_000, 2.5)
+    assert len(state._open) == 1_000
