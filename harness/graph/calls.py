@@ -63,6 +63,7 @@ class Calls:
         # A call begins in whatever task makes way for it, which may be inside of other spans.
         self._context = contextvars.copy_context()
         self._tasks: dict[Going, asyncio.Task[None]] = {}
+        self._is_over = False
 
     def begin(self, state: State, item: int | None) -> None:
         """Begins a call, now or when there is a place for it."""
@@ -99,6 +100,10 @@ class Calls:
             self.give_back(going)
         return left
 
+    def begin_no_more(self) -> None:
+        """Nobody waits for the run any more: what still waits for a place passes it on."""
+        self._is_over = True
+
     async def wait(self, timeout_s: float) -> None:
         """Returns when all have ended, or after so many seconds."""
         end_s = self._loop.time() + timeout_s
@@ -107,6 +112,9 @@ class Calls:
 
     def _start(self, going: Going) -> None:
         going.has_place = True
+        if self._is_over:
+            self._loop.call_soon(self.give_back, going)
+            return
         # Not in a task group, which would wait for ever for a call that ignores its cancellation.
         # Not by the loop's own factory either: an eager one would run it within what began it.
         self._tasks[going] = asyncio.Task(

@@ -7,7 +7,7 @@ starts. A node that fails takes its dependants with it, and nothing else; what c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import orjson
@@ -134,6 +134,7 @@ class _Running:
             await self._over
         except LeftBehind:  # the call that it is nested in is, and so are its own
             self._interrupt()
+            self._calls.begin_no_more()
             self._leave_behind()
             raise
         except BaseException:
@@ -141,13 +142,15 @@ class _Running:
             try:
                 await self._calls.wait(GRACE_S)
             finally:
+                self._calls.begin_no_more()
                 self._leave_behind()
-            # Those that had waited for their places, and end as soon as they begin.
-            await self._calls.wait(GRACE_S)
+            await asyncio.sleep(0)  # in which they notice
             raise
         finally:
             for timer in self._timers:
                 timer.cancel()
+            if self._parent is not None:
+                self._shared.log.failed_inside += self._failures
         for label in changed_outputs(self._schedule.states.values()):
             _log.warning(
                 "an output was changed after it was written down, and a run that goes on from the "
@@ -163,12 +166,21 @@ class _Running:
         return Execution(
             outputs={name: one for name, one in wholes.items() if type(one) is not Blocked},
             failures=tuple(self._failures),
-            skips=tuple(log.skips),
+            skips=(*log.skips, *self._unnoticed()),
             questions=tuple(self._questions),
             reused=tuple(log.reused),
             reruns=tuple(log.reruns),
             stopped_by=self._stopped_by,
         )
+
+    def _unnoticed(self) -> Iterator[NodeSkip]:
+        """What failed inside of nodes that went on all the same."""
+        noticed = {one.node for one in self._failures}
+        for one in self._shared.log.failed_inside:
+            if one.node not in noticed:
+                noticed.add(one.node)
+                said = describe(one.error)
+                yield NodeSkip(node=one.node, reason=f"failed, and its caller did not: {said}")
 
     def _skip(
         self, state: State, item: int | None, reason: str, because_of: str | None = None
@@ -416,9 +428,10 @@ class _Running:
             self._failures += error.result.failures
             blocked = Blocked(error.node, "failed")
             self._skip(state, item, blocked.reason, blocked.label)
-            return blocked
-        self._failures.append(NodeFailure(node=label, error=error, attempts=failed.attempts))
-        return Blocked(label, "failed")
+        else:
+            self._failures.append(NodeFailure(node=label, error=error, attempts=failed.attempts))
+            blocked = Blocked(label, "failed")
+        return blocked
 
     def _cut_off(self, state: State, item: int | None) -> Blocked:
         """What stands for the output of a call whose task was cancelled."""

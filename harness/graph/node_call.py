@@ -75,8 +75,11 @@ class NodeCall:
         """
         if self._counts:
             # What was left out inside the attempt before is done again, or left out again.
-            skips, inside = self._shared.log.skips, f"{self.label}/"
-            skips[:] = [skip for skip in skips if not skip.node.startswith(inside)]
+            log, inside = self._shared.log, f"{self.label}/"
+            log.skips[:] = [one for one in log.skips if not one.node.startswith(inside)]
+            log.failed_inside[:] = [
+                one for one in log.failed_inside if not one.node.startswith(inside)
+            ]
         self._counts.clear()
 
     async def end_attempt(self) -> None:

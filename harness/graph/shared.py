@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.graph.earlier import Earlier
 from harness.graph.executor import Executor
-from harness.graph.outcome import NodeSkip, Question, Rerun
+from harness.graph.outcome import NodeFailure, NodeSkip, Question, Rerun
 from harness.graph.places import Places
 from harness.trace import Tracer
 
@@ -44,6 +44,8 @@ class Log:
 
     skips: list[NodeSkip] = field(default_factory=list)
     """What was left out."""
+    failed_inside: list[NodeFailure] = field(default_factory=list)
+    """What failed in nested graphs, whatever became of their callers."""
     reused: list[str] = field(default_factory=list)
     """Whose outputs were there already."""
     reruns: list[Rerun] = field(default_factory=list)

@@ -254,14 +254,15 @@ async def _in_process(
     yield Opened(backend=await engines.get(make, settings))
 
 
+# llama-server begins with some 1,000 bytes on how far it has read the prompt.
 FAULTS: Mapping[str, Fault] = {
     "overload": Fault(kind="refuse", status=503, headers=(("retry-after", "7"),)),
-    "cut stream": Fault(kind="cut", after_bytes=900),
+    "cut stream": Fault(kind="cut", after_bytes=1800),
     "cut whole": Fault(kind="cut", after_bytes=20),
     "unended stream": Fault(kind="no end"),
     "garbage": Fault(kind="garbage", after_bytes=0),
     "silent": Fault(kind="stall"),
-    "stalled": Fault(kind="stall", after_bytes=900),
+    "stalled": Fault(kind="stall", after_bytes=1800),
 }
 
 

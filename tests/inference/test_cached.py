@@ -106,7 +106,13 @@ def test_a_call_that_may_be_answered_otherwise_is_another(change):
 
 @pytest.mark.parametrize(
     "change",
-    [{"model": "tag"}, {"role": "evaluator"}, {"timeout_s": 9.0}, {"on_text": str}],
+    [
+        {"model": "tag"},
+        {"role": "evaluator"},
+        {"timeout_s": 9.0},
+        {"on_text": str},
+        {"on_piece": list},
+    ],
     ids=", ".join,
 )
 def test_what_makes_no_difference_to_the_reply_makes_none_to_the_key(change):
@@ -122,7 +128,7 @@ def test_every_field_of_a_request_is_known_to_be_in_the_key_or_not():
     assert {one.name for one in fields(ChatRequest)} == {
         *("messages", "max_output_tokens", "temperature", "frequency_penalty"),
         *("seed", "stop", "reply_schema", "top_logprobs"),
-        *("model", "role", "timeout_s", "deadline", "on_text"),
+        *("model", "role", "timeout_s", "deadline", "on_text", "on_piece"),
     }
 
 

@@ -83,6 +83,8 @@ class OpenAIWire:
         wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
         if request.reply_schema is not None and self._profile.schema:
             wanted |= self._profile.schema(request.reply_schema)
+        if self._endpoint.stream:
+            wanted |= self._profile.progress
         listener = Listener(request)
         async with (
             Exchange(self._connection) as exchange,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
@@ -90,6 +90,9 @@ class Profile:
     """Whether a reply without its usage is not whole."""
     cached_tokens: Switch = NEVER
     """What makes it tell how much of a prompt came out of its cache."""
+    progress: Fields = field(default_factory=dict)
+    """What asks it to tell how far it has read a prompt. One that tells between two batches also
+    notices there that its client has gone."""
     times: TimesPlace | None = None
     """Where it says how long the call waited, or its prompt took."""
     timings: Switch = NEVER

@@ -90,6 +90,7 @@ _ROWS: Mapping[WireName, Profile] = {
         # b11434; router mode, which is llama-server started without a model, included
         title="llama-server",
         schema=nested_schema,
+        progress={"return_progress": True},
         cached_tokens=ALWAYS,
         times=llama_timings,
         timings=ALWAYS,
