@@ -2,7 +2,8 @@
 #   make demo    a brief of a real document, by a real model, recorded as a timeline
 #   make test    formatting, lint, types and tests
 # Beyond them, slower, and skipped where their parts are not to be had:
-#   make test-nightly    the revise loop's promises, held against 30,000 random loops
+#   make test-nightly    the revise loop's promises, held against 30,000 random loops, and 200 runs that
+#                        are killed several times each and resumed
 #   make test-engines    the backend contract on llama-cpp-python, built from source, and on vLLM
 # Another interpreter: make demo PYTHON=python3.12
 
@@ -31,6 +32,8 @@ test: $(VENV)/.test-installed
 
 test-nightly: $(VENV)/.test-installed
 	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest tests/wiggum/test_loop_invariants.py
+	kept=$$(mktemp -d) && PYTHONPATH=tests:tests/inference \
+	  $(BIN)/python tests/session/kill_and_resume.py $$kept 200 && rm -rf $$kept
 
 test-engines: $(VENV)/.test-installed
 	VLLM_START=$(VLLM_START) $(BIN)/python tests/engines.py

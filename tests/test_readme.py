@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from demo import ROOT
 
-from harness import ScriptedBackend, Settings, load_settings
+from harness import RunResult, ScriptedBackend, Settings, load_settings
 from harness.cli.pipeline_file import load_pipeline
 from harness.inference import ChatRequest
 from harness.inference.endpoint import BackendName
@@ -40,6 +40,28 @@ def test_its_pipeline_runs(tmp_path: Path) -> None:
     )
     assert result.outputs["questions"] == ["What?", "Why?", "How?"]
     assert isinstance(result.result, str)
+
+
+def test_what_else_it_shows_of_nodes_runs_and_goes_on(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n([^`]*release = Pipeline.*?)```", README, re.DOTALL)
+    (tmp_path / "release.py").write_text(code)
+    pipeline = load_pipeline(str(tmp_path / "release.py"))
+    settings = Settings(traces=tmp_path / "traces")
+    document = "# 1.1\n\nFaster.\n# 1.0\n\nFirst."
+
+    def run(**options: Any) -> RunResult:
+        inputs = {} if "resume" in options else {"document": document}
+        backends = {"producer": ScriptedBackend(["Tea."] * 9)}
+        return asyncio.run(
+            pipeline.run_async(inputs, settings=settings, backends=backends, **options)
+        )
+
+    waiting = run()
+    assert waiting.status == "waiting"
+    assert waiting.outputs["summary"] == "Tea.\nTea."
+    finished = run(resume=waiting.run_id, answers={"approved": "yes"})
+    assert finished.result is True
+    assert len(finished.reused) == 4  # chapters, two notes, summary
 
 
 def test_its_settings_load(tmp_path: Path) -> None:
