@@ -316,13 +316,17 @@ class NodeFailed(HarnessError):
 
     result: Any = None
 
-    def __init__(self, node: str, cause: BaseException, *, others: int = 0) -> None:
+    def __init__(
+        self, node: str, cause: BaseException, *, attempts: int = 1, others: int = 0
+    ) -> None:
         # Ours speak for themselves; of a KeyError('x') the message alone would be 'x'.
-        said = str(cause) if isinstance(cause, HarnessError) else f"{type(cause).__name__}: {cause}"
+        message = message_of(cause)
+        said = message if isinstance(cause, HarnessError) else f"{type(cause).__name__}: {message}"
         place = "" if isinstance(cause, HarnessError) else _place_of(cause)
         nodes = "node" if others == 1 else "nodes"
         more = f" (and {others} more {nodes} failed)" if others else ""
-        super().__init__(f"node '{node}' failed: {said}{place}{more}")
+        tried = f" (called {attempts} times)" if attempts > 1 else ""
+        super().__init__(f"node '{node}' failed: {said}{place}{tried}{more}")
         self.node = node
 
 
@@ -392,6 +396,14 @@ def _place_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(ours)]
     return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+
+
+def message_of(error: BaseException) -> str:
+    """What an error says; some raise another when they are asked."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever it is, it is not what went wrong
+        return "(its message cannot be read)"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

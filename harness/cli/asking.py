@@ -30,7 +30,7 @@ class TerminalAsker:
                 problem = question.problem
                 while True:
                     if problem:
-                        click.echo(f"{problem}; asked for: {question.form}", err=True)
+                        click.echo(problem, err=True)
                     click.echo(f"{question.node} asks: {question.text}", err=True)
                     click.echo(f"({question.form}) ", nl=False, err=True)
                     line = await _next_line()

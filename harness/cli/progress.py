@@ -96,6 +96,8 @@ class Progress:
             return self._spinner
         if node.failed:
             return Text("✗", style="red")
+        if node.waiting:
+            return Text("?", style="yellow")
         if node.done or node.reused:
             return Text("✓", style="green")
         return Text("-" if node.skipped else "·", style="dim")
@@ -106,7 +108,12 @@ def _count(node: NodeState) -> str:
 
 
 def _details(node: NodeState) -> Text:
-    counts = {"failed": node.failed, "skipped": node.skipped, "done before": node.reused}
+    counts = {
+        "failed": node.failed,
+        "waiting for an answer": node.waiting,
+        "skipped": node.skipped,
+        "done before": node.reused,
+    }
     said = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     return Text(said, style="red" if node.failed else "dim", no_wrap=True, overflow="ellipsis")
 

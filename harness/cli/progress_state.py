@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from harness.trace import Instant, Record, SpanEnded, SpanStarted, SpanStatus
+from harness.trace import Instant, Record, SpanEnded, SpanStarted
+from harness.trace.node_records import NodeStatus, attempt_status
 
 _INSTANCE = re.compile(r"\[\d+\]|#\d+")
 """Of a nested pipeline's path, what tells one call of it from another: they are shown as one."""
@@ -19,14 +20,7 @@ _SHOWN = ("load", "evaluate", "revise")
 _LOOPS_KEPT = 4
 """Of those that are over, the last ones."""
 
-CallStatus = Literal["running", "done", "failed", "cancelled", "skipped", "reused"]
-
-_ENDED: dict[SpanStatus, CallStatus] = {
-    "ok": "done",
-    "error": "failed",
-    "cancelled": "cancelled",
-    "unfinished": "cancelled",
-}
+CallStatus = NodeStatus | Literal["running"]
 
 
 class NodeState:
@@ -83,6 +77,11 @@ class NodeState:
     def skipped(self) -> int:
         """Calls that were left out."""
         return self._counts["skipped"]
+
+    @property
+    def waiting(self) -> int:
+        """Calls that a person has to answer first."""
+        return self._counts["waiting"]
 
     @property
     def reused(self) -> int:
@@ -166,7 +165,7 @@ class RunState:
             case SpanEnded():
                 began = self._open.pop(record.id, None)
                 if began is not None:
-                    self._end(began, {**began.attributes, **record.attributes}, record.status)
+                    self._end(began, record)
             case Instant():
                 self._note(record, dict(record.attributes))
 
@@ -176,10 +175,11 @@ class RunState:
         elif span.name == "wiggum":
             self.loops[span.id] = LoopState(self._node_around(span))
 
-    def _end(self, span: SpanStarted, said: dict[str, Any], status: SpanStatus) -> None:
+    def _end(self, span: SpanStarted, ended: SpanEnded) -> None:
+        said: dict[str, Any] = {**span.attributes, **ended.attributes}
         match span.name:
             case "node":
-                self._set(said, _ENDED[status])
+                self._set(said, attempt_status(ended))
             case "chat":
                 self.calls += 1
                 self.input_tokens += said.get("input_tokens") or 0
@@ -191,7 +191,7 @@ class RunState:
                 over = [number for number, loop in self.loops.items() if loop.is_over]
                 for number in over[:-_LOOPS_KEPT]:
                     del self.loops[number]
-            case "load" if status == "ok":
+            case "load" if ended.status == "ok":
                 self.resident[str(said.get("model"))] = None
             case "unload":
                 self.resident.pop(str(said.get("model")), None)

@@ -56,7 +56,7 @@ def print_result(result: RunResult, console: Console) -> None:
     for path in asdict(result.files).values():
         if path is not None:
             console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"See where the time went: {command()} trace open", style="dim")
+    console.print(f"See where the time went: {command()} trace open", style="dim", highlight=False)
 
 
 def result_as_json(result: RunResult) -> bytes:
@@ -120,6 +120,12 @@ def interrupted_as_json(*, run_id: str | None) -> bytes:
     """The same of a run that somebody ended."""
     error = {"type": "KeyboardInterrupt", "message": "interrupted"}
     return json_object({"error": error, "run_id": run_id, "status": "cancelled"})
+
+
+def left_as_json(error: SystemExit, *, run_id: str | None) -> bytes:
+    """The same of a run whose node ended the process."""
+    said = {"type": "SystemExit", "message": str(error)}
+    return json_object({"error": said, "run_id": run_id, "status": "failed"})
 
 
 def json_object(value: dict[str, object]) -> bytes:

@@ -32,7 +32,7 @@ from harness.session import Origin, load_settings, only_question, read_earlier_r
     "assignments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An input in place of what it was; NAME=@FILE reads it from a file. May be repeated.",
+    help="An input in place of what it was, given as to harness run. May be repeated.",
 )
 @click.option("--file", "target", metavar="FILE.py", help="Where the pipeline is now, if it moved.")
 @click.option(

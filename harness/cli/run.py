@@ -23,7 +23,7 @@ from harness.session.settings import SETTINGS_FILE
     "assignments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An input; NAME=@FILE reads it from a file. May be repeated.",
+    help="An input, as text or as JSON; NAME=@FILE reads it from a file. May be repeated.",
 )
 @click.option(
     "--config",

@@ -8,12 +8,14 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 
-from harness.errors import HarnessError
-from harness.graph import NodeFailure, Question
-from harness.session import RunResult
+from harness.errors import HarnessError, RunLimitReached
+from harness.graph import NodeFailure, NodeSkip, Question
+from harness.session import RunResult, Settings
+from harness.wiggum.limits import FIELD_OF
 
 _MOST = 20
 """Lines of one kind: a fan-out of thousands may have been left out."""
@@ -24,9 +26,11 @@ def command() -> str:
     return "harness" if shutil.which("harness") else os.path.relpath(sys.argv[0])
 
 
-def resume_command(run_id: str) -> str:
+def resume_command(journal: Path) -> str:
     """What to type to go on with a run."""
-    return f"{command()} resume {run_id}"
+    traces = os.path.relpath(journal.parent)
+    where = "" if traces == str(Settings().traces) else f" --traces {shlex.quote(traces)}"
+    return f"{command()} resume {journal.stem}{where}"
 
 
 def print_end(result: RunResult, console: Console) -> None:
@@ -43,9 +47,11 @@ def print_end(result: RunResult, console: Console) -> None:
 
 def print_to_do(result: RunResult, console: Console) -> None:
     """What to type next, if the run is not over."""
-    resume = resume_command(result.run_id)
+    resume = resume_command(result.files.journal)
     if result.status == "stopped":
-        _say(f"To go on with more: {resume} --max-…", console)
+        named = (name for name in FIELD_OF.values() if name in (result.stopped_by or ""))
+        option = next(named, "max_…").replace("_", "-")
+        _say(f"To go on with more: {resume} --{option} …", console)
     elif len(result.questions) == 1:
         _say(f"To answer: {resume} --answer {_example(result.questions[0])}", console)
     elif result.questions:
@@ -105,7 +111,13 @@ def _resumed(result: RunResult) -> Iterator[str]:
 def _left_out(result: RunResult) -> Iterator[str]:
     if result.skips:
         yield "Left out:"
-        yield from _capped([f"  {one.node}: {one.reason}" for one in result.skips])
+        yield from _capped([f"  {one.node}: {_why(one)}" for one in result.skips])
+
+
+def _why(skip: NodeSkip) -> str:
+    """Why it was left out; of the limit that ended the run, more is said below."""
+    at_limit = skip.reason.startswith(RunLimitReached.__name__)
+    return "was stopped by a limit" if at_limit else skip.reason
 
 
 def _capped(lines: list[str]) -> Iterable[str]:

@@ -21,7 +21,9 @@ def limit_options(command: F) -> F:
         (
             click.option("--max-tokens", type=_COUNT, help="Of all calls of the run, in and out."),
             click.option("--max-cost-usd", type=_AMOUNT, help="Of all calls with a known price."),
-            click.option("--max-seconds", type=_AMOUNT, help="How long the run may take."),
+            click.option(
+                "--max-seconds", type=_AMOUNT, help="How long it may take, and 1 s to wrap up."
+            ),
             click.option("--max-calls", type=_COUNT, help="How many calls to models."),
         )
     ):

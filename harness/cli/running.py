@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +14,14 @@ from rich.console import Console
 
 from harness.cli.asking import TerminalAsker
 from harness.cli.consoles import log_to_stderr
-from harness.cli.exit_codes import STOPPED, WAITING
+from harness.cli.exit_codes import FAILED, STOPPED, WAITING
 from harness.cli.interrupts import Interrupts
 from harness.cli.progress import Progress
 from harness.cli.report import (
     error_as_json,
     exit_code_of,
     interrupted_as_json,
+    left_as_json,
     print_result,
     result_as_json,
 )
@@ -26,6 +29,7 @@ from harness.cli.run_end import print_failure, print_to_do, resume_command
 from harness.errors import HarnessError, NodeFailed
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
 from harness.trace import Record, RunStarted
+from harness.trace.run_files import JOURNAL_SUFFIX
 from harness.wiggum import Limits
 
 
@@ -57,22 +61,31 @@ def carry_out(order: Callable[[], Order], *, as_json: bool) -> None:
         as_json: Whether the report is for scripts: one JSON object, however the run ended.
     """
     log_to_stderr()
-    begun: list[RunStarted] = []
+    begun: list[Path] = []
     interrupts = Interrupts()
     try:
         result = _run(order(), begun, is_attended=not as_json and _is_terminal())
     except KeyboardInterrupt:
-        click.echo(f"interrupted{_way_on(begun)}", err=True)
+        click.echo("interrupted", err=True)
+        _say_way_on(begun)
         if as_json:
             _write(interrupted_as_json(run_id=_run_id(begun)))
         sys.exit(interrupts.exit_code)
+    except SystemExit as error:
+        # Its code would pass for one of this command's own.
+        click.echo(f"harness: {_who_left(error)}", err=True)
+        _say_way_on(begun)
+        if as_json:
+            _write(left_as_json(error, run_id=_run_id(begun)))
+        sys.exit(FAILED)
     except HarnessError as error:
         failed = error.result if isinstance(error, NodeFailed) else None
-        click.echo(f"harness: {error}{_way_on(begun)}", err=True)
+        click.echo(f"harness: {error}", err=True)
         if as_json:
             _write(error_as_json(error, run_id=_run_id(begun), result=failed))
         elif failed is not None:
             print_failure(failed, Console(stderr=True))
+        _say_way_on(begun)
         sys.exit(exit_code_of(error))
     if as_json:
         _write(result_as_json(result))
@@ -83,12 +96,13 @@ def carry_out(order: Callable[[], Order], *, as_json: bool) -> None:
         sys.exit(STOPPED if result.status == "stopped" else WAITING)
 
 
-def _run(order: Order, begun: list[RunStarted], *, is_attended: bool) -> RunResult:
-    """Runs the pipeline; `begun` receives the run's first record, whatever becomes of it."""
+def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
+    """Runs the pipeline; `begun` receives the run's journal, whatever becomes of it."""
+    traces = order.resume.parent if order.resume else order.settings.traces
 
     def note_start(record: Record) -> None:
         if isinstance(record, RunStarted):
-            begun.append(record)
+            begun.append(traces / f"{record.run_id}{JOURNAL_SUFFIX}")
 
     with Progress(Console(stderr=True), order.pipeline.nodes) as progress:
         return run_to_its_end(
@@ -110,16 +124,23 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _run_id(begun: list[RunStarted]) -> str | None:
-    return begun[0].run_id if begun else None
+def _who_left(error: SystemExit) -> str:
+    """What to say of a node that ended the process."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return (
+        f"{os.path.relpath(last.filename)}:{last.lineno}: {last.name} ended the run with "
+        f"sys.exit({error.code!r}); let a node that cannot go on raise an error instead"
+    )
 
 
-def _way_on(begun: list[RunStarted]) -> str:
-    """Where what was done is, and how to go on, if a run had begun; the end of a message."""
-    if not begun:
-        return ""
-    run_id = begun[0].run_id
-    return f" (what was done is in the journal of run {run_id}; go on: {resume_command(run_id)})"
+def _run_id(begun: list[Path]) -> str | None:
+    return begun[0].stem if begun else None
+
+
+def _say_way_on(begun: list[Path]) -> None:
+    """What to type to go on, if a run had begun."""
+    if begun:
+        click.echo(f"To go on with what was done: {resume_command(begun[0])}", err=True)
 
 
 def _write(data: bytes) -> None:

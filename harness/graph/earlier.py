@@ -1,4 +1,4 @@
-"""What earlier parts of a run gave, and whether it still holds."""
+"""What calls gave before, and whether it still holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.trace import NodeOutput
 
 
 class Earlier:
-    """The outputs that a run's journal has, by node and item.
+    """Outputs by node and item: those that a run's journal has, or of a call's earlier attempts.
 
     Args:
         outputs: In the order of the journal: of two for one call, the later counts.
@@ -17,6 +17,10 @@ class Earlier:
 
     def __init__(self, outputs: Iterable[NodeOutput] = ()) -> None:
         self._outputs = {(one.node, one.item): one for one in outputs}
+
+    def add(self, output: NodeOutput) -> None:
+        """A further one."""
+        self._outputs[output.node, output.item] = output
 
     def find(self, node: str, item: int | None) -> NodeOutput | None:
         """What a call gave; None if it did not come to its end."""

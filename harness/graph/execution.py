@@ -10,18 +10,18 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-import orjson
 import structlog
 
 from harness.errors import NodeFailed, RunLimitReached
 from harness.graph.calls import Calls, Going
 from harness.graph.changed import changed_outputs
-from harness.graph.earlier import Earlier, change_since
+from harness.graph.earlier import Earlier
 from harness.graph.executor import Executor, InProcess
 from harness.graph.graph import Graph
 from harness.graph.left_behind import LeftBehind, forget
 from harness.graph.node_call import NodeCall
-from harness.graph.outcome import Execution, NodeFailure, NodeSkip, Question, Rerun, Skipped
+from harness.graph.outcome import Execution, NodeFailure, NodeSkip, Question, Skipped
+from harness.graph.outputs import Outputs
 from harness.graph.perform import Call, CallFailed, Given, perform
 from harness.graph.places import Places
 from harness.graph.plan import plan_of
@@ -76,7 +76,7 @@ async def execute(
         places=Places(parallel_calls),
         earlier=earlier,
         cache=cache,
-        answers=answers or {},
+        answers=dict(answers or {}),
         asker=asker,
     )
     return await _Running(graph, inputs, shared).to_its_end(deadline_s)
@@ -105,6 +105,7 @@ class _Running:
         self._fails_fast = graph.fail_fast
         self._parent = parent
         self._shared = shared
+        self._outputs = Outputs(shared, None if parent is None else parent.attempts)
         depth = 0 if parent is None else parent.depth + 1
         self._calls = Calls(self._run_call, places=shared.places, depth=depth, log=shared.log)
         self._schedule = Schedule(
@@ -132,11 +133,6 @@ class _Running:
             self._schedule.begin()
             self._look_around()
             await self._over
-        except LeftBehind:  # the call that it is nested in is, and so are its own
-            self._interrupt()
-            self._calls.begin_no_more()
-            self._leave_behind()
-            raise
         except BaseException:
             self._interrupt()
             try:
@@ -144,7 +140,6 @@ class _Running:
             finally:
                 self._calls.begin_no_more()
                 self._leave_behind()
-            await asyncio.sleep(0)  # in which they notice
             raise
         finally:
             for timer in self._timers:
@@ -192,6 +187,9 @@ class _Running:
         said = tracer.excerpt(reason)
         tracer.instant("skip", node=state.path, item=item, detail=said, because_of=because_of)
 
+    def _leave_out(self, state: State, item: int | None, said: str) -> None:
+        self._skip(state, item, f"failed, and is left out: {said}")
+
     def _say_total(self, state: State, total: int) -> None:
         self._shared.tracer.instant("items", node=state.path, total=total)
 
@@ -200,6 +198,8 @@ class _Running:
     async def _run_call(self, going: Going) -> None:
         """Makes a call, and takes down how it ended."""
         try:
+            if self._parent is not None:
+                self._parent.beat()
             outcome, given_digest = await self._outcome(going)
             if self._parent is not None:
                 self._parent.beat()
@@ -210,8 +210,9 @@ class _Running:
             # The run must end by it, and not wait for this call for ever.
             self._calls.has_ended(going)
             if not isinstance(error, LeftBehind) and not self._over.done():
+                # Raised here as well, SystemExit would break off the loop, and all else with it.
                 self._over.set_exception(error)
-            if not isinstance(error, Exception):
+            elif not isinstance(error, Exception):
                 task = asyncio.current_task()
                 assert task is not None
                 task.add_done_callback(forget)
@@ -242,7 +243,7 @@ class _Running:
                 return Blocked(state.label(item), "waits for an answer"), NO_DIGEST
             # What it gave has to be written down: its place is free for another meanwhile.
             self._calls.give_back(going)
-            return await self._keep(state, item, taken, given)
+            return await self._outputs.keep(state, item, taken, given)
         except asyncio.CancelledError:
             return self._cut_off(state, item), NO_DIGEST
         finally:
@@ -255,12 +256,9 @@ class _Running:
         if not self._is_wanted(state, item):
             self._skip(state, item, _NOT_WANTED)
             return Skipped(reason=_NOT_WANTED), NO_DIGEST
-        if self._shared.earlier is None and state.step.policies.cache is None:
-            return None
-        known = await self._known(state, item, taken)
-        if known is not None:
-            self._shared.log.reused.append(state.label(item))
-            self._shared.tracer.instant("reuse", node=state.path, item=item)
+        known = await self._outputs.find(state, item, taken)
+        if known is not None and type(known[0]) is Skipped:
+            self._leave_out(state, item, known[0].reason)
         return known
 
     def _is_wanted(self, state: State, item: int | None) -> bool:
@@ -292,88 +290,21 @@ class _Running:
         is_shown = step.item_form is not None and not step.mapped
         on_item = partial(self._hand_on, state, taken) if is_shown else None
         arguments, inputs, needs = taken
-        call = Call(step, state.path, label, item, arguments, inputs, needs, handle, on_item)
+        around = self._parent
+        call = Call(
+            step, state.path, label, item, arguments, inputs, needs, handle, around, on_item
+        )
         going.is_made = True
         try:
             return await perform(call, self._shared)
         finally:
             going.is_made = False
 
-    async def _known(
-        self, state: State, item: int | None, taken: Taken
-    ) -> tuple[object, str] | None:
-        """What the call gave in an earlier part of the run, or in another run, if that holds."""
-        step, shared = state.step, self._shared
-        output = shared.earlier.find(state.path, item) if shared.earlier is not None else None
-        if output is not None:
-            change = change_since(output, inputs=taken.inputs, code=step.code)
-            if change is None and output.skipped is not None:
-                return Skipped(reason=output.skipped), NO_DIGEST
-            if change is None:
-                try:
-                    value = step.form.restore(output.value)
-                    if digest(step.form.encode(value)) == output.digest:
-                        return value, output.digest
-                except (TypeError, ValueError):
-                    pass  # as below
-                change = "the journal does not hold its output whole: a secret was left out, say"
-            shared.log.reruns.append(Rerun(node=state.label(item), reason=change))
-        policy = step.policies.cache
-        if policy is None or shared.cache is None:
-            return None
-        key = cache_key(step.code, taken.inputs)
-        data = None if key is None else await shared.cache.find(key, max_age_s=policy.max_age_s)
-        if data is None:
-            return None
-        try:
-            value = step.form.restore(orjson.loads(data))
-        except (TypeError, ValueError):
-            return None
-        return await self._keep(state, item, taken, Given(value, data, 0))
-
-    async def _keep(
-        self, state: State, item: int | None, taken: Taken, given: Given
-    ) -> tuple[object, str]:
-        """Writes an output down; returns when it is as safe as the run asks for."""
-        step, shared = state.step, self._shared
-        given_digest = digest(given.data)
-        if given.span:
-            state.note_span(item, given.span)
-            if step.policies.cache is not None and shared.cache is not None:
-                key = cache_key(step.code, taken.inputs)
-                if key is not None:
-                    shared.cache.keep(key, given.data)
-        self._record(state, item, taken, data=given.data, digest=given_digest)
-        await shared.tracer.persisted()
-        return given.value, given_digest
-
-    def _record(
-        self,
-        state: State,
-        item: int | None,
-        taken: Taken,
-        *,
-        data: bytes | None = None,
-        digest: str | None = None,
-        skipped: str | None = None,
-    ) -> None:
-        """Takes down in the journal what a call gave, and what it was made of."""
-        self._shared.tracer.output(
-            state.path,
-            None if data is None else orjson.Fragment(data),
-            item=item,
-            inputs=taken.inputs,
-            code=state.step.code,
-            digest=digest,
-            skipped=skipped,
-        )
-
     async def _hand_on(
         self, state: State, taken: Taken, item: int, value: object, data: bytes
     ) -> None:
         """An item of a generating node, for those who take items as they come."""
-        self._record(state, item, taken, data=data, digest=digest(data))
-        await self._shared.tracer.persisted()
+        await self._outputs.record(state, item, taken, data=data, digest=digest(data))
         if state.outcome is not PENDING:
             raise asyncio.CancelledError  # it was left behind, and its followers have gone on
         self._schedule.add_item(state, item, value, digest_of_value(value))
@@ -403,10 +334,9 @@ class _Running:
         # A call that somebody cancelled, the node itself perhaps, has not come to its end.
         on_error = "fail" if task.cancelling() else state.step.policies.on_error
         if on_error == "skip":
-            self._skip(state, item, f"failed, and is left out: {said}")
+            self._leave_out(state, item, said)
             if not is_limit:
-                self._record(state, item, taken, skipped=said)
-                await self._shared.tracer.persisted()
+                await self._outputs.record(state, item, taken, skipped=said)
             return Skipped(reason=said), NO_DIGEST
         if isinstance(on_error, Default):
             self._skip(state, item, f"failed, and its default stands for it: {said}")
@@ -414,7 +344,7 @@ class _Running:
             data = state.step.form.encode(value)
             if is_limit:
                 return value, digest(data)
-            return await self._keep(state, item, taken, Given(value, data, 0))
+            return await self._outputs.keep(state, item, taken, Given(value, data, 0))
         return self._given_up(state, item, failed), NO_DIGEST
 
     def _given_up(self, state: State, item: int | None, failed: CallFailed) -> Blocked:
@@ -446,7 +376,7 @@ class _Running:
     def _run_out(self) -> None:
         """The run's time is over."""
         self._stopped_by = self._stopped_by or RunLimitReached(
-            "the run's time was over; what was still going was stopped", limit="time"
+            "the run's time was over (max_seconds); what was still going was stopped", limit="time"
         )
         self._stop(Blocked("", "the run's time was over"))
 
@@ -478,10 +408,3 @@ class _Running:
             self._stop(Blocked(self._failures[0].node, "failed"))
         if self._schedule.is_over and not self._over.done():
             self._over.set_result(None)
-
-
-def cache_key(code: str, inputs: Mapping[str, str]) -> str | None:
-    """What an output is kept under over many runs; None where an input cannot be told by it."""
-    if NO_DIGEST in inputs.values():
-        return None
-    return digest(orjson.dumps([code, sorted(inputs.items())]))

@@ -28,11 +28,16 @@ class Graph:
         timeout: How long a call may take.
         cache: Whether outputs of earlier runs will do.
         concurrency: How many calls of one node at once.
-        on_error: What becomes of a node whose last attempt raised.
-        fail_fast: Whether the first failure ends the run, and not only what depends on it.
+        on_error: What becomes of a node whose last attempt raised: `"fail"`, `"skip"`, or
+            `Default(value)`.
+        fail_fast: Whether the first failure ends the run, and not only what depends on it. What
+            fails inside of a node (`run.call`, `run.map`) counts when the node fails by it.
 
     Attributes:
         nodes: By name, in the order of definition.
+
+    Raises:
+        PipelineInvalid: What is given for a policy is none.
     """
 
     def __init__(
@@ -56,6 +61,8 @@ class Graph:
             concurrency=concurrency,
             on_error=on_error,
         )
+        if (mistake := self.policies.mistake()) is not None:
+            raise PipelineInvalid(f"pipeline '{name}': {mistake}")
         # By source: who takes it. Keeps the adding of a node from looking at all others.
         self._takers: dict[str, list[str]] = {}
 
@@ -102,6 +109,10 @@ class Graph:
 
         What a node is given, others are given too: where it would change a list, it changes a copy.
 
+        Constants, helpers and lists outside that the function refers to count as its code, as they
+        are when the run, or its next part, begins: where they have changed, it is called again. So
+        it returns what it finds, and puts it into no list outside, which a resumed run would lack.
+
         Args:
             function: When used without parentheses.
             name: What the node is called; as the function when left out.
@@ -119,13 +130,16 @@ class Graph:
             timeout: How long a call may take.
             cache: Whether outputs of earlier runs will do.
             concurrency: How many of its items at once.
-            on_error: What becomes of it when its last attempt raised.
+            on_error: What becomes of it when its last attempt raised: `"fail"`, `"skip"`, or
+                `Default(value)`.
             models: The roles whose models it will use; a run does not begin where one has none.
 
         Raises:
-            PipelineInvalid: The name is taken, the signature cannot be a node's, or the node
-                closes a cycle.
+            PipelineInvalid: The name is taken, the signature cannot be a node's, what is given for
+                a policy is none, or the node closes a cycle.
         """
+        # One role's name is a sequence too, of its letters.
+        roles = (models,) if isinstance(models, str) else models or ()
 
         def add(function: Callable[P, R]) -> Callable[P, R]:
             self.add(
@@ -142,7 +156,7 @@ class Graph:
                         cache=cache,
                         concurrency=concurrency,
                         on_error=on_error,
-                        models=None if models is None else tuple(models),
+                        models=None if models is None else tuple(roles),
                     ),
                 )
             )
@@ -162,9 +176,14 @@ class Graph:
             takes: Maps an input of the other graph to a node or input of this one.
 
         Raises:
-            PipelineInvalid: A name is taken, `takes` names no input of the other graph, or a cycle
-                is closed.
+            PipelineInvalid: The prefix is no name, a name is taken, `takes` names no input of the
+                other graph, or a cycle is closed.
         """
+        if not prefix.isidentifier():
+            raise PipelineInvalid(
+                f"prefix={prefix!r} would give nodes names that no parameter can bear; write "
+                "it as a variable's name"
+            )
         inputs = {s for node in other.nodes.values() for s in node.sources} - other.nodes.keys()
         for name in takes or {}:
             if name not in inputs:

@@ -101,7 +101,7 @@ def _default(graph: Graph, item: Input) -> object:
     others = graph.nodes.keys() - {node.name}
     raise PipelineInvalid(
         f"node '{node.name}' needs '{item.name}', which is neither given nor the name of a node; "
-        "give it" + (f", or name a node: {did_you_mean(item.name, others)}" if others else ""),
+        "give it" + (f", or name a node; {did_you_mean(item.name, others)}" if others else ""),
         path=node.path,
         line=node.line,
     )
@@ -119,10 +119,12 @@ def _checked(item: Input, value: object) -> object:
             except ValidationError:
                 pass
         first = error.errors()[0]
+        given = first["input"]
+        said = repr(given[:80]) if isinstance(given, str) else repr(given)[:80]
         where = "".join(f"[{key!r}]" for key in first["loc"])
         raise PipelineInvalid(
             f"input '{item.name}{where}' does not fit node '{item.node.name}': {first['msg']} "
-            f"(given: {str(first['input'])[:80]!r})"
+            f"(given: {said})"
         ) from error
 
 

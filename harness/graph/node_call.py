@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import InvalidInput, NodeFailed
 from harness.graph.answer import form_of_answer, not_an_answer, parse_answer
+from harness.graph.earlier import Earlier
 from harness.graph.graph import Graph
 from harness.graph.inputs import bind_inputs
 from harness.graph.left_behind import leave_behind
 from harness.graph.outcome import Execution, Question
 from harness.graph.policies import Concurrency, Policies, Retry
+from harness.graph.pulse import Pulse
 from harness.graph.read_node import read_node
 from harness.graph.shared import GRACE_S, Shared
 from harness.graph.state import Digests
@@ -41,6 +43,11 @@ class NodeCall:
         shared: What it has in common with all calls.
         nested: Runs a graph inside it.
         parent: The call that it is nested in.
+
+    Attributes:
+        pulse: Its signs of life.
+        attempts: What finished inside of it and of the calls that it is nested in, for the next
+            attempt of one of them; None if none is called again.
     """
 
     def __init__(
@@ -55,23 +62,23 @@ class NodeCall:
     ) -> None:
         self.label = label
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.last_beat_s = 0.0
+        self.pulse: Pulse = Pulse(None if parent is None else parent.pulse)
+        self.attempts: Earlier | None = None if parent is None else parent.attempts
+        if self.attempts is None and step.policies.retry is not None:
+            self.attempts = Earlier()
         self._step = step
         self._inputs = inputs
         self._shared = shared
         self._nested = nested
-        self._parent = parent
         self._counts: Counter[str] = Counter()
         # The tasks of the node that wait for something nested.
         self._nesting: set[asyncio.Task[Any]] = set()
-        # A plain function beats from its thread, where no loop is running.
-        self._loop = asyncio.get_running_loop()
 
     def begin_attempt(self) -> None:
         """From here on things are counted anew.
 
-        So what the call does in a second attempt bears the names that it had in the first, and a
-        resumed run, which begins with a first one, finds it.
+        So what the call does in a second attempt bears the names that it had in the first: what
+        finished then is found, here as in a resumed run, which begins with a first one.
         """
         if self._counts:
             # What was left out inside the attempt before is done again, or left out again.
@@ -96,9 +103,7 @@ class NodeCall:
 
     def beat(self) -> None:
         """A sign of life, for `Timeout(idle_s=…)`; also of the calls that it is nested in."""
-        self.last_beat_s = self._loop.time()
-        if self._parent is not None:
-            self._parent.beat()
+        self.pulse.beat()
 
     def key(self, kind: str) -> str:
         """A name for the next thing of a kind that this call does.
@@ -185,15 +190,16 @@ class NodeCall:
             key=f"{self.label}/{key}", node=self.label, text=text, form=form_of_answer(returns)
         )
         given = shared.answers.get((question.key, text))
-        if given is None and shared.asker is not None:
-            given = await shared.asker(question)
+        if given is None:
+            given = await self._asked(question)
         while given is not None:
             try:
                 answer = parse_answer(given, returns)
             except ValueError:
                 question = replace(question, problem=not_an_answer(given, question.form))
-                given = await shared.asker(question) if shared.asker is not None else None
+                given = await self._asked(question)
             else:
+                shared.answers[question.key, text] = given
                 shared.tracer.instant(
                     "answer",
                     key=question.key,
@@ -208,6 +214,14 @@ class NodeCall:
         )
         raise Suspended(question)
 
+    async def _asked(self, question: Question) -> object | None:
+        """What a person says to a question at once; None if nobody is there."""
+        asker = self._shared.asker
+        if asker is None:
+            return None
+        with self.pulse.ask():
+            return await asker(question)
+
     async def _inside(self, graph: Graph, values: Mapping[str, object], prefix: str) -> Execution:
         """Runs a graph inside the call, whose place is free for its nodes meanwhile."""
         places = self._shared.places
@@ -215,7 +229,7 @@ class NodeCall:
         assert task is not None
         if not self._nesting:
             # When its nodes are in the queue, which go before others.
-            self._loop.call_soon(places.give_back)
+            asyncio.get_running_loop().call_soon(places.give_back)
         self._nesting.add(task)
         try:
             return await self._nested(self, graph, values, prefix)
@@ -235,7 +249,9 @@ def _whole(ended: Execution) -> Execution:
     """The end of a nested graph, if it gave all that it could."""
     if ended.failures:
         first, *others = ended.failures
-        failed = NodeFailed(first.node, first.error, others=len(others))
+        failed = NodeFailed(
+            first.node, first.error, attempts=first.attempts, others=len(others)
+        )
         failed.result = ended
         raise failed from first.error
     if ended.stopped_by is not None:

@@ -73,7 +73,8 @@ class Rerun:
     node: str
     """As in `NodeFailure`."""
     reason: str
-    """What changed: `its code`, `its input 'question'`."""
+    """What changed: `its code changed`, which what its function refers to is part of, or
+    `its input 'question' changed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,8 @@ class Execution:
     questions: tuple[Question, ...] = ()
     """What has to be answered before the rest can go on."""
     reused: tuple[str, ...] = ()
-    """Calls whose outputs are from an earlier part of the run, or from a cache."""
+    """Calls whose outputs are from an earlier part of the run, or from a cache; what an earlier
+    attempt of a node gave is not among them."""
     reruns: tuple[Rerun, ...] = ()
     """Calls that were made again, and why."""
     stopped_by: RunLimitReached | None = None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any, NamedTuple
 
-from harness.errors import InvalidInput, LimitReached, NodeFailed
+from harness.errors import InvalidInput, LimitReached, NodeFailed, message_of
 from harness.graph.executor import Work
 from harness.graph.node import RUN_PARAMETER
 from harness.graph.node_call import NodeCall
@@ -44,7 +44,7 @@ class CallFailed(Exception):
     """
 
     def __init__(self, error: BaseException, attempts: int) -> None:
-        super().__init__(str(error))
+        super().__init__(message_of(error))
         self.error = error
         self.attempts = attempts
 
@@ -68,6 +68,8 @@ class Call(NamedTuple):
     """The spans in which they were made."""
     handle: NodeCall | None
     """What stands behind its `run`; None when nothing asks for it."""
+    around: NodeCall | None
+    """The call that it is nested in."""
     on_item: OnItem | None
     """Told each item as it comes; None unless the node generates them for others."""
 
@@ -101,7 +103,8 @@ async def perform(call: Call, shared: Shared) -> Given:
             if delay_s is None:
                 raise CallFailed(error, attempt) from error
         attempt += 1
-        await asyncio.sleep(delay_s)
+        with nullcontext() if call.around is None else call.around.pulse.rest():
+            await asyncio.sleep(delay_s)
 
 
 def _delay_s(call: Call, error: Exception, attempt: int) -> float | None:
@@ -143,9 +146,8 @@ async def _attempt(call: Call, attempt: int, shared: Shared) -> Given:
             if timeout is None or call.handle is None:
                 value = await made
             else:
-                value = await timed(
-                    made, timeout, call=call.handle, label=call.label, log=shared.log
-                )
+                pulse = call.handle.pulse
+                value = await timed(made, timeout, pulse=pulse, label=call.label, log=shared.log)
         finally:
             if call.handle is not None:
                 await call.handle.end_attempt()

@@ -14,7 +14,8 @@ class Retry:
 
     What would only fail again is not tried again: a mistake that a person made (`InvalidInput`),
     and a limit that is reached. Nor is a node that yields its items one by one: others may have
-    gone on with those that it gave.
+    gone on with those that it gave. What finished inside of a node (`run.call`, `run.map`) is not
+    made again; what the node asks models itself is.
 
     Raises:
         InvalidInput: A number is out of its range.
@@ -50,7 +51,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout:
-    """How long a call of a node may take; each attempt anew.
+    """How long a call of a node may take, each attempt anew; what a person takes does not count.
 
     Raises:
         InvalidInput: A number is out of its range.
@@ -60,7 +61,7 @@ class Timeout:
     """From its start to its end."""
     idle_s: float | None = None
     """Without a sign of life: a piece of a reply, a call to a model that begins or ends, an item,
-    or `run.beat()`."""
+    or `run.beat()`. Waiting for the next attempt of what is nested in it does not count."""
 
     def __post_init__(self) -> None:
         for name in ("total_s", "idle_s"):
@@ -143,6 +144,23 @@ class Policies:
             models=self.models if self.models is not None else defaults.models,
         )
 
+    def mistake(self) -> str | None:
+        """What was written in place of a policy, and what to write; None when there is nothing."""
+        for name, (kind, example) in _WRITTEN.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                return f"{name}={value!r} is no policy; write one, such as {name}={example}"
+        if isinstance(self.on_error, Default) or self.on_error in (None, "fail", "skip"):
+            return None
+        return f'on_error={self.on_error!r} is no policy; write "fail", "skip" or Default(a value)'
+
+
+_WRITTEN = {
+    "retry": (Retry, "Retry(3)"),
+    "timeout": (Timeout, "Timeout(total_s=30)"),
+    "cache": (Cache, "Cache()"),
+    "concurrency": (Concurrency, "Concurrency(4)"),
+}
 
 NO_POLICIES = Policies()
 """Of a node that says nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import get_args
 
 from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.node import RUN_PARAMETER, Combine, Node, Parameter, When
@@ -54,10 +55,13 @@ def read_node(
     if not chosen.isidentifier():
         raise PipelineInvalid(
             f"a node cannot be called {chosen!r}, since a parameter could not bear that name; give "
-            "it another: @pipeline.node(name=…)",
+            "it another: name=…",
             path=path,
             line=line,
         )
+    policies = policies or NO_POLICIES
+    if (mistake := _mistake(each, takes, combine) or policies.mistake()) is not None:
+        raise PipelineInvalid(f"node '{chosen}': {mistake}", path=path, line=line)
     signature = _named_parameters(function, f"node '{chosen}'", path, line)
     mapped, taken = dict(each or {}), dict(takes or {})
     own = [p for p in signature if p != RUN_PARAMETER]
@@ -96,8 +100,17 @@ def read_node(
         line=line,
         combine=combine,
         when=None if when is None else _read_when(when, chosen, parameters, path, line),
-        policies=policies or NO_POLICIES,
+        policies=policies,
     )
+
+
+def _mistake(each: object, takes: object, combine: object) -> str | None:
+    for option, value in (("each", each), ("takes", takes)):
+        if not isinstance(value, Mapping | None):
+            return f'{option}={value!r} names no parameter; write {{"parameter": "source"}}'
+    if combine not in get_args(Combine):
+        return f'combine={combine!r} is no way to combine lists; write "zip" or "product"'
+    return None
 
 
 def _read_when(

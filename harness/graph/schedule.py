@@ -135,10 +135,11 @@ class Schedule:
             else:
                 with_skipped = name in state.step.takes_skipped_items
                 arguments[name], digests[name] = source.whole(with_skipped=with_skipped)
-                # Of the many arrows to each of many items, the last one's is enough.
                 needs[source.span] = None
-                spans = list(source.spans.values())
-                needs |= dict.fromkeys(spans if item is None else spans[-1:])
+                if item is None:
+                    needs |= dict.fromkeys(source.spans.values())
+                else:  # of the many arrows to each of many items, the last one's is enough
+                    needs[next(reversed(source.spans.values()), None)] = None
         return Taken(arguments, digests, tuple(span for span in needs if span))
 
     # --- nodes and items that can begin -----------------------------------------------------------
@@ -169,7 +170,7 @@ class Schedule:
             return source  # type: ignore[return-value]  # only a node's output can be these
         if not isinstance(values, list | tuple):
             raise PipelineInvalid(
-                f"each= maps over '{parameter.source}', which is a {type(values).__name__} and "
+                f"each= maps over '{parameter.source}', which gave {type(values).__name__} and "
                 "not a list",
                 path=state.step.node.path,
                 line=state.step.node.line,

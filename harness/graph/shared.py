@@ -46,10 +46,10 @@ class Log:
     """What was left out."""
     failed_inside: list[NodeFailure] = field(default_factory=list)
     """What failed in nested graphs, whatever became of their callers."""
-    reused: list[str] = field(default_factory=list)
-    """Whose outputs were there already."""
-    reruns: list[Rerun] = field(default_factory=list)
-    """What was made again, and why."""
+    reused: dict[str, None] = field(default_factory=dict)
+    """Whose outputs earlier parts of the run had, or a cache; as keys: each once."""
+    reruns: dict[Rerun, None] = field(default_factory=dict)
+    """What was made again, and why; as keys."""
     left_behind: set[asyncio.Task[object]] = field(default_factory=set)
     """Calls that did not end when they were cancelled."""
 
@@ -70,8 +70,8 @@ class Shared:
     """What earlier parts of the run gave; None in its first part."""
     cache: OutputCache | None
     """What earlier runs gave."""
-    answers: Answers
-    """What people answered so far."""
+    answers: dict[tuple[str, str], object]
+    """What people answered so far, as `Answers`; grows."""
     asker: Asker | None
     """Reaches a person at once."""
     log: Log = field(default_factory=Log)

@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from harness.errors import NodeTimedOut
 from harness.graph.left_behind import LeftBehind, leave_behind
 from harness.graph.policies import Timeout
+from harness.graph.pulse import Pulse
 from harness.graph.shared import GRACE_S, Log
 
-if TYPE_CHECKING:
-    from harness.graph.node_call import NodeCall
+_GLANCE_S = 0.1
+"""How often to look whether a person has answered, in seconds."""
 
 
 async def timed(
     made: Coroutine[Any, Any, object],
     limits: Timeout,
     *,
-    call: NodeCall,
+    pulse: Pulse,
     label: str,
     log: Log,
 ) -> object:
@@ -31,7 +32,7 @@ async def timed(
     Args:
         made: The attempt.
         limits: The limits.
-        call: Knows of its signs of life.
+        pulse: Its signs of life.
         label: The call's, for messages.
         log: Knows what was left behind.
 
@@ -42,7 +43,7 @@ async def timed(
     # A task of its own, since only a task can be left.
     task = asyncio.get_running_loop().create_task(made)
     try:
-        reached = await _reached(limits, task, call)
+        reached = await _reached(limits, task, pulse)
     except asyncio.CancelledError:
         await _end(task, label=label, log=log)
         raise
@@ -58,22 +59,26 @@ async def timed(
 
 
 async def _reached(
-    limits: Timeout, task: asyncio.Task[object], call: NodeCall
+    limits: Timeout, task: asyncio.Task[object], pulse: Pulse
 ) -> Literal["total_s", "idle_s"] | None:
     """The limit that an attempt reaches; None if it ends before."""
     now_s = asyncio.get_running_loop().time
-    call.beat()
-    total_end_s = now_s() + (limits.total_s or math.inf)
+    pulse.beat()
+    begun_s = now_s() - pulse.asked_s
     while True:
-        alive_s = call.last_beat_s
+        asked_s, alive_s = pulse.asked_s, pulse.alive_s
+        total_end_s = begun_s + asked_s + (limits.total_s or math.inf)
         idle_end_s = alive_s + (limits.idle_s or math.inf)
         left_s = min(total_end_s, idle_end_s) - now_s()
+        if pulse.is_asking:
+            left_s = max(left_s, _GLANCE_S)
         await asyncio.wait({task}, timeout=None if left_s == math.inf else left_s)
         if task.done():
             return None
         if total_end_s <= idle_end_s:
-            return "total_s"
-        if call.last_beat_s == alive_s:
+            if pulse.asked_s == asked_s:
+                return "total_s"
+        elif pulse.alive_s == alive_s:
             return "idle_s"
 
 

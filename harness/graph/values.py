@@ -76,7 +76,8 @@ class ValueForm:
         """
         if type(value) is self._exact or self._check(value):
             return value
-        raise TypeError(f"returned {self._mismatch(value)}")
+        missing = "; is an await missing?" if inspect.isawaitable(value) else ""
+        raise TypeError(f"returned {self._mismatch(value)}{missing}")
 
     def encode(self, value: object) -> bytes:
         """A checked value as strict JSON in one line, the same in every process.

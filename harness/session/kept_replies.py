@@ -7,9 +7,11 @@ and is gone when the run is finished.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from itertools import count
 
 from harness.errors import ConfigurationInvalid, ModelFileInvalid
 from harness.inference import (
@@ -59,7 +61,7 @@ class KeptReplies:
         self._resumed = resumed
         self._trace = trace
         self._warn = warn
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._anew: Collection[str] = ()
         self._cache: CallCache | None = None
         self._was_opened = not is_wanted
@@ -79,20 +81,29 @@ class KeptReplies:
         if cache is None:
             return await send(request)
         asked_ns = self._trace.now_ns()
-        call = call_key(request, identity=self._identity(request.model))
+        call = label, call_key(request, identity=self._identity(request.model))
         # Before anything is awaited: calls that are made together are told apart by their order.
-        self._counts[label, call] += 1
-        said = f"{label}\n{call}\n{self._counts[label, call]}"
-        key = hashlib.sha256(said.encode()).hexdigest()
+        taken = self._taken[call]
+        number = next(one for one in count(1) if one not in taken)
+        taken.add(number)
+        key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
         if self._resumed and label not in self._anew:
             known = read_completion(await cache.find(key))
             if known is not None:
                 return answer_again(known, request, asked_ns=asked_ns)
-        completion = await send(request)
-        text = completion_as_text(completion)
-        if not self._trace.redactor.finds_any(text.encode()):
-            await self._trace.persisted()
-            await cache.keep_now(key, text)
+        try:
+            completion = await send(request)
+        except BaseException:
+            taken.remove(number)  # for the call that repeats this one
+            raise
+        if not self._holds_a_secret(completion):
+            text = completion_as_text(completion)
+            try:
+                await self._trace.persisted()
+                await cache.keep_now(key, text)
+            except asyncio.CancelledError:
+                cache.keep(key, text)  # paid for, whoever ended the node's call meanwhile
+                raise
         return completion
 
     def ask_anew(self, labels: Collection[str]) -> None:
@@ -118,6 +129,10 @@ class KeptReplies:
             return model if endpoint is None else reply_identity(endpoint)
         except ModelFileInvalid:
             return model  # its file is gone: the call will say so
+
+    def _holds_a_secret(self, completion: Completion) -> bool:
+        said = f"{completion.text}\n{completion.reasoning}"
+        return self._trace.redactor.clean(said) != said
 
     def _opened(self) -> CallCache | None:
         if not self._was_opened:

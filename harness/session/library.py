@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.compress import passages_of
 from harness.memory import Hit, MemoryStore, Passage
-from harness.trace import Tracer
+from harness.trace import Tracer, sha256_of
 
 
 class PassageLibrary:
@@ -41,6 +41,8 @@ class PassageLibrary:
             # A run that is resumed has to know again what nodes remembered that are not called
             # again.
             document_sha256=None if self.is_kept else self._tracer.content(document),
+            # Of the text before secrets are taken out of it.
+            digest=None if self.is_kept else self._tracer.excerpt(sha256_of(document)),
         ) as span:
             passages = tuple(
                 Passage(text=excerpt.text, title=excerpt.title or title, source=source)

@@ -7,13 +7,14 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.errors import InvalidInput
+from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Timeout, graph_inputs
 from harness.inference import Backend
 from harness.session.event_loop import run_to_its_end
 from harness.session.pipeline_run import PipelineRun
 from harness.session.result import RunResult
 from harness.session.resume_record import Origin
+from harness.session.run import Run
 from harness.session.settings import Settings, load_settings
 from harness.trace import Sink
 from harness.wiggum import Limits
@@ -29,7 +30,8 @@ class Pipeline(Graph):
         timeout: How long a call of a node may take.
         cache: Whether outputs of earlier runs will do.
         concurrency: How many calls of one node at once.
-        on_error: What becomes of a node whose last attempt raised.
+        on_error: What becomes of a node whose last attempt raised: `"fail"`, `"skip"`, or
+            `Default(value)`.
         fail_fast: Whether the first failure ends the run, and not only what depends on it.
         limits: What a whole run may take; before those of the settings.
         parallel_calls: How many calls of all nodes may be under way at once; as many as there are
@@ -58,12 +60,33 @@ class Pipeline(Graph):
             on_error=on_error,
             fail_fast=fail_fast,
         )
+        if not isinstance(limits, Limits | None):
+            raise InvalidInput(f"limits={limits!r} is none; write one, such as Limits(max_calls=9)")
         if parallel_calls is not None and parallel_calls < 1:
             raise InvalidInput(
                 f"parallel_calls={parallel_calls} would let no call begin; give 1 or more"
             )
         self.limits = limits
         self.parallel_calls = parallel_calls
+
+    def check(self) -> None:
+        """Looks at what can only be seen of the whole: done before every run.
+
+        Raises:
+            PipelineInvalid: See `Graph.check`; or it has no nodes, or one calls its `Run` otherwise
+                than `run`.
+        """
+        super().check()
+        if not self.nodes:
+            raise PipelineInvalid(f"pipeline '{self.name}' has no nodes; add one: @pipeline.node")
+        for name, item in graph_inputs(self).items():
+            if item.annotation is Run:
+                raise PipelineInvalid(
+                    f"node '{item.node.name}' takes the run as '{name}', which would be an input; "
+                    "the parameter that receives it is called 'run'",
+                    path=item.node.path,
+                    line=item.node.line,
+                )
 
     def run(self, *, resume: object = None, **inputs: object) -> RunResult:
         """Runs the pipeline with the settings of this directory; see `run_async`.

@@ -288,8 +288,9 @@ async def _remember_again(session: Session, earlier: EarlierRun) -> None:
         lost = await remember_again(remembered_in(earlier.journal), session.passages)
         if lost:
             session.casting.warn(
-                f"{lost} documents that earlier parts of the run remembered had a secret in them, "
-                "which the journal leaves out: they cannot be recalled now",
+                f"{lost} document{'s' if lost > 1 else ''} that earlier parts of the run "
+                "remembered cannot be recalled now: the journal leaves secrets out, and so has no "
+                "whole text",
                 session.trace,
             )
 
@@ -305,6 +306,6 @@ def _needed_roles(graph: Graph) -> dict[str, str]:
 
 def _failure(ended: Execution) -> NodeFailed:
     first, *others = ended.failures
-    failure = NodeFailed(first.node, first.error, others=len(others))
+    failure = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(others))
     failure.__cause__ = first.error
     return failure

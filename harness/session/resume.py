@@ -13,6 +13,7 @@ from harness.session.resume_loops import EarlierLoops, earlier_loops
 from harness.session.resume_record import Beginning, RecordedInput, read_beginning
 from harness.session.run_spent import RunSpent, run_spent
 from harness.trace import Content, Instant, Journal, NodeOutput, SpanRecord
+from harness.trace.node_records import attempt_status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,7 @@ class _Found:
         """Takes in a call of a node; of several attempts the last one counts."""
         label = str(span.attributes.get("label"))
         self.misled.discard(label)
-        if span.status == "error" and _may_be_of_a_reply(span.error or ""):
+        if attempt_status(span) == "failed" and _may_be_of_a_reply(span.error or ""):
             self.misled.add(label)
 
     def take(self, instant: Instant) -> None:
@@ -154,7 +155,7 @@ class _Found:
 def _may_be_of_a_reply(error: str) -> bool:
     """Whether what a model said may have made a node fail: it raised itself, or could not read it.
 
-    A limit, a server that is down, or a nested node that failed are nothing of the kind.
+    A server that is down, or a nested node that failed, is nothing of the kind.
     """
     kind = error.partition(":")[0]
     return kind == ReplyInvalid.__name__ or kind not in _names_under(HarnessError)

@@ -26,7 +26,7 @@ def match_answers(
         question = _asked(name, questions)
         problem = answer_problem(answer, question.form)
         if problem:
-            raise InvalidInput(f"question '{question.key}' ({question.text}): {problem}")
+            raise InvalidInput(f"question '{question.key}' ({_title(question)}): {problem}")
         answers[question.key, question.text] = answer
     return answers
 
@@ -40,12 +40,17 @@ def only_question(questions: Sequence[Question]) -> Question:
     if not questions:
         raise InvalidInput("the run asks nothing that waits for an answer; leave --answer out")
     if len(questions) > 1:
-        listed = "; ".join(f"{one.key}: {one.text}" for one in questions)
+        listed = "; ".join(f"{one.key}: {_title(one)}" for one in questions)
         raise InvalidInput(
             f"{len(questions)} questions wait for an answer ({listed}); say which one it is for: "
             f"--answer {questions[0].key}=…"
         )
     return questions[0]
+
+
+def _title(question: Question) -> str:
+    """Its first line: a whole draft may follow."""
+    return question.text.partition("\n")[0]
 
 
 def _asked(name: str, questions: Sequence[Question]) -> Question:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.session.library import PassageLibrary
-from harness.trace import Content, Journal, SpanRecord
+from harness.trace import Content, Journal, SpanRecord, sha256_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ def remembered_in(journal: Journal) -> tuple[Remembered, ...]:
     }
     return tuple(
         Remembered(
-            document=_whole(texts.get(one["document_sha256"]), chars=one.get("chars")),
+            document=_whole(texts.get(one["document_sha256"]), digest=one.get("digest")),
             title=one.get("title") or "",
             source=one.get("source") or "",
         )
@@ -67,5 +67,5 @@ async def remember_again(remembered: tuple[Remembered, ...], passages: PassageLi
     return lost
 
 
-def _whole(text: str | None, *, chars: object) -> str | None:
-    return text if text is not None and len(text) == chars else None
+def _whole(text: str | None, *, digest: object) -> str | None:
+    return text if text is not None and sha256_of(text) == digest else None

@@ -11,7 +11,7 @@ import orjson
 
 from harness.trace.calls import Call, Interval, calls_of
 from harness.trace.journal_reader import Journal
-from harness.trace.records import Attributes, Instant, NodeOutput, SpanRecord, SpanStatus
+from harness.trace.records import Attributes, Instant, NodeOutput, SpanEnded, SpanRecord, SpanStatus
 from harness.trace.report.cost import charges_of
 from harness.trace.timelines.timeline import title
 
@@ -117,8 +117,13 @@ class _Found:
             return "done" if last else "reused"
         if last is None or self.output is not None:
             return "skipped"
-        error = (last.error or "").partition(":")[0]
-        return _BY_ERROR.get(error, _BY_SPAN[last.status])
+        return attempt_status(last)
+
+
+def attempt_status(span: SpanRecord | SpanEnded) -> NodeStatus:
+    """How one attempt at a call of a node ended, by its span."""
+    error = (span.error or "").partition(":")[0]
+    return _BY_ERROR.get(error, _BY_SPAN[span.status])
 
 
 def node_records(journal: Journal) -> tuple[NodeRecord, ...]:

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
+from harness.errors import message_of
 from harness.trace.clock import Clock, monotonic
 from harness.trace.records import (
     Attributes,
@@ -405,7 +406,9 @@ def status_of(error: BaseException | None) -> Literal["ok", "error", "cancelled"
 
 def describe(error: BaseException | None) -> str | None:
     """Class and message of an exception, as records keep it."""
-    return None if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")
+    if error is None:
+        return None
+    return f"{type(error).__name__}: {message_of(error)}".removesuffix(": ")
 
 
 def _discard(_entry: Entry) -> None:

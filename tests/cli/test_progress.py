@@ -63,6 +63,17 @@ def test_items_are_counted_of_how_many_there_will_be(tmp_path: Path) -> None:
     assert state.nodes["large"].total == 3
 
 
+def test_a_call_that_a_person_has_to_answer_has_not_failed(tmp_path: Path) -> None:
+    pipeline = Pipeline("asks")
+
+    @pipeline.node
+    async def ship(run: Run) -> bool:
+        return await run.ask("Ship this?", returns=bool)
+
+    state = watch(pipeline, tmp_path)
+    assert (state.nodes["ship"].waiting, state.nodes["ship"].failed) == (1, 0)
+
+
 def test_a_call_that_is_made_again_is_one_call(tmp_path: Path) -> None:
     pipeline, errors = Pipeline("retried"), iter([True, False, True, True])
 

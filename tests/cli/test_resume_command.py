@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -50,6 +51,39 @@ def loud(word: str) -> str:
 @fails.node
 def joined(loud: list[str]) -> str:
     return " ".join(loud)
+"""
+
+RHYMES = """\
+from harness import Pipeline, Run
+
+rhymes = Pipeline("rhymes")
+
+@rhymes.node(each={"word": "words"})
+async def rhyme(run: Run, word: str, words: list[str] = ["sun", "moon", "sky"]) -> str:
+    return await run.chat("producer", word)
+"""
+
+LEAVES = """\
+import asyncio
+import sys
+from harness import Pipeline
+
+leaves = Pipeline("leaves")
+
+@leaves.node
+def first() -> str: ...
+
+@leaves.node
+def quits() -> str:
+    sys.exit(3)
+
+@leaves.node
+async def stubborn() -> str:
+    while len(asyncio.all_tasks()) > 1:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
 """
 
 SLOW = """\
@@ -220,13 +254,41 @@ def test_a_run_stopped_at_a_limit_has_an_exit_code_of_its_own(project: Path) -> 
     assert "second: " in stopped.stdout
     typed = next(line for line in stopped.stderr.splitlines() if line.startswith("To go on"))
     assert "resume 2" in typed
-    assert "--max-…" in typed
+    assert typed.endswith(" --max-seconds …")
     said = json.loads(harness("resume", "latest", "--json", cwd=project).stdout)
     assert (said["status"], said["outputs"]) == ("stopped", {"first": "done"})
     (project / "go").touch()
     done = harness("resume", "latest", "--max-seconds", "60", cwd=project)
     assert done.returncode == 0, done.stderr
     assert "done at last" in done.stdout
+
+
+def test_what_a_limit_stopped_is_listed_and_the_limit_is_said_once(project: Path) -> None:
+    (project / "rhymes.py").write_text(RHYMES)
+    (project / "harness.toml").write_text(
+        '[roles]\nproducer = "far"\n\n'
+        '[endpoints.far]\nurl = "http://127.0.0.1:9/v1"\nmodel_id = "m"\n'
+    )
+    stopped = harness("run", "rhymes.py", "--max-tokens", "2", cwd=project)
+    assert stopped.returncode == 3, stopped.stderr
+    assert "  rhyme[0]: was stopped by a limit\n" in stopped.stdout
+    assert "  rhyme[2]: was stopped by a limit\n" in stopped.stdout
+    assert stopped.stdout.count("max_tokens = 2") == 1
+
+
+def test_a_node_that_ends_the_process_ends_the_run_and_not_with_its_exit_code(
+    project: Path,
+) -> None:
+    (project / "leaves.py").write_text(LEAVES)
+    done = harness("run", "leaves.py", cwd=project)
+    assert done.returncode == 1
+    assert "leaves.py:12: quits ended the run with sys.exit(3); let a node" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "resume 2" in done.stderr
+    said = json.loads(harness("resume", "latest", "--json", cwd=project).stdout)
+    assert said["status"] == "failed"
+    assert said["error"] == {"type": "SystemExit", "message": "3"}
+    assert "SystemExit: 3" in harness("trace", "report", cwd=project).stdout
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["for people", "as JSON"])
@@ -268,6 +330,21 @@ def test_a_killed_run_is_resumed_from_another_directory_with_its_own_settings(
     assert json.loads(done.stdout)["result"] == "done at last"
     assert json.loads(done.stdout)["reused"] == ["first"]
     assert not (elsewhere / "traces").exists()
+
+
+@pytest.mark.parametrize("file", ["asks.py", "fails.py"])
+def test_what_is_said_to_be_typed_finds_a_run_that_landed_elsewhere(
+    project: Path, file: str
+) -> None:
+    (project / "other").mkdir()
+    (project / "other/harness.toml").write_text('traces = "my runs"\n')
+    given = ["--task", "tea"] if file == "asks.py" else ["--set", 'words=["b"]']
+    ended = harness("run", file, *given, "--config", "other/harness.toml", cwd=project)
+    assert ended.returncode == (4 if file == "asks.py" else 1)
+    (said,) = (line for line in ended.stderr.splitlines() if "resume 2" in line)
+    typed = shlex.split(said[said.index("resume 2") :].rstrip(")"))
+    (project / "mended").touch()
+    assert harness(*typed, cwd=project).returncode == 0
 
 
 def test_a_pipeline_that_moved_is_named_anew(project: Path) -> None:

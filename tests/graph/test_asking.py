@@ -7,6 +7,7 @@ import pytest
 from graph_runs import Calls, run, run_recorded
 from pydantic import BaseModel
 
+from harness.errors import NodeTimedOut
 from harness.graph import Default, Graph, Question, Retry, Skipped, Timeout
 from harness.trace import Instant, NodeOutput
 
@@ -370,6 +371,62 @@ def test_a_wrong_answer_from_before_is_put_to_the_person(graph):
 
     assert ended.outputs == {"ship": "3"}
     assert [one.problem for one in person.asked] == ["'many' is not a whole number"]
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["the node itself", "what is nested in it"])
+@pytest.mark.parametrize(
+    "limits", [Timeout(total_s=5), Timeout(idle_s=5), Timeout(total_s=5, idle_s=5)], ids=str
+)
+def test_a_person_may_take_longer_than_a_node_may(graph, limits, nested):
+    async def slow_person(question: Question) -> str:
+        await asyncio.sleep(100)
+        return "yes"
+
+    async def asks_for(run, one: str) -> bool:
+        return await run.ask(f"Ship {one}?", returns=bool)
+
+    @graph.node(timeout=limits)
+    async def ship(run) -> list[bool]:
+        await asyncio.sleep(2)
+        answers = (run.map(asks_for, ["a", "b"]),) if nested else (asks_for(run, "a"),)
+        given = await asyncio.gather(*answers)
+        await asyncio.sleep(2.5)
+        return [bool(given)]
+
+    assert run(graph, asker=slow_person).outputs == {"ship": [True]}
+
+
+@pytest.mark.parametrize("limits", [Timeout(total_s=5), Timeout(idle_s=5)], ids=str)
+def test_what_a_node_takes_before_and_after_it_asks_counts(graph, limits):
+    person = Person("yes")
+
+    @graph.node(timeout=limits)
+    async def ship(run) -> bool:
+        await asyncio.sleep(4.9375)
+        answer = await run.ask("Ship this?", returns=bool)
+        await asyncio.sleep(5.5)
+        return answer
+
+    (failure,) = run(graph, asker=person).failures
+
+    assert isinstance(failure.error, NodeTimedOut)
+    assert len(person.asked) == 1
+
+
+def test_a_second_attempt_does_not_ask_again(graph):
+    attempts = Calls()
+    person = Person("yes", "no")
+
+    @graph.node(retry=Retry(2, first_delay_s=0))
+    async def ship(run) -> bool:
+        answer = await run.ask("Ship this?", returns=bool)
+        attempts.note("ship")
+        if attempts.counts["ship"] < 2:
+            raise RuntimeError("not yet")
+        return answer
+
+    assert run(graph, asker=person).outputs == {"ship": True}
+    assert len(person.asked) == 1
 
 
 def test_a_question_is_not_taken_for_a_skip(graph):

@@ -194,13 +194,13 @@ def test_an_empty_list_gives_an_empty_list(graph):
         pytest.param(
             "text",
             ["b"],
-            "each= maps over 'left', which is a str and not a list",
+            "each= maps over 'left', which gave str and not a list",
             id="a text",
         ),
         pytest.param(
             ["a"],
             {"b": 1},
-            "each= maps over 'right', which is a dict and not a list",
+            "each= maps over 'right', which gave dict and not a list",
             id="a dictionary",
         ),
         pytest.param(

@@ -18,7 +18,7 @@ kept from being made is made when the run goes on: so nothing that stands for th
                         span is cancelled, or an error where it ignored that
     undone, for X       it fails because X does, which is nested in it: X is listed, and not it
     stopped             it is at a limit, or nests what is
-    gone with X         it fails inside X, and something stands for all that X would have given
+    unnoticed           it fails inside a call that does not: it is listed as left out
     a list              of its calls: whole, or with what stands for the wrong one
 """
 
@@ -306,7 +306,7 @@ FATES: dict[tuple[str, str, str], str] = {
     """,
     ("nested by run.map", "skip", ""): """
         outer/bad[0]  done: bad(0)
-        outer/bad[1]  gone with outer
+        outer/bad[1]  unnoticed
         outer/bad[2]  done: bad(2)
         outer         GOES WRONG
         last          left out, for outer
@@ -330,7 +330,7 @@ FATES: dict[tuple[str, str, str], str] = {
     """,
     ("nested by run.map", "default", ""): """
         outer/bad[0]  done: bad(0)
-        outer/bad[1]  gone with outer
+        outer/bad[1]  unnoticed
         outer/bad[2]  done: bad(2)
         outer         GOES WRONG
         last          done: last(default)
@@ -507,7 +507,9 @@ def expected_skips(case: Case) -> dict[str, str | None]:
         what, _, because_of = fate.partition(", for ")
         if what in {"not begun", "left out", "cut off", "undone"}:
             skips[label] = because_of
-        elif fate == "stopped" or (fate == "GOES WRONG" and case.stand_in.told_in != "failures"):
+        elif fate in {"stopped", "unnoticed"} or (
+            fate == "GOES WRONG" and case.stand_in.told_in != "failures"
+        ):
             skips[label] = None
     return skips
 
@@ -521,7 +523,7 @@ def expected_statuses(case: Case) -> dict[str, list[str]]:
         elif what == "cut off":
             ignores_it = case.way == "hangs past its cancellation" and label.endswith("[1]")
             statuses[label] = ["error" if ignores_it else "cancelled"]
-        elif what in {"GOES WRONG", "undone", "stopped", "gone with outer"}:
+        elif what in {"GOES WRONG", "undone", "stopped", "unnoticed"}:
             statuses[label] = ["error"] * (1 if label == "outer" else case.attempts)
     return statuses
 

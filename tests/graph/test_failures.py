@@ -263,6 +263,31 @@ def test_a_node_that_returns_a_coroutine_has_failed(graph):
     assert "coroutine" in str(watched.ended.failures[0].error)
 
 
+class Mute(Exception):
+    """As some are that expect arguments which they were not given."""
+
+    def __str__(self):
+        raise AttributeError("no such attribute")
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_a_failure_whose_message_cannot_be_read_is_one_as_any_other(graph, on_error):
+    @graph.node(on_error=on_error)
+    async def fails():
+        raise Mute
+
+    @graph.node
+    async def works():
+        return "done"
+
+    watched = watch(graph)
+
+    assert watched.ended.outputs["works"] == "done"
+    assert watched.failures == ([("fails", Mute, 1)] if on_error == "fail" else [])
+    assert watched.attempts["fails"][0].error.startswith("Mute")
+    assert str(NodeFailed("fails", Mute())).startswith("node 'fails' failed: Mute")
+
+
 def test_what_a_plain_function_returns_is_awaited_if_it_can_be(graph):
     @graph.node
     def hides_that_it_is_async():
@@ -426,6 +451,9 @@ def test_a_node_may_go_on_without_what_failed_inside_it(graph):
     assert outputs == {"works": "done all the same"}
     assert said.startswith("node 'outer/sub/fails' failed: ValueError: inside (test_failures.py:")
     assert watched.ended.status == "finished"
+    (skip,) = watched.ended.skips
+    assert skip.node == "outer/sub/fails"
+    assert skip.reason == "failed, and its caller did not: ValueError: inside"
 
 
 def test_what_a_later_attempt_did_is_not_said_to_be_left_out(graph):

@@ -325,6 +325,8 @@ def test_an_input_that_is_no_input_of_the_other_is_refused_with_a_suggestion():
     ("prefix", "takes", "message"),
     [
         pytest.param("left", {}, "has two nodes called 'left_answer'", id="a name that is taken"),
+        pytest.param("my left", {}, "prefix='my left' would give nodes names", id="no name"),
+        pytest.param("", {}, "prefix='' would give nodes names", id="nothing"),
         pytest.param(
             "right",
             {"text": "above"},

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from graph_runs import Calls, outputs_of, run, run_recorded
 
-from harness.errors import InvalidInput, NodeFailed, PipelineInvalid
-from harness.graph import Graph, Retry, Skipped
+from harness.errors import InvalidInput, NodeFailed, NodeTimedOut, PipelineInvalid
+from harness.graph import Graph, Retry, Skipped, Timeout
 from harness.trace import NodeOutput, SpanStarted
 
 
@@ -381,6 +381,30 @@ def test_a_mapped_function_is_tried_again_as_often_as_is_said(graph):
 
     assert outputs_of(graph)["page"] == [1, 2, 3]
     assert calls.counts == {"1": 1, "2": 2, "3": 3}
+
+
+def test_the_pause_before_a_nested_attempt_is_no_sign_that_the_node_hangs(graph):
+    calls = Calls()
+
+    async def flaky(one: int) -> int:
+        calls.note("flaky")
+        await asyncio.sleep(1)
+        if calls.counts["flaky"] < 2:
+            raise RuntimeError("not yet")
+        await asyncio.sleep(one)
+        return one
+
+    async def nests(run, one: int) -> int:
+        return sum(await run.map(flaky, [one], retry=Retry(2, first_delay_s=20)))
+
+    @graph.node(timeout=Timeout(idle_s=5))
+    async def page(run, seconds: int) -> list[int]:
+        return await run.map(nests, [seconds])
+
+    assert outputs_of(graph, seconds=3)["page"] == [3]
+    calls.clear()
+    (failure,) = run(graph, {"seconds": 5}).failures
+    assert isinstance(failure.error, NodeTimedOut)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import functools
 import inspect
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,6 +45,26 @@ def test_a_node_takes_what_its_signature_names():
     assert not words.is_required
     assert node.takes_run
     assert node.is_mapped
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        pytest.param("each", "topics", 'write {"parameter": "source"}', id="each"),
+        pytest.param("takes", ["topics"], 'write {"parameter": "source"}', id="takes"),
+        pytest.param("combine", "cross", 'write "zip" or "product"', id="combine"),
+    ],
+)
+def test_an_option_of_another_form_is_refused_with_the_form_to_write(option, value, message):
+    def section(topic): ...
+
+    with pytest.raises(
+        PipelineInvalid, match="node 'section': " + re.escape(f"{option}={value!r}")
+    ) as refused:
+        read_node(section, **{option: value})
+
+    assert str(refused.value).endswith(message)
+    assert refused.value.line == line_of(section)
 
 
 def test_a_node_without_parameters_takes_nothing():

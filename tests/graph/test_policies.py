@@ -58,6 +58,36 @@ def test_numbers_out_of_range_are_refused_when_written(make, message):
         make()
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        pytest.param("retry", 3, r"retry=3 .* write one, such as retry=Retry\(3\)", id="number"),
+        pytest.param("retry", Retry, r"retry=<class .* write .* retry=Retry\(3\)", id="class"),
+        pytest.param("timeout", 30, r"timeout=30 .* timeout=Timeout\(total_s=30\)", id="seconds"),
+        pytest.param("cache", True, r"cache=True .* cache=Cache\(\)", id="flag"),
+        pytest.param("concurrency", 0, r"concurrency=0 .*=Concurrency\(4\)", id="nothing"),
+        pytest.param("on_error", "skipp", "on_error='skipp' .* \"skip\"", id="misspelt"),
+        pytest.param("on_error", {"a": 1}, r"on_error={'a': 1} .* Default", id="value"),
+    ],
+)
+def test_what_is_no_policy_is_refused_when_written(graph, option, value, message):
+    with pytest.raises(PipelineInvalid, match=f"node 'text': {message}") as refused:
+
+        @graph.node(**{option: value})
+        def text(): ...
+
+    assert refused.value.line is not None
+    with pytest.raises(PipelineInvalid, match=f"pipeline 'other': {message}"):
+        Graph("other", **{option: value})
+
+
+def test_the_name_of_one_role_is_that_role(graph):
+    @graph.node(models="producer")
+    def text(): ...
+
+    assert graph.nodes["text"].policies.models == ("producer",)
+
+
 def test_what_a_node_says_goes_before_what_the_pipeline_says():
     own = Policies(retry=Retry(1), on_error="skip", models=())
     pipeline = Policies(

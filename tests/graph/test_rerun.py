@@ -1,9 +1,11 @@
 """Runs that go on with other code or other inputs: what is made again, and why."""
 
-import pytest
-from graph_runs import Calls, reruns, resumed
+from collections.abc import AsyncIterator
 
-from harness.graph import Graph
+import pytest
+from graph_runs import Calls, outputs_of, reruns, resumed, run
+
+from harness.graph import Graph, Retry
 
 # --- what has changed ----------------------------------------------------------------------------
 
@@ -266,3 +268,114 @@ def test_a_second_attempt_and_a_next_part_find_what_the_first_had_nested():
         assert ended.status == status
 
     assert calls.counts == {"one 0": 1, "one 1": 1, "one 2": 1, "page": 3}
+
+
+# --- attempts ------------------------------------------------------------------------------------
+
+
+def test_a_second_attempt_makes_nothing_again_that_had_finished_inside():
+    calls = Calls()
+    inner = Graph("inner")
+
+    @inner.node(on_error="skip")
+    async def unlucky() -> str:
+        calls.note("unlucky")
+        if calls.counts["unlucky"] < 2:
+            raise RuntimeError("not yet")
+        return "lucky"
+
+    @inner.node
+    async def words() -> AsyncIterator[str]:
+        for word in ("a", "b"):
+            calls.note(word)
+            yield word
+
+    @inner.node
+    async def last(words: list[str], unlucky: str) -> str:
+        calls.note("last")
+        return "".join(words)
+
+    async def deep(run, one: int) -> list[int]:
+        async def deeper(two: int) -> int:
+            calls.note(f"deeper {two}")
+            return two
+
+        found = await run.map(deeper, [one, one + 1])
+        calls.note(f"deep {one}")
+        if calls.counts["deep 5"] == 1:
+            raise RuntimeError("not yet")
+        return found
+
+    graph = Graph("outer")
+
+    @graph.node(retry=Retry(3, first_delay_s=0))
+    async def page(run) -> list[object]:
+        calls.note("page")
+        found = await run.map(deep, [1, 5])
+        outputs = await run.call(inner, {})
+        if calls.counts["page"] < 3:
+            raise RuntimeError("not yet")
+        return [found, outputs["last"]]
+
+    ended = run(graph)
+
+    assert ended.outputs == {"page": [[[1, 2], [5, 6]], "ab"]}
+    assert (ended.skips, ended.reused, ended.reruns) == ((), (), ())
+    assert calls.counts == {
+        "page": 3, "deep 1": 1, "deep 5": 2, "deeper 1": 1, "deeper 2": 1, "deeper 5": 1,
+        "deeper 6": 1, "unlucky": 2, "a": 1, "b": 1, "last": 1,
+    }  # fmt: skip
+
+
+def test_a_second_attempt_makes_again_what_it_gives_something_else():
+    calls = Calls()
+
+    async def step(one: int) -> int:
+        calls.note(f"step {one}")
+        return one
+
+    graph = Graph("outer")
+
+    @graph.node(retry=Retry(2, first_delay_s=0))
+    async def page(run) -> list[int]:
+        calls.note("page")
+        found = await run.map(step, [1, calls.counts["page"] + 1])
+        if calls.counts["page"] < 2:
+            raise RuntimeError("not yet")
+        return found
+
+    assert outputs_of(graph) == {"page": [1, 3]}
+    assert calls.counts == {"page": 2, "step 1": 1, "step 2": 1, "step 3": 1}
+
+
+def test_what_is_reused_or_made_again_by_each_of_two_attempts_is_said_once():
+    calls = Calls()
+
+    def graph(factor):
+        async def same(one: int) -> int:
+            return one
+
+        async def other(one: int) -> int:
+            if factor == 3 and calls.counts["page"] < 3:
+                raise RuntimeError("not yet")
+            return factor * one
+
+        graph = Graph("outer")
+
+        @graph.node(retry=Retry(2, first_delay_s=0))
+        async def page(run) -> list[int]:
+            calls.note("page")
+            found = [*await run.map(same, [1]), *await run.map(other, [1])]
+            if calls.counts["page"] < 3:
+                raise RuntimeError("not yet")
+            return found
+
+        return graph
+
+    _, records = resumed(graph(2), [])
+    calls.counts["page"] = 1
+    ended, _ = resumed(graph(3), records)
+
+    assert ended.outputs == {"page": [1, 3]}
+    assert ended.reused == ("page/same[0]",)
+    assert reruns(ended) == [("page/other[0]", "its code changed")]

@@ -276,6 +276,25 @@ def test_what_failed_is_made_again_and_nothing_else():
     assert calls.counts == {"inverse 0": 1, "total": 1}
 
 
+def test_what_was_left_out_is_listed_in_every_part():
+    graph = Graph("failing")
+
+    @graph.node(each={"n": "numbers"}, on_error="skip")
+    async def inverse(n: int) -> float:
+        return 1 / n
+
+    @graph.node(each={"one": "inverse"})
+    async def rounded(one: float) -> int:
+        return round(one)
+
+    first, records = resumed(graph, [], {"numbers": [1, 0]})
+    second, _ = resumed(graph, records, {"numbers": [1, 0]})
+
+    assert [one.node for one in first.skips] == ["inverse[1]", "rounded[1]"]
+    assert second.skips == first.skips
+    assert set(second.reused) == {"inverse[0]", "inverse[1]", "rounded[0]"}
+
+
 def test_what_a_limit_stopped_is_made_when_the_run_goes_on():
     calls = Calls()
     budget = Calls()

@@ -411,6 +411,15 @@ def test_a_value_of_another_type_is_refused(annotation, value, message):
     assert str(caught.value).startswith(message)
 
 
+def test_what_was_not_awaited_is_refused_with_a_question():
+    async def text(): ...
+
+    coroutine = text()
+    with pytest.raises(TypeError, match=r"returned a coroutine .* says str; is an await missing\?"):
+        ValueForm(str).check(coroutine)
+    coroutine.close()
+
+
 def test_a_generator_where_a_list_is_due_is_refused_with_the_remedy():
     with pytest.raises(TypeError, match=r"list\[int\]; it can be read only once, so return a list"):
         ValueForm(list[int]).check(number for number in range(3))

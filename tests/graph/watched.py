@@ -108,6 +108,9 @@ def watch(
         )
         seconds = loop.time() - begun_s
         left = asyncio.all_tasks() - {asyncio.current_task()}
+        for _ in range(8):  # in which those notice that were ended by force
+            await asyncio.sleep(0)
+        left = {task for task in left if not task.done()}
         return Watched(ended, records, left, seconds)
 
     watched: Watched = runs(main())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import Limits, NodeFailed, Pipeline, Run, ScriptedBackend, Settings, Timeout
+from harness import Limits, NodeFailed, Pipeline, Retry, Run, ScriptedBackend, Settings, Timeout
 from harness.errors import ConfigurationInvalid, InvalidInput, PipelineInvalid, StreamCut
 from harness.inference import Backend, ChatRequest, Completion, Endpoint
 from harness.session import RunResult
@@ -102,6 +102,24 @@ def test_a_node_maps_over_what_it_finds_out(tmp_path: Path) -> None:
     labels = {str(one.attributes["label"]) for one in load_run(result.files.journal).spans
               if one.name == "node"}  # fmt: skip
     assert labels == {"found", "found/asked[0]", "found/asked[1]", "found/asked[2]"}
+
+
+@pytest.mark.parametrize("place", ["a node", "nested"])
+def test_a_failure_says_how_often_the_node_was_called(tmp_path: Path, place: str) -> None:
+    fails, outer = Pipeline("fails"), Pipeline("outer")
+
+    @fails.node(retry=Retry(3, first_delay_s=0))
+    def bad() -> int:
+        raise ConnectionError("gone")
+
+    @outer.node
+    async def calls(run: Run) -> object:
+        return (await run.call(fails)).result
+
+    with pytest.raises(
+        NodeFailed, match=r"bad' failed: ConnectionError: gone .*\(called 3 times\)$"
+    ):
+        run(fails if place == "a node" else outer, tmp_path)
 
 
 def test_several_failures_are_one_error_that_says_how_many(tmp_path: Path) -> None:

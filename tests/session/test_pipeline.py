@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
@@ -83,6 +83,29 @@ def test_a_run_gives_every_output_and_the_last_as_its_result(tmp_path: Path) -> 
     assert result.result == "ask about tea"
     assert result.passed
     assert [model.calls for model in result.models] == [2]
+
+
+def test_a_pipeline_without_nodes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineInvalid, match="pipeline 'empty' has no nodes; add one"):
+        run(Pipeline("empty"), tmp_path)
+
+
+def test_limits_of_another_form_are_refused_with_the_form_to_write() -> None:
+    limits: Any = {"max_calls": 3}
+    with pytest.raises(InvalidInput, match=r"limits={'max_calls': 3} .* Limits\(max_calls=9\)"):
+        Pipeline("limited", limits=limits)
+
+
+def test_a_node_that_calls_its_run_otherwise_is_told_its_name(tmp_path: Path) -> None:
+    pipeline = Pipeline("named")
+
+    @pipeline.node
+    async def text(context: Run) -> str: ...
+
+    message = "node 'text' takes the run as 'context', .* receives it is called 'run'"
+    with pytest.raises(PipelineInvalid, match=message) as refused:
+        run(pipeline, tmp_path)
+    assert refused.value.path == Path(__file__)
 
 
 def test_a_run_leaves_a_journal_a_timeline_and_a_line_in_the_audit_log(tmp_path: Path) -> None:

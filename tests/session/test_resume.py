@@ -16,6 +16,7 @@ from harness.errors import InvalidInput, NodeFailed, RunLimitReached, ServerErro
 from harness.graph import Question, Retry
 from harness.inference import Backend, ChatRequest
 from harness.session import RunResult, read_earlier_run
+from harness.session.resume_answers import match_answers
 from harness.session.settings import TraceSettings
 from harness.trace import Journal, Record
 from harness.wiggum import Limits
@@ -233,8 +234,10 @@ def test_a_run_without_texts_cannot_be_resumed_and_says_what_would(
 
 def test_another_pipelines_run_is_refused(runs: Runs) -> None:
     runs.fail(chain(Calls(), fails=True), {"text": "a"})
+    other = chain(Calls())
+    other.name = "other"
     with pytest.raises(InvalidInput, match="a run of the pipeline 'chain', and not of 'other'"):
-        runs.start(Pipeline("other"), resume="latest")
+        runs.start(other, resume="latest")
 
 
 def test_an_input_that_held_a_secret_has_to_be_given_again(
@@ -330,6 +333,12 @@ def test_an_answer_lets_the_run_go_on(
     assert (result.status, result.result) == ("finished", outcome)
     assert calls.made.count("beside") == 1
     assert read_earlier_run(runs.journal).questions == ()
+
+
+def test_of_a_long_question_a_refusal_says_the_first_line() -> None:
+    asked = Question(key="ship/ask", node="ship", text="Ship this?\n\nA draft", form="yes or no")
+    with pytest.raises(InvalidInput, match=r"'ship/ask' \(Ship this\?\): 'perhaps' is not"):
+        match_answers({"ship": "perhaps"}, [asked])
 
 
 @pytest.mark.parametrize(
@@ -686,9 +695,9 @@ def test_what_a_second_attempt_had_done_is_found_by_the_first_of_a_resumed_run(
 
     with pytest.raises(NodeFailed, match="the second attempt"):
         runs.start(pipeline)
-    assert calls.made == ["a", "b", "a", "b"]
+    assert calls.made == ["a", "b", "b"]
     assert runs.start(pipeline, resume="latest").result == ["a", "b"]
-    assert len(calls.made) == 4
+    assert len(calls.made) == 3
 
 
 # --- killed -----------------------------------------------------------------------------------
