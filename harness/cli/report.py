@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.exit_codes import FAILED, UNUSABLE
-from harness.cli.run_end import command, end_as_json, print_end
+from harness.cli.run_end import command, end_as_json, print_end, spent_line
 from harness.cli.verdicts import decision, points, remarks, verdict_as_json
 from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid, NodeFailed
 from harness.graph import Skipped
@@ -214,23 +214,9 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
     )
     if loop.stop_detail:
         console.print(loop.stop_detail, style="yellow", markup=False)
-    for line in (*remarks(verdict, loop.rubric), _spent(loop.spent)):
+    for line in (*remarks(verdict, loop.rubric), spent_line(loop.spent, what="The loop")):
         console.print(line, highlight=False, markup=False)
     console.print()
-
-
-def _spent(spent: Spent) -> str:
-    """What a loop took, its first draft included where the loop asked for it."""
-    about = "about " if spent.estimated_calls else ""
-    said = (
-        f"The loop took {spent.seconds:.1f} s; calls: {spent.calls}; tokens in: "
-        f"{about}{spent.input_tokens:,}, out: {about}{spent.output_tokens:,}"
-    )
-    if spent.cost_usd is not None:
-        said += f"; dollars: {spent.cost_usd:.4f}"
-        if spent.unpriced_calls:
-            said += f", without {spent.unpriced_calls} of the calls, whose price is unknown"
-    return f"{said}."
 
 
 def _asked_table(revisions: Sequence[Revise]) -> Table:

@@ -15,6 +15,7 @@ from rich.console import Console
 from harness.errors import HarnessError, RunLimitReached
 from harness.graph import NodeFailure, NodeSkip, Question
 from harness.session import RunResult, Settings
+from harness.wiggum import Spent
 from harness.wiggum.limits import FIELD_OF
 
 _MOST = 20
@@ -67,7 +68,23 @@ def print_failure(result: RunResult, console: Console) -> None:
     for line in _capped(others):
         _say(line, console)
     print_end(result, console)
+    if result.spent.calls:
+        _say(spent_line(result.spent, what="The run"), console)
     print_to_do(result, console)
+
+
+def spent_line(spent: Spent, *, what: str) -> str:
+    """What a run took, or a loop, its first draft included where the loop asked for it."""
+    about = "about " if spent.estimated_calls else ""
+    said = (
+        f"{what} took {spent.seconds:.1f} s; calls: {spent.calls}; tokens in: "
+        f"{about}{spent.input_tokens:,}, out: {about}{spent.output_tokens:,}"
+    )
+    if spent.cost_usd is not None:
+        said += f"; dollars: {spent.cost_usd:.4f}"
+        if spent.unpriced_calls:
+            said += f", without {spent.unpriced_calls} of the calls, whose price is unknown"
+    return f"{said}."
 
 
 def end_as_json(result: RunResult) -> dict[str, object]:

@@ -249,9 +249,7 @@ def _whole(ended: Execution) -> Execution:
     """The end of a nested graph, if it gave all that it could."""
     if ended.failures:
         first, *others = ended.failures
-        failed = NodeFailed(
-            first.node, first.error, attempts=first.attempts, others=len(others)
-        )
+        failed = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(others))
         failed.result = ended
         raise failed from first.error
     if ended.stopped_by is not None:

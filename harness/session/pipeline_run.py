@@ -239,9 +239,7 @@ class PipelineRun:
                 cache=cache,
                 answers=answers,
                 asker=ask,
-                deadline_s=None
-                if deadline_ns is None
-                else max(0.0, (deadline_ns - monotonic()) / 1e9) + _WRAP_UP_S,
+                deadline_s=None if deadline_ns is None else _deadline_s(deadline_ns),
             )
         if earlier is not None:
             session.earlier_loops.extend(earlier.loops.within(frozenset(ended.reused)))
@@ -293,6 +291,13 @@ async def _remember_again(session: Session, earlier: EarlierRun) -> None:
                 "whole text",
                 session.trace,
             )
+
+
+def _deadline_s(deadline_ns: int) -> float:
+    """From now on, in seconds, until all that is still going is stopped."""
+    left_s = (deadline_ns - monotonic()) / 1e9
+    # A run whose time was over before it was resumed has nothing to wrap up.
+    return left_s + _WRAP_UP_S if left_s > 0 else 0.0
 
 
 def _needed_roles(graph: Graph) -> dict[str, str]:

@@ -16,6 +16,7 @@ from rich.console import Console
 from harness import Pipeline, Run, ScriptedBackend, Settings
 from harness.cli.progress import Progress
 from harness.cli.report import print_result, result_as_json
+from harness.cli.run_end import print_failure
 from harness.session import RunResult
 from harness.trace import Instant, SpanEnded, SpanStarted
 from harness.wiggum import Spent, StopReason
@@ -146,6 +147,13 @@ def test_models_are_listed_and_what_they_do_not_report_is_said(result: RunResult
     cells = row(printed(result), "producer")
     assert cells[0] == "producer"
     assert "not reported" in cells
+
+
+def test_a_failed_run_says_what_it_took(result: RunResult) -> None:
+    file = io.StringIO()
+    spent = Spent(calls=3, input_tokens=1200, output_tokens=40, time_ns=2_000_000_000)
+    print_failure(replace(result, status="failed", spent=spent), Console(file=file, width=120))
+    assert "The run took 2.0 s; calls: 3; tokens in: 1,200, out: 40." in file.getvalue()
 
 
 def test_the_files_are_named(result: RunResult) -> None:

@@ -255,7 +255,8 @@ def kill_and_resume(runs: int, root: str, log: Path) -> Tally:
         resume = None
         while len(kills) < KILLS:
             process = fork_run(root, name, resume)
-            ended = wait_for(process, at_most_s=randomness.uniform(0, 0.7 * life_s))
+            # Half of a life goes by before the first call.
+            ended = wait_for(process, at_most_s=randomness.uniform(0.3, 0.8) * life_s)
             if ended:
                 break
             kills.append(time.monotonic())
