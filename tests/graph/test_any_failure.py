@@ -7,11 +7,21 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from watched import Watched, watch
+import virtual_time
+from watched import Watched, all_spans_ended, unended_tasks, watch
 
 from harness.errors import RunLimitReached
-from harness.graph import Concurrency, Default, Graph, Retry, Skipped, Timeout
-from harness.trace import SpanEnded, SpanStarted
+from harness.graph import (
+    Concurrency,
+    Default,
+    Graph,
+    Retry,
+    Skipped,
+    Timeout,
+    bind_inputs,
+    execute,
+)
+from harness.trace import Tracer
 
 SEEDS = range(400)
 DEADLINE_S = 40.0
@@ -218,9 +228,7 @@ def test_every_run_ends_and_accounts_for_every_call(seed):
     # It ends, and leaves nothing.
     assert watched.seconds <= DEADLINE_S + GRACE_S
     assert {task.get_coro().__name__ for task in watched.tasks_left} <= OF_GROUPS
-    begun = [one.id for one in watched.records if isinstance(one, SpanStarted)]
-    finished = [one.id for one in watched.records if isinstance(one, SpanEnded)]
-    assert sorted(begun) == sorted(finished)
+    assert all_spans_ended(watched.records)
 
     # What became of each node is said, and of what it became so as well.
     said = {one.node for one in (*execution.failures, *execution.skips)}
@@ -245,6 +253,38 @@ def test_every_run_ends_and_accounts_for_every_call(seed):
     assert {label for label, attempts in watched.statuses.items() if "ok" in attempts} <= (
         watched.recorded
     )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_that_is_cancelled_at_any_moment_ends_within_the_grace(seed):
+    random = Random(seed)
+    graph = Made(random, wrong=random.choice((0.1, 0.3, 0.8))).graph("top")
+    after_s, parallel_calls = random.choice((0.0, 0.5, 1.0, 2.5, 7.0)), random.choice((None, 1, 3))
+    records = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        running = asyncio.create_task(
+            execute(
+                graph,
+                bind_inputs(graph, inputs_of(graph)),
+                run_of=lambda call: call,
+                tracer=Tracer(records.append, clock=lambda: round(loop.time() * 1e9)),
+                parallel_calls=parallel_calls,
+            )
+        )
+        await asyncio.wait({running}, timeout=after_s)
+        begun_s = loop.time()
+        running.cancel()
+        await asyncio.wait({running})
+        return running.cancelled(), loop.time() - begun_s, await unended_tasks()
+
+    was_cancelled, took_s, left = virtual_time.run(main())
+
+    assert was_cancelled or took_s == 0  # or it was over before
+    assert took_s <= GRACE_S
+    assert {task.get_coro().__name__ for task in left} <= OF_GROUPS
+    assert all_spans_ended(records)
 
 
 def going_on(watched: Watched) -> set[str]:

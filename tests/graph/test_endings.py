@@ -8,10 +8,10 @@ import threading
 
 import pytest
 import virtual_time
-from watched import StuckThreads, watch
+from watched import StuckThreads, all_spans_ended, unended_tasks, watch
 
 from harness.graph import Cache, Default, Graph, Retry, Timeout, execute
-from harness.trace import NodeOutput, SpanEnded, SpanStarted, Tracer
+from harness.trace import NodeOutput, SpanEnded, Tracer
 
 GRACE_S = 1.0
 
@@ -60,11 +60,6 @@ STUBBORN = [
     pytest.param(ignores_its_cancellation, id="ignores its cancellation"),
     pytest.param(ignores_whatever_comes, id="ignores whatever comes"),
 ]
-
-
-def all_spans_ended(records):
-    begun = [one.id for one in records if isinstance(one, SpanStarted)]
-    return sorted(begun) == sorted(one.id for one in records if isinstance(one, SpanEnded))
 
 
 # --- the first failure ends the run --------------------------------------------------------------
@@ -493,9 +488,7 @@ def test_a_run_that_is_cancelled_twice_ends_at_once(graph, turns, function):
         with pytest.raises(asyncio.CancelledError):
             await running
         assert all_spans_ended(records)
-        for _ in range(8):  # in which what was left behind notices
-            await asyncio.sleep(0)
-        return asyncio.all_tasks() - {asyncio.current_task()}, asyncio.get_running_loop().time()
+        return await unended_tasks(), asyncio.get_running_loop().time()
 
     assert virtual_time.run(main()) == (set(), 1)
 

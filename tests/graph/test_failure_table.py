@@ -33,11 +33,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
-from watched import StuckThreads, Watched, watch
+from watched import StuckThreads, Watched, all_spans_ended, watch
 
 from harness.errors import NodeTimedOut, RunLimitReached
 from harness.graph import Default, Graph, NodeCall, OnError, Retry, Skipped, Timeout, graph_inputs
-from harness.trace import SpanEnded, SpanStarted
 
 Way = Literal[
     "raises",
@@ -467,9 +466,7 @@ def test_a_run_in_which_a_call_goes_wrong(case):
     assert (watched.ended.stopped_by is not None) is case.is_limit
     check_its_error(case, watched)
     assert watched.tasks_left == set()
-    begun = [one.id for one in watched.records if isinstance(one, SpanStarted)]
-    ended = [one.id for one in watched.records if isinstance(one, SpanEnded)]
-    assert sorted(begun) == sorted(ended)
+    assert all_spans_ended(watched.records)
 
 
 # --- what the tables say of a case ---------------------------------------------------------------

@@ -81,6 +81,20 @@ def attempts_in(records: list[Record]) -> dict[str, list[SeenSpan]]:
     return dict(spans)
 
 
+def all_spans_ended(records: list[Record]) -> bool:
+    """Whether each span that began has come to its end, once."""
+    begun = [one.id for one in records if isinstance(one, SpanStarted)]
+    return sorted(begun) == sorted(one.id for one in records if isinstance(one, SpanEnded))
+
+
+async def unended_tasks() -> set[asyncio.Task[Any]]:
+    """Tasks beside this one that go on."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for _ in range(8):  # in which those notice that were ended by force
+        await asyncio.sleep(0)
+    return {task for task in left if not task.done()}
+
+
 def watch(
     graph: Graph,
     inputs: Mapping[str, object] | None = None,
@@ -107,11 +121,7 @@ def watch(
             deadline_s=deadline_s,
         )
         seconds = loop.time() - begun_s
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for _ in range(8):  # in which those notice that were ended by force
-            await asyncio.sleep(0)
-        left = {task for task in left if not task.done()}
-        return Watched(ended, records, left, seconds)
+        return Watched(ended, records, await unended_tasks(), seconds)
 
     watched: Watched = runs(main())
     return watched
