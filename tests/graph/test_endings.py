@@ -592,13 +592,14 @@ def test_what_is_no_failure_ends_the_run(graph, error, function_of, timeout, pla
         graph.node(name="fails", timeout=timeout, on_error="skip", retry=Retry(3))(function)
     records = []
 
-    with pytest.raises(error, match="so it is"):
+    with pytest.raises(error, match="so it is") as caught:
         virtual_time.run(
             execute(
                 graph, {"numbers": [1]}, run_of=lambda call: call, tracer=Tracer(records.append)
             )
         )
 
+    assert caught.value.__cause__ is not caught.value
     assert ended == ["other"]
     assert all_spans_ended(records)
     assert not any(isinstance(one, NodeOutput) and one.item is None for one in records)
