@@ -99,7 +99,9 @@ class KeptReplies:
         if not self._holds_a_secret(completion):
             text = completion_as_text(completion)
             try:
-                await self._trace.persisted()
+                # What it took first, so that nothing is kept of which the run does not know the
+                # price; and at once, since a kill between the two has it asked and paid again.
+                self._trace.flush()
                 await cache.keep_now(key, text)
             except asyncio.CancelledError:
                 cache.keep(key, text)  # paid for, whoever ended the node's call meanwhile

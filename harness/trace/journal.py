@@ -114,6 +114,10 @@ class JournalWriter:
             self._waiting.put(waiting)
             await waiting
 
+    def flush(self) -> None:
+        """Writes, here and now, what was appended so far."""
+        self._write_queue()
+
     def relieve(self) -> None:
         """Writes, here and now, if too much waits for the thread to do it."""
         if len(self._entries) > _BACKLOG:

@@ -76,6 +76,10 @@ class JournalTracer(Tracer):
         """See `Tracer.persisted`, and `Durability`."""
         await self._journal.persisted()
 
+    def flush(self) -> None:
+        """Writes what was recorded so far: a killed process does not lose it, a machine may."""
+        self._journal.flush()
+
     def _relieve(self) -> None:
         self._journal.relieve()
 
