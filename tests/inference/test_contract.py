@@ -29,6 +29,8 @@ WHOLE = "".join(TEXT)
 HELLO = "Say hello."
 TOO_LONG = "river " * 3000
 """For all real models here; emulated ones find it too long when that is the trial."""
+ENDLESS = "Write the numbers from 1 to 2000, separated by commas: 1, 2, 3,"
+"""Asked for less plainly, a small model may be done after a few tokens."""
 IN_JSON = 'Name a city and its number of owls as JSON, such as {"city": "Oslo", "owls": 3}.'
 PATIENCE_S = 30.0
 """For what happens at once or never."""
@@ -347,7 +349,7 @@ def test_a_stream_that_stalls_meets_the_limit_between_tokens(row, play):
 def test_cancelling_a_call_hangs_up(row, play):
     async def act(opened):
         began = asyncio.Event()
-        asking = chat("Tell a story.", max_output_tokens=400, on_text=lambda _: began.set())
+        asking = chat(ENDLESS, max_output_tokens=400, on_text=lambda _: began.set())
         async with asyncio.TaskGroup() as group:
             call = group.create_task(asking(opened))
             await began.wait()

@@ -104,6 +104,35 @@ def test_a_client_that_leaves_a_stall_is_noticed():
     through(always(Fault(kind="stall", after_bytes=300)), act)
 
 
+def test_a_client_that_leaves_in_the_middle_of_a_reply_is_noticed():
+    """By whichever sees it first: the one that waits for it to go, or the one that writes to it."""
+
+    async def endless(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"5\r\nriver\r\n")
+                await writer.drain()
+                await asyncio.sleep(0)
+        except ConnectionError:
+            writer.close()
+
+    async def main():
+        server = await asyncio.start_server(endless, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, asyncio.timeout(10), FaultProxy("127.0.0.1", port) as proxy:
+            for _ in range(20):
+                proxy.hung_up.clear()
+                reader, writer = await asyncio.open_connection(*proxy.root[7:].split(":"))
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                await reader.readuntil(b"river")
+                writer.transport.abort()
+                await proxy.hung_up.wait()
+
+    asyncio.run(main())
+
+
 def test_calls_side_by_side_meet_each_its_own_fault():
     def fault(number):
         return Fault(kind="cut", after_bytes=300) if number % 3 == 0 else None

@@ -119,15 +119,20 @@ class FaultProxy:
         """Answers one request; False when the connection cannot serve another."""
         client = writer.transport.get_protocol()
         assert isinstance(client, _Client)
-        async with asyncio.TaskGroup() as group:
-            relay = group.create_task(self._relay(request, fault, writer))
-            gone = group.create_task(client.gone.wait())
+        relay = asyncio.create_task(self._relay(request, fault, writer))
+        gone = asyncio.create_task(client.gone.wait())
+        try:
             await asyncio.wait((relay, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not relay.done():
+            if relay.done() and not relay.exception():
+                return relay.result()
+            # Either may be the first to notice: in the middle of writing, it is the relay.
+            if client.gone.is_set():
                 self.hung_up.set()
+            return False
+        finally:
             relay.cancel()
             gone.cancel()
-        return not relay.cancelled() and relay.result()
+            await asyncio.gather(relay, gone, return_exceptions=True)
 
     async def _relay(
         self, request: bytes, fault: Fault | None, writer: asyncio.StreamWriter
