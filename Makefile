@@ -2,8 +2,9 @@
 #   make demo    a brief of a real document, by a real model, recorded as a timeline
 #   make test    formatting, lint, types and tests
 # Beyond them, slower, and skipped where their parts are not to be had:
-#   make test-nightly    the revise loop's promises, held against 30,000 random loops, and 200 runs that
-#                        are killed several times each and resumed
+#   make test-nightly    the revise loop's promises, held against 30,000 random loops, 200 runs that
+#                        are killed several times each and resumed, 20,000 texts of any kind in the
+#                        memory store, and 200 kills of what writes to it
 #   make test-engines    the backend contract on llama-cpp-python, built from source, and on vLLM
 # Another interpreter: make demo PYTHON=python3.12
 
@@ -31,9 +32,11 @@ test: $(VENV)/.test-installed
 	$(BIN)/pytest
 
 test-nightly: $(VENV)/.test-installed
-	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest tests/wiggum/test_loop_invariants.py
+	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest tests/wiggum/test_loop_invariants.py \
+	  tests/memory/test_any_text.py
 	kept=$$(mktemp -d) && PYTHONPATH=tests:tests/inference \
 	  $(BIN)/python tests/session/kill_and_resume.py $$kept 200 && rm -rf $$kept
+	kept=$$(mktemp -d) && $(BIN)/python tests/memory/kill_and_reopen.py $$kept 200 && rm -rf $$kept
 
 test-engines: $(VENV)/.test-installed
 	VLLM_START=$(VLLM_START) $(BIN)/python tests/engines.py

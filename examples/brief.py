@@ -1,11 +1,12 @@
 """A brief of a long document: plan, draft in parallel, assemble, evaluate, revise.
 
     harness run examples/brief.py
-    harness run examples/brief.py --task "…" --set document=@notes.md
+    harness run examples/brief.py --task "…" --set document=@notes.md --memory memory
 
 The document is split into passages and kept in the run's memory. The planner chooses the topics
 that matter for the task, each is drafted from the passages nearest to it, and the drafts become the
-sections of a brief, which is revised until `rubrics/brief.yaml` is met.
+sections of a brief, which is revised until `rubrics/brief.yaml` is met. With `--memory`, further
+runs recall what earlier ones read and wrote, good briefs first.
 """
 
 from pathlib import Path
@@ -25,10 +26,11 @@ brief = Pipeline("brief")
 async def parts(
     run: Run, task: str = TASK, document: str = DOCUMENT.read_text(encoding="utf-8")
 ) -> list[str]:
-    """Keeps the document for recall; returns the titles of its parts that bear on the task."""
-    await run.remember(document)
-    hits = [hit.passage for hit in await run.recall(task, limit=12)]
-    return list(dict.fromkeys(p.title.rsplit(" > ", 1)[-1] or p.text[:60] for p in hits))
+    """Keeps the document for recall; returns the parts that bear on the task, and then the rest."""
+    kept = await run.remember(document)
+    found = [hit.passage for hit in await run.recall(task, limit=12)]
+    titles = [p.title.rsplit(" > ", 1)[-1] or p.text[:60] for p in (*found, *kept)]
+    return list(dict.fromkeys(titles))[:12]
 
 
 @brief.node
@@ -70,4 +72,5 @@ async def text(run: Run, sections: list[str], sources: list[str], task: str = TA
     result = await run.wiggum(
         task, rubric="brief", draft="\n".join(sections), sources=sources, max_output_tokens=80
     )
+    await run.remember(result.text, source="brief", quality=result.best.verdict.composite)
     return result.text

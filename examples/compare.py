@@ -1,7 +1,6 @@
 """Two documents compared: where their figures differ, what both speak of, what only one says.
 
-    harness run examples/compare.py
-    harness run examples/compare.py --task "…" --set left=@a.md --set right=@b.md
+    harness run examples/compare.py [--task "…"] [--set left=@a.md --set right=@b.md]
 
 Each claim looks for its nearest in the other document; code compares the figures of the two. The
 planner chooses the difference that decides the task. An evaluator model may want the whole better;
@@ -25,11 +24,12 @@ compare = Pipeline("compare")
 
 @compare.node
 async def claims(run: Run, left: str = LEFT, right: str = RIGHT) -> list[Passage]:
-    """Every sentence, kept for recall under its heading: A is the left document, B the right."""
+    """Every sentence, under its heading and a name of its own: of one title, one is recalled."""
     kept: list[Passage] = []
     for name, document in {"A": left, "B": right}.items():
         for _, section, sentence in Draft(document, task="").sentences:
-            kept += await run.remember(" ".join(sentence.split()), title=section.title, source=name)
+            title = f"{section.title} ({name}{len(kept) + 1})"
+            kept += await run.remember(" ".join(sentence.split()), title=title, source=name)
     return kept
 
 

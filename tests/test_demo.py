@@ -36,7 +36,7 @@ def test_the_brief_is_the_best_evaluated_draft_and_the_loop_says_why_it_stopped(
 def test_the_document_is_what_the_brief_is_about(demo_run: DemoRun) -> None:
     document = (ROOT / "examples/documents/one-machine-two-models.md").read_text()
     for topic in demo_run.result["outputs"]["topics"]:
-        assert f"## {topic}" in document
+        assert f"# {topic}\n" in document
         assert f"## {topic}" in demo_run.result["result"]
 
 

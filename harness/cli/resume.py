@@ -10,7 +10,7 @@ import click
 
 from harness.cli.pipeline_file import absolute_target, is_there, load_pipeline
 from harness.cli.run_name import find_journal
-from harness.cli.run_options import limit_options, limits_of
+from harness.cli.run_options import limit_options, limits_of, memory_option
 from harness.cli.running import Order, carry_out
 from harness.cli.values import read_inputs, read_pairs
 from harness.errors import InvalidInput
@@ -52,6 +52,7 @@ from harness.session import Origin, load_settings, only_question, read_earlier_r
     type=click.Path(path_type=Path),
     help="Where runs land; as the settings say, or traces/, when left out.",
 )
+@memory_option
 @limit_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def resume(
@@ -63,6 +64,7 @@ def resume(
     config: Path | None,
     roles: tuple[str, ...],
     traces: Path | None,
+    memory: Path | None,
     max_tokens: int | None,
     max_cost_usd: float | None,
     max_seconds: float | None,
@@ -95,6 +97,7 @@ def resume(
             **(before.roles if before else {}),
             **read_pairs(roles, option="--role", form="role=tag"),
         }
+        chosen_memory = (memory and memory.absolute()) or (before.memory if before else None)
         if target is None and not is_there(chosen_target):
             raise InvalidInput(
                 f"there is no file '{chosen_target}' any more, which the run was begun from; say "
@@ -103,12 +106,15 @@ def resume(
         return Order(
             pipeline=load_pipeline(chosen_target),
             inputs=read_inputs(assignments),
-            settings=load_settings(chosen_config, environment=os.environ, roles=chosen_roles),
+            settings=load_settings(
+                chosen_config, environment=os.environ, roles=chosen_roles, memory=chosen_memory
+            ),
             limits=limits_of(max_tokens, max_cost_usd, max_seconds, max_calls),
             origin=Origin(
                 target=absolute_target(chosen_target),
                 config=chosen_config and chosen_config.absolute(),
                 roles=chosen_roles,
+                memory=chosen_memory,
             ),
             resume=journal,
             answers=_named(answers, earlier.questions),

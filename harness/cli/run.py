@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from harness.cli.pipeline_file import absolute_target, load_pipeline
-from harness.cli.run_options import limit_options, limits_of
+from harness.cli.run_options import limit_options, limits_of, memory_option
 from harness.cli.running import Order, carry_out
 from harness.cli.values import read_inputs, read_pairs
 from harness.session import Origin, load_settings
@@ -37,6 +37,7 @@ from harness.session.settings import SETTINGS_FILE
     metavar="ROLE=TAG",
     help="Which endpoint's model plays a role, in place of [roles]. May be repeated.",
 )
+@memory_option
 @limit_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def run(
@@ -46,6 +47,7 @@ def run(
     assignments: tuple[str, ...],
     config: Path | None,
     roles: tuple[str, ...],
+    memory: Path | None,
     max_tokens: int | None,
     max_cost_usd: float | None,
     max_seconds: float | None,
@@ -65,14 +67,18 @@ def run(
     def order() -> Order:
         inputs = read_inputs([*([f"task={task}"] if task is not None else []), *assignments])
         given_roles = read_pairs(roles, option="--role", form="role=tag")
-        settings = load_settings(config, environment=os.environ, roles=given_roles)
+        kept_in = memory and memory.absolute()
+        settings = load_settings(config, environment=os.environ, roles=given_roles, memory=kept_in)
         return Order(
             pipeline=load_pipeline(target),
             inputs=inputs,
             settings=settings,
             limits=limits_of(max_tokens, max_cost_usd, max_seconds, max_calls),
             origin=Origin(
-                target=absolute_target(target), config=_settings_file(config), roles=given_roles
+                target=absolute_target(target),
+                config=_settings_file(config),
+                roles=given_roles,
+                memory=kept_in,
             ),
         )
 

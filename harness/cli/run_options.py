@@ -1,8 +1,9 @@
-"""Options that `harness run` and `harness resume` share: the limits of a run."""
+"""Options that `harness run` and `harness resume` share: a run's limits, and its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -13,6 +14,14 @@ F = TypeVar("F", bound=Callable[..., None])
 
 _COUNT = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0, min_open=True)
+
+
+memory_option = click.option(
+    "--memory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where passages are kept for further runs, in place of [memory] path.",
+)
 
 
 def limit_options(command: F) -> F:

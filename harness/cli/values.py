@@ -52,6 +52,11 @@ def read_text(what: str, path: Path) -> str:
         data = path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"{what} cannot be read ({error.strerror})", path=path) from error
+    return text_of(what, data, path=path)
+
+
+def text_of(what: str, data: bytes, *, path: Path | None) -> str:
+    """The text that bytes are; raises as `read_text` does."""
     # A NUL is valid UTF-8 and never in a text: it tells a binary file whose bytes happen to decode.
     if b"\0" in data:
         raise InvalidInput(f"{what} is a binary file; give a text", path=path)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 async def to_its_end(function: Callable[[], object]) -> None:
-    """Runs it in a thread of its own; a cancellation waits for its end.
+    """Runs it in a thread of its own; a cancellation waits for its end, also if that is an error.
 
     Of its own, since those that a loop shares may all be busy with plain functions that nobody can
     stop, and this is also how a run is closed that was interrupted.
@@ -21,6 +21,6 @@ async def to_its_end(function: Callable[[], object]) -> None:
                 await asyncio.wait([running])
             except asyncio.CancelledError as error:
                 cancelled = error
-    running.result()
     if cancelled is not None:
-        raise cancelled
+        raise cancelled from running.exception()
+    running.result()

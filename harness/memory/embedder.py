@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from harness.errors import InvalidInput
 
@@ -49,9 +49,7 @@ class WordLlamaEmbedder:
         # uneven length, and out of memory when one of them is a book.
         vectors: Vectors = self._model.embed(list(texts), norm=False, batch_size=1)
         # Not by norm=True, which divides by zero for a text without tokens.
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors /= np.maximum(lengths, np.finfo(np.float32).tiny)
-        return vectors
+        return normalised(vectors)
 
     @cached_property
     def _model(self) -> WordLlamaInference:
@@ -68,6 +66,48 @@ class WordLlamaEmbedder:
         return wordllama.WordLlama.load(
             cache_dir=Path(wordllama.__file__).parent, disable_download=True
         )
+
+
+class FunctionEmbedder:
+    """Any function from texts to vectors.
+
+    Args:
+        name: Model and settings. Vectors are kept under this name: give another to a function that
+            gives others.
+        function: Takes n texts, in any thread, and returns n vectors as an array or lists of
+            numbers, of any length but zero: they are brought to unit length here.
+        dimensions: d, how many numbers each has.
+
+    Raises:
+        InvalidInput: The name is blank, or `dimensions` is not positive.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[Sequence[str]], ArrayLike],
+        dimensions: int,
+    ) -> None:
+        if not name.strip():
+            raise InvalidInput("an embedder needs a name: its vectors are kept under it")
+        if dimensions < 1:
+            raise InvalidInput(f"embedder '{name}' has {dimensions} dimensions; it needs some")
+        self.name = name
+        self.dimensions = dimensions
+        self._function = function
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """See `Embedder`."""
+        if not texts:
+            return np.empty((0, self.dimensions), dtype=np.float32)
+        return normalised(np.array(self._function(texts), dtype=np.float32))
+
+
+def normalised(vectors: Vectors) -> Vectors:
+    """The same, each of unit length; one of zeros stays one."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit: Vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return unit
 
 
 def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:

@@ -11,17 +11,23 @@ Fusion = Callable[[Scores, Scores], dict[int, float]]
 """Lexical and vector scores in, fused scores out, for every passage that either has."""
 
 
-def min_max(scores: Scores) -> dict[int, float]:
-    """(s - min) / (max - min): the best becomes 1, the worst 0.
+LEAST_BM25 = 0.0
+"""Of a passage without any of the query's words."""
 
-    When all are equal they become 1, since being found at all is what they have.
+LEAST_COSINE = -1.0
+"""Of a passage that points the other way."""
+
+
+def min_max(scores: Scores, *, least: float) -> dict[int, float]:
+    """(s - least) / (max - least): the best becomes 1, the least score that there can be 0.
+
+    By the least possible score and not by the least that was found, so that a passage's score does
+    not hang on how many others were proposed with it.
     """
-    if not scores:
-        return {}
-    low, high = min(scores.values()), max(scores.values())
-    if low == high:
-        return dict.fromkeys(scores, 1.0)
-    return {sequence: (s - low) / (high - low) for sequence, s in scores.items()}
+    high = max(scores.values(), default=least)
+    if high <= least:
+        return dict.fromkeys(scores, 0.0)
+    return {sequence: (s - least) / (high - least) for sequence, s in scores.items()}
 
 
 def convex_combination(lexical: Scores, vector: Scores, *, weight: float = 0.5) -> dict[int, float]:
@@ -30,9 +36,11 @@ def convex_combination(lexical: Scores, vector: Scores, *, weight: float = 0.5) 
     A passage without a score in one lane has 0 there.
 
     Bruch, Gai, Ingber: "An Analysis of Fusion Functions for Hybrid Retrieval", ACM TOIS 2023
-    (arXiv 2210.11934), where it beats reciprocal rank fusion in and out of domain.
+    (arXiv 2210.11934), where it beats reciprocal rank fusion in and out of domain, and normalising
+    by the theoretical minimum is the choice that is stable.
     """
-    lexical, vector = min_max(lexical), min_max(vector)
+    lexical = min_max(lexical, least=LEAST_BM25)
+    vector = min_max(vector, least=LEAST_COSINE)
     return {
         sequence: weight * lexical.get(sequence, 0) + (1 - weight) * vector.get(sequence, 0)
         for sequence in lexical | vector
@@ -42,6 +50,9 @@ def convex_combination(lexical: Scores, vector: Scores, *, weight: float = 0.5) 
 def reciprocal_rank_fusion(lexical: Scores, vector: Scores, *, k: int = 60) -> dict[int, float]:
     """The sum over both lanes of 1 / (k + rank), ranks from 1; nothing where a lane has none.
 
+    Times (k + 1) / 2, so that the first of both lanes has 1: the order is the same, and the scores
+    can be weighed against others.
+
     Cormack, Clarke, Büttcher: "Reciprocal Rank Fusion outperforms Condorcet and individual Rank
     Learning Methods", SIGIR 2009.
     """
@@ -49,5 +60,5 @@ def reciprocal_rank_fusion(lexical: Scores, vector: Scores, *, k: int = 60) -> d
     for scores in (lexical, vector):
         best_first = sorted(scores, key=lambda sequence: (-scores[sequence], sequence))
         for rank, sequence in enumerate(best_first, start=1):
-            fused[sequence] = fused.get(sequence, 0) + 1 / (k + rank)
+            fused[sequence] = fused.get(sequence, 0) + (k + 1) / 2 / (k + rank)
     return fused

@@ -1,13 +1,18 @@
-"""What the store keeps, and what a search gives back."""
+"""What the store keeps: a piece of text and what is known about it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from harness.errors import InvalidInput
+
+Scalar = str | int | float | bool
+"""What a passage's metadata may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,29 +27,29 @@ class Passage:
     """Where the text comes from: a URL, a path, the name of a run."""
     quality: float | None = None
     """How good it was judged to be, 0 to 10; None when nobody judged."""
-    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Anything else the caller wants back; never searched."""
+    created: datetime | None = None
+    """When it came into being, with its time zone; the time of storing when None."""
+    metadata: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
+    """Anything else the caller wants back, or to filter by; never searched."""
+    id: str = ""
+    """What it is known by. When left out: 32 hexadecimal digits of source, title and text, so that
+    equal content has an equal id."""
 
     def __post_init__(self) -> None:
         if not self.searchable.strip():
             raise InvalidInput("a passage has neither title nor text; leave it out")
         if self.quality is not None and not 0 <= self.quality <= 10:
             raise InvalidInput(f"quality is {self.quality}; it must lie between 0 and 10")
-        for name, value in (("text", self.text), ("title", self.title), ("source", self.source)):
-            try:
-                value.encode()
-            except UnicodeEncodeError as error:
-                raise InvalidInput(
-                    f"a passage's {name} holds half of a surrogate pair at character "
-                    f"{error.start}, which no file can hold; decode it with errors='replace'"
-                ) from error
-
-    @property
-    def id(self) -> str:
-        """32 hexadecimal digits of source, title and text: equal content has an equal id."""
-        # JSON keeps the three apart; a plain join would let "a" + "bc" meet "ab" + "c".
-        content = json.dumps([self.source, self.title, self.text]).encode()
-        return hashlib.blake2b(content, digest_size=16).hexdigest()
+        if self.created is not None and self.created.tzinfo is None:
+            raise InvalidInput(f"created is {self.created}; it must have a time zone")
+        for name in ("text", "title", "source", "id"):
+            _check_encodes(getattr(self, name), name)
+        for key, value in self.metadata.items():
+            _check_metadata(key, value)
+        # Nobody's later change to their own mapping reaches what is kept.
+        object.__setattr__(self, "metadata", dict(self.metadata))
+        if not self.id:
+            object.__setattr__(self, "id", self._digest())
 
     @property
     def searchable(self) -> str:
@@ -52,18 +57,38 @@ class Passage:
         # A blank, not a line break: small embedders have a vector for "\n" and average it in.
         return f"{self.title} {self.text}" if self.title else self.text
 
+    def _digest(self) -> str:
+        # JSON keeps the three apart; a plain join would let "a" + "bc" meet "ab" + "c".
+        content = json.dumps([self.source, self.title, self.text]).encode()
+        return hashlib.blake2b(content, digest_size=16).hexdigest()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
-    """One passage that a search found."""
 
-    passage: Passage
-    """What was found."""
-    score: float
-    """What it was ranked by: the fused score, or the lane's own in a search of one lane."""
-    lexical: float | None
-    """BM25 score; None when the lexical lane was not asked or did not propose it."""
-    vector: float | None
-    """Cosine to the query, -1 to 1; None when the vector lane was not asked."""
-    rank: int
-    """Place among the hits, from 1."""
+def _check_metadata(key: object, value: object) -> None:
+    if not isinstance(key, str) or not key or key in RESERVED:
+        raise InvalidInput(
+            f"a passage's metadata has a field {key!r}; its name must be a text, and none of "
+            f"{', '.join(RESERVED)}"
+        )
+    _check_encodes(key, "metadata")
+    if not isinstance(value, str | int | float | bool):
+        raise InvalidInput(
+            f"metadata '{key}' is {type(value).__name__}; it must be a text, a number or a boolean"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidInput(f"metadata '{key}' is {value}; no filter and no JSON can hold that")
+    if isinstance(value, str):
+        _check_encodes(value, f"metadata '{key}'")
+
+
+def _check_encodes(value: str, name: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"a passage's {name} holds half of a surrogate pair at character {error.start}, which "
+            "no file can hold; decode it with errors='replace'"
+        ) from error
+
+
+RESERVED = ("id", "text", "title", "source", "quality", "created")
+"""A passage's own fields: no metadata has such a name, so that a filter says what it means."""

@@ -2,49 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
+from threading import Event
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import Self, get_args
 
-from harness.errors import InvalidInput, did_you_mean
-from harness.memory.embedder import Embedder, WordLlamaEmbedder, embed
-from harness.memory.fusion import Fusion, convex_combination
+import numpy as np
+
+from harness.errors import InferenceError, InvalidInput, MemoryStoreFailed, did_you_mean
+from harness.memory.embedder import Embedder, Vectors, WordLlamaEmbedder, embed
+from harness.memory.found import Added, Hits, Refusal, Stats
+from harness.memory.fusion import (
+    LEAST_BM25,
+    LEAST_COSINE,
+    Fusion,
+    convex_combination,
+    min_max,
+)
+from harness.memory.guard import injected_instruction
 from harness.memory.lexical import LexicalLane
-from harness.memory.passage import Hit, Passage
-from harness.memory.truth import Truth
-from harness.memory.vector import VectorLane
+from harness.memory.novelty import novelty
+from harness.memory.passage import Passage
+from harness.memory.protocol import Mode
+from harness.memory.ranking import Candidate, Floor, Ranking, is_relevant, rank
+from harness.memory.truth import Progress, Truth
+from harness.memory.unrelated import unrelated_cosine
+from harness.memory.upkeep import Upkeep
+from harness.memory.vector import Device, VectorLane
+from harness.memory.where import Filter, Where
 
-Mode = Literal["hybrid", "lexical", "vector"]
-
-# How many passages each lane proposes for fusion. On the Cranfield collection nDCG@10 is 0.384
-# from 100, 0.385 from 200 and 0.384 from 1,000.
-_CANDIDATES = 100
+# How many passages each lane proposes for fusion, at least. On the Cranfield collection nDCG@10 is
+# the same from 50, 100, 200 and all 1,400.
+_PROPOSALS = 100
 
 
 class MemoryStore:
     """A directory of passages, searched by words, by meaning, or both.
 
-    Every method may be called from any thread (`asyncio.to_thread`); calls take turns. Made for
-    one process at a time: a second one finds what the first stored, but may be told to try again.
+    Every method may be called from any thread, and several processes may have the directory open:
+    searches go on side by side, writes take turns. What `add`, `update` and `delete` did is
+    durable when they return, and found by the next search, here and in other processes.
     """
 
     def __init__(
-        self,
-        *,
-        truth: Truth,
-        lexical: LexicalLane,
-        vector: VectorLane,
-        embedder: Embedder,
-        fusion: Fusion,
+        self, *, truth: Truth, lexical: LexicalLane, vector: VectorLane, how: _How
     ) -> None:
         self._truth = truth
         self._lexical = lexical
         self._vector = vector
-        self._embedder = embedder
-        self._fusion = fusion
-        self._lock = Lock()
+        self._how = how
+        self._floor: float | None = None
+        self._written = 0  # the last write of ours, which every later search of ours must see
+        self._upkeep = Upkeep(self._tend)
+        self._see_to_it()
 
     @classmethod
     def open(
@@ -52,78 +64,223 @@ class MemoryStore:
         path: Path | str,
         *,
         embedder: Embedder | None = None,
+        language: str | None = None,
         fusion: Fusion = convex_combination,
+        ranking: Ranking | None = None,
+        device: Device = "cpu",
+        merge: bool = True,
+        read_only: bool = False,
+        progress: Progress | None = None,
     ) -> Self:
-        """Open the store in the directory `path`, or make one there.
+        """Opens the store in a directory, or makes one there.
 
-        Lanes that are behind catch up; a damaged one is rebuilt. Without an `embedder` it is
-        `WordLlamaEmbedder`. Raises `MemoryStoreFailed`, also when the passages there were
-        embedded by another embedder.
+        Lanes that are behind catch up; a damaged one is made again. Passages that another embedder
+        embedded are embedded anew in the background: until then words alone decide.
+
+        Args:
+            path: The directory.
+            embedder: Gives texts their vectors; `WordLlamaEmbedder` when None.
+            language: Whose words are stemmed, such as `german`, or `none`; English for a new
+                store, and what it was made with for an old one, when None.
+            fusion: Makes one score of both lanes'.
+            ranking: How quality and titles count.
+            device: Where the vectors are: `cuda` needs torch.
+            merge: Whether a passage that says what another says becomes one with it.
+            read_only: Whether nothing is ever written there.
+            progress: Told what is being done, how much of it is, and how much there is.
+
+        Raises:
+            MemoryStoreFailed: It cannot be read or made.
+            InvalidInput: The language is unknown or not the store's, or there is no such device.
         """
         directory = Path(path)
         embedder = embedder or WordLlamaEmbedder()
-        truth = Truth(directory)
+        truth = Truth.open(directory, language=language, read_only=read_only)
         try:
-            vector = VectorLane(embedder)
-            vector.catch_up(truth)
-            lexical = LexicalLane.open(directory / "lexical", truth)
+            lexical = LexicalLane.open(directory / "lexical", truth, progress=progress)
+            vector = VectorLane(truth, embedder, directory=directory / "vector", device=device)
+            vector.catch_up()
         except BaseException:
             truth.close()
             raise
-        return cls(truth=truth, lexical=lexical, vector=vector, embedder=embedder, fusion=fusion)
+        how = _How(embedder=embedder, fusion=fusion, ranking=ranking or Ranking(), merges=merge)
+        return cls(truth=truth, lexical=lexical, vector=vector, how=how)
 
-    def add(self, passages: Iterable[Passage]) -> int:
-        """Store passages; returns how many were new. Those with a known id change nothing.
+    @property
+    def vector_lane(self) -> VectorLane:
+        """What may be told to give its machine memory back, and to come again."""
+        return self._vector
 
-        When this returns they are durable. The lanes read them at the next search, so many small
-        calls cost one commit of the index, not many.
+    def add(self, passages: Iterable[Passage]) -> Added:
+        """Stores passages, all of them or, when it raises, none.
+
+        Passages with a known id change nothing (see `update`), those that say what another says
+        become one with it, and those that look like instructions to a model are refused.
+
+        Raises:
+            MemoryStoreFailed: They cannot be written.
+            InvalidInput: The embedder gave something else than vectors.
         """
-        passages = list(passages)  # before the lock: making them may take long, or search here
-        with self._lock:
-            new = [passage for passage in passages if not self._truth.holds(passage)]
-            vectors = embed(self._embedder, [passage.searchable for passage in new])
-            blobs = (vector.astype("<f4").tobytes() for vector in vectors)
-            return self._truth.add(zip(new, blobs, strict=True), embedder=self._embedder.name)
+        # 1. Before anything is held: making them may take long, or search here.
+        accepted, refused = _filtered(passages)
+        # 2. Vectors for all that are new.
+        known = self._truth.known(accepted)
+        fresh = {passage.id: passage for passage in accepted if passage.id not in known}
+        vectors = embed(self._how.embedder, [passage.searchable for passage in fresh.values()])
+        vector_of = dict(zip(fresh, vectors, strict=True))
+        # 3. Into the truth; the lanes read it there at the next search.
+        added = self._truth.add(
+            [(passage, vector_of.get(passage.id)) for passage in accepted],
+            embedder=self._how.embedder,
+            merge=self._how.merges,
+        )
+        self._written = self._truth.last_sequence()
+        return replace(added, refused=refused)
 
-    def search(self, query: str, *, limit: int = 4, mode: Mode = "hybrid") -> list[Hit]:
-        """The best `limit` passages for `query`, best first; fewer when fewer are found.
+    def update(self, passage: Passage) -> None:
+        """Puts a passage in the place of the one with its id.
 
-        Any text is a query; a blank one finds nothing.
+        Raises:
+            InvalidInput: There is none, or it looks like instructions to a model.
+            MemoryStoreFailed: It cannot be written.
+        """
+        _, refused = _filtered([passage])
+        if refused:
+            raise InvalidInput(f"passage '{passage.id}' is refused: {refused[0].reason}")
+        (vector,) = embed(self._how.embedder, [passage.searchable])
+        self._truth.update(passage, vector, embedder=self._how.embedder)
+        self._written = self._truth.last_sequence()
+
+    def delete(self, *ids: str) -> int:
+        """Removes passages; returns how many there were."""
+        deleted = self._truth.delete(ids)
+        self._written = self._truth.last_sequence()
+        return deleted
+
+    def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
+        """The passage that is known by an id."""
+        return self._truth.get(id)
+
+    def search(
+        self, query: str, *, limit: int = 4, mode: Mode = "hybrid", where: Filter | None = None
+    ) -> Hits:
+        """The best `limit` passages for a query, best first; fewer when fewer are relevant.
+
+        Any text is a query; a blank one finds nothing. While the vector lane is away, words alone
+        decide, and the hits say why.
+
+        Args:
+            query: What is looked for; `"several words"` in quotes, and `title:word`, count extra.
+            limit: How many, at most.
+            mode: By words and meaning, by words, or by meaning.
+            where: Only passages whose metadata, `source` or `title` have these values, or one of
+                them where there are several.
+
+        Raises:
+            InvalidInput: For an impossible limit, mode or filter.
+            MemoryStoreFailed: The store cannot be read.
         """
         if limit < 1:
             raise InvalidInput(f"limit is {limit}; it must be at least 1")
         if mode not in get_args(Mode):
             raise InvalidInput(f"no search mode '{mode}'; {did_you_mean(mode, get_args(Mode))}")
+        wanted = Where.parse(where) if where else None
         # Replies of models do hold halves of surrogate pairs, which nothing below can encode.
         query = query.encode(errors="replace").decode()
         if not query.strip():
-            return []
-        with self._lock:
-            # In this order, so that the vector lane holds all that the lexical lane proposes.
-            self._lexical.catch_up(self._truth)
-            self._vector.catch_up(self._truth)
-            lexical, vector = self._scores(query, mode, depth=max(limit, _CANDIDATES))
-            fused = self._fusion(lexical, vector) if mode == "hybrid" else lexical or vector
-            best = sorted(fused, key=lambda sequence: (-fused[sequence], sequence))[:limit]
-            return [
-                Hit(
-                    passage=self._truth.passage(sequence),
-                    score=fused[sequence],
-                    lexical=lexical.get(sequence),
-                    vector=vector.get(sequence),
-                    rank=rank,
+            return Hits([])
+        # 1. What each lane proposes, as far as it is there.
+        ranking = self._how.ranking
+        candidates = ranking.candidates(limit)
+        scores = self._scores(query, mode, depth=max(candidates, _PROPOSALS), where=wanted)
+        # 2. One score of both, and the passages with the best.
+        fused = scores.fused(self._how.fusion)
+        best = sorted(fused, key=lambda sequence: (-fused[sequence], sequence))[:candidates]
+        passages = self._truth.fetch(best)
+        floor = Floor(
+            cosine=self._unrelated() if scores.by_meaning else 0,
+            ceiling=self._lexical.ceiling(query) if scores.by_words else 0,
+        )
+        relevant = [
+            candidate
+            for candidate in (
+                Candidate(
+                    passage=passages[sequence],
+                    sequence=sequence,
+                    fused=fused[sequence],
+                    lexical=scores.lexical.get(sequence),
+                    vector=scores.vector.get(sequence),
                 )
-                for rank, sequence in enumerate(best, start=1)
-            ]
+                for sequence in best
+                if sequence in passages  # and was not deleted meanwhile
+            )
+            if is_relevant(candidate, floor=floor)
+        ]
+        # 3. The best of these, quality and titles considered.
+        hits = rank(relevant, limit=limit, ranking=ranking, fallback=scores.fallback)
+        return Hits(hits, fallback=scores.fallback)
+
+    def novelty(self, texts: Iterable[str]) -> float:
+        """How much of what these texts say is not stored yet, 0 to 10; see `memory.novelty`.
+
+        Raises:
+            MemoryStoreFailed: The vector lane is away, and nothing else can say.
+        """
+        batch = embed(self._how.embedder, list(texts))
+        self._vector.catch_up()
+        nearest = np.array([self._nearest(vector) for vector in batch], dtype=np.float32)
+        return novelty(nearest, unrelated=self._unrelated())
+
+    def stats(self) -> Stats:
+        """What the store holds, and how its lanes are."""
+        embedder = self._how.embedder
+        self._vector.catch_up()
+        return Stats(
+            passages=len(self._truth),
+            sequence=self._truth.last_sequence(),
+            language=self._truth.language,
+            embedder=embedder.name,
+            dimensions=embedder.dimensions,
+            unembedded=self._truth.count_without_vector(embedder),
+            vector_lane=self._vector.kind,
+            vector_bytes=self._vector.resident_bytes,
+            disk_bytes=sum(
+                f.stat().st_size for f in self._truth.directory.rglob("*") if f.is_file()
+            ),
+            last_written=self._truth.last_written(),
+        )
+
+    def rebuild(self, progress: Progress | None = None) -> None:
+        """Makes both lanes again from the truth, and embeds what has no vector.
+
+        Raises:
+            MemoryStoreFailed: They cannot be written.
+        """
+        self._lexical.rebuild(progress)
+        if not self._truth.read_only:
+            self._vector.embed_missing(stop=Event(), progress=progress)
+        self._vector.rebuild(progress)
+
+    def compact(self) -> None:
+        """Gives back the room of what was deleted, and of other embedders' vectors."""
+        self._vector.forget_others()
+        self._truth.compact(self._how.embedder)
+        # Having missed nothing, neither lane has to begin again.
+        self._lexical.catch_up(until=self._truth.last_sequence())
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits for what is done in the background; False when it takes longer than that."""
+        return self._upkeep.wait(timeout_s)
 
     def close(self) -> None:
-        """Close the files. Nothing is lost when this is never called."""
-        with self._lock:
-            self._truth.close()
+        """Gives files and threads back. Nothing is lost when this is never called."""
+        self._upkeep.close()
+        self._vector.close()
+        self._lexical.close()
+        self._truth.close()
 
     def __len__(self) -> int:
-        with self._lock:
-            return len(self._truth)
+        return len(self._truth)
 
     def __enter__(self) -> Self:
         return self
@@ -136,16 +293,136 @@ class MemoryStore:
     ) -> None:
         self.close()
 
-    def _scores(
-        self, query: str, mode: Mode, *, depth: int
-    ) -> tuple[dict[int, float], dict[int, float]]:
-        """What each lane gives `query`; a lane that `mode` leaves out gives nothing."""
-        lexical, vector = {}, {}
+    # --- in the background -------------------------------------------------------------------
+
+    def _see_to_it(self) -> None:
+        """Has done what makes the vector lane whole, or fast, if there is anything."""
+        if self._truth.read_only:
+            return
+        if self._vector.missing or self._vector.wants_index:
+            self._upkeep.start()
+
+    def _tend(self, stop: Event) -> None:
+        self._vector.embed_missing(stop=stop)
+        self._vector.build_index(stop=stop)
+
+    # --- searching ---------------------------------------------------------------------------
+
+    def _scores(self, query: str, mode: Mode, *, depth: int, where: Where | None) -> _Scores:
+        """What each lane gives a query, as far as it is asked and there."""
+        # In this order, so that the vector lane has all that the lexical lane proposes.
+        self._lexical.catch_up(until=self._written)
+        lexical: dict[int, float] = {}
+        vector: dict[int, float] = {}
+        fallback = None
         if mode != "vector":
-            lexical = self._lexical.search(query, limit=depth)
+            lexical = self._lexical.search(query, limit=depth, where=where)
         if mode != "lexical":
-            (embedded,) = embed(self._embedder, [query])
-            # With a cosine for all that the other lane proposes. Without, they would count as the
-            # worst of this lane's candidates: 0.379 instead of 0.384 in the figure above.
-            vector = self._vector.search(embedded, limit=depth, including=lexical)
-        return lexical, vector
+            try:
+                vector = self._by_meaning(query, depth=depth, including=lexical, where=where)
+            except _Away as away:
+                fallback = str(away)
+        # What only the vector lane proposes may have some of the words, too.
+        if mode == "hybrid":
+            lexical |= self._lexical.scores(query, vector.keys() - lexical.keys())
+        elif fallback:
+            lexical = self._lexical.search(query, limit=depth, where=where)
+        return _Scores(
+            lexical=lexical,
+            vector=vector,
+            by_words=mode != "vector" or fallback is not None,
+            by_meaning=mode != "lexical" and fallback is None,
+            fallback=fallback,
+        )
+
+    def _by_meaning(
+        self, query: str, *, depth: int, including: Collection[int], where: Where | None
+    ) -> dict[int, float]:
+        """Cosines; raises `_Away` when they cannot be had."""
+        self._vector.catch_up()
+        self._see_to_it()
+        if reason := self._vector.unavailable:
+            raise _Away(reason)
+        try:
+            (embedded,) = embed(self._how.embedder, [query])
+            self._unrelated()
+        except InferenceError as error:
+            raise _Away(f"the query cannot be embedded: {error}") from error
+        within = None if where is None else self._truth.tagged(where)
+        found = self._vector.search(embedded, limit=depth, including=including, within=within)
+        if found is None:
+            raise _Away(self._vector.unavailable or "evicted")
+        return found
+
+    def _nearest(self, vector: Vectors) -> float:
+        if not vector.any():
+            return 1.0  # nothing is said
+        found = self._vector.search(vector, limit=1)
+        if found is None:
+            raise MemoryStoreFailed(
+                f"novelty is told by the vector lane, which is away ({self._vector.unavailable})",
+                path=self._truth.directory,
+            )
+        return max(found.values(), default=-1.0)
+
+    def _unrelated(self) -> float:
+        """The embedder's cosine of texts about different things: asked once, and kept."""
+        if self._floor is None:
+            known = self._truth.unrelated(self._how.embedder)
+            if known is None:
+                known = unrelated_cosine(self._how.embedder)
+                if not self._truth.read_only:
+                    self._truth.set_unrelated(self._how.embedder, known)
+            self._floor = known
+        return self._floor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """What a store was opened with."""
+
+    embedder: Embedder
+    fusion: Fusion
+    ranking: Ranking
+    merges: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scores:
+    """What the lanes gave, by sequence number."""
+
+    lexical: dict[int, float]
+    vector: dict[int, float]
+    by_words: bool
+    by_meaning: bool
+    fallback: str | None
+
+    def fused(self, fusion: Fusion) -> dict[int, float]:
+        """One score of what there is, 0 to 1."""
+        if self.by_words and self.by_meaning:
+            return fusion(self.lexical, self.vector)
+        if self.by_meaning:
+            return min_max(self.vector, least=LEAST_COSINE)
+        return min_max(self.lexical, least=LEAST_BM25)
+
+
+class _Away(Exception):
+    """The vector lane cannot answer."""
+
+
+def _filtered(passages: Iterable[Passage]) -> tuple[list[Passage], tuple[Refusal, ...]]:
+    """Those that may be stored, and those that look like instructions to a model."""
+    accepted, refused = [], []
+    for passage in passages:
+        suspicion = injected_instruction(passage.searchable)
+        if suspicion is None:
+            accepted.append(passage)
+        else:
+            refused.append(
+                Refusal(
+                    id=passage.id,
+                    title=passage.title,
+                    reason=f"{suspicion.reason}: {suspicion.excerpt}",
+                )
+            )
+    return accepted, tuple(refused)

@@ -1,171 +1,344 @@
-"""The truth: every passage and its embedding, in one SQLite file.
+"""The truth: every passage and its vectors, in one SQLite file.
 
 What is committed here is stored; the lanes are derived from it and can be thrown away at any
-time. Each passage has a sequence number that only grows, so a lane says how far it has read with
-one integer. Not thread-safe by itself: the store holds a lock around every call.
+time. Every write takes the next sequence number, so a lane says how far it has read with one
+integer: from p to q it drops `removed_between(p, q)` and reads `passages_between(p, q)`. When p is
+less than `compacted()`, it has to begin again, since what was removed before is forgotten.
 """
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
-from harness.errors import MemoryStoreFailed
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import InvalidInput
+from harness.memory.changes import Changes
+from harness.memory.connections import Connections
+from harness.memory.duplicates import bands_of
+from harness.memory.embedder import Embedder
+from harness.memory.found import Added, Merge
+from harness.memory.near import merge as merge_into
+from harness.memory.near import near_duplicate
 from harness.memory.passage import Passage
+from harness.memory.rows import COLUMNS, fetch, find, passage_of, sequence_of
+from harness.memory.schema import prepare
+from harness.memory.stored_vectors import (
+    Numbered,
+    count_without_vector,
+    drop_other_vectors,
+    make_table,
+    numbered,
+    put_vectors,
+    vectors_between,
+    vectors_of,
+    without_vector,
+)
+from harness.memory.where import Where
 
-SCHEMA_VERSION = 1
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is, and how much there is."""
 
-# AUTOINCREMENT: without it SQLite gives the number of a deleted last row out again, and a lane
-# that has read past it would never see the new passage.
-_SCHEMA = f"""
-BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS passage (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
-    id       TEXT NOT NULL UNIQUE,
-    text     TEXT NOT NULL,
-    title    TEXT NOT NULL,
-    source   TEXT NOT NULL,
-    quality  REAL,
-    metadata TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS embedding (
-    sequence INTEGER PRIMARY KEY REFERENCES passage (sequence),
-    embedder TEXT NOT NULL,
-    vector   BLOB NOT NULL
-);
-PRAGMA user_version = {SCHEMA_VERSION};
-COMMIT;
-"""
+FILE_NAME = "passages.sqlite"
 
-_COLUMNS = "sequence, text, title, source, quality, metadata"
-_Row = tuple[int, str, str, str, float | None, str]
+_WAIT_S = 10.0
+_ROWS_AT_A_TIME = 256
 
 
 class Truth:
-    """The table of passages in `directory`. Every method raises `MemoryStoreFailed`."""
+    """The passages in `directory`. May be used from any thread, and by several processes.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        with self._translated():
-            directory.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(directory / "passages.sqlite", check_same_thread=False)
+    Every method raises `MemoryStoreFailed`: the file is damaged, closed, or cannot be read, and
+    when it writes: may not be written, the disk is full, another process does not stop writing.
+
+    Attributes:
+        directory: Where the file is.
+        read_only: Whether nothing can be written, as was asked for or as the files are.
+        language: Whose words the lexical lane knows.
+    """
+
+    def __init__(self, connections: Connections, *, language: str) -> None:
+        self._connections = connections
+        self.directory = connections.path.parent
+        self.read_only = connections.read_only
+        self.language = language
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        language: str | None = None,
+        read_only: bool = False,
+        wait_s: float = _WAIT_S,
+    ) -> Self:
+        """Opens the file in `directory`, or makes both.
+
+        Args:
+            directory: What cannot be written is opened for reading only, without being asked.
+            language: English for a new store, and what an old one was made with, when None.
+            read_only: Whether nothing is ever written.
+            wait_s: How long a write waits for those of other processes.
+
+        Raises:
+            MemoryStoreFailed: It cannot be made or read, is damaged, or of a newer version.
+            InvalidInput: It was made with another language.
+        """
+        connections = Connections(directory / FILE_NAME, read_only=read_only, wait_s=wait_s)
         try:
-            self._prepare()
+            return cls(connections, language=prepare(connections, language))
         except BaseException:
-            self._db.close()
+            connections.close()
             raise
 
-    def add(self, passages: Iterable[tuple[Passage, bytes]], *, embedder: str) -> int:
-        """Store each passage with its vector (little-endian float32); those known stay as they are.
+    # --- writing -----------------------------------------------------------------------------
 
-        Returns how many were new. They are durable when this returns, all of them or none.
+    def add(
+        self,
+        passages: Sequence[tuple[Passage, NDArray[np.float32] | None]],
+        *,
+        embedder: Embedder | None,
+        merge: bool = True,
+    ) -> Added:
+        """Stores passages, each with its vector by `embedder` if it has one.
+
+        One whose id is known changes nothing. A near-duplicate, if `merge`, becomes one with the
+        passage that was there: that keeps its texts and takes the better quality, and metadata
+        that it did not have. All are durable when this returns; none is stored when it raises.
         """
-        new = 0
-        with self._translated(), self._db:
-            for passage, vector in passages:
-                inserted = self._db.execute(
-                    "INSERT INTO passage (id, text, title, source, quality, metadata)"
-                    " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-                    (
-                        passage.id,
-                        passage.text,
-                        passage.title,
-                        passage.source,
-                        passage.quality,
-                        json.dumps(dict(passage.metadata)),
-                    ),
+        now = datetime.now(UTC)
+        new: list[str] = []
+        known: list[str] = []
+        merged: list[Merge] = []
+        # Before anything is locked.
+        all_bands = bands_of([passage.searchable for passage, _ in passages]).tolist()
+        with self._connections.writing() as db:
+            changes = Changes(db)
+            for (passage, vector), bands in zip(passages, all_bands, strict=True):
+                if sequence_of(db, passage.id) is not None:
+                    known.append(passage.id)
+                elif merge and (near := near_duplicate(db, passage, bands)):
+                    merged.append(merge_into(changes, near, passage))
+                else:
+                    dated = passage if passage.created else replace(passage, created=now)
+                    sequence = changes.insert(dated, bands)
+                    if vector is not None and embedder is not None:
+                        put_vectors(db, embedder, [sequence], vector[np.newaxis])
+                    new.append(passage.id)
+            changes.finish()
+        return Added(new=tuple(new), known=tuple(known), merged=tuple(merged))
+
+    def update(
+        self, passage: Passage, vector: NDArray[np.float32] | None, embedder: Embedder | None
+    ) -> None:
+        """Puts a passage in the place of the one with its id, with its vector if it has one.
+
+        When both read the same, the vectors that are there stay. Without `created`, the old one's
+        stays. Raises `InvalidInput` when there is no passage with this id.
+        """
+        with self._connections.writing() as db:
+            found = find(db, passage.id)
+            if found is None:
+                raise InvalidInput(
+                    f"{self.directory}: no passage '{passage.id}' to update; add it instead"
                 )
-                if inserted.rowcount:
-                    self._db.execute(
-                        "INSERT INTO embedding VALUES (?, ?, ?)",
-                        (inserted.lastrowid, embedder, vector),
-                    )
-                    new += 1
-        return new
+            sequence, old = found
+            dated = passage if passage.created else replace(passage, created=old.created)
+            changes = Changes(db)
+            moved = changes.replace(sequence, old, dated)
+            if vector is not None and embedder is not None:
+                put_vectors(db, embedder, [moved], vector[np.newaxis])
+            changes.finish()
 
-    def holds(self, passage: Passage) -> bool:
-        """Whether a passage with this id is stored."""
-        with self._translated():
-            found = self._db.execute("SELECT 1 FROM passage WHERE id = ?", (passage.id,))
-            return found.fetchone() is not None
+    def delete(self, ids: Sequence[str]) -> int:
+        """Removes passages; returns how many there were."""
+        deleted = 0
+        with self._connections.writing() as db:
+            changes = Changes(db)
+            for id_ in ids:
+                found = find(db, id_)
+                if found is not None:
+                    changes.remove(*found)
+                    deleted += 1
+            changes.finish()
+        return deleted
 
-    def passage(self, sequence: int) -> Passage:
-        """The passage with this sequence number, which a lane has read here."""
-        with self._translated():
-            query = f"SELECT {_COLUMNS} FROM passage WHERE sequence = ?"  # noqa: S608  # constants
-            return _passage(self._db.execute(query, (sequence,)).fetchone())
+    def put_vectors(
+        self,
+        embedder: Embedder,
+        sequences: Sequence[int] | NDArray[np.int64],
+        vectors: NDArray[np.float32],
+    ) -> None:
+        """Keeps (n, d) vectors of the passages with these numbers; of those still there, that is.
 
-    def passages_after(self, sequence: int) -> Iterator[tuple[int, Passage]]:
-        """Passages with a greater sequence number, in its order."""
-        with self._translated():
-            query = f"SELECT {_COLUMNS} FROM passage WHERE sequence > ? ORDER BY sequence"  # noqa: S608  # constants
-            for row in self._db.execute(query, (sequence,)):
-                yield row[0], _passage(row)
+        Raises `InvalidInput` for another shape.
+        """
+        with self._connections.writing() as db:
+            put_vectors(db, embedder, sequences, vectors)
 
-    def vectors_after(self, sequence: int) -> list[tuple[int, str, bytes]]:
-        """Sequence number, embedder's name and vector of later passages, in order."""
-        with self._translated():
-            return self._db.execute(
-                "SELECT sequence, embedder, vector FROM embedding"
-                " WHERE sequence > ? ORDER BY sequence",
-                (sequence,),
-            ).fetchall()
+    def set_unrelated(self, embedder: Embedder, value: float) -> None:
+        """Keeps the cosine above which texts have something to do with each other."""
+        with self._connections.writing() as db:
+            make_table(db, embedder.name, embedder.dimensions)
+            db.execute(
+                "UPDATE embedder SET unrelated = ? WHERE name = ? AND dimensions = ?",
+                (value, embedder.name, embedder.dimensions),
+            )
+
+    def compact(self, embedder: Embedder | None = None) -> None:
+        """Gives back the room of what was removed, and of all other embedders' vectors.
+
+        A lane that has not read all that was removed has to begin again.
+        """
+        with self._connections.writing() as db:
+            drop_other_vectors(db, embedder)
+            if db.execute("SELECT 1 FROM removed LIMIT 1").fetchone():
+                db.execute("DELETE FROM removed")
+                db.execute("UPDATE state SET compacted = sequence")
+        with self._connections.writer() as db:
+            db.execute("VACUUM")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    # --- reading passages --------------------------------------------------------------------
+
+    def known(self, passages: Iterable[Passage]) -> set[str]:
+        """The ids among those of these passages that are stored."""
+        with self._connections.reading() as db:
+            return {passage.id for passage in passages if sequence_of(db, passage.id) is not None}
+
+    def near_duplicate_of(self, passage: Passage) -> Merge | None:
+        """What adding this passage would merge it with."""
+        bands = bands_of([passage.searchable])[0].tolist()
+        with self._connections.reading() as db:
+            near = near_duplicate(db, passage, bands)
+        if near is None or near.passage.id == passage.id:
+            return None
+        return Merge(id=passage.id, into=near.passage.id, similarity=near.similarity)
+
+    def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
+        """The passage that is known by an id."""
+        with self._connections.reading() as db:
+            found = find(db, id)
+        return None if found is None else found[1]
+
+    def fetch(self, sequences: Iterable[int]) -> dict[int, Passage]:
+        """The passages with these numbers, those that are still there."""
+        with self._connections.reading() as db:
+            return fetch(db, sequences)
+
+    def passages_between(self, low: int, high: int) -> Iterator[tuple[int, Passage]]:
+        """Those with low < sequence number <= high, in its order.
+
+        Read a few at a time: one that is changed or removed meanwhile may be missing, and what is
+        written meanwhile has a number beyond `high`, if that was the last.
+        """
+        query = (
+            f"SELECT {COLUMNS} FROM passage"  # noqa: S608  # constants
+            " WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?"
+        )
+        while low < high:
+            # Not one long read: as long as one lasts, the log of all that is written grows.
+            with self._connections.reading() as db:
+                rows = db.execute(query, (low, high, _ROWS_AT_A_TIME)).fetchall()
+            if not rows:
+                return
+            for row in rows:
+                yield row[0], passage_of(row)
+            low = rows[-1][0]
+
+    def removed_between(self, low: int, high: int) -> list[int]:
+        """The numbers that the writes from low (without it) to high (with it) took away."""
+        with self._connections.reading() as db:
+            rows = db.execute(
+                "SELECT sequence FROM removed WHERE at > ? AND at <= ? ORDER BY at", (low, high)
+            )
+            return [sequence for (sequence,) in rows]
+
+    def tagged(self, where: Where) -> NDArray[np.int64]:
+        """The numbers of the passages that satisfy a filter (n,), growing."""
+        each = [
+            f"SELECT sequence FROM tag WHERE tag IN ({', '.join('?' for _ in tags)})"  # noqa: S608  # marks
+            for tags in where.tags()
+        ]
+        query = " INTERSECT ".join(each or ["SELECT sequence FROM passage"])
+        values = [tag for tags in where.tags() for tag in tags]
+        with self._connections.reading() as db:
+            rows = db.execute(f"SELECT DISTINCT sequence FROM ({query}) ORDER BY 1", values)  # noqa: S608  # marks
+            return np.fromiter((sequence for (sequence,) in rows), dtype=np.int64)
+
+    # --- reading vectors ---------------------------------------------------------------------
+
+    def vectors_between(self, embedder: Embedder, low: int, high: int) -> Numbered:
+        """Numbers (n,), growing, and vectors (n, d): low < number <= high, those that have one."""
+        with self._connections.reading() as db:
+            rows = vectors_between(db, embedder, low, high)
+        return numbered(rows, embedder)
+
+    def vectors_of(self, embedder: Embedder, sequences: Iterable[int]) -> Numbered:
+        """The same of the passages with these numbers."""
+        with self._connections.reading() as db:
+            rows = vectors_of(db, embedder, sequences)
+        return numbered(rows, embedder)
+
+    def without_vector(
+        self, embedder: Embedder, limit: int, *, after: int = 0
+    ) -> list[tuple[int, Passage]]:
+        """The first `limit` passages beyond the number `after` that this embedder has to embed."""
+        with self._connections.reading() as db:
+            return without_vector(db, embedder, limit, after=after)
+
+    def count_without_vector(self, embedder: Embedder) -> int:
+        """How many passages this embedder has to embed."""
+        with self._connections.reading() as db:
+            return count_without_vector(db, embedder)
+
+    def unrelated(self, embedder: Embedder) -> float | None:
+        """What `set_unrelated` kept."""
+        with self._connections.reading() as db:
+            row = db.execute(
+                "SELECT unrelated FROM embedder WHERE name = ? AND dimensions = ?",
+                (embedder.name, embedder.dimensions),
+            ).fetchone()
+        return None if row is None else row[0]
+
+    # --- what it knows of itself -------------------------------------------------------------
 
     def last_sequence(self) -> int:
-        """The greatest sequence number; 0 when there is none."""
-        with self._translated():
-            row: tuple[int] = self._db.execute(
-                "SELECT coalesce(max(sequence), 0) FROM passage"
+        """How many writes there have been: the number of the last."""
+        with self._connections.reading() as db:
+            (sequence,) = db.execute("SELECT sequence FROM state").fetchone()
+        return int(sequence)
+
+    def extent(self) -> tuple[int, int]:
+        """The number of the last write, and how many passages there were after it."""
+        with self._connections.reading() as db:
+            last, count = db.execute(
+                "SELECT sequence, (SELECT count(*) FROM passage) FROM state"
             ).fetchone()
-            return row[0]
+        return int(last), int(count)
+
+    def compacted(self) -> int:
+        """The write up to which it is forgotten what was removed."""
+        with self._connections.reading() as db:
+            (sequence,) = db.execute("SELECT compacted FROM state").fetchone()
+        return int(sequence)
+
+    def last_written(self) -> str | None:
+        """When the last write was, as ISO 8601; None when there was none."""
+        with self._connections.reading() as db:
+            written: str | None = db.execute("SELECT written FROM state").fetchone()[0]
+        return written
 
     def __len__(self) -> int:
-        with self._translated():
-            row: tuple[int] = self._db.execute("SELECT count(*) FROM passage").fetchone()
-            return row[0]
+        with self._connections.reading() as db:
+            (count,) = db.execute("SELECT count(*) FROM passage").fetchone()
+        return int(count)
 
     def close(self) -> None:
-        """Give the file back; every later call raises."""
-        self._db.close()
-
-    def _prepare(self) -> None:
-        with self._translated():
-            self._db.execute("PRAGMA journal_mode = WAL")
-            # FULL, since in WAL mode NORMAL may lose the last commits when the power fails.
-            self._db.execute("PRAGMA synchronous = FULL")
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version > SCHEMA_VERSION:
-                raise MemoryStoreFailed(
-                    f"written by a newer harness (schema {version}, this one reads up to "
-                    f"{SCHEMA_VERSION}); upgrade harness, or open another directory",
-                    path=self.directory,
-                )
-            if version == 0:
-                self._db.executescript(_SCHEMA)
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """The one place where SQLite's errors become ours."""
-        try:
-            yield
-        except sqlite3.ProgrammingError as error:
-            raise self._failed(error, "the store is closed; open it again") from error
-        except (sqlite3.OperationalError, OSError) as error:
-            remedy = "see that the disk has room, the files may be written, no process holds them"
-            raise self._failed(error, remedy) from error
-        except sqlite3.Error as error:
-            remedy = "passages.sqlite is damaged: restore it from a copy, or delete the directory"
-            raise self._failed(error, remedy) from error
-
-    def _failed(self, error: Exception, remedy: str) -> MemoryStoreFailed:
-        return MemoryStoreFailed(f"{error} ({remedy})", path=self.directory)
-
-
-def _passage(row: _Row) -> Passage:
-    _, text, title, source, quality, metadata = row
-    return Passage(
-        text=text, title=title, source=source, quality=quality, metadata=json.loads(metadata)
-    )
+        """Gives the file back; every later call raises."""
+        self._connections.close()

@@ -1,12 +1,26 @@
 """The keep-alive budget: which models are in memory, and whose turn it is."""
 
 from harness.residency.budget import Host, KeepAliveBudget, Tenant
+from harness.residency.guest import Guest
 from harness.residency.leased import Leased
-from harness.residency.ledger import Decision, Grant, Ledger, Load, Resident, Wait, admit
+from harness.residency.ledger import (
+    Decision,
+    Grant,
+    GuestEntry,
+    Ledger,
+    Load,
+    Resident,
+    Wait,
+    admit,
+    outgrown,
+    returning,
+)
 
 __all__ = [
     "Decision",
     "Grant",
+    "Guest",
+    "GuestEntry",
     "Host",
     "KeepAliveBudget",
     "Leased",
@@ -16,4 +30,6 @@ __all__ = [
     "Tenant",
     "Wait",
     "admit",
+    "outgrown",
+    "returning",
 ]

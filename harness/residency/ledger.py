@@ -1,11 +1,14 @@
-"""The ledger: which models are resident, what they take, and whether another may come.
+"""The ledger: what is resident, what it takes, and whether another model may come.
 
-Pure: state in, decision out. The policy is the simplest that is right: room is made by evicting
-idle models, the longest unused first; a model in use is never evicted.
+Pure: state in, decision out. The policy is the simplest that is right. Room is made by evicting
+guests, the largest first, since a guest is back in a tenth of a second and a model in seconds; then
+idle models, the longest unused first. A model in use is never evicted. Guests come back into what
+room is left; no model goes for a guest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from harness.errors import DoesNotFit
@@ -27,6 +30,20 @@ class Resident:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuestEntry:
+    """A guest, as it was when it was last looked at: they grow by themselves."""
+
+    name: str
+    """The guest's."""
+    resident_bytes: int
+    """What it takes; 0 when it is out."""
+    needed_bytes: int
+    """What it will take when it is back."""
+    is_out: bool = False
+    """Whether it was evicted, and is to come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
     """It is resident: go ahead."""
 
@@ -37,6 +54,8 @@ class Load:
 
     evict: tuple[str, ...]
     """Idle models, the longest unused first."""
+    guests: tuple[str, ...] = ()
+    """Guests, the largest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +71,19 @@ class Ledger:
     """What the budget holds."""
 
     capacity_bytes: int
-    """All that models may take together."""
+    """All that models and guests may take together."""
     residents: tuple[Resident, ...] = ()
-    """In no particular order."""
+    """Models, in no particular order."""
+    guests: tuple[GuestEntry, ...] = ()
+    """In the order they were admitted, also those that are out."""
 
     @property
     def resident_bytes(self) -> int:
+        """What the resident models and the guests take together."""
+        return self.model_bytes + _taken_by(self.guests)
+
+    @property
+    def model_bytes(self) -> int:
         """What the resident models take together."""
         return sum(resident.need_bytes for resident in self.residents)
 
@@ -91,12 +117,54 @@ def admit(ledger: Ledger, model: str, need_bytes: int) -> Decision:
             need_bytes=need_bytes,
             capacity_bytes=ledger.capacity_bytes,
         )
-    free_bytes = ledger.capacity_bytes - ledger.resident_bytes
+    # 1. The models that have to go although every guest does.
+    room_bytes = ledger.capacity_bytes - ledger.model_bytes
     evict = []
     for resident in sorted(ledger.residents, key=lambda r: r.last_used):
-        if free_bytes >= need_bytes:
+        if room_bytes >= need_bytes:
             break
         if resident.leases == 0:
             evict.append(resident.model)
-            free_bytes += resident.need_bytes
-    return Load(evict=tuple(evict)) if free_bytes >= need_bytes else Wait()
+            room_bytes += resident.need_bytes
+    if room_bytes < need_bytes:
+        return Wait()
+    # 2. The guests that have to go although those models do.
+    return Load(
+        evict=tuple(evict), guests=_too_many(ledger.guests, room_bytes=room_bytes - need_bytes)
+    )
+
+
+def outgrown(ledger: Ledger) -> tuple[str, ...]:
+    """The guests that must go since what is resident has grown beyond the capacity."""
+    room_bytes = ledger.capacity_bytes - ledger.model_bytes
+    return _too_many(ledger.guests, room_bytes=room_bytes)
+
+
+def returning(ledger: Ledger) -> tuple[str, ...]:
+    """The guests that may come back, the smallest first: as many as there is room for."""
+    room_bytes = ledger.capacity_bytes - ledger.resident_bytes
+    names = []
+    out = [guest for guest in ledger.guests if guest.is_out]
+    for guest in sorted(out, key=lambda g: (g.needed_bytes, g.name)):
+        room_bytes -= guest.needed_bytes
+        if room_bytes < 0:
+            break
+        names.append(guest.name)
+    return tuple(names)
+
+
+def _too_many(guests: Iterable[GuestEntry], *, room_bytes: int) -> tuple[str, ...]:
+    """Those that go so that the others fit into the room, the largest first: as few as need be."""
+    there = sorted((g for g in guests if not g.is_out), key=lambda g: (-g.resident_bytes, g.name))
+    taken_bytes = _taken_by(there)
+    names = []
+    for guest in there:
+        if taken_bytes <= room_bytes:
+            break
+        names.append(guest.name)
+        taken_bytes -= guest.resident_bytes
+    return tuple(names)
+
+
+def _taken_by(guests: Iterable[GuestEntry]) -> int:
+    return sum(guest.resident_bytes for guest in guests)

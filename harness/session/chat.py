@@ -55,8 +55,8 @@ async def open_shim(
         environment=os.environ,
         required=models,
         tracer=Tracer() if tracer is None else tracer,
-    ) as shim:
-        yield shim
+    ) as opened:
+        yield opened.shim
 
 
 @overload

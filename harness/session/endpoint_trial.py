@@ -98,8 +98,8 @@ async def _check(
             environment=environment,
             required={endpoint.tag},
             tracer=Tracer(),
-        ) as shim:
-            trial = _Trial(shim, alone, lambda doing: progress(f"{endpoint.tag}: {doing}"))
+        ) as models:
+            trial = _Trial(models.shim, alone, lambda doing: progress(f"{endpoint.tag}: {doing}"))
             await trial.begin()
             known = _with_facts(blank, await _facts(alone, environment))
             # It was called, and answered, whatever its pages do.

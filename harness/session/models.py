@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
 import structlog
 
@@ -34,6 +35,16 @@ CALL_CACHE = "calls.sqlite"
 
 _SHARE_OF_MACHINE = 0.8
 """Of the machine's memory, what embedded models may take unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenModels:
+    """The models of a session, ready to be called."""
+
+    shim: InferenceShim
+    """Calls go through it."""
+    budget: KeepAliveBudget | None
+    """What they share machine memory by; None where there is nothing to share."""
 
 
 def known_endpoints(
@@ -76,8 +87,8 @@ async def open_models(
     tracer: Tracer,
     sample_every_s: float = 0.0,
     warn: Callable[[str], None] | None = None,
-) -> AsyncIterator[InferenceShim]:
-    """The shim in front of these endpoints, each behind its `call_stack`.
+) -> AsyncIterator[OpenModels]:
+    """The shim in front of these endpoints, each behind its `call_stack`, and their budget.
 
     Nothing is loaded or connected to until the first call.
 
@@ -134,7 +145,7 @@ async def open_models(
         # 2. What they have in common.
         budget = _open_budget(opened.values(), settings, tracer)
         if budget:
-            stack.push_async_callback(budget.aclose)
+            await stack.enter_async_context(budget.opened())
         sampled = _to_sample(opened.values()) if sample_every_s else {}
         if sampled:
             await stack.enter_async_context(
@@ -157,7 +168,8 @@ async def open_models(
                 identity=one.identity,
                 schemas=schemas[tag],
             )
-        yield InferenceShim(with_fallbacks(stacks, endpoints, tracer=tracer))
+        shim = InferenceShim(with_fallbacks(stacks, endpoints, tracer=tracer))
+        yield OpenModels(shim=shim, budget=budget)
 
 
 def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
@@ -206,7 +218,8 @@ def _open_budget(
     opened: Iterable[OpenedEndpoint], settings: Settings, tracer: Tracer
 ) -> KeepAliveBudget | None:
     tenants = {one.endpoint.tag: one.tenant for one in opened if one.tenant is not None}
-    if not tenants:
+    # Vectors of passages give way to models; without any, to what somebody wants kept free.
+    if not tenants and settings.budget.capacity_bytes is None:
         return None
     machine_bytes = machine_memory_bytes()
     capacity_bytes = settings.budget.capacity_bytes or int(machine_bytes * _SHARE_OF_MACHINE)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from harness.memory import Scalar
 from harness.session.library import PassageLibrary
 from harness.trace import Content, Journal, SpanRecord, sha256_of
 
@@ -20,6 +22,12 @@ class Remembered:
     """For passages before the first heading."""
     source: str
     """Where it is from."""
+    quality: float | None
+    """How good it was judged to be."""
+    metadata: tuple[tuple[str, Scalar], ...]
+    """What else was said of it."""
+    created: datetime | None
+    """When it was remembered; None where an earlier version wrote the journal."""
 
 
 def remembered_in(journal: Journal) -> tuple[Remembered, ...]:
@@ -47,6 +55,9 @@ def remembered_in(journal: Journal) -> tuple[Remembered, ...]:
             document=_whole(texts.get(one["document_sha256"]), digest=one.get("digest")),
             title=one.get("title") or "",
             source=one.get("source") or "",
+            quality=one.get("quality"),
+            metadata=tuple((one.get("metadata") or {}).items()),
+            created=one.get("created") and datetime.fromisoformat(one["created"]),
         )
         for one in said
     )
@@ -63,7 +74,14 @@ async def remember_again(remembered: tuple[Remembered, ...], passages: PassageLi
         if one.document is None:
             lost += 1
         else:
-            await passages.remember(one.document, title=one.title, source=one.source)
+            await passages.remember(
+                one.document,
+                title=one.title,
+                source=one.source,
+                quality=one.quality,
+                metadata=dict(one.metadata),
+                created=one.created,
+            )
     return lost
 
 

@@ -27,6 +27,8 @@ class Origin:
     """The file of the settings; None when there was none."""
     roles: Mapping[str, str] = field(default_factory=dict)
     """Roles that went before those of the settings."""
+    memory: Path | None = None
+    """The directory of passages that went before that of the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ def record_beginning(
         target=origin.target if origin else None,
         config=str(origin.config) if origin and origin.config else None,
         roles=dict(origin.roles) if origin else {},
+        memory=str(origin.memory) if origin and origin.memory else None,
         limits={name: one for name, one in asdict(beginning.limits).items() if one is not None},
     )
     known = graph_inputs(graph)
@@ -115,13 +118,14 @@ def record_outcome(tracer: Tracer, ended: Execution) -> None:
 def read_beginning(said: Attributes) -> Beginning:
     """What `record_beginning` wrote of all but the inputs."""
     values: Mapping[str, Any] = said
-    target, config = values.get("target"), values.get("config")
+    target, config, memory = (values.get(name) for name in ("target", "config", "memory"))
     return Beginning(
         origin=target
         and Origin(
             target=target,
             config=Path(config) if config else None,
             roles=values.get("roles") or {},
+            memory=Path(memory) if memory else None,
         ),
         limits=Limits(**(values.get("limits") or {})),
         content=values["content"],

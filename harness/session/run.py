@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
@@ -20,7 +20,7 @@ from harness.inference import (
     ReplyType,
     as_messages,
 )
-from harness.memory import Hit, Passage
+from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import Draft, Rubric, Verdict
 from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate
 from harness.session.loop import run_loop
@@ -295,29 +295,72 @@ class Run:
         return await self._session.shim.count_tokens(request)
 
     async def remember(
-        self, document: str, *, title: str = "", source: str = ""
+        self,
+        document: str,
+        *,
+        title: str = "",
+        source: str = "",
+        quality: float | None = None,
+        metadata: Mapping[str, Scalar] | None = None,
     ) -> tuple[Passage, ...]:
         """Splits a Markdown document into passages and keeps them for `recall`.
+
+        Each passage says in its metadata which `run` remembered it first. Those that look like
+        instructions to a model are refused, with a warning on the run.
 
         Args:
             document: The text.
             title: For passages before the first heading.
-            source: Where it is from; returned with every hit.
+            source: Where it is from: a URL, a path; returned with every hit.
+            quality: How good it was judged to be, 0 to 10: better ones are recalled first.
+            metadata: Anything else to have back, or to filter by.
 
         Returns:
-            Its passages, in order, with the trail of headings they stand under as title.
+            Its passages as they are kept, in order, with the trail of headings they stand under as
+            title. One that says all but the same as one that was there is that one.
 
         Raises:
-            InvalidInput: The document is empty.
+            InvalidInput: The document is empty, or its metadata has a field of the store's own.
             MemoryStoreFailed: It could not be kept.
+            InferenceError: The endpoint that embeds gave no vectors.
         """
         if not document.strip():
             raise InvalidInput("the document is empty; there is nothing to remember")
-        return await self._session.passages.remember(document, title=title, source=source)
+        return await self._session.passages.remember(
+            document, title=title, source=source, quality=quality, metadata=metadata
+        )
 
-    async def recall(self, query: str, *, limit: int = 4) -> list[Hit]:
-        """The passages nearest to a question, best first, at most `limit`."""
-        return await self._session.passages.recall(query, limit=limit)
+    async def recall(
+        self,
+        query: str,
+        *,
+        limit: int = 4,
+        mode: Mode = "hybrid",
+        where: Filter | None = None,
+    ) -> Hits:
+        """The passages nearest to a question, best first; none, where none has to do with it.
+
+        Args:
+            query: Any text; `"words in quotes"` and `title:word` count extra.
+            limit: How many at most.
+            mode: By words and meaning, by words, or by meaning. While the vectors are not there,
+                words alone decide, and the result's `fallback` says why.
+            where: Only passages whose metadata, `source` or `title` have these values, or one of
+                them where there are several: `{"run": run.id}` for those of this run.
+
+        Raises:
+            InvalidInput: There is no such mode, limit or filter.
+            MemoryStoreFailed: The store cannot be read.
+            InferenceError: The endpoint that embeds gave no vectors.
+        """
+        return await self._session.passages.recall(query, limit=limit, mode=mode, where=where)
+
+    async def novelty(self, texts: Sequence[str]) -> float:
+        """How much of what these texts say is not remembered yet, 0 to 10.
+
+        Below 3 a batch of search results is not worth another round (the Novelty Gate).
+        """
+        return await self._session.passages.novelty(texts)
 
     async def wiggum(
         self,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import structlog
 
-from harness.errors import ConfigurationInvalid
-from harness.inference import Backend, InferenceShim, to_its_end
+from harness.errors import ConfigurationInvalid, did_you_mean
+from harness.inference import Backend, Endpoint, InferenceShim, to_its_end
 from harness.session.audit import audit_entry
 from harness.session.casting import Casting
 from harness.session.kept_replies import KeptReplies
@@ -20,7 +20,7 @@ from harness.session.models import describe_endpoints, known_endpoints, open_mod
 from harness.session.roles import EVALUATOR, Roles
 from harness.session.secrets import known_secrets, secret_variables
 from harness.session.served_models import ServedModels
-from harness.session.settings import Settings
+from harness.session.settings import WORDLLAMA, MemorySettings, Settings
 from harness.session.spending import Spending, token_prices, warn_of_no_price
 from harness.trace import (
     AUDIT_LOG,
@@ -116,6 +116,7 @@ async def open_session(
     endpoints = known_endpoints(settings, backends)
     casting = Casting(endpoints, settings)
     needed = casting.required | _models_for(needed_roles or {}, casting.roles)
+    needed |= _embedder_of(settings.memory, endpoints)
     secrets = known_secrets(
         endpoints.values(), environment=environment, named=settings.trace.secrets
     )
@@ -137,7 +138,7 @@ async def open_session(
             await casting.ask_servers(trace, environment=environment)
             casting.choose_evaluators(trace, task=task, run_id=trace.run_id)
             casting.begin(trace)
-            shim = await stack.enter_async_context(
+            models = await stack.enter_async_context(
                 open_models(
                     endpoints,
                     settings=settings,
@@ -149,12 +150,10 @@ async def open_session(
                     warn=partial(casting.warn, tracer=trace),
                 )
             )
-            passages = PassageLibrary(settings.memory.path, tracer=trace)
-            stack.push_async_callback(passages.aclose)
-            served = ServedModels(shim.chat, casting=casting, tracer=trace)
+            served = ServedModels(models.shim.chat, casting=casting, tracer=trace)
             spending = Spending(
                 served.chat,
-                shim.embed,
+                models.shim.embed,
                 limits=merged(limits, settings.limits.limits),
                 prices=token_prices(endpoints),
                 before=spent,
@@ -163,6 +162,14 @@ async def open_session(
                 tracer=trace,
             )
             stack.callback(_say_what_was_not_priced, spending, casting, trace)
+            passages = PassageLibrary(
+                settings.memory,
+                tracer=trace,
+                ask=spending.embed,
+                warn=partial(casting.warn, tracer=trace),
+                budget=models.budget,
+            )
+            stack.push_async_callback(passages.aclose)
             replies = KeptReplies(
                 endpoints,
                 trace=trace,
@@ -173,7 +180,7 @@ async def open_session(
             stack.push_async_callback(replies.aclose)
             yield Session(
                 trace=trace,
-                shim=shim,
+                shim=models.shim,
                 casting=casting,
                 served=served,
                 spending=spending,
@@ -204,6 +211,22 @@ def _models_for(needed_roles: Mapping[str, str], roles: Roles) -> set[str]:
         except ConfigurationInvalid as error:
             raise ConfigurationInvalid(f"{who} needs '{role}': {error}") from error
     return tags
+
+
+def _embedder_of(memory: MemorySettings, endpoints: Mapping[str, Endpoint]) -> set[str]:
+    """The tag of the endpoint that embeds passages, if one does.
+
+    Raises:
+        ConfigurationInvalid: There is no such endpoint.
+    """
+    if memory.embedder == WORDLLAMA:
+        return set()
+    if memory.embedder not in endpoints:
+        raise ConfigurationInvalid(
+            f"[memory] embedder is '{memory.embedder}', which is no endpoint; "
+            + did_you_mean(memory.embedder, [WORDLLAMA, *endpoints])
+        )
+    return {memory.embedder}
 
 
 @asynccontextmanager

@@ -32,6 +32,9 @@ from harness.wiggum import Limits
 SETTINGS_FILE = "harness.toml"
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
 
+WORDLLAMA = "wordllama"
+"""The embedder that needs no endpoint."""
+
 _MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
@@ -58,7 +61,7 @@ RoleTags = Annotated[str | tuple[str, ...], BeforeValidator(_as_tags)]
 
 
 class BudgetSettings(BaseModel):
-    """`[budget]`: how much memory embedded models may take."""
+    """`[budget]`: how much memory embedded models, and the vectors of passages, may take."""
 
     model_config = _MODEL
 
@@ -72,12 +75,21 @@ class BudgetSettings(BaseModel):
 
 
 class MemorySettings(BaseModel):
-    """`[memory]`: where passages are kept."""
+    """`[memory]`: where passages are kept, and how they are found again."""
 
     model_config = _MODEL
 
     path: Path | None = None
     """A directory that outlives the run; without one, passages last as long as the run."""
+    embedder: str = Field(default=WORDLLAMA, min_length=1)
+    """What gives passages their vectors: `wordllama`, which comes along, or an endpoint's tag."""
+    language: str | None = Field(default=None, min_length=1)
+    """Whose words are stemmed, such as `german`, or `none`. When left out: what the directory was
+    made with, and English for a new one."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the vectors are searched; `cuda` needs torch."""
+    merge: bool = True
+    """Whether a passage that says all but the same as one that is there becomes one with it."""
 
 
 class TraceSettings(BaseModel):
@@ -188,6 +200,7 @@ def load_settings(
     *,
     environment: Mapping[str, str],
     roles: Mapping[str, str] | None = None,
+    memory: Path | None = None,
 ) -> Settings:
     """The settings of this directory.
 
@@ -195,6 +208,7 @@ def load_settings(
         path: The file; `harness.toml` here, if there is one, when None.
         environment: Read for `HARNESS_ENDPOINTS`.
         roles: Go before those of the file.
+        memory: The directory of passages, in place of the file's.
 
     Raises:
         ConfigurationInvalid: Something in the file, or in the variable, does not parse.
@@ -202,8 +216,13 @@ def load_settings(
     file = Path(SETTINGS_FILE) if path is None else path
     settings = Settings() if path is None and not file.exists() else _read_file(file)
     endpoints = {**settings.endpoints, **_endpoints_from(environment)}
+    kept_in = settings.memory.path if memory is None else memory
     return settings.model_copy(
-        update={"endpoints": endpoints, "roles": {**settings.roles, **(roles or {})}}
+        update={
+            "endpoints": endpoints,
+            "roles": {**settings.roles, **(roles or {})},
+            "memory": settings.memory.model_copy(update={"path": kept_in}),
+        }
     )
 
 

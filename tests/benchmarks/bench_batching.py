@@ -64,7 +64,8 @@ async def measure(endpoint: Endpoint) -> list[Figure]:
         environment={},
         required={endpoint.tag},
         tracer=Tracer(),
-    ) as shim:
+    ) as models:
+        shim = models.shim
         await shim.chat(request(-1))
         alone_s, together_s, tokens, most = [], [], [], []
         numbers = itertools.count()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from harness.errors import InvalidInput
-from harness.memory.embedder import embed
+from harness.memory.embedder import FunctionEmbedder, embed
 
 
 def test_vectors_are_float32_of_unit_length(embedder):
@@ -50,6 +50,47 @@ def test_an_embedder_that_breaks_its_promise_is_named(reply):
 
     with pytest.raises(InvalidInput, match=r"'broken' .* must give \(2, 3\)"):
         embed(Broken(), ["one", "two"])
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [np.array([[3, 4], [0, 0]]), [[3.0, 4.0], [0.0, 0.0]], np.array([[3, 4], [0, 0]], dtype="f2")],
+    ids=["whole numbers", "lists", "half precision"],
+)
+def test_any_function_is_an_embedder_whatever_the_lengths_of_its_vectors(reply):
+    named = FunctionEmbedder("mine", lambda _: reply, 2)
+
+    vectors = embed(named, ["one", ""])
+    assert vectors.dtype == np.float32
+    assert vectors.tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0, 0]]
+
+
+def test_a_function_is_not_asked_about_no_texts():
+    assert embed(FunctionEmbedder("mine", pytest.fail, 2), []).shape == (0, 2)
+
+
+def test_what_a_function_gives_is_not_changed():
+    reply = np.array([[3, 4]], dtype=np.float32)
+
+    embed(FunctionEmbedder("mine", lambda _: reply, 2), ["one"])
+    assert reply.tolist() == [[3, 4]]
+
+
+def test_a_function_that_gives_something_else_is_named():
+    short = FunctionEmbedder("mine", lambda _: [[1.0]], 2)
+
+    with pytest.raises(InvalidInput, match=r"'mine' gave .* \(1, 1\) .* must give \(1, 2\)"):
+        embed(short, ["one"])
+
+
+@pytest.mark.parametrize(
+    ("name", "dimensions", "said"),
+    [(" ", 2, "needs a name"), ("mine", 0, "has 0 dimensions")],
+    ids=["no name", "no dimensions"],
+)
+def test_an_embedder_that_cannot_be_kept_apart_or_searched_is_refused(name, dimensions, said):
+    with pytest.raises(InvalidInput, match=said):
+        FunctionEmbedder(name, pytest.fail, dimensions)
 
 
 OFFLINE = """

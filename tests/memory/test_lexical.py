@@ -1,60 +1,45 @@
 import math
+import multiprocessing
 import shutil
 from collections import Counter
+from threading import Thread
 
 import pytest
 import tantivy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from harness.errors import MemoryStoreFailed
+from harness.errors import InvalidInput, MemoryStoreFailed
+from harness.memory.checksums import damaged_file
 from harness.memory.lexical import LexicalLane
 from harness.memory.passage import Passage
 from harness.memory.truth import Truth
+from harness.memory.where import Where
 
 
-def add(truth, *texts):
-    truth.add([(Passage(text=text), b"") for text in texts], embedder="none")
+def add(truth, *texts, **fields):
+    truth.add([(Passage(text=text, **fields), None) for text in texts], embedder=None)
+
+
+def read_on(lane, truth):
+    lane.catch_up(until=truth.last_sequence())
 
 
 @pytest.fixture
 def truth(tmp_path):
-    opened = Truth(tmp_path)
+    opened = Truth.open(tmp_path)
     add(opened, "red apples and green apples", "a red house", "green pears", "houses of brick")
     yield opened
     opened.close()
 
 
-@pytest.fixture(scope="module")
-def shared_lane(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("shared")
-    truth = Truth(directory)
-    add(truth, "red apples", "NOT and OR or AND", "naïve café 日本語", "\x00 nul")
-    yield LexicalLane.open(directory / "lexical", truth)
-    truth.close()
+@pytest.fixture
+def lane(tmp_path, truth):
+    return LexicalLane.open(tmp_path / "lexical", truth)
 
 
-@settings(deadline=None)  # it reads a disk
-@given(query=st.text())
-def test_any_text_is_a_query(shared_lane, query):
-    scores = list(shared_lane.search(query, limit=10).values())
-
-    assert scores == sorted(scores, reverse=True)
-    assert all(score > 0 for score in scores)
+# --- searching -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "query",
-    ['"red', "body:apples", "+apples -red", "(apples", "[a TO apples", "apples^", "apples~2", "*"],
-)
-def test_the_signs_of_query_languages_mean_nothing(shared_lane, query):
-    found = shared_lane.search(query, limit=10)
-    words_only = shared_lane.search("".join(c if c.isalnum() else " " for c in query), limit=10)
-
-    assert found == words_only
-
-
-def test_scores_are_those_of_the_published_formula(tmp_path, truth):
+def test_scores_are_those_of_the_published_formula(lane):
     # Robertson and Zaragoza 2009, with k1 = 1.2, b = 0.75 and Lucene's idf. tantivy rounds the
     # length of a document, but not below 40 words.
     documents = {
@@ -62,6 +47,7 @@ def test_scores_are_those_of_the_published_formula(tmp_path, truth):
         2: ["a", "red", "hous"],
         3: ["green", "pear"],
         4: ["hous", "of", "brick"],
+        0: [],  # where the lane notes how far it has read
     }
     mean_length = sum(map(len, documents.values())) / len(documents)
 
@@ -76,46 +62,193 @@ def test_scores_are_those_of_the_published_formula(tmp_path, truth):
 
     naive = {n: bm25(words, ["red", "red", "appl"]) for n, words in documents.items()}
 
-    lane = LexicalLane.open(tmp_path / "lexical", truth)
     assert lane.search("RED red apple", limit=10) == pytest.approx(
         {n: score for n, score in naive.items() if score}, rel=1e-5
     )
+    assert lane.scores("RED red apple", [2, 3]) == pytest.approx({2: naive[2]}, rel=1e-5)
 
 
-def test_the_limit_keeps_the_best(tmp_path, truth):
-    lane = LexicalLane.open(tmp_path / "lexical", truth)
+@pytest.mark.parametrize(
+    "query",
+    ["body:apples", "+apples -red", "(apples", "[a TO apples", "apples^", "apples~2", "*", '"red'],
+)
+def test_the_signs_of_query_languages_mean_nothing(lane, query):
+    found = lane.search(query, limit=10)
 
+    assert found == lane.search("".join(c if c.isalnum() else " " for c in query), limit=10)
+
+
+def test_a_phrase_in_quotes_counts_extra(lane, truth):
+    add(truth, "apples, and something red", "something like apples red and round")
+    read_on(lane, truth)
+
+    first = next(iter(lane.search('"apples red"', limit=10)))
+    assert truth.fetch([first])[first].text == "something like apples red and round"
+    assert len(lane.search('"apples red"', limit=10)) > 1  # it is not required
+
+
+def test_a_word_of_a_title_counts_extra(lane, truth):
+    add(truth, "On their colours.", title="Plums")
+    add(truth, "Plums, plums, plums and other fruit.", title="Fruit")
+    read_on(lane, truth)
+
+    without, with_title = (next(iter(lane.search(q, limit=9))) for q in ("plums", "title:plums"))
+    assert (without, with_title) == (6, 5)
+
+
+def test_no_score_exceeds_the_ceiling_and_a_passage_of_nothing_else_comes_near(lane, truth):
+    add(truth, "quince " * 200)
+    lane.rebuild()
+
+    (score,) = lane.search("quince", limit=1).values()
+    assert 0.95 * lane.ceiling("quince") < score <= lane.ceiling("quince")
+    # A word that is nowhere counts as the rarest.
+    assert lane.ceiling("quince medlar") == pytest.approx(2 * lane.ceiling("quince"))
+    assert lane.ceiling("...") == 0
+
+
+def test_a_filter_leaves_the_scores_as_they_are(lane, truth):
+    add(truth, "red plums", metadata={"ripe": True, "year": 2024})
+    add(truth, "red cherries", metadata={"ripe": True, "year": 2025}, source="orchard")
+    read_on(lane, truth)
+    everything = lane.search("red", limit=10)
+
+    def found(**where):
+        return lane.search("red", limit=10, where=Where.parse(where))
+
+    assert found(ripe=True) == {n: everything[n] for n in everything if n in (5, 6)}
+    assert list(found(year=[2025, 2026])) == list(found(source="orchard")) == [6]
+    assert found(ripe=True, year=1999) == {}
+
+
+def test_the_limit_keeps_the_best(lane):
     everything = lane.search("red green house", limit=10)
+
     assert list(lane.search("red green house", limit=2)) == list(everything)[:2]
 
 
-def test_it_catches_up_from_where_it_was(tmp_path, truth):
+def test_words_are_those_of_the_stores_language(tmp_path):
+    truth = Truth.open(tmp_path, language="german")
+    add(truth, "Die Häuser stehen leer.", "Der Hausherr schläft.")
     lane = LexicalLane.open(tmp_path / "lexical", truth)
+
+    assert list(lane.search("haus", limit=5)) == [1]
+    truth.close()
+
+
+def test_a_language_that_nobody_knows_is_the_users_mistake(tmp_path):
+    truth = Truth.open(tmp_path, language="germann")
+
+    with pytest.raises(InvalidInput, match="no language 'germann'; did you mean 'german'"):
+        LexicalLane.open(tmp_path / "lexical", truth)
+    truth.close()
+
+
+# --- reading on ------------------------------------------------------------------------------
+
+
+def test_it_catches_up_from_where_it_was(lane, truth):
     add(truth, "purple plums")
     assert not lane.search("plum", limit=10)
 
-    lane.catch_up(truth)
+    read_on(lane, truth)
     assert len(lane.search("plum", limit=10)) == 1
     assert len(lane) == len(truth)
 
 
-def test_two_lanes_on_one_directory_read_each_passage_once(tmp_path, truth):
-    one = LexicalLane.open(tmp_path / "lexical", truth)
+def test_what_was_deleted_or_changed_is_found_no_more(lane, truth):
+    apples, house = truth.fetch([1, 2]).values()
+    truth.delete([apples.id])
+    truth.update(Passage(id=house.id, text="a blue boat"), None, None)
+    read_on(lane, truth)
+
+    assert lane.search("apples", limit=10) == {}
+    assert lane.search("house", limit=10).keys() == {4}
+    assert lane.search("boat", limit=10).keys() == {6}
+    assert len(lane) == len(truth) == 3
+
+
+def test_a_lane_behind_a_compaction_is_made_again(tmp_path, lane, truth):
+    truth.delete([truth.fetch([1])[1].id])
+    truth.compact()
+
+    again = LexicalLane.open(tmp_path / "lexical", truth)
+    assert again.search("apples", limit=10) == {}
+    read_on(lane, truth)
+    assert lane.search("apples", limit=10) == {}
+
+
+def test_two_lanes_on_one_directory_read_each_passage_once(tmp_path, lane, truth):
     other = LexicalLane.open(tmp_path / "lexical", truth)
     add(truth, "purple plums")
 
-    one.catch_up(truth)
-    other.catch_up(truth)
-    assert len(one) == len(other) == len(truth)
+    read_on(lane, truth)
+    read_on(other, truth)
+    assert len(lane) == len(other) == len(truth)
 
 
-def test_while_another_writes_a_lane_fails_and_is_not_thrown_away(tmp_path, truth):
-    LexicalLane.open(tmp_path / "lexical", truth)
+def test_threads_search_while_one_of_them_reads_on(lane, truth):
+    faults = []
+
+    def look():
+        try:
+            for _ in range(50):
+                assert lane.search("red", limit=10).keys() >= {1, 2}
+        except BaseException as error:  # noqa: BLE001 - a thread's, for the test to see
+            faults.append(error)
+
+    def write():
+        try:
+            for number in range(20):
+                add(truth, f"plum number {number}")
+                read_on(lane, truth)
+                assert list(lane.search(f"{number}", limit=1)) == [truth.last_sequence()]
+        except BaseException as error:  # noqa: BLE001 - a thread's, for the test to see
+            faults.append(error)
+
+    threads = [Thread(target=act) for act in (look, look, look, write)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+
+
+def hold(directory, holds, done):
+    from harness.memory.lexical import LexicalLane
+    from harness.memory.truth import Truth
+
+    lane = LexicalLane.open(directory / "lexical", Truth.open(directory))
+    with lane._turn(5):
+        holds.set()
+        done.wait(30)
+
+
+def test_only_what_is_ones_own_is_worth_waiting_for(tmp_path, lane, truth):
+    spawn = multiprocessing.get_context("spawn")
+    holds, done = spawn.Event(), spawn.Event()
+    process = spawn.Process(target=hold, args=(tmp_path, holds, done))
+    process.start()
+    assert holds.wait(30)
+    before = lane.position
+    add(truth, "purple plums")
+
+    lane.catch_up(until=before)  # somebody else's: found later
+    assert lane.position == before
+    waiting = Thread(target=read_on, args=(lane, truth))
+    waiting.start()
+    done.set()
+    waiting.join(30)
+    process.join(30)
+    assert lane.search("plums", limit=1)
+
+
+def test_where_another_program_writes_a_lane_fails_and_is_not_thrown_away(tmp_path, lane, truth):
     add(truth, "purple plums")
     files = set((tmp_path / "lexical").iterdir())
     writer = tantivy.Index.open(str(tmp_path / "lexical")).writer(15_000_000, 1)
 
-    with pytest.raises(MemoryStoreFailed, match="try again when it is done"):
+    with pytest.raises(MemoryStoreFailed, match="try again later"):
         LexicalLane.open(tmp_path / "lexical", truth)
     assert files <= set((tmp_path / "lexical").iterdir())
 
@@ -123,13 +256,24 @@ def test_while_another_writes_a_lane_fails_and_is_not_thrown_away(tmp_path, trut
     assert LexicalLane.open(tmp_path / "lexical", truth).search("plum", limit=10)
 
 
-def test_single_passages_do_not_pile_up_segments(tmp_path, truth):
-    lane = LexicalLane.open(tmp_path / "lexical", truth)
+def test_where_nothing_may_be_written_the_lane_is_in_memory(tmp_path, truth):
+    truth.close()
+    closed = Truth.open(tmp_path, read_only=True)
+
+    assert is_whole(tmp_path / "lexical", closed)
+    assert not (tmp_path / "lexical").exists()
+    closed.close()
+
+
+def test_single_passages_do_not_pile_up_segments(lane, truth):
     for number in range(30):
         add(truth, f"number {number}")
-        lane.catch_up(truth)
+        read_on(lane, truth)
 
     assert lane._index.searcher().num_segments < 15
+
+
+# --- damage ----------------------------------------------------------------------------------
 
 
 def is_whole(directory, truth):
@@ -137,27 +281,45 @@ def is_whole(directory, truth):
     return len(lane) == len(truth) and list(lane.search("apples", limit=10)) == [1]
 
 
-def test_a_lane_that_was_deleted_is_made_again(tmp_path, truth):
-    LexicalLane.open(tmp_path / "lexical", truth)
+def test_a_lane_that_was_deleted_is_made_again(tmp_path, lane, truth):
     shutil.rmtree(tmp_path / "lexical")
 
     assert is_whole(tmp_path / "lexical", truth)
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage"], ids=["empty", "garbage"])
-@pytest.mark.parametrize("suffix", ["meta.json", ".managed.json", ".store", ".term", ".idx"])
-def test_a_lane_with_a_damaged_file_is_made_again(tmp_path, truth, suffix, content):
-    LexicalLane.open(tmp_path / "lexical", truth)
+@pytest.mark.parametrize("content", [b"", b"garbage", None], ids=["empty", "garbage", "gone"])
+@pytest.mark.parametrize("suffix", ["meta.json", ".managed.json", ".term", ".idx", ".pos", ".fast"])
+def test_a_lane_with_a_damaged_file_is_made_again(tmp_path, lane, truth, suffix, content):
     damaged = [f for f in (tmp_path / "lexical").iterdir() if f.name.endswith(suffix)]
     assert damaged
     for file in damaged:
-        file.write_bytes(content)
+        file.unlink() if content is None else file.write_bytes(content)
 
     assert is_whole(tmp_path / "lexical", truth)
 
 
-def test_a_lane_without_its_table_of_contents_is_made_again(tmp_path, truth):
-    LexicalLane.open(tmp_path / "lexical", truth)
+@pytest.mark.parametrize("suffix", [".term", ".idx", ".pos", ".fast", ".fieldnorm"])
+def test_a_single_wrong_bit_is_noticed(tmp_path, lane, truth, suffix):
+    (file,) = (tmp_path / "lexical").glob(f"*{suffix}")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 4] ^= 1
+    file.write_bytes(content)
+
+    assert damaged_file(tmp_path / "lexical") == file
+    assert is_whole(tmp_path / "lexical", truth)
+    assert damaged_file(tmp_path / "lexical") is None
+
+
+def test_a_lane_that_is_damaged_while_it_is_open_is_made_again(tmp_path, lane, truth):
+    shutil.rmtree(tmp_path / "lexical")
+    add(truth, "purple plums")
+    read_on(lane, truth)
+
+    assert lane.search("plums", limit=1)
+    assert is_whole(tmp_path / "lexical", truth)
+
+
+def test_a_lane_without_its_table_of_contents_is_made_again(tmp_path, lane, truth):
     (tmp_path / "lexical" / "meta.json").unlink()
 
     assert is_whole(tmp_path / "lexical", truth)
@@ -173,7 +335,7 @@ def test_a_lane_of_another_schema_is_made_again(tmp_path, truth):
 
 def test_a_lane_that_is_ahead_of_its_truth_is_made_again(tmp_path, truth):
     (tmp_path / "other").mkdir()
-    longer = Truth(tmp_path / "other")
+    longer = Truth.open(tmp_path / "other")
     add(longer, *(f"number {n}" for n in range(10)))
     LexicalLane.open(tmp_path / "lexical", longer)
     longer.close()
@@ -181,10 +343,9 @@ def test_a_lane_that_is_ahead_of_its_truth_is_made_again(tmp_path, truth):
     assert is_whole(tmp_path / "lexical", truth)
 
 
-def test_a_lane_that_lacks_a_passage_is_made_again(tmp_path, truth):
-    lane = LexicalLane.open(tmp_path / "lexical", truth)
+def test_a_lane_that_lacks_a_passage_is_made_again(tmp_path, lane, truth):
     writer = lane._index.writer(15_000_000, 1)
-    writer.delete_documents_by_query(lane._any_of("pears"))
+    writer.delete_documents_by_query(lane._any_of(lane._asked("pears")))
     writer.commit()
     writer.wait_merging_threads()
 

@@ -95,8 +95,8 @@ async def topics(run: Run, task: str) -> list[str]:
 
 
 @outer.node(each={"topic": "topics"})
-async def sections(run: Run, topic: str) -> str:
-    recalled = await run.recall(topic, limit=1)
+async def sections(run: Run, topic: str, task: str) -> str:
+    recalled = await run.recall(f"What is known of {task}, such as {topic}?", limit=1)
     attempts[topic] += 1
     text = await run.chat(
         "producer", f"Section {attempts[topic]} on {topic}: {recalled[0].passage.text}"

@@ -74,10 +74,10 @@ def test_a_tag_that_does_not_exist_is_named_before_anything_is_called():
 def test_of_an_unusable_endpoint_every_call_says_the_same_and_leaves_nothing_behind():
     async def main():
         depths = []
-        async with opened(endpoints_of(small=KEYLESS)) as shim:
+        async with opened(endpoints_of(small=KEYLESS)) as models:
             for _ in range(3):
                 with pytest.raises(ConfigurationInvalid, match="NO_SUCH_KEY") as caught:
-                    await shim.chat(request("small"))
+                    await models.shim.chat(request("small"))
                 depths.append(len(traceback.extract_tb(caught.value.__traceback__)))
         return depths
 
@@ -194,9 +194,9 @@ def test_tags_of_one_model_at_one_server_share_what_becomes_of_a_schema(model_id
         async with OpenAIServer(dialect=DIALECTS["vllm"]) as server:
             first = {"url": server.url, "backend": "vllm", "model_id": MODEL}
             second = {**first, "url": other_spelling(server.url), "model_id": model_id}
-            async with opened(endpoints_of(a=first, b=second)) as shim:
+            async with opened(endpoints_of(a=first, b=second)) as models:
                 for tag in "ab":
-                    reply = await shim.chat(request(tag, reply_schema={"type": "object"}))
+                    reply = await models.shim.chat(request(tag, reply_schema={"type": "object"}))
                     assert reply.structured == "advisory"
             return [one for one in server.asked if one.path.endswith("/chat/completions")]
 
@@ -227,8 +227,8 @@ def test_one_server_is_sampled_once_however_its_address_is_written():
         async with Counting(dialect=DIALECTS["vllm"]) as server:
             first = {"url": server.url, "backend": "vllm", "model_id": MODEL}
             endpoints = endpoints_of(a=first, b={**first, "url": other_spelling(server.url)})
-            async with opened(endpoints, tracer=Tracer(take), sample_every_s=60.0) as shim:
-                await shim.chat(request("b"))
+            async with opened(endpoints, tracer=Tracer(take), sample_every_s=60.0) as models:
+                await models.shim.chat(request("b"))
                 async with asyncio.timeout(60):
                     return await tracks.get()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import NodeFailed, Pipeline, Run, ScriptedBackend, Settings
+from harness import NodeFailed, Passage, Pipeline, Run, ScriptedBackend, Settings
 from harness.session import RunResult
 from harness.session.resume_memory import remembered_in
 from harness.session.settings import MemorySettings
@@ -41,7 +41,7 @@ def pipeline_of(places: Places) -> Pipeline:
     async def found(run: Run, kept: int) -> list[str]:
         if places.fails:
             raise ValueError("not yet")
-        hits = await run.recall("tea", limit=9)
+        hits = await run.recall("steep tea, and let bread rise", limit=9)
         return sorted(f"{one.passage.title}|{one.passage.source}" for one in hits)
 
     return pipeline
@@ -103,3 +103,34 @@ def test_a_memory_that_outlives_its_runs_is_not_filled_again(tmp_path: Path) -> 
     assert result.result == ["Bread|book", "Tea|book"]
     (journal,) = (one for one in settings.traces.glob("2*.jsonl") if "." not in one.stem)
     assert remembered_in(Journal(journal)) == ()
+
+
+def test_what_was_said_of_a_document_is_known_again_too(tmp_path: Path) -> None:
+    pipeline, first = Pipeline("remembering"), []
+
+    @pipeline.node
+    async def kept(run: Run) -> int:
+        kept = await run.remember(TEA, source="book", quality=9.0, metadata={"shelf": 3})
+        first.extend(kept)
+        return len(kept)
+
+    @pipeline.node
+    async def found(run: Run, kept: int) -> list[Passage]:
+        if not (tmp_path / "mended").exists():
+            raise ValueError("not yet")
+        hits = await run.recall("steep tea, and let bread rise", where={"shelf": 3, "run": run.id})
+        return [hit.passage for hit in hits]
+
+    def part(resume: str | None) -> RunResult:
+        settings = Settings(traces=tmp_path / "traces")
+        backends = {"producer": ScriptedBackend([])}
+        return asyncio.run(
+            pipeline.run_async({}, resume=resume, settings=settings, backends=backends)
+        )
+
+    with pytest.raises(NodeFailed):
+        part(None)
+    (tmp_path / "mended").touch()
+    again = part("latest").result
+    assert {one.id: one for one in again} == {one.id: one for one in first}
+    assert {one.quality for one in again} == {9.0}

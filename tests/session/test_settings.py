@@ -56,6 +56,18 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
     assert settings.traces == tmp_path / "runs"
 
 
+def test_memory_is_described_by_its_table_and_a_given_directory_goes_before_its_path(
+    tmp_path: Path,
+) -> None:
+    text = '[memory]\npath = "a"\nembedder = "e5"\nlanguage = "german"\nmerge = false\n'
+    settings = read(tmp_path, text)
+    memory = settings.memory
+    assert (memory.embedder, memory.language, memory.merge) == ("e5", "german", False)
+    assert Settings().memory.embedder == "wordllama"
+    given = load_settings(tmp_path / "harness.toml", environment={}, memory=Path("b"))
+    assert given.memory == memory.model_copy(update={"path": Path("b")})
+
+
 def test_limits_are_those_of_a_run(tmp_path: Path) -> None:
     settings = read(tmp_path, "[limits]\nmax_tokens = 5000\nmax_seconds = 90.5\n")
     assert settings.limits.limits == Limits(max_tokens=5000, max_seconds=90.5)
@@ -111,6 +123,10 @@ def test_the_environment_goes_before_the_file_and_arguments_before_both(tmp_path
         pytest.param(
             "[limits]\nmax_token = 9\n", 2, "did you mean 'max_tokens'", id="unknown limit"
         ),
+        pytest.param(
+            "[memory]\npath = 'm'\nembeder = 'x'\n", 3, "did you mean 'embedder'", id="of memory"
+        ),
+        pytest.param("[memory]\ndevice = 'tpu'\n", 2, "'cuda'", id="device"),
         pytest.param("a = \n", 1, "not TOML", id="not toml"),
         pytest.param("[roles]\nx = 3\n", 2, "string", id="type"),
     ],

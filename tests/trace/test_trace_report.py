@@ -569,13 +569,14 @@ def test_a_loop_that_was_cut_off_tells_the_scores_it_had_come_to(tmp_path):
     assert loop.status == "unfinished"
 
 
-def test_models_unloaded_at_the_end_of_the_run_were_not_evicted(tmp_path):
+def test_neither_models_unloaded_at_the_end_of_the_run_nor_guests_count_as_evicted(tmp_path):
     report = report_on(
         tmp_path,
         Instant(None, "retry", START_NS, {"attempt": 1}),
         Instant(None, "retry", START_NS, {"attempt": 2}),
         Instant(None, "evict", START_NS, {"model": "a", "reason": "room for b"}),
         Instant(None, "evict", START_NS, {"model": "b", "reason": "end of run"}),
+        Instant(None, "evict", START_NS, {"guest": "vectors", "reason": "room for b"}),
     )
     assert (report.retries, report.evictions) == (2, 1)
 

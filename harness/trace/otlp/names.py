@@ -97,7 +97,10 @@ _CONVERTED: dict[str, Callable[[Any], object]] = {
 }
 
 QUOTING = frozenset(
-    {"answer", "detail", "digest", "findings", "hits", "query", "seed", "text", "title"}
+    {
+        *("answer", "detail", "digest", "findings", "hits", "metadata", "query", "seed", "text"),
+        *("title", "where"),
+    }
 )
 """Attributes that may quote a text: those that pass through `Tracer.excerpt`. A task's text may be
 the seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing."""

@@ -136,7 +136,8 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
         fallbacks=len(seen.instants["fallback"]),
         circuit_openings=len(seen.instants["circuit opened"]),
         evictions=sum(
-            one.attributes.get("reason") != _NOT_EVICTED_FOR_ROOM for one in seen.instants["evict"]
+            "model" in one.attributes and one.attributes.get("reason") != _NOT_EVICTED_FOR_ROOM
+            for one in seen.instants["evict"]
         ),
         unfinished=tuple(
             OpenSpan(

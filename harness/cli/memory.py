@@ -1,0 +1,300 @@
+"""`harness memory`: passages put into a store, found in it, and looked after."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar, get_args
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from harness.cli.consoles import log_to_stderr, results
+from harness.cli.exit_codes import FAILED
+from harness.cli.interrupts import Interrupts
+from harness.cli.memory_add import Tally, add_all
+from harness.cli.memory_progress import doing
+from harness.cli.passage_files import Given, files_of
+from harness.cli.report import exit_code_of, json_object
+from harness.cli.scalars import read_filter, read_metadata
+from harness.errors import HarnessError, InvalidInput
+from harness.memory import Hit, MemoryStore, Mode, Passage
+from harness.memory.truth import FILE_NAME
+from harness.session import Settings, load_settings
+from harness.session.open_store import open_store
+
+F = TypeVar("F", bound=Callable[..., None])
+
+_EXCERPT_CHARS = 160
+
+
+def _store_options(command: F) -> F:
+    for option in (
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            help="Settings; harness.toml in this directory when left out.",
+        ),
+        click.option(
+            "--store",
+            type=click.Path(path_type=Path, file_okay=False),
+            metavar="DIR",
+            help="The store's directory, in place of [memory] path.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group()
+def memory() -> None:
+    """The passages that pipelines remember: put some in, find them, look after them.
+
+    Exit codes: 0 done, 1 it failed, or a part of it, 2 something given is not usable, 130
+    interrupted, 143 terminated.
+    """
+    log_to_stderr()
+
+
+@memory.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE|DIR|-...")
+@click.option("--jsonl", is_flag=True, help="Read JSON Lines, whatever the files are called.")
+@click.option("--title", default="", help="Of passages before a document's first heading.")
+@click.option("--source", help="Where the passages are from; the file's name when left out.")
+@click.option("--quality", type=click.FloatRange(0, 10), help="How good they are, 0 to 10.")
+@click.option(
+    "--metadata",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="What else to know of them, as a number, true, false or text. May be repeated.",
+)
+@_AS_JSON
+@_store_options
+def add(
+    *,
+    files: tuple[str, ...],
+    jsonl: bool,
+    title: str,
+    source: str | None,
+    quality: float | None,
+    pairs: tuple[str, ...],
+    as_json: bool,
+    store: Path | None,
+    config: Path | None,
+) -> None:
+    """Store the passages of files, directories, or standard input (-).
+
+    Markdown and text are split at their headings. A line of JSON Lines is a passage: "text", and if
+    there are any "_id", "title", "source", "quality", "created", "metadata". What is stored already
+    is left as it is, so a command that was interrupted can be given again.
+    """
+    tally, interrupts = Tally(), Interrupts()
+    with _failures_told():
+        given = Given(title=title, source=source, quality=quality, metadata=read_metadata(pairs))
+        chosen = files_of(files)
+        with doing() as progress, open_store(_settings(store, config), progress=progress) as opened:
+            try:
+                add_all(opened, chosen, given, jsonl=jsonl, progress=progress, tally=tally)
+            except KeyboardInterrupt:
+                # It may have come when a batch was stored and not yet counted.
+                click.echo(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
+                sys.exit(interrupts.exit_code)
+            except HarnessError:
+                tally.print(opened, as_json=as_json)
+                raise
+            tally.print(opened, as_json=as_json)
+    if tally.refused:
+        sys.exit(FAILED)
+
+
+@memory.command()
+@click.argument("query")
+@click.option("--limit", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option(
+    "--mode",
+    type=click.Choice(get_args(Mode)),
+    default="hybrid",
+    show_default=True,
+    help="By words and meaning, by words, or by meaning.",
+)
+@click.option(
+    "--where",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Only passages with this metadata, source or title. May be repeated: other names must "
+    "match too, the same name may have any of its values.",
+)
+@_AS_JSON
+@_store_options
+def search(
+    *,
+    query: str,
+    limit: int,
+    mode: Mode,
+    pairs: tuple[str, ...],
+    as_json: bool,
+    store: Path | None,
+    config: Path | None,
+) -> None:
+    """Find the passages that have most to do with QUERY, best first."""
+    with _existing(store, config) as opened:
+        hits = opened.search(query, limit=limit, mode=mode, where=read_filter(pairs))
+    if hits.fallback is not None:
+        click.echo(f"by words alone: {hits.fallback}", err=True)
+    if as_json:
+        _write_json({"fallback": hits.fallback, "hits": [_hit_as_json(hit) for hit in hits]})
+    elif hits:
+        results().print(_hits_table(hits))
+    else:
+        click.echo("no passage has to do with that", err=True)
+
+
+@memory.command()
+@click.argument("passage_id", metavar="ID")
+@_store_options
+def get(*, passage_id: str, store: Path | None, config: Path | None) -> None:
+    """Print the passage that is known by ID, as JSON."""
+    with _existing(store, config) as opened:
+        passage = opened.get(passage_id)
+        if passage is None:
+            raise InvalidInput(f"no passage '{passage_id}'; harness memory search shows ids")
+    _write_json(_passage_as_json(passage))
+
+
+@memory.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@_store_options
+def delete(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> None:
+    """Remove the passages that are known by these IDs."""
+    wanted = dict.fromkeys(ids)
+    with _existing(store, config) as opened:
+        unknown = [one for one in wanted if opened.get(one) is None]
+        deleted = opened.delete(*wanted)
+    click.echo(f"{deleted} deleted")
+    if unknown:
+        click.echo(f"harness: not in the store: {', '.join(unknown)}", err=True)
+        sys.exit(FAILED)
+
+
+@memory.command()
+@_AS_JSON
+@_store_options
+def stats(*, as_json: bool, store: Path | None, config: Path | None) -> None:
+    """Say what the store holds, and how its lanes are."""
+    with _existing(store, config) as opened:
+        found = asdict(opened.stats())
+    if as_json:
+        _write_json(found)
+        return
+    table = Table(show_header=False)
+    for name, value in found.items():
+        shown = f"{value:,}" if isinstance(value, int) else value or "-"
+        table.add_row(name.replace("_", " "), Text(str(shown)))
+    results().print(table)
+
+
+@memory.command()
+@_store_options
+def rebuild(*, store: Path | None, config: Path | None) -> None:
+    """Make what searches read again, from the passages themselves.
+
+    Nothing is lost by it, and it is seldom needed: what is damaged is noticed, and made again.
+    """
+    with doing() as progress, _existing(store, config) as opened:
+        opened.rebuild(progress)
+        opened.wait()
+        count = len(opened)
+    click.echo(f"made again from {count:,} passages")
+
+
+@memory.command()
+@_store_options
+def compact(*, store: Path | None, config: Path | None) -> None:
+    """Give back the room of what was deleted, and of vectors that no search uses any more."""
+    with _existing(store, config) as opened:
+        before = opened.stats().disk_bytes
+        opened.compact()
+        after = opened.stats().disk_bytes
+    click.echo(f"{before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB now")
+
+
+def _settings(store: Path | None, config: Path | None) -> Settings:
+    return load_settings(config, environment=os.environ, memory=store)
+
+
+@contextmanager
+def _existing(store: Path | None, config: Path | None) -> Iterator[MemoryStore]:
+    """The store, if there is one: looking for something makes none."""
+    with _failures_told():
+        settings = _settings(store, config)
+        path = settings.memory.path
+        if path is not None and not (path / FILE_NAME).is_file():
+            raise InvalidInput("there is no store; harness memory add makes one", path=path)
+        with open_store(settings) as opened:
+            yield opened
+
+
+@contextmanager
+def _failures_told() -> Iterator[None]:
+    try:
+        yield
+    except HarnessError as error:
+        click.echo(f"harness: {error}", err=True)
+        sys.exit(exit_code_of(error))
+
+
+def _hits_table(hits: list[Hit]) -> Table:
+    table = Table(show_lines=True)
+    table.add_column("", justify="right")
+    table.add_column("score", justify="right")
+    table.add_column("passage", overflow="fold")
+    table.add_column("source", overflow="fold")
+    table.add_column("id", no_wrap=True)
+    for hit in hits:
+        text = " ".join(hit.text.split())
+        shown = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
+        table.add_row(
+            str(hit.rank),
+            f"{hit.score:.2f}",
+            Text.assemble((hit.title, "bold"), "\n" if hit.title else "", shown),
+            Text(hit.passage.source or "-"),
+            Text(hit.id),
+        )
+    return table
+
+
+def _hit_as_json(hit: Hit) -> dict[str, object]:
+    return {
+        "rank": hit.rank,
+        "score": hit.score,
+        "fused": hit.fused,
+        "lexical": hit.lexical,
+        "vector": hit.vector,
+        **_passage_as_json(hit.passage),
+    }
+
+
+def _passage_as_json(passage: Passage) -> dict[str, object]:
+    return {
+        "id": passage.id,
+        "title": passage.title,
+        "text": passage.text,
+        "source": passage.source,
+        "quality": passage.quality,
+        "created": None if passage.created is None else passage.created.isoformat(),
+        "metadata": dict(passage.metadata),
+    }
+
+
+def _write_json(value: dict[str, object]) -> None:
+    sys.stdout.buffer.write(json_object(value))

@@ -1,0 +1,204 @@
+"""Passages as files have them: Markdown and text, JSON Lines, standard input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.cli.values import read_text, text_of
+from harness.compress import passages_of
+from harness.errors import InvalidInput, did_you_mean
+from harness.memory import Passage, Scalar
+
+STDIN = "-"
+"""In place of a file's name: standard input."""
+
+_DOCUMENTS = {".md", ".markdown", ".txt", ".rst"}
+_LINES = {".jsonl", ".ndjson"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What holds for all passages that do not say it themselves."""
+
+    title: str = ""
+    """Of those before a document's first heading."""
+    source: str | None = None
+    """Where they are from; the file when None."""
+    quality: float | None = None
+    """How good they are, 0 to 10."""
+    metadata: Mapping[str, Scalar] = field(default_factory=dict)
+    """What else is to be known of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A passage that was read."""
+
+    passage: Passage
+    """Itself."""
+    read_bytes: int
+    """How much was read for it, of all files together."""
+
+
+class _Line(BaseModel):
+    """A line of JSON Lines."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    id: str = Field(default="", alias="_id")
+    text: str
+    title: str | None = None
+    source: str | None = None
+    quality: float | None = None
+    created: datetime | None = None
+    metadata: dict[str, Any] = {}
+
+
+def files_of(names: Iterable[str]) -> list[Path | None]:
+    """The files to be read; None for standard input. Of a directory, all that can hold passages.
+
+    Raises:
+        InvalidInput: One is not there, or a directory has none.
+    """
+    files: list[Path | None] = []
+    for name in names:
+        path = Path(name)
+        if name == STDIN:
+            files.append(None)
+        elif path.is_dir():
+            files += _files_under(path)
+        elif path.exists():
+            files.append(path)
+        else:
+            raise InvalidInput("there is no such file", path=path)
+    return files
+
+
+def bytes_of(files: Iterable[Path | None]) -> int | None:
+    """How large they are together; None when that is not known."""
+    total = 0
+    for path in files:
+        if path is None or not path.is_file():
+            return None
+        total += path.stat().st_size
+    return total
+
+
+def passages_in(files: Iterable[Path | None], given: Given, *, jsonl: bool) -> Iterator[Found]:
+    """The passages of files, in order, read as they are taken.
+
+    Args:
+        files: As `files_of` found them.
+        given: What holds for those that do not say it themselves.
+        jsonl: Whether all are JSON Lines, whatever they are called.
+
+    Raises:
+        InvalidInput: One cannot be read, or has a line that is no passage.
+    """
+    before = 0
+    for path in files:
+        is_lines = jsonl or (path is not None and path.suffix.lower() in _LINES)
+        found = _lines(path, given) if is_lines else _document(path, given)
+        read = 0
+        for passage, read in found:
+            yield Found(passage=passage, read_bytes=before + read)
+        before += read
+
+
+def _files_under(directory: Path) -> list[Path]:
+    found = sorted(
+        path
+        for path in directory.rglob("*")
+        if path.suffix.lower() in _DOCUMENTS | _LINES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(directory).parts)
+    )
+    if not found:
+        kinds = ", ".join(sorted(_DOCUMENTS | _LINES))
+        raise InvalidInput(f"no file in it ends in {kinds}; name files", path=directory)
+    return found
+
+
+def _document(path: Path | None, given: Given) -> Iterator[tuple[Passage, int]]:
+    if path is None:
+        size, data = 0, sys.stdin.buffer.read()
+        text = text_of("standard input", data, path=None)
+    else:
+        size, text = path.stat().st_size, read_text("the document", path)
+    for excerpt in passages_of(text):
+        yield (
+            Passage(
+                text=excerpt.text,
+                title=excerpt.title or given.title,
+                source=_source(given, path),
+                quality=given.quality,
+                metadata=given.metadata,
+            ),
+            size,
+        )
+
+
+def _lines(path: Path | None, given: Given) -> Iterator[tuple[Passage, int]]:
+    with ExitStack() as stack:
+        stream: BinaryIO = sys.stdin.buffer
+        if path is not None:
+            try:
+                stream = stack.enter_context(path.open("rb"))
+            except OSError as error:
+                raise InvalidInput(f"cannot be read ({error.strerror})", path=path) from error
+        read = 0
+        for number, line in enumerate(stream, start=1):
+            read += len(line)
+            if line.strip():
+                yield _passage(line, path or Path("standard input"), number, given), read
+
+
+def _passage(line: bytes, path: Path, number: int, given: Given) -> Passage:
+    try:
+        one = _Line.model_validate(orjson.loads(line))
+        return Passage(
+            id=one.id,
+            text=one.text,
+            title=given.title if one.title is None else one.title,
+            source=_source(given, path) if one.source is None else one.source,
+            quality=given.quality if one.quality is None else one.quality,
+            created=one.created,
+            metadata={**given.metadata, **one.metadata},
+        )
+    except orjson.JSONDecodeError as error:
+        message = f"not JSON ({error}); each line must be one object"
+        raise InvalidInput(message, path=path, line=number) from error
+    except ValidationError as error:
+        raise InvalidInput(_explained(error), path=path, line=number) from error
+    except InvalidInput as error:
+        raise InvalidInput(str(error), path=path, line=number) from error
+
+
+def _explained(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    name = ".".join(map(str, problem["loc"]))
+    match problem["type"]:
+        case "extra_forbidden":
+            known = did_you_mean(name, _Line.model_fields)
+            return f"'{name}' is no field of a passage ({known}); put it into 'metadata'"
+        case "missing":
+            return f"it has no '{name}'"
+        case "model_type":
+            return 'not an object; write {"text": "…"}'
+        case _:
+            return f"'{name}': {problem['msg']}"
+
+
+def _source(given: Given, path: Path | None) -> str:
+    if given.source is not None:
+        return given.source
+    return "" if path is None else str(path)

@@ -1,0 +1,191 @@
+"""Connections to one SQLite file: any number that read, one that writes.
+
+Readers never wait, since the file is in WAL mode: each sees what was committed when it began.
+Writers take turns, within this process by a lock and among processes by SQLite's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.errors import MemoryStoreFailed
+
+# Idle ones that are kept; more are opened when more threads read at once.
+_IDLE_CONNECTIONS = 16
+
+# Near-duplicates and tags go to random places, so a writer works on many pages at a time.
+_WRITER_CACHE_KIB = 65_536
+
+# Of the log that stays behind once its pages are in the file.
+_LOG_BYTES = 67_108_864
+
+_BUSY = "another process is writing to it: try again when that is done"
+_DAMAGED = "passages.sqlite is damaged: restore it from a copy, or delete the directory"
+_UNREADABLE = "see that its disk is whole, and that the files may be read"
+_REMEDIES = {
+    sqlite3.SQLITE_BUSY: _BUSY,
+    sqlite3.SQLITE_LOCKED: _BUSY,
+    sqlite3.SQLITE_FULL: "nothing was stored: make room on the disk and try again",
+    sqlite3.SQLITE_READONLY: "its files may not be written: see who owns them",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_CANTOPEN: _UNREADABLE,
+    sqlite3.SQLITE_IOERR: "see that the disk has room and is whole, then open the store again",
+}
+
+
+class Connections:
+    """To the file `path`, which is made when it may be written and is not there.
+
+    Everything here raises `MemoryStoreFailed`. May be used from any thread.
+
+    Attributes:
+        path: The file.
+        read_only: Whether nothing can be written: as was asked for, or as it may not be.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool, wait_s: float) -> None:
+        self.path = path
+        self._wait_s = wait_s
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._closed = False
+        self._turn = threading.Lock()
+        with self._translated():
+            if not read_only:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self.read_only = read_only or not _may_be_written(path)
+            if self.read_only:
+                self._writer = None
+                self._uri = self._readable_uri()
+            else:
+                self._uri = f"{path.resolve().as_uri()}?mode=rw"
+                self._writer = self._connect(f"{path.resolve().as_uri()}?mode=rwc")
+                self._writer.execute("PRAGMA journal_mode = WAL")
+                # FULL, since in WAL mode NORMAL may lose the last commits when the power fails.
+                self._writer.execute("PRAGMA synchronous = FULL")
+                self._writer.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
+                self._writer.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees one state of the file, whatever is written meanwhile."""
+        with self._translated():
+            self._check_open()
+            try:
+                db = self._idle.pop()
+            except IndexError:
+                db = self._connect(self._uri)
+            try:
+                db.execute("BEGIN")
+                yield db
+            finally:
+                if db.in_transaction:
+                    db.execute("COMMIT")
+                if self._closed or len(self._idle) >= _IDLE_CONNECTIONS:
+                    db.close()
+                else:
+                    self._idle.append(db)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """The connection that writes: durable once this is left, and nothing if it raises."""
+        with self.writer() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                # SQLite takes some back by itself: when the disk is full, for one.
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def writer(self) -> Iterator[sqlite3.Connection]:
+        """The same without a transaction, for what cannot be part of one."""
+        with self._translated(), self._turn:
+            self._check_open()
+            if self._writer is None:
+                raise self._failed(
+                    "the store is open for reading only, as that was asked for or its files may "
+                    "not be written; open it where they may"
+                )
+            yield self._writer
+
+    def close(self) -> None:
+        """Gives the file back, once a write that is under way is done."""
+        with self._turn:
+            self._closed = True
+            while self._idle:
+                self._idle.pop().close()
+            # Last, as what closes last moves the log into the file and deletes it.
+            if self._writer is not None:
+                self._writer.close()
+
+    def _connect(self, uri: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            uri, uri=True, timeout=self._wait_s, isolation_level=None, check_same_thread=False
+        )
+
+    def _readable_uri(self) -> str:
+        if not self.path.exists():
+            raise self._failed("there is no memory store here, and none may be made")
+        uri = f"{self.path.resolve().as_uri()}?mode=ro"
+        try:
+            self._try(uri)
+        except sqlite3.OperationalError as error:
+            # Of a file in WAL mode SQLite wants an index beside it, even to read.
+            if _primary(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise
+            log = self.path.with_name(f"{self.path.name}-wal")
+            if log.exists() and log.stat().st_size:
+                raise self._failed(
+                    f"its last writes are in {log.name} still, and SQLite cannot read that where "
+                    "nothing may be written; copy the directory elsewhere and open the copy"
+                ) from error
+            uri += "&immutable=1"
+            self._try(uri)
+        return uri
+
+    def _try(self, uri: str) -> None:
+        db = self._connect(uri)
+        try:
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        finally:
+            db.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._failed("the store is closed; open it again")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The one place where SQLite's errors become ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            remedy = _REMEDIES.get(_primary(error), "close the store and open it again")
+            raise self._failed(f"{error} ({remedy})") from error
+        except OSError as error:
+            raise self._failed(f"{error} ({_UNREADABLE})") from error
+
+    def _failed(self, message: str) -> MemoryStoreFailed:
+        return MemoryStoreFailed(message, path=self.path.parent)
+
+
+def _may_be_written(path: Path) -> bool:
+    files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
+    return os.access(path.parent, os.W_OK | os.X_OK) and all(
+        os.access(file, os.W_OK) for file in files if file.exists()
+    )
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """SQLite's kind of error, without its finer distinctions; 0 for one of Python's module."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,0 +1,218 @@
+"""The tables of the truth: made, brought up from older ones, and checked after a copy."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from harness.errors import InvalidInput, MemoryStoreFailed
+from harness.memory.changes import Changes
+from harness.memory.connections import Connections
+from harness.memory.duplicates import BANDS, bands_of
+from harness.memory.passage import RESERVED, Passage
+from harness.memory.stored_vectors import make_table
+
+SCHEMA_VERSION = 2
+
+_TABLES = (
+    # One row. `sequence` counts writes; up to `compacted`, `removed` is forgotten. `place` is
+    # which file this is: another one is a copy.
+    """CREATE TABLE state (
+        sequence  INTEGER NOT NULL,
+        compacted INTEGER NOT NULL,
+        language  TEXT NOT NULL,
+        written   TEXT,
+        place     TEXT NOT NULL
+    )""",
+    """CREATE TABLE passage (
+        sequence INTEGER PRIMARY KEY,
+        id       TEXT NOT NULL UNIQUE,
+        text     TEXT NOT NULL,
+        title    TEXT NOT NULL,
+        source   TEXT NOT NULL,
+        quality  REAL,
+        created  TEXT NOT NULL,
+        metadata TEXT NOT NULL
+    )""",
+    # The write `at` left no passage with this sequence number.
+    """CREATE TABLE removed (
+        at       INTEGER PRIMARY KEY,
+        sequence INTEGER NOT NULL
+    )""",
+    """CREATE TABLE tag (
+        tag      TEXT NOT NULL,
+        sequence INTEGER NOT NULL,
+        PRIMARY KEY (tag, sequence)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE band (
+        band     INTEGER NOT NULL,
+        sequence INTEGER NOT NULL,
+        PRIMARY KEY (band, sequence)
+    ) WITHOUT ROWID""",
+    # Each has a table `vector_<number>` beside it. `unrelated`: see `memory.unrelated`.
+    """CREATE TABLE embedder (
+        number     INTEGER PRIMARY KEY,
+        name       TEXT NOT NULL,
+        dimensions INTEGER NOT NULL,
+        unrelated  REAL,
+        UNIQUE (name, dimensions)
+    )""",
+)
+
+_DEFAULT_LANGUAGE = "english"
+
+
+def prepare(connections: Connections, language: str | None) -> str:
+    """Makes the tables fit for use; returns the store's language.
+
+    Raises:
+        MemoryStoreFailed: It is damaged, or of another version and cannot be brought to this.
+        InvalidInput: It was made with another language.
+    """
+    directory = connections.path.parent
+    # 1. Its tables, as this version has them.
+    with connections.reading() as db:
+        version = _version(db)
+    if version > SCHEMA_VERSION:
+        raise MemoryStoreFailed(
+            f"written by a newer harness (schema {version}, this one reads up to "
+            f"{SCHEMA_VERSION}); upgrade harness, or open another directory",
+            path=directory,
+        )
+    if version < SCHEMA_VERSION:
+        _bring_up(connections, version, language or _DEFAULT_LANGUAGE)
+    # 2. Whole, which only a copy has to show.
+    with connections.reading() as db:
+        made_with, place = db.execute("SELECT language, place FROM state").fetchone()
+        here = _place(connections.path)
+        fault = None if place == here else _fault(db)
+        empty = db.execute("SELECT 1 FROM passage LIMIT 1").fetchone() is None
+    if fault:
+        raise MemoryStoreFailed(
+            f"passages.sqlite is damaged, as a copy is that was made while it was written to: "
+            f"{fault} (copy it again while nothing writes, or delete the directory)",
+            path=directory,
+        )
+    # 3. In the language that was asked for.
+    chosen: str = (language if empty else None) or made_with
+    if language not in (None, chosen):
+        raise InvalidInput(
+            f"{directory}: the store was made with language '{made_with}', not '{language}'; leave "
+            "the language out, or open another directory"
+        )
+    if (place, made_with) != (here, chosen) and not connections.read_only:
+        with connections.writing() as db:
+            db.execute("UPDATE state SET language = ?, place = ?", (chosen, here))
+    return chosen
+
+
+def _bring_up(connections: Connections, version: int, language: str) -> None:
+    """From no tables, or those of an older version."""
+    if connections.read_only:
+        raise MemoryStoreFailed(
+            "there is no memory store here, and none may be made"
+            if version == 0
+            else f"written by an older harness (schema {version}); open it once where its files "
+            "may be written",
+            path=connections.path.parent,
+        )
+    with connections.writing() as db:
+        version = _version(db)
+        if version == SCHEMA_VERSION:
+            return  # another process was quicker
+        if version == 1:
+            db.execute("ALTER TABLE passage RENAME TO old_passage")
+        for statement in _TABLES:
+            db.execute(statement)
+        place = _place(connections.path)
+        db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", (language, place))
+        if version == 1:
+            _take_over(db)
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _take_over(db: sqlite3.Connection) -> None:
+    """Passages of version 1, which knew no time and allowed any name in the metadata."""
+    now = datetime.now(UTC)
+    rows = db.execute(
+        "SELECT id, text, title, source, quality, metadata, embedder, vector FROM old_passage"
+        " LEFT JOIN embedding USING (sequence) ORDER BY sequence"
+    )
+    changes = Changes(db)
+    for id_, text, title, source, quality, metadata, embedder, vector in rows:
+        passage = Passage(
+            id=id_,
+            text=text,
+            title=title,
+            source=source,
+            quality=quality,
+            created=now,
+            metadata={_allowed(name): value for name, value in json.loads(metadata).items()},
+        )
+        sequence = changes.insert(passage, bands_of([passage.searchable])[0].tolist())
+        if vector is not None:
+            table = make_table(db, embedder, len(vector) // np.dtype(np.float32).itemsize)
+            db.execute(f"INSERT INTO {table} VALUES (?, ?)", (sequence, vector))  # noqa: S608  # a number of ours
+    changes.finish()
+    db.execute("DROP TABLE embedding")
+    db.execute("DROP TABLE old_passage")
+
+
+def _allowed(name: str) -> str:
+    return f"metadata.{name}" if not name or name in RESERVED else name
+
+
+def _version(db: sqlite3.Connection) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _place(path: Path) -> str:
+    status = path.stat()
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _fault(db: sqlite3.Connection) -> str | None:
+    """What shows that not all of the file is of one moment; None when nothing does.
+
+    SQLite's own check finds pages that do not fit each other. What it cannot find is rows that
+    are missing without a trace: these are counted.
+    """
+    try:
+        (said,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+        if said != "ok":
+            return str(said)
+        for wrong, query in _COUNTS:
+            found, expected = db.execute(query).fetchone()
+            if found != expected:
+                return f"{wrong} ({found:,} instead of {expected:,})"
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return None
+
+
+_COUNTS = (
+    (
+        "writes are missing",
+        # Each write since the last compaction left a passage, or its mark in `removed`.
+        """SELECT count(*), (SELECT sequence - compacted FROM state) FROM (
+            SELECT sequence FROM passage WHERE sequence > (SELECT compacted FROM state)
+            UNION SELECT at FROM removed
+            UNION SELECT sequence FROM removed WHERE sequence > (SELECT compacted FROM state)
+        )""",
+    ),
+    (
+        "tags are missing",
+        """SELECT (SELECT count(*) FROM tag), coalesce(sum(
+            2 + (SELECT count(*) FROM json_each(metadata))
+        ), 0) FROM passage""",
+    ),
+    (
+        "bands are missing",
+        f"SELECT (SELECT count(*) FROM band), {BANDS} * count(*) FROM passage",  # noqa: S608  # a constant
+    ),
+)

@@ -1,0 +1,62 @@
+"""Words: how a text, of a passage or of a query, becomes the terms of the lexical lane."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from harness.errors import InvalidInput, did_you_mean
+
+if TYPE_CHECKING:
+    import tantivy
+
+LANGUAGES = (
+    *("arabic", "danish", "dutch", "english", "finnish", "french", "german", "greek"),
+    *("hungarian", "italian", "norwegian", "portuguese", "romanian", "russian", "spanish"),
+    *("swedish", "tamil", "turkish", "none"),
+)
+"""Whose words can be stemmed (Snowball, as tantivy has it); `none` leaves words as they are."""
+
+# Han, kana, bopomofo, hangul, Thai, Lao, Khmer, Myanmar: scripts that put no blanks between words.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3100-\u312f"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+
+
+def check_language(language: str) -> None:
+    """Raises `InvalidInput` for one whose words nobody here knows."""
+    if language not in LANGUAGES:
+        raise InvalidInput(f"no language '{language}'; {did_you_mean(language, LANGUAGES)}")
+
+
+def analyzer(language: str) -> tantivy.TextAnalyzer:
+    """Words as runs of letters and digits, up to 40 bytes, lower-cased, stemmed, without accents.
+
+    No stop words are dropped: BM25 already weighs them near nothing, and "to be" stays findable.
+    """
+    import tantivy  # noqa: PLC0415  # importing harness stays light
+
+    builder = (
+        tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+        .filter(tantivy.Filter.remove_long(40))
+        .filter(tantivy.Filter.lowercase())
+    )
+    if language != "none":
+        builder = builder.filter(tantivy.Filter.stemmer(language))
+    # After stemming, since endings have accents, too.
+    return builder.filter(tantivy.Filter.ascii_fold()).build()
+
+
+def spaced(text: str) -> str:
+    """The text with blanks where an analyzer needs them.
+
+    Of scripts that have none, each two neighbours become a word (as Lucene's CJKAnalyzer does).
+    """
+    return text if text.isascii() else _UNSPACED.sub(_in_twos, text)
+
+
+def _in_twos(run: re.Match[str]) -> str:
+    letters = run[0]
+    pairs = (letters[i : i + 2] for i in range(max(1, len(letters) - 1)))
+    return f" {' '.join(pairs)} "

@@ -1,0 +1,84 @@
+"""The guests of one budget: which there are, which of them are out, and their ways in and out."""
+
+from __future__ import annotations
+
+import structlog
+
+from harness.errors import InvalidInput
+from harness.inference import to_its_end
+from harness.residency.guest import Guest
+from harness.residency.ledger import GuestEntry
+from harness.trace import Tracer, describe
+
+_log = structlog.get_logger(__name__)
+
+
+class Guests:
+    """Does what was decided about guests, and says so in the trace.
+
+    Args:
+        tracer: Sees them go and come back.
+    """
+
+    def __init__(self, *, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._guests: dict[str, Guest] = {}
+        self._out: set[str] = set()
+
+    def add(self, guest: Guest) -> None:
+        """Takes another one, wherever it is just now.
+
+        Raises:
+            InvalidInput: One has its name.
+        """
+        if guest.name in self._guests:
+            raise InvalidInput(
+                f"the budget has a guest '{guest.name}' already; dismiss that one first"
+            )
+        self._guests[guest.name] = guest
+
+    def remove(self, guest: Guest) -> None:
+        """Forgets it; one that is out stays out."""
+        del self._guests[guest.name]
+        self._out.discard(guest.name)
+
+    def entries(self) -> tuple[GuestEntry, ...]:
+        """What each of them takes at the moment."""
+        return tuple(
+            GuestEntry(
+                name=name,
+                resident_bytes=guest.resident_bytes,
+                needed_bytes=guest.needed_bytes,
+                is_out=name in self._out,
+            )
+            for name, guest in self._guests.items()
+        )
+
+    def evict(self, name: str, *, reason: str) -> None:
+        """Makes it give its memory back, at once."""
+        guest = self._guests[name]
+        freed_bytes = guest.resident_bytes
+        guest.evict(reason)
+        self._out.add(name)
+        self._tracer.instant("evict", guest=name, reason=reason, bytes=freed_bytes)
+
+    async def restore(self, name: str) -> None:
+        """Brings it back; one that cannot come stays out."""
+        guest = self._guests[name]
+        try:
+            with self._tracer.span(
+                "restore",
+                track=f"guest {name}",
+                guest=name,
+                need_bytes=guest.needed_bytes,
+                reason="there is room again",
+            ) as span:
+                await to_its_end(guest.restore)
+                span.set(bytes=guest.resident_bytes)
+        except Exception as error:  # noqa: BLE001 - who needs it does without, and the run goes on
+            _log.warning("a guest could not come back", guest=name, error=describe(error))
+        else:
+            self._out.discard(name)
+
+    def __len__(self) -> int:
+        return len(self._guests)

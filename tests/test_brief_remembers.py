@@ -1,0 +1,84 @@
+"""A second run of the brief, on a related task: what it takes from the first, and who can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from demo import ROOT, DemoRun, run_demo
+
+from harness.memory import MemoryStore
+from harness.trace import RunRecord, load_run
+
+TASK = "How large a model fits on one graphics card, and how much memory does its cache take?"
+OTHER = ROOT / "examples/documents/birch-s2.md"
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
+    return run_demo(tmp_path_factory.mktemp("remembers"), "--memory", "memory")
+
+
+@pytest.fixture(scope="module")
+def second(first: DemoRun) -> DemoRun:
+    options = ("--task", TASK, "--set", f"document=@{OTHER}", "--memory", "memory")
+    return run_demo(first.directory, *options)
+
+
+def recalled(record: RunRecord, node: str) -> list[Mapping[str, Any]]:
+    """The hits that calls of a node had."""
+    spans = {span.id: span for span in record.spans}
+    return [
+        hit
+        for span in record.spans
+        if span.name == "recall" and str(spans[span.parent].attributes["label"]).startswith(node)
+        for hit in span.attributes["hits"]
+    ]
+
+
+def test_the_trace_shows_which_passages_are_of_the_first_run(
+    first: DemoRun, second: DemoRun
+) -> None:
+    record = load_run(second.journal)
+    hits = recalled(record, "parts")
+    assert {hit["run"] for hit in hits} == {first.result["run_id"], second.result["run_id"]}
+    with MemoryStore.open(first.directory / "memory") as store:
+        for hit in hits:
+            passage = store.get(hit["id"])
+            assert passage is not None
+            assert (passage.title, passage.metadata["run"]) == (hit["title"], hit["run"])
+
+
+def test_what_the_first_run_read_is_a_source_of_the_second(first: DemoRun, second: DemoRun) -> None:
+    earlier = [
+        hit
+        for hit in recalled(load_run(second.journal), "sources")
+        if hit["run"] == first.result["run_id"]
+    ]
+    assert earlier
+    with MemoryStore.open(first.directory / "memory") as store:
+        texts = [store.get(hit["id"]).text for hit in earlier]  # type: ignore[union-attr]
+    assert set(texts) <= set(second.result["outputs"]["sources"])
+    assert not any(text in OTHER.read_text(encoding="utf-8") for text in texts)
+
+
+def test_the_first_brief_is_kept_with_its_score(first: DemoRun, second: DemoRun) -> None:
+    (loop,) = first.result["loops"]
+    best = loop["rounds"][loop["best_round"] - 1]
+    with MemoryStore.open(first.directory / "memory") as store:
+        for topic in first.result["outputs"]["topics"]:
+            (hit,) = store.search(topic, limit=1, where={"source": "brief", "title": topic})
+            assert hit.text in first.result["result"]
+            assert hit.passage.quality == pytest.approx(best["composite"])
+
+
+def test_two_runs_leave_the_first_ones_document_once(first: DemoRun, second: DemoRun) -> None:
+    remembered = [
+        span.attributes
+        for run in (first, second)
+        for span in load_run(run.journal).spans
+        if span.name == "remember"
+    ]
+    with MemoryStore.open(first.directory / "memory") as store:
+        assert len(store) == sum(int(str(one["added"])) for one in remembered)
