@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import BinaryIO
 from zlib import crc32
 
 # tantivy's `directory/footer.rs`: JSON, its length, and a number to know it by.
@@ -24,21 +25,47 @@ def damaged_file(directory: Path) -> Path | None:
         OSError: A file cannot be read.
         ValueError: What lists the files cannot be read.
     """
-    listed = json.loads((directory / "meta.json").read_bytes())
-    segments = {segment["segment_id"].replace("-", "") for segment in listed["segments"]}
+    segments = _segments(directory / "meta.json")
     files = (path for path in directory.iterdir() if path.name.partition(".")[0] in segments)
-    return next((path for path in sorted(files) if not _is_whole(path.read_bytes())), None)
+    return next((path for path in sorted(files) if not _is_whole(path)), None)
 
 
-def _is_whole(content: bytes) -> bool:
-    if len(content) < _END.size:
-        return False
-    length, magic = _END.unpack_from(content, len(content) - _END.size)
-    start = len(content) - _END.size - length
-    if magic != _MAGIC or start < 0:
-        return False
+def _segments(table: Path) -> set[str]:
+    """How the names of their files begin."""
     try:
-        footer = json.loads(content[start : -_END.size])
-        return bool(footer["crc"] == crc32(memoryview(content)[:start]))
+        listed = json.loads(table.read_bytes())["segments"]
+        return {segment["segment_id"].replace("-", "") for segment in listed}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{table.name} is no table of segments") from error
+
+
+def _is_whole(path: Path) -> bool:
+    size = path.stat().st_size
+    if size < _END.size:
+        return False
+    with path.open("rb") as file:
+        file.seek(size - _END.size)
+        length, magic = _END.unpack(file.read(_END.size))
+        start = size - _END.size - length
+        if magic != _MAGIC or start < 0:
+            return False
+        file.seek(start)
+        footer = file.read(length)
+        file.seek(0)
+        checksum = _checksum(file, start)
+    try:
+        return bool(json.loads(footer)["crc"] == checksum)
     except (ValueError, KeyError, TypeError):
         return False
+
+
+def _checksum(file: BinaryIO, length: int) -> int:
+    """Of the first `length` bytes; a little at a time, since files may be larger than memory."""
+    checksum = 0
+    while length > 0 and (block := file.read(min(length, _BLOCK_BYTES))):
+        checksum = crc32(block, checksum)
+        length -= len(block)
+    return checksum
+
+
+_BLOCK_BYTES = 1 << 20

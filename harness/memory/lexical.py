@@ -6,33 +6,26 @@ missing, damaged or out of step is simply made again.
 
 from __future__ import annotations
 
+import errno
 import fcntl
-import math
+import re
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from harness.errors import MemoryStoreFailed
 from harness.memory.checksums import damaged_file
-from harness.memory.query_text import read_query
+from harness.memory.lexical_schema import LexicalSchema, ceiling
 from harness.memory.truth import Progress, Truth
-from harness.memory.where import Where, tags_of
-from harness.memory.words import analyzer, check_language, spaced
+from harness.memory.where import Where
+from harness.memory.words import check_language
 
 if TYPE_CHECKING:
     import tantivy
-
-# Part of the schema on disk, and a lane of another schema does not open: raise the number with
-# every change of what a document or a word is, and old lanes are made again.
-_FORMAT = 2
-
-_K1 = 1.2  # tantivy's, as is b = 0.75
 
 _WRITER_HEAP_BYTES = 50_000_000
 
@@ -40,8 +33,6 @@ _TURN_WAIT_S = 30.0
 _TURN_POLL_S = 0.005
 
 T = TypeVar("T")
-
-_POSITION = "position"  # no tag: these are hexadecimal
 
 
 class LexicalLane:
@@ -73,19 +64,10 @@ class LexicalLane:
         self._tantivy = tantivy
         self._directory = directory
         self._truth = truth
-        self._analyzer = analyzer(truth.language)
-        name = f"{truth.language}-{_FORMAT}"
-        self._schema = (
-            tantivy.SchemaBuilder()
-            .add_unsigned_field("sequence", indexed=True, fast=True)
-            .add_text_field("body", tokenizer_name=name)
-            .add_text_field("title", tokenizer_name=name)
-            .add_text_field("tag", tokenizer_name="raw", index_option="basic")
-            .build()
-        )
-        self._analyzer_name = name
+        self._schema = LexicalSchema(truth.language)
         self._reading_on = RLock()
         self._index: tantivy.Index
+        self._in_memory = False
         self._position = 0
 
     @property
@@ -112,35 +94,26 @@ class LexicalLane:
 
     def search(self, query: str, *, limit: int, where: Where | None = None) -> dict[int, float]:
         """Sequence number to BM25 score of the best `limit` passages, best first."""
-        wanted = self._any_of(self._asked(query))
+        wanted = self._schema.any_of(self._schema.asked(query))
         if where is not None:
-            wanted = self._both(wanted, self._tagged(where))
+            wanted = self._schema.both(wanted, self._schema.tagged(where))
         return self._mended(lambda: self._found(wanted, limit))
 
     def scores(self, query: str, sequences: Collection[int]) -> dict[int, float]:
         """The same of certain passages, those that have any of the words."""
         if not sequences:
             return {}
-        wanted = self._both(self._any_of(self._asked(query)), self._numbered(sequences))
+        wanted = self._schema.any_of(self._schema.asked(query))
+        wanted = self._schema.both(wanted, self._schema.numbered(sequences))
         return self._mended(lambda: self._found(wanted, len(sequences)))
 
     def ceiling(self, query: str) -> float:
         """What no passage's score for a query exceeds: that of one with nothing but its words.
 
         Words that are nowhere count as the rarest there are: for more, and in a small store any
-        "how" and "does" of a question would hide its answer. A little too low after deletions,
-        which tantivy goes on counting until it merges the segment.
+        "how" and "does" of a question would hide its answer.
         """
-        searcher = self._index.searcher()
-        count = searcher.num_docs
-        most = 0.0
-        for clause in self._asked(query):
-            for word in clause.words:
-                having = max(1, searcher.doc_freq(clause.field, word))
-                # tantivy's idf; k1 + 1 is what the part of a word's frequency tends to.
-                idf = math.log(1 + (count - having + 0.5) / (having + 0.5))
-                most += clause.weight * idf * (_K1 + 1)
-        return most
+        return ceiling(self._index.searcher(), self._schema.asked(query))
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Makes the lane again from the truth.
@@ -166,20 +139,39 @@ class LexicalLane:
             return
         # 2. In memory, where nothing may be written.
         if self._truth.read_only:
-            self._use(self._tantivy.Index(self._schema))
-            self._write(self._truth.last_sequence(), progress)
+            index = self._opened(None)
+            self._write(index, 0, self._truth.last_sequence(), progress)
+            self._use(index)
+            self._in_memory = True
             return
         with self._turn(_TURN_WAIT_S):
             # 3. With what there is to read. Another process may have mended it meanwhile, too.
             if not anew and self._loads():
-                with suppress(_Unreadable):
+                try:
                     self._advance(progress)
                     if self._agrees():
                         return
+                except _Unreadable as error:
+                    if error.is_of_the_disk:
+                        raise
             # 4. Made again.
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._load()
-            self._advance(progress)
+            self._make_again(progress)
+
+    def _make_again(self, progress: Progress | None) -> None:
+        """Out of the truth, beside the old one, in which searches go on until this one is done."""
+        beside = self._directory.with_suffix(".new")
+        with _translated(self._directory):
+            shutil.rmtree(beside, ignore_errors=True)
+            try:
+                beside.mkdir()
+                index = self._opened(beside)
+                self._write(index, 0, self._truth.last_sequence(), progress)
+                shutil.rmtree(self._directory, ignore_errors=True)
+                beside.rename(self._directory)
+            except BaseException:
+                shutil.rmtree(beside, ignore_errors=True)
+                raise
+        self._load()
 
     def _loads(self) -> bool:
         with suppress(_Unreadable):
@@ -188,18 +180,24 @@ class LexicalLane:
         return False
 
     def _load(self) -> None:
-        """The lane as it lies there, or an empty one."""
+        """The lane as it lies there."""
         with _translated(self._directory):
-            if not (self._directory / "meta.json").exists():
-                if self._truth.read_only:
-                    raise ValueError("there is none")
-                self._directory.mkdir(parents=True, exist_ok=True)
-            elif damaged := damaged_file(self._directory):
+            if damaged := damaged_file(self._directory):
                 raise ValueError(f"{damaged.name} is not as it was written")
-            self._use(self._tantivy.Index(self._schema, path=str(self._directory)))
+            self._use(self._opened(self._directory))
+
+    def _opened(self, directory: Path | None) -> tantivy.Index:
+        """The index in a directory, or a new one; in memory without a directory."""
+        index = self._tantivy.Index(
+            self._schema.fields, path=None if directory is None else str(directory)
+        )
+        index.register_tokenizer(self._schema.tokenizer, self._schema.analyzer)
+        # Or else a thread of tantivy's reloads it twice a second, if `meta.json` has changed, and
+        # when a file has been cut off meanwhile, the process ends (SIGBUS).
+        index.config_reader(reload_policy="manual")
+        return index
 
     def _use(self, index: tantivy.Index) -> None:
-        index.register_tokenizer(self._analyzer_name, self._analyzer)
         self._index = index
         self._refresh()
 
@@ -221,6 +219,9 @@ class LexicalLane:
             self._refresh()
         if self._position >= self._truth.last_sequence():
             return
+        if self._in_memory:
+            self._advance(None)
+            return
         if self._truth.read_only:
             self._take_up(None)
             return
@@ -236,51 +237,64 @@ class LexicalLane:
         with _translated(self._directory):
             self._refresh()
         last = self._truth.last_sequence()
-        # Both have to be known: a lane that has read nothing has missed nothing.
-        if 0 < self._position < self._truth.compacted():
-            raise _Unreadable("it missed what was removed", path=self._directory)
         if self._position < last:
-            self._write(last, progress)
+            self._write(self._index, self._position, last, progress)
+            with _translated(self._directory):
+                self._refresh()
 
-    def _write(self, last: int, progress: Progress | None) -> None:
-        """Reads the truth from the position on, and commits: all or nothing."""
-        try:
-            writer = self._index.writer(heap_size=_WRITER_HEAP_BYTES, num_threads=1)
-        except ValueError as error:  # by a program that does not take turns with us
-            raise _Busy(f"{error}: try again later", path=self._directory.parent) from error
-        with _translated(self._directory):
-            if gone := self._truth.removed_between(self._position, last):
+    def _write(
+        self, index: tantivy.Index, position: int, last: int, progress: Progress | None
+    ) -> None:
+        """Reads the truth from a position on, and commits: all or nothing."""
+        with _translated(self._directory), self._writer(index) as writer:
+            gone = self._truth.removed_between(position, last)
+            # Only now: a compaction that comes later has not made that list shorter. A lane that
+            # has read nothing has missed nothing.
+            if 0 < position < self._truth.compacted():
+                raise _Unreadable("it missed what was removed", path=self._directory.parent)
+            if gone:
                 # Not `delete_documents_by_term`, which finds no unsigned number.
-                writer.delete_documents_by_query(self._numbered(gone))
-            for sequence, passage in self._truth.passages_between(self._position, last):
-                document = self._tantivy.Document()
-                document.add_unsigned("sequence", sequence)
-                document.add_text("body", spaced(passage.searchable))
-                document.add_text("title", spaced(passage.title))
-                for tag in tags_of(passage):
-                    document.add_text("tag", tag)
-                writer.add_document(document)
+                writer.delete_documents_by_query(self._schema.numbered(gone))
+            for sequence, passage in self._truth.passages_between(position, last):
+                writer.add_document(self._schema.document(sequence, passage))
                 if progress and sequence % 1000 == 0:
                     progress("reading words", sequence, last)
             if progress:
                 progress("reading words", last, last)
             # How far it reaches is a document of its own: one commit, no way to disagree.
-            writer.delete_documents_by_term("tag", _POSITION)
-            document = self._tantivy.Document()
-            document.add_unsigned("sequence", last)
-            document.add_text("tag", _POSITION)
-            writer.add_document(document)
+            writer.delete_documents_by_query(self._schema.positions())
+            writer.add_document(self._schema.position(last))
+
+    @contextmanager
+    def _writer(self, index: tantivy.Index) -> Iterator[tantivy.IndexWriter]:
+        """What is written inside is committed, or all forgotten."""
+        try:
+            writer = index.writer(heap_size=_WRITER_HEAP_BYTES, num_threads=1)
+        except ValueError as error:
+            if "LockBusy" not in str(error):
+                raise
+            # Not one of us, who take turns.
+            raise _Busy(
+                "another program is writing to the lexical lane: try again when it is done",
+                path=self._directory.parent,
+            ) from error
+        try:
+            yield writer
             writer.commit()
-            # Gives the lock back; without the wait merges are cut short and segments pile up.
-            writer.wait_merging_threads()
-            self._refresh()
+        except BaseException:
+            # Gives the lock back, which would stay locked as long as anyone holds the traceback.
+            with suppress(ValueError):
+                writer.wait_merging_threads()
+            raise
+        # Without the wait merges are cut short, and segments pile up.
+        writer.wait_merging_threads()
 
     def _refresh(self) -> None:
         """See the last commit, ours or another's, and how far it reaches."""
         self._index.reload()
         searcher = self._index.searcher()
-        query = self._tantivy.Query.term_query(self._schema, "tag", _POSITION)
-        found = self._sequences(searcher, searcher.search(query, limit=1).hits)
+        hits = searcher.search(self._schema.positions(), limit=1).hits
+        found = self._sequences(searcher, hits)
         self._position = found[0] if found else 0
 
     @contextmanager
@@ -318,7 +332,10 @@ class LexicalLane:
     def _found(self, query: tantivy.Query, limit: int) -> dict[int, float]:
         with _translated(self._directory):
             searcher = self._index.searcher()
-            hits = searcher.search(query, limit=limit, count=False).hits
+            # tantivy makes room for as many hits as it is asked for, and where there is no such
+            # room, the process ends.
+            most = max(1, min(limit, searcher.num_docs))
+            hits = searcher.search(query, limit=most, count=False).hits
             sequences = self._sequences(searcher, hits)
         scores = (score for score, _ in hits)
         return dict(sorted(zip(sequences, scores, strict=True), key=lambda one: (-one[1], one[0])))
@@ -327,71 +344,6 @@ class LexicalLane:
     def _sequences(searcher: tantivy.Searcher, hits: Iterable[tuple[Any, Any]]) -> list[int]:
         addresses = [address for _, address in hits]
         return [int(n or 0) for n in searcher.fast_field_values("sequence", addresses)]
-
-    def _asked(self, text: str) -> list[_Clause]:
-        """What is looked for, from terms.
-
-        tantivy's own query syntax would make quotes, colons, brackets and hyphens of a question
-        into operators or errors.
-        """
-        asked = read_query(text)
-        clauses = [
-            _Clause(field="body", words=(word,), weight=count)
-            for word, count in Counter(self._words(asked.words)).items()
-        ]
-        phrases = (self._words(phrase) for phrase in asked.phrases)
-        titles = (self._words(title) for title in asked.titles)
-        return [
-            *clauses,
-            *(_Clause(field="body", words=words) for words in phrases if len(words) > 1),
-            *(_Clause(field="title", words=words) for words in titles if words),
-        ]
-
-    def _words(self, text: str) -> tuple[str, ...]:
-        return tuple(self._analyzer.analyze(spaced(text)))
-
-    def _any_of(self, clauses: Iterable[_Clause]) -> tantivy.Query:
-        query = self._tantivy.Query
-        should = []
-        for clause in clauses:
-            if len(clause.words) == 1:
-                one = query.term_query(
-                    self._schema, clause.field, clause.words[0], index_option="freq"
-                )
-            else:
-                one = query.phrase_query(self._schema, clause.field, list(clause.words))
-            should.append((self._tantivy.Occur.Should, query.boost_query(one, clause.weight)))
-        return query.boolean_query(should)
-
-    def _numbered(self, sequences: Iterable[int]) -> tantivy.Query:
-        return self._tantivy.Query.term_set_query(self._schema, "sequence", list(sequences))
-
-    def _tagged(self, where: Where) -> tantivy.Query:
-        query, occur = self._tantivy.Query, self._tantivy.Occur
-        return query.boolean_query(
-            [
-                (occur.Must, query.term_set_query(self._schema, "tag", list(tags)))
-                for tags in where.tags()
-            ]
-        )
-
-    def _both(self, scored: tantivy.Query, required: tantivy.Query) -> tantivy.Query:
-        query, occur = self._tantivy.Query, self._tantivy.Occur
-        return query.boolean_query(
-            [(occur.Must, scored), (occur.Must, query.const_score_query(required, 0.0))]
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Clause:
-    """Something to look for."""
-
-    field: str
-    """Where."""
-    words: tuple[str, ...]
-    """One, or several in a row."""
-    weight: float = 1.0
-    """How much it counts."""
 
 
 class _Busy(MemoryStoreFailed):
@@ -421,8 +373,20 @@ def _translated(directory: Path) -> Iterator[None]:
             f"store and delete '{directory.name}', which is made again from the truth"
         )
         failed = _Unreadable(f"{error} ({remedy})", path=directory.parent)
-        failed.is_of_the_disk = any(words in str(error) for words in _OF_THE_DISK)
+        failed.is_of_the_disk = _number_of(error) in _OF_THE_DISK
         raise failed from error
 
 
-_OF_THE_DISK = ("No space left", "os error 28", "Permission denied", "Read-only file system")
+def _number_of(error: BaseException) -> int | None:
+    """What the operating system calls it, of its errors."""
+    if isinstance(error, OSError):
+        return error.errno
+    said = re.search(r"os error (\d+)", str(error))
+    return int(said[1]) if said else None
+
+
+_OF_THE_DISK = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+}

@@ -77,6 +77,12 @@ def prepare(connections: Connections, language: str | None) -> str:
     # 1. Its tables, as this version has them.
     with connections.reading() as db:
         version = _version(db)
+        foreign = version == 0 and db.execute("SELECT 1 FROM sqlite_schema").fetchone()
+    if foreign:
+        raise MemoryStoreFailed(
+            "passages.sqlite is a database of another program; open another directory",
+            path=directory,
+        )
     if version > SCHEMA_VERSION:
         raise MemoryStoreFailed(
             f"written by a newer harness (schema {version}, this one reads up to "

@@ -52,9 +52,9 @@ def tables(db: sqlite3.Connection) -> list[str]:
     return [f"vector_{number}" for (number,) in db.execute("SELECT number FROM embedder")]
 
 
-def drop_other_vectors(db: sqlite3.Connection, embedder: Embedder | None) -> None:
+def drop_other_vectors(db: sqlite3.Connection, embedder: Embedder) -> None:
     """Forgets all embedders but this one, and their vectors."""
-    kept = None if embedder is None else table_of(db, embedder)
+    kept = table_of(db, embedder)
     for table in tables(db):
         if table != kept:
             db.execute(f"DROP TABLE {table}")

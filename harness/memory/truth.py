@@ -190,7 +190,7 @@ class Truth:
                 (value, embedder.name, embedder.dimensions),
             )
 
-    def compact(self, embedder: Embedder | None = None) -> None:
+    def compact(self, embedder: Embedder) -> None:
         """Gives back the room of what was removed, and of all other embedders' vectors.
 
         A lane that has not read all that was removed has to begin again.

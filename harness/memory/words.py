@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import TYPE_CHECKING
 
 from harness.errors import InvalidInput, did_you_mean
@@ -31,15 +32,16 @@ def check_language(language: str) -> None:
 
 
 def analyzer(language: str) -> tantivy.TextAnalyzer:
-    """Words as runs of letters and digits, up to 40 bytes, lower-cased, stemmed, without accents.
+    """Words as runs of letters and digits, lower-cased, stemmed, without accents.
 
     No stop words are dropped: BM25 already weighs them near nothing, and "to be" stays findable.
+    Words of more than 255 bytes are: no digest of a file is so long, and what was encoded is.
     """
     import tantivy  # noqa: PLC0415  # importing harness stays light
 
     builder = (
         tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-        .filter(tantivy.Filter.remove_long(40))
+        .filter(tantivy.Filter.remove_long(256))
         .filter(tantivy.Filter.lowercase())
     )
     if language != "none":
@@ -49,14 +51,31 @@ def analyzer(language: str) -> tantivy.TextAnalyzer:
 
 
 def spaced(text: str) -> str:
-    """The text with blanks where an analyzer needs them.
+    """The text as an analyzer can take it apart: it knows blanks, and letters of one piece.
 
-    Of scripts that have none, each two neighbours become a word (as Lucene's CJKAnalyzer does).
+    Of scripts that have no blanks, each two neighbours become a word (as Lucene's CJKAnalyzer
+    does). Letters that are followed by their accents become one.
     """
-    return text if text.isascii() else _UNSPACED.sub(_in_twos, text)
+    if text.isascii():
+        return text
+    return _UNSPACED.sub(_in_twos, _DECOMPOSED.sub(_composed, text))
+
+
+# To normalise all of a text would take a quarter of an hour for a megabyte of nothing but accents,
+# since they have to be sorted; no letter of any language has more than a few.
+_DECOMPOSED = re.compile("([^\\W\\d_])([\u0300-\u036f]{1,4})[\u0300-\u036f]*")
+
+# Tone marks and the like, which are no letters: words would end there.
+_MARKS = re.compile(
+    "[\u0e3a\u0e47-\u0e4c\u0e4e\u0eba\u0ec8-\u0ecc\u1037\u1039\u103a\u17c6-\u17d3\u17dd]+"
+)
+
+
+def _composed(letter: re.Match[str]) -> str:
+    return unicodedata.normalize("NFC", letter[1] + letter[2])
 
 
 def _in_twos(run: re.Match[str]) -> str:
-    letters = run[0]
+    letters = _MARKS.sub("", run[0])
     pairs = (letters[i : i + 2] for i in range(max(1, len(letters) - 1)))
     return f" {' '.join(pairs)} "

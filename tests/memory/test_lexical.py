@@ -1,11 +1,15 @@
 import math
 import multiprocessing
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from threading import Thread
 
 import pytest
 import tantivy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.memory.checksums import damaged_file
@@ -34,6 +38,15 @@ def truth(tmp_path):
 @pytest.fixture
 def lane(tmp_path, truth):
     return LexicalLane.open(tmp_path / "lexical", truth)
+
+
+@pytest.fixture(scope="module")
+def shared_lane(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("shared")
+    truth = Truth.open(directory)
+    add(truth, "red apples", "NOT and OR or AND", "naïve café 日本語", "\x00 nul", title="A title")
+    yield LexicalLane.open(directory / "lexical", truth)
+    truth.close()
 
 
 # --- searching -------------------------------------------------------------------------------
@@ -144,6 +157,33 @@ def test_a_language_that_nobody_knows_is_the_users_mistake(tmp_path):
     truth.close()
 
 
+@settings(deadline=None)  # it reads a disk
+@given(query=st.text(st.characters(exclude_categories=[])), limit=st.integers(1, 10**12))
+def test_any_text_is_a_query_and_any_number_its_limit(shared_lane, query, limit):
+    scores = list(shared_lane.search(query, limit=limit).values())
+
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 < score < shared_lane.ceiling(query) for score in scores)
+
+
+def test_a_megabyte_of_different_words_is_a_query(lane):
+    many = " ".join(f"word{n}" for n in range(100_000))
+
+    assert list(lane.search(f"apples {many}", limit=10)) == [1]
+
+
+def test_the_ceiling_stays_above_all_scores_when_most_that_have_a_word_are_deleted(lane, truth):
+    texts = [f"quince number {n}" for n in range(500)]
+    truth.add([(Passage(id=t, text=t), None) for t in texts], embedder=None, merge=False)
+    read_on(lane, truth)
+    truth.delete(texts[:-1])
+    read_on(lane, truth)
+
+    assert len(lane) == len(truth)
+    (score,) = lane.search("quince", limit=5).values()
+    assert 0 < score < lane.ceiling("quince")
+
+
 # --- reading on ------------------------------------------------------------------------------
 
 
@@ -248,7 +288,7 @@ def test_where_another_program_writes_a_lane_fails_and_is_not_thrown_away(tmp_pa
     files = set((tmp_path / "lexical").iterdir())
     writer = tantivy.Index.open(str(tmp_path / "lexical")).writer(15_000_000, 1)
 
-    with pytest.raises(MemoryStoreFailed, match="try again later"):
+    with pytest.raises(MemoryStoreFailed, match="try again when it is done"):
         LexicalLane.open(tmp_path / "lexical", truth)
     assert files <= set((tmp_path / "lexical").iterdir())
 
@@ -273,6 +313,61 @@ def test_single_passages_do_not_pile_up_segments(lane, truth):
     assert lane._index.searcher().num_segments < 15
 
 
+def test_searches_find_what_there_is_while_the_lane_is_made_again(lane, truth):
+    texts = [f"quince number {n}" for n in range(2000)]
+    truth.add([(Passage(id=t, text=t), None) for t in texts], embedder=None, merge=False)
+    read_on(lane, truth)
+    remaking = Thread(target=lane.rebuild)
+
+    remaking.start()
+    found = [len(lane.search("quince", limit=7))]
+    while remaking.is_alive():
+        found.append(len(lane.search("quince", limit=7)))
+    remaking.join()
+    assert set(found) == {7}
+
+
+NO_ROOM = """
+import resource, signal, sys
+from pathlib import Path
+from harness.errors import MemoryStoreFailed
+from harness.memory import lexical, truth
+
+directory = Path(sys.argv[1])
+opened = truth.Truth.open(directory)
+lane = lexical.LexicalLane.open(directory / "lexical", opened)
+behind = truth.Passage(text=" ".join(f"word{n}" for n in range(50_000)))
+opened.add([(behind, None)], embedder=None)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+for attempt in (
+    lambda: lane.catch_up(until=opened.last_sequence()),
+    lambda: lane.rebuild(),
+    lambda: lexical.LexicalLane.open(directory / "lexical", opened),
+):
+    try:
+        attempt()
+    except MemoryStoreFailed as error:
+        assert "see that the disk has room" in str(error), error
+    else:
+        raise AssertionError("there was room")
+    assert list(lane.search("apples", limit=5)) == [1]
+assert not (directory / "lexical.new").exists()
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+lane.catch_up(until=opened.last_sequence())
+assert list(lane.search("word49999", limit=5)) == [5]
+"""
+
+
+def test_without_room_on_the_disk_what_was_there_stays_and_goes_on_when_there_is(tmp_path, truth):
+    # In a process of its own, which may write no file of more than 100 kB.
+    ran = subprocess.run(
+        [sys.executable, "-c", NO_ROOM, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+
+    assert ran.returncode == 0, ran.stderr
+
+
 # --- damage ----------------------------------------------------------------------------------
 
 
@@ -293,7 +388,9 @@ def test_a_lane_with_a_damaged_file_is_made_again(tmp_path, lane, truth, suffix,
     damaged = [f for f in (tmp_path / "lexical").iterdir() if f.name.endswith(suffix)]
     assert damaged
     for file in damaged:
-        file.unlink() if content is None else file.write_bytes(content)
+        file.unlink()  # to cut off a file that a process has mapped would end the process
+        if content is not None:
+            file.write_bytes(content)
 
     assert is_whole(tmp_path / "lexical", truth)
 
@@ -303,6 +400,7 @@ def test_a_single_wrong_bit_is_noticed(tmp_path, lane, truth, suffix):
     (file,) = (tmp_path / "lexical").glob(f"*{suffix}")
     content = bytearray(file.read_bytes())
     content[len(content) // 4] ^= 1
+    file.unlink()
     file.write_bytes(content)
 
     assert damaged_file(tmp_path / "lexical") == file
@@ -345,7 +443,7 @@ def test_a_lane_that_is_ahead_of_its_truth_is_made_again(tmp_path, truth):
 
 def test_a_lane_that_lacks_a_passage_is_made_again(tmp_path, lane, truth):
     writer = lane._index.writer(15_000_000, 1)
-    writer.delete_documents_by_query(lane._any_of(lane._asked("pears")))
+    writer.delete_documents_by_query(lane._schema.numbered([3]))
     writer.commit()
     writer.wait_merging_threads()
 
