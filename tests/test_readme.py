@@ -18,10 +18,9 @@ from harness.inference.endpoint import BackendName
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    assert found is not None
-    return found[1]
+def block(language: str, *, naming: str = "") -> str:
+    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return next(one for one in blocks if naming in one)
 
 
 def test_its_pipeline_runs(tmp_path: Path) -> None:
@@ -64,8 +63,16 @@ def test_what_else_it_shows_of_nodes_runs_and_goes_on(tmp_path: Path) -> None:
     assert len(finished.reused) == 4  # chapters, two notes, summary
 
 
+def test_what_it_stores_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(block("python", naming="MemoryStore"), {})  # it is meant to be copied
+    assert "Formats: Keep the judge at 8 bits." in capsys.readouterr().out
+
+
 def test_its_settings_load(tmp_path: Path) -> None:
-    (tmp_path / "harness.toml").write_text(block("toml"))
+    (tmp_path / "harness.toml").write_text(block("toml", naming="[roles]"))
     settings = load_settings(tmp_path / "harness.toml", environment={})
     assert settings.roles["evaluator"] in settings.endpoints
 

@@ -191,7 +191,7 @@ def _explained(error: ValidationError) -> str:
             known = did_you_mean(name, _Line.model_fields)
             return f"'{name}' is no field of a passage ({known}); put it into 'metadata'"
         case "missing":
-            return f"it has no '{name}'"
+            return f"""it has no '{name}'; a passage is {{"text": "…"}}, and what is known of it"""
         case "model_type":
             return 'not an object; write {"text": "…"}'
         case _:

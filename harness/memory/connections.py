@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import MemoryStoreFailed
@@ -25,6 +25,9 @@ _WRITER_CACHE_KIB = 65_536
 # Of the log that stays behind once its pages are in the file.
 _LOG_BYTES = 67_108_864
 
+# As many as may make one file at once.
+_TRIES = 100
+
 _BUSY = "another process is writing to it: try again when that is done"
 _DAMAGED = "passages.sqlite is damaged: restore it from a copy, or delete the directory"
 _UNREADABLE = "see that its disk is whole, and that the files may be read"
@@ -35,6 +38,7 @@ _REMEDIES = {
     sqlite3.SQLITE_READONLY: "its files may not be written: see who owns them",
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_ERROR: _DAMAGED,  # of statements that are right: a table is not there
     sqlite3.SQLITE_CANTOPEN: _UNREADABLE,
     sqlite3.SQLITE_IOERR: "see that the disk has room and is whole, then open the store again",
 }
@@ -56,21 +60,20 @@ class Connections:
         self._idle: deque[sqlite3.Connection] = deque()
         self._closed = False
         self._turn = threading.Lock()
+        self._writer: sqlite3.Connection | None = None
         with self._translated():
             if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self.read_only = read_only or not _may_be_written(path)
-            if self.read_only:
-                self._writer = None
-                self._uri = self._readable_uri()
-            else:
-                self._uri = f"{path.resolve().as_uri()}?mode=rw"
-                self._writer = self._connect(f"{path.resolve().as_uri()}?mode=rwc")
-                self._writer.execute("PRAGMA journal_mode = WAL")
-                # FULL, since in WAL mode NORMAL may lose the last commits when the power fails.
-                self._writer.execute("PRAGMA synchronous = FULL")
-                self._writer.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
-                self._writer.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
+            if not self.read_only:
+                self._writer = self._connect("mode=rwc")
+                try:
+                    _set_up(self._writer)
+                except BaseException:
+                    self._writer.close()
+                    raise
+            elif not path.exists():
+                raise self._failed("there is no memory store here, and none may be made")
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -78,19 +81,21 @@ class Connections:
         with self._translated():
             self._check_open()
             try:
-                db = self._idle.pop()
+                db, lasting = self._idle.pop(), True
             except IndexError:
-                db = self._connect(self._uri)
+                db, lasting = self._reader()
             try:
                 db.execute("BEGIN")
                 yield db
             finally:
                 if db.in_transaction:
                     db.execute("COMMIT")
-                if self._closed or len(self._idle) >= _IDLE_CONNECTIONS:
-                    db.close()
-                else:
+                if lasting and len(self._idle) < _IDLE_CONNECTIONS:
                     self._idle.append(db)
+                else:
+                    db.close()
+                if self._closed:  # meanwhile
+                    self._close_idle()
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -122,24 +127,34 @@ class Connections:
         """Gives the file back, once a write that is under way is done."""
         with self._turn:
             self._closed = True
-            while self._idle:
-                self._idle.pop().close()
+            self._close_idle()
             # Last, as what closes last moves the log into the file and deletes it.
             if self._writer is not None:
                 self._writer.close()
 
-    def _connect(self, uri: str) -> sqlite3.Connection:
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def _connect(self, how: str) -> sqlite3.Connection:
         return sqlite3.connect(
-            uri, uri=True, timeout=self._wait_s, isolation_level=None, check_same_thread=False
+            f"{self.path.resolve().as_uri()}?{how}",
+            uri=True,
+            timeout=self._wait_s,
+            isolation_level=None,
+            check_same_thread=False,
         )
 
-    def _readable_uri(self) -> str:
-        if not self.path.exists():
-            raise self._failed("there is no memory store here, and none may be made")
-        uri = f"{self.path.resolve().as_uri()}?mode=ro"
+    def _reader(self) -> tuple[sqlite3.Connection, bool]:
+        """A connection that reads, and whether it sees what is written later."""
+        if not self.read_only:
+            return self._connect("mode=rw"), True
+        db = self._connect("mode=ro")
         try:
-            self._try(uri)
-        except sqlite3.OperationalError as error:
+            db.execute("SELECT 1 FROM sqlite_schema").fetchone()
+        except sqlite3.Error as error:
+            db.close()
             # Of a file in WAL mode SQLite wants an index beside it, even to read.
             if _primary(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                 raise
@@ -149,16 +164,9 @@ class Connections:
                     f"its last writes are in {log.name} still, and SQLite cannot read that where "
                     "nothing may be written; copy the directory elsewhere and open the copy"
                 ) from error
-            uri += "&immutable=1"
-            self._try(uri)
-        return uri
-
-    def _try(self, uri: str) -> None:
-        db = self._connect(uri)
-        try:
-            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        finally:
-            db.close()
+            # For one read only: it would never learn that another user has written since.
+            return self._connect("mode=ro&immutable=1"), False
+        return db, True
 
     def _check_open(self) -> None:
         if self._closed:
@@ -173,10 +181,35 @@ class Connections:
             remedy = _REMEDIES.get(_primary(error), "close the store and open it again")
             raise self._failed(f"{error} ({remedy})") from error
         except OSError as error:
-            raise self._failed(f"{error} ({_UNREADABLE})") from error
+            remedy = "see that it is a directory, or can be made, or open another"
+            raise self._failed(f"{error} ({remedy})") from error
 
     def _failed(self, message: str) -> MemoryStoreFailed:
         return MemoryStoreFailed(message, path=self.path.parent)
+
+
+def _set_up(writer: sqlite3.Connection) -> None:
+    _log_ahead(writer)
+    # FULL, since in WAL mode NORMAL may lose the last commits when the power fails.
+    writer.execute("PRAGMA synchronous = FULL")
+    writer.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
+    writer.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
+
+
+def _log_ahead(db: sqlite3.Connection) -> None:
+    """Puts the file in WAL mode, which it stays in."""
+    for _ in range(_TRIES):
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if _primary(error) != sqlite3.SQLITE_BUSY:
+                raise
+            # Several make the file at once. SQLite does not wait here, as they would for each
+            # other; but it does wait for the one that got through when a transaction begins.
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("ROLLBACK")
+    db.execute("PRAGMA journal_mode = WAL")
 
 
 def _may_be_written(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from heapq import nlargest
 
 Scores = Mapping[int, float]
 """Sequence number to score; more is better."""
@@ -62,3 +63,17 @@ def reciprocal_rank_fusion(lexical: Scores, vector: Scores, *, k: int = 60) -> d
         for rank, sequence in enumerate(best_first, start=1):
             fused[sequence] = fused.get(sequence, 0) + (k + 1) / 2 / (k + rank)
     return fused
+
+
+def contenders(lexical: Scores, vector: Scores, *, fusion: Fusion, count: int) -> list[int]:
+    """What only the vector lane proposes, and might be among the best `count` for its words, too.
+
+    None of it can have a better score than the last that the lexical lane proposes.
+    """
+    others = vector.keys() - lexical.keys()
+    if fusion is not convex_combination or not lexical:
+        return list(others)  # a passage's score may hang on those of all others, as ranks do
+    sure = fusion(lexical, vector)
+    bar = min(nlargest(count, sure.values()))
+    hoped = fusion({**dict.fromkeys(others, min(lexical.values())), **lexical}, vector)
+    return [sequence for sequence in others if hoped[sequence] >= bar]

@@ -22,7 +22,6 @@ from harness.memory.checksums import damaged_file
 from harness.memory.lexical_schema import LexicalSchema, ceiling
 from harness.memory.truth import Progress, Truth
 from harness.memory.where import Where
-from harness.memory.words import check_language
 
 if TYPE_CHECKING:
     import tantivy
@@ -50,9 +49,7 @@ class LexicalLane:
 
         Raises:
             MemoryStoreFailed: That cannot be had.
-            InvalidInput: Nobody knows the truth's language.
         """
-        check_language(truth.language)
         lane = cls(directory, truth)
         lane._take_up(progress)
         return lane
@@ -108,12 +105,13 @@ class LexicalLane:
         return self._mended(lambda: self._found(wanted, len(sequences)))
 
     def ceiling(self, query: str) -> float:
-        """What no passage's score for a query exceeds: that of one with nothing but its words.
+        """What the score of a passage with nothing but a query's words tends to.
 
-        Words that are nowhere count as the rarest there are: for more, and in a small store any
-        "how" and "does" of a question would hide its answer.
+        Those that are in every text, such as "the", are left out, and those that are nowhere count
+        as the rarest there are: a small store cannot tell the one from the other by itself.
         """
-        return ceiling(self._index.searcher(), self._schema.asked(query))
+        with _translated(self._directory):
+            return ceiling(self._index.searcher(), self._schema.matter(query))
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Makes the lane again from the truth.
@@ -159,18 +157,21 @@ class LexicalLane:
 
     def _make_again(self, progress: Progress | None) -> None:
         """Out of the truth, beside the old one, in which searches go on until this one is done."""
-        beside = self._directory.with_suffix(".new")
+        new, old = (self._directory.with_suffix(suffix) for suffix in (".new", ".old"))
         with _translated(self._directory):
-            shutil.rmtree(beside, ignore_errors=True)
+            for left in (new, old):  # by who was killed at this
+                shutil.rmtree(left, ignore_errors=True)
             try:
-                beside.mkdir()
-                index = self._opened(beside)
+                new.mkdir()
+                index = self._opened(new)
                 self._write(index, 0, self._truth.last_sequence(), progress)
-                shutil.rmtree(self._directory, ignore_errors=True)
-                beside.rename(self._directory)
-            except BaseException:
-                shutil.rmtree(beside, ignore_errors=True)
-                raise
+                # Aside in one step: whoever opens it leaves lock files in what is being emptied.
+                if self._directory.is_dir():
+                    self._directory.rename(old)
+                new.rename(self._directory)
+            finally:
+                for left in (new, old):
+                    shutil.rmtree(left, ignore_errors=True)
         self._load()
 
     def _loads(self) -> bool:

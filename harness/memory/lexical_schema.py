@@ -57,6 +57,7 @@ class LexicalSchema:
 
         self._tantivy = tantivy
         self.analyzer = analyzer(language)
+        self._without_stop_words = analyzer(language, stop_words=False)
         self.tokenizer = f"{language}-{_FORMAT}"
         self.fields = (
             tantivy.SchemaBuilder()
@@ -95,16 +96,25 @@ class LexicalSchema:
         into operators or errors.
         """
         asked = read_query(text)
-        clauses = [
-            Clause(field="body", words=(word,), weight=count)
-            for word, count in islice(Counter(self._words(asked.words)).items(), _MOST_WORDS)
-        ]
+        clauses = self._each_of(self._words(asked.words))
         phrases = (self._words(phrase) for phrase in asked.phrases)
         titles = (self._words(title) for title in asked.titles)
         return [
             *clauses,
             *(Clause(field="body", words=words) for words in phrases if len(words) > 1),
             *(Clause(field="title", words=words) for words in titles if words),
+        ]
+
+    def matter(self, text: str) -> list[Clause]:
+        """What a query is about: its words but for such as "the", unless it has no others."""
+        words = read_query(text).words
+        matter = tuple(self._without_stop_words.analyze(spaced(words)))
+        return self._each_of(matter or self._words(words))
+
+    def _each_of(self, words: Iterable[str]) -> list[Clause]:
+        return [
+            Clause(field="body", words=(word,), weight=count)
+            for word, count in islice(Counter(words).items(), _MOST_WORDS)
         ]
 
     def _words(self, text: str) -> tuple[str, ...]:
@@ -151,7 +161,7 @@ class LexicalSchema:
 
 
 def ceiling(searcher: tantivy.Searcher, clauses: Iterable[Clause]) -> float:
-    """What no document's score exceeds: that of one with nothing but what is looked for."""
+    """The score of a document with nothing but what is looked for: none has more."""
     # Not `num_docs`: until it merges their segment tantivy counts the deleted, here as there.
     count = sum(searcher.doc_freq("tag", kind) for kind in (_PASSAGE, _POSITION))
     most = 0.0

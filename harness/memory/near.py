@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.memory.changes import Changes
-from harness.memory.duplicates import BANDS, LEAST_SIMILARITY, similarity
+from harness.memory.duplicates import BANDS, LEAST_SIMILARITY, same_numbers, similarity
 from harness.memory.found import Merge
 from harness.memory.passage import Passage
 from harness.memory.rows import fetch
@@ -43,18 +43,17 @@ def near_duplicate(db: sqlite3.Connection, passage: Passage, bands: Sequence[int
     sharing = [sequence for (sequence,) in db.execute(_SHARING, bands)]
     if not sharing:
         return None
-    nearest = max(
-        (
-            Near(
-                sequence=sequence,
-                passage=other,
-                similarity=similarity(passage.searchable, other.searchable),
-            )
-            for sequence, other in sorted(fetch(db, sharing).items())
-        ),
-        key=lambda near: near.similarity,
+    alike = (
+        Near(
+            sequence=sequence,
+            passage=other,
+            similarity=similarity(passage.searchable, other.searchable),
+        )
+        for sequence, other in sorted(fetch(db, sharing).items())
+        if same_numbers(passage.searchable, other.searchable)
     )
-    return nearest if nearest.similarity >= LEAST_SIMILARITY else None
+    nearest = max(alike, key=lambda near: near.similarity, default=None)
+    return nearest if nearest is not None and nearest.similarity >= LEAST_SIMILARITY else None
 
 
 def merge(changes: Changes, near: Near, passage: Passage) -> Merge:

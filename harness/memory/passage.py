@@ -40,7 +40,7 @@ class Passage:
             raise InvalidInput("a passage has neither title nor text; leave it out")
         if self.quality is not None and not 0 <= self.quality <= 10:
             raise InvalidInput(f"quality is {self.quality}; it must lie between 0 and 10")
-        if self.created is not None and self.created.tzinfo is None:
+        if self.created is not None and self.created.utcoffset() is None:
             raise InvalidInput(f"created is {self.created}; it must have a time zone")
         for name in ("text", "title", "source", "id"):
             _check_encodes(getattr(self, name), name)
@@ -74,10 +74,21 @@ def _check_metadata(key: object, value: object) -> None:
         raise InvalidInput(
             f"metadata '{key}' is {type(value).__name__}; it must be a text, a number or a boolean"
         )
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidInput(f"metadata '{key}' is {value}; no filter and no JSON can hold that")
+    if not is_finite(value):
+        raise InvalidInput(
+            f"metadata '{key}' is not finite, or greater than any float; no filter and no JSON can "
+            "hold that"
+        )
     if isinstance(value, str):
         _check_encodes(value, f"metadata '{key}'")
+
+
+def is_finite(value: Scalar) -> bool:
+    """Whether it is no number that JSON or a filter would refuse."""
+    try:
+        return isinstance(value, str) or math.isfinite(value)
+    except OverflowError:  # an int beyond any float, whose digits Python will not write either
+        return False
 
 
 def _check_encodes(value: str, name: str) -> None:

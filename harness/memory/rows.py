@@ -53,7 +53,9 @@ def fetch(db: sqlite3.Connection, sequences: Iterable[int]) -> dict[int, Passage
 
 def find(db: sqlite3.Connection, id_: str) -> tuple[int, Passage] | None:
     """The passage with this id, and its sequence number."""
-    row = db.execute(f"SELECT {COLUMNS} FROM passage WHERE id = ?", (id_,)).fetchone()  # noqa: S608  # constants
+    query = f"SELECT {COLUMNS} FROM passage WHERE id = CAST(? AS TEXT)"  # noqa: S608  # constants
+    # As bytes: any text may be asked for, also one that no passage's id can be.
+    row = db.execute(query, (id_.encode(errors="surrogatepass"),)).fetchone()
     return None if row is None else (row[0], passage_of(row))
 
 

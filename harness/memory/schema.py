@@ -13,8 +13,9 @@ from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.memory.changes import Changes
 from harness.memory.connections import Connections
 from harness.memory.duplicates import BANDS, bands_of
-from harness.memory.passage import RESERVED, Passage
-from harness.memory.stored_vectors import make_table
+from harness.memory.passage import RESERVED, Passage, Scalar, is_finite
+from harness.memory.stored_vectors import make_table, tables
+from harness.memory.words import check_language
 
 SCHEMA_VERSION = 2
 
@@ -71,9 +72,11 @@ def prepare(connections: Connections, language: str | None) -> str:
 
     Raises:
         MemoryStoreFailed: It is damaged, or of another version and cannot be brought to this.
-        InvalidInput: It was made with another language.
+        InvalidInput: The language is unknown, or not that it was made with.
     """
     directory = connections.path.parent
+    if language is not None:
+        check_language(language)
     # 1. Its tables, as this version has them.
     with connections.reading() as db:
         version = _version(db)
@@ -93,7 +96,7 @@ def prepare(connections: Connections, language: str | None) -> str:
         _bring_up(connections, version, language or _DEFAULT_LANGUAGE)
     # 2. Whole, which only a copy has to show.
     with connections.reading() as db:
-        made_with, place = db.execute("SELECT language, place FROM state").fetchone()
+        made_with, place = db.execute("SELECT language, place FROM state").fetchone() or ("", "")
         here = _place(connections.path)
         fault = None if place == here else _fault(db)
         empty = db.execute("SELECT 1 FROM passage LIMIT 1").fetchone() is None
@@ -157,7 +160,7 @@ def _take_over(db: sqlite3.Connection) -> None:
             source=source,
             quality=quality,
             created=now,
-            metadata={_allowed(name): value for name, value in json.loads(metadata).items()},
+            metadata={_name(name): _value(value) for name, value in json.loads(metadata).items()},
         )
         sequence = changes.insert(passage, bands_of([passage.searchable])[0].tolist())
         if vector is not None:
@@ -168,8 +171,21 @@ def _take_over(db: sqlite3.Connection) -> None:
     db.execute("DROP TABLE old_passage")
 
 
-def _allowed(name: str) -> str:
-    return f"metadata.{name}" if not name or name in RESERVED else name
+def _name(name: str) -> str:
+    return _text(f"metadata.{name}" if not name or name in RESERVED else name)
+
+
+def _value(value: object) -> Scalar:
+    """As it was, or as text: nobody looked what it was."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Scalar) and is_finite(value):
+        return value
+    return json.dumps(value)
+
+
+def _text(value: str) -> str:
+    return value.encode(errors="replace").decode()
 
 
 def _version(db: sqlite3.Connection) -> int:
@@ -192,7 +208,12 @@ def _fault(db: sqlite3.Connection) -> str | None:
         (said,) = db.execute("PRAGMA integrity_check(1)").fetchone()
         if said != "ok":
             return str(said)
-        for wrong, query in _COUNTS:
+        # What a number stands for never changes: a row of any moment is right, if its passage is.
+        strays = [
+            (f"'{table}' has rows of no passage", _STRAYS.format(table))
+            for table in ("tag", "band", *tables(db))
+        ]
+        for wrong, query in (*_COUNTS, *strays):
             found, expected = db.execute(query).fetchone()
             if found != expected:
                 return f"{wrong} ({found:,} instead of {expected:,})"
@@ -201,7 +222,10 @@ def _fault(db: sqlite3.Connection) -> str | None:
     return None
 
 
+_STRAYS = "SELECT (SELECT count(*) FROM passage JOIN {0} USING (sequence)), count(*) FROM {0}"
+
 _COUNTS = (
+    ("its state is missing", "SELECT count(*), 1 FROM state"),
     (
         "writes are missing",
         # Each write since the last compaction left a passage, or its mark in `removed`.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from types import TracebackType
 from typing import Self, get_args
 
@@ -18,6 +20,7 @@ from harness.memory.fusion import (
     LEAST_BM25,
     LEAST_COSINE,
     Fusion,
+    contenders,
     convex_combination,
     min_max,
 )
@@ -43,7 +46,8 @@ class MemoryStore:
 
     Every method may be called from any thread, and several processes may have the directory open:
     searches go on side by side, writes take turns. What `add`, `update` and `delete` did is
-    durable when they return, and found by the next search, here and in other processes.
+    durable when they return, and found by the next search of this store. Those of other processes
+    find it as soon, unless one of them is at reading it already: then when that is done.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class MemoryStore:
         self._how = how
         self._floor: float | None = None
         self._written = 0  # the last write of ours, which every later search of ours must see
+        self._noting = Lock()
         self._upkeep = Upkeep(self._tend)
         self._see_to_it()
 
@@ -134,7 +139,7 @@ class MemoryStore:
             embedder=self._how.embedder,
             merge=self._how.merges,
         )
-        self._written = self._truth.last_sequence()
+        self._has_written()
         return replace(added, refused=refused)
 
     def update(self, passage: Passage) -> None:
@@ -149,12 +154,12 @@ class MemoryStore:
             raise InvalidInput(f"passage '{passage.id}' is refused: {refused[0].reason}")
         (vector,) = embed(self._how.embedder, [passage.searchable])
         self._truth.update(passage, vector, embedder=self._how.embedder)
-        self._written = self._truth.last_sequence()
+        self._has_written()
 
     def delete(self, *ids: str) -> int:
         """Removes passages; returns how many there were."""
         deleted = self._truth.delete(ids)
-        self._written = self._truth.last_sequence()
+        self._has_written()
         return deleted
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
@@ -191,11 +196,11 @@ class MemoryStore:
             return Hits([])
         # 1. What each lane proposes, as far as it is there.
         ranking = self._how.ranking
-        candidates = ranking.candidates(limit)
-        scores = self._scores(query, mode, depth=max(candidates, _PROPOSALS), where=wanted)
+        scores = self._scores(query, mode, limit=limit, where=wanted)
         # 2. One score of both, and the passages with the best.
         fused = scores.fused(self._how.fusion)
-        best = sorted(fused, key=lambda sequence: (-fused[sequence], sequence))[:candidates]
+        best = sorted(fused, key=lambda sequence: (-fused[sequence], sequence))
+        best = best[: ranking.candidates(limit)]
         passages = self._truth.fetch(best)
         floor = Floor(
             cosine=self._unrelated() if scores.by_meaning else 0,
@@ -244,9 +249,7 @@ class MemoryStore:
             unembedded=self._truth.count_without_vector(embedder),
             vector_lane=self._vector.kind,
             vector_bytes=self._vector.resident_bytes,
-            disk_bytes=sum(
-                f.stat().st_size for f in self._truth.directory.rglob("*") if f.is_file()
-            ),
+            disk_bytes=_bytes_in(self._truth.directory),
             last_written=self._truth.last_written(),
         )
 
@@ -263,10 +266,11 @@ class MemoryStore:
 
     def compact(self) -> None:
         """Gives back the room of what was deleted, and of other embedders' vectors."""
+        # Before it is forgotten what was removed: or else both lanes would have to begin again.
+        self._lexical.catch_up(until=self._truth.last_sequence())
+        self._vector.catch_up()
         self._vector.forget_others()
         self._truth.compact(self._how.embedder)
-        # Having missed nothing, neither lane has to begin again.
-        self._lexical.catch_up(until=self._truth.last_sequence())
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for what is done in the background; False when it takes longer than that."""
@@ -293,6 +297,10 @@ class MemoryStore:
     ) -> None:
         self.close()
 
+    def _has_written(self) -> None:
+        with self._noting:  # or else a thread could put a lower number in the place of a higher one
+            self._written = self._truth.last_sequence()
+
     # --- in the background -------------------------------------------------------------------
 
     def _see_to_it(self) -> None:
@@ -308,8 +316,9 @@ class MemoryStore:
 
     # --- searching ---------------------------------------------------------------------------
 
-    def _scores(self, query: str, mode: Mode, *, depth: int, where: Where | None) -> _Scores:
+    def _scores(self, query: str, mode: Mode, *, limit: int, where: Where | None) -> _Scores:
         """What each lane gives a query, as far as it is asked and there."""
+        depth = max(self._how.ranking.candidates(limit), _PROPOSALS)
         # In this order, so that the vector lane has all that the lexical lane proposes.
         self._lexical.catch_up(until=self._written)
         lexical: dict[int, float] = {}
@@ -322,10 +331,11 @@ class MemoryStore:
                 vector = self._by_meaning(query, depth=depth, including=lexical, where=where)
             except _Away as away:
                 fallback = str(away)
-        # What only the vector lane proposes may have some of the words, too.
-        if mode == "hybrid":
-            lexical |= self._lexical.scores(query, vector.keys() - lexical.keys())
-        elif fallback:
+        if mode == "hybrid" and len(lexical) == depth:  # else these are all that have any word
+            count = self._how.ranking.candidates(limit)
+            hopeful = contenders(lexical, vector, fusion=self._how.fusion, count=count)
+            lexical |= self._lexical.scores(query, hopeful)
+        elif mode == "vector" and fallback:
             lexical = self._lexical.search(query, limit=depth, where=where)
         return _Scores(
             lexical=lexical,
@@ -410,11 +420,22 @@ class _Away(Exception):
     """The vector lane cannot answer."""
 
 
+def _bytes_in(directory: Path) -> int:
+    """What all files take, as far as they are still there: those of lanes come and go."""
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(parent, name).stat().st_size
+    return total
+
+
 def _filtered(passages: Iterable[Passage]) -> tuple[list[Passage], tuple[Refusal, ...]]:
     """Those that may be stored, and those that look like instructions to a model."""
     accepted, refused = [], []
     for passage in passages:
-        suspicion = injected_instruction(passage.searchable)
+        # Not `searchable`: the text begins a sentence of its own.
+        suspicion = injected_instruction(f"{passage.title}\n{passage.text}")
         if suspicion is None:
             accepted.append(passage)
         else:

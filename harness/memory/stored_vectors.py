@@ -25,26 +25,24 @@ Row = tuple[int, bytes]
 
 def table_of(db: sqlite3.Connection, embedder: Embedder) -> str | None:
     """The name of its table; None when it has embedded nothing here."""
-    row = db.execute(
-        "SELECT number FROM embedder WHERE name = ? AND dimensions = ?",
-        (embedder.name, embedder.dimensions),
-    ).fetchone()
-    return None if row is None else f"vector_{row[0]}"
+    return _table(db, embedder.name, embedder.dimensions)
 
 
 def make_table(db: sqlite3.Connection, name: str, dimensions: int) -> str:
     """The name of an embedder's table, which is made if it is not there."""
-    db.execute(
-        "INSERT OR IGNORE INTO embedder (name, dimensions) VALUES (?, ?)", (name, dimensions)
-    )
-    (number,) = db.execute(
+    if table := _table(db, name, dimensions):
+        return table
+    made = db.execute("INSERT INTO embedder (name, dimensions) VALUES (?, ?)", (name, dimensions))
+    table = f"vector_{made.lastrowid}"
+    db.execute(f"CREATE TABLE {table} (sequence INTEGER PRIMARY KEY, vector BLOB NOT NULL)")
+    return table
+
+
+def _table(db: sqlite3.Connection, name: str, dimensions: int) -> str | None:
+    row = db.execute(
         "SELECT number FROM embedder WHERE name = ? AND dimensions = ?", (name, dimensions)
     ).fetchone()
-    table = f"vector_{number}"
-    db.execute(
-        f"CREATE TABLE IF NOT EXISTS {table} (sequence INTEGER PRIMARY KEY, vector BLOB NOT NULL)"
-    )
-    return table
+    return None if row is None else f"vector_{row[0]}"
 
 
 def tables(db: sqlite3.Connection) -> list[str]:

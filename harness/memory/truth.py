@@ -8,9 +8,11 @@ less than `compacted()`, it has to begin again, since what was removed before is
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import Self
 
@@ -261,15 +263,14 @@ class Truth:
 
     def tagged(self, where: Where) -> NDArray[np.int64]:
         """The numbers of the passages that satisfy a filter (n,), growing."""
-        each = [
-            f"SELECT sequence FROM tag WHERE tag IN ({', '.join('?' for _ in tags)})"  # noqa: S608  # marks
-            for tags in where.tags()
-        ]
-        query = " INTERSECT ".join(each or ["SELECT sequence FROM passage"])
-        values = [tag for tags in where.tags() for tag in tags]
+        # Not one statement for all: SQLite allows only so many names, and so many values.
+        query = "SELECT sequence FROM tag WHERE tag IN (SELECT value FROM json_each(?))"
         with self._connections.reading() as db:
-            rows = db.execute(f"SELECT DISTINCT sequence FROM ({query}) ORDER BY 1", values)  # noqa: S608  # marks
-            return np.fromiter((sequence for (sequence,) in rows), dtype=np.int64)
+            found = [db.execute(query, (json.dumps(tags),)).fetchall() for tags in where.tags()]
+            if not found:
+                found = [db.execute("SELECT sequence FROM passage").fetchall()]
+        each = [np.fromiter((sequence for (sequence,) in rows), dtype=np.int64) for rows in found]
+        return reduce(np.intersect1d, each[1:], np.unique(each[0]))
 
     # --- reading vectors ---------------------------------------------------------------------
 

@@ -9,11 +9,10 @@ from threading import Event, Lock, Thread
 
 import structlog
 
-from harness.errors import HarnessError
+from harness.errors import message_of
 
 _LAST_WORDS_S = 5.0
-"""How long the interpreter's end waits for the thread."""
-
+"""How long closing, and the interpreter's end, wait for the thread."""
 
 _PAUSE_S = 30.0
 """After what failed, such as an embedder that cannot be reached, until it is tried again."""
@@ -24,7 +23,7 @@ class Upkeep:
 
     Args:
         work: Does all that is to be done, or what can be until the event is set. What it raises
-            ends it until it is started again, and is a warning: searches go on without it.
+            ends it for a while, and is a warning: searches go on without it.
     """
 
     def __init__(self, work: Callable[[Event], None]) -> None:
@@ -33,15 +32,13 @@ class Upkeep:
         self._starting = Lock()
         self._thread: Thread | None = None
         self._not_before = 0.0
-        self.failed: HarnessError | None = None
-        """Why it last ended early."""
 
     def start(self) -> None:
-        """Sees to it that the work is going on."""
+        """Sees to it that the work is going on, unless it failed a moment ago."""
         with self._starting:
             if self._stop.is_set() or (self._thread is not None and self._thread.is_alive()):
                 return
-            if self.failed and time.monotonic() < self._not_before:
+            if time.monotonic() < self._not_before:
                 return
             # No thread that the interpreter's end would wait for: to embed everything anew may
             # take minutes, and can go on another time.
@@ -59,14 +56,22 @@ class Upkeep:
 
     def close(self) -> None:
         """Stops it as soon as it can be; nothing that was finished is lost."""
-        atexit.unregister(self.close)
-        self._stop.set()
+        with self._starting:
+            self._stop.set()
         self.wait(_LAST_WORDS_S)
 
     def _run(self) -> None:
         try:
             self._work(self._stop)
-            self.failed = None
-        except HarnessError as error:
-            self.failed, self._not_before = error, time.monotonic() + _PAUSE_S
-            structlog.get_logger().warning("the memory store's upkeep stopped", reason=str(error))
+        except Exception as error:  # noqa: BLE001 - an embedder's may be any
+            # What is closed under work that would not end is no fault of that work.
+            if not self._stop.is_set():
+                self._not_before = time.monotonic() + _PAUSE_S
+                structlog.get_logger().warning(
+                    "the memory store's upkeep stopped",
+                    error=type(error).__name__,
+                    reason=message_of(error),
+                )
+        finally:
+            # Or else it would keep the store in memory to the end.
+            atexit.unregister(self.close)

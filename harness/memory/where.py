@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from harness.errors import InvalidInput
-from harness.memory.passage import RESERVED, Passage, Scalar
+from harness.memory.passage import RESERVED, Passage, Scalar, is_finite
 
 Filter = Mapping[str, Scalar | Collection[Scalar]]
 """What a caller writes: `{"topic": "otters", "year": [2024, 2025]}`."""
@@ -60,7 +59,7 @@ def tags_of(passage: Passage) -> list[str]:
 
 
 def _values(name: str, wanted: object) -> tuple[Scalar, ...]:
-    if not isinstance(name, str) or (name in RESERVED and name not in _OWN_FIELDS):
+    if not isinstance(name, str) or not name or (name in RESERVED and name not in _OWN_FIELDS):
         raise InvalidInput(
             f"a filter cannot ask for {name!r}; it can for a field of the metadata, or for "
             f"{' or '.join(repr(own) for own in _OWN_FIELDS)}"
@@ -77,10 +76,14 @@ def _values(name: str, wanted: object) -> tuple[Scalar, ...]:
 
 
 def _scalar(name: str, value: object) -> Scalar:
-    if not isinstance(value, Scalar) or (isinstance(value, float) and not math.isfinite(value)):
+    if not isinstance(value, Scalar):
         raise InvalidInput(
-            f"the filter '{name}' asks for {value!r}; a value is a text, a finite number or a "
-            "boolean, or a list of these"
+            f"the filter '{name}' asks for {value!r}; a value is a text, a number or a boolean, or "
+            "a list of these"
+        )
+    if not is_finite(value):
+        raise InvalidInput(
+            f"the filter '{name}' asks for a number that is not finite, or too great"
         )
     return value
 

@@ -18,6 +18,10 @@ LANGUAGES = (
 )
 """Whose words can be stemmed (Snowball, as tantivy has it); `none` leaves words as they are."""
 
+_WITH_STOP_WORDS = frozenset(LANGUAGES) - {
+    *("arabic", "greek", "romanian", "tamil", "turkish", "none"),
+}
+
 # Han, kana, bopomofo, hangul, Thai, Lao, Khmer, Myanmar: scripts that put no blanks between words.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3100-\u312f"
@@ -31,11 +35,12 @@ def check_language(language: str) -> None:
         raise InvalidInput(f"no language '{language}'; {did_you_mean(language, LANGUAGES)}")
 
 
-def analyzer(language: str) -> tantivy.TextAnalyzer:
+def analyzer(language: str, *, stop_words: bool = True) -> tantivy.TextAnalyzer:
     """Words as runs of letters and digits, lower-cased, stemmed, without accents.
 
-    No stop words are dropped: BM25 already weighs them near nothing, and "to be" stays findable.
-    Words of more than 255 bytes are: no digest of a file is so long, and what was encoded is.
+    Words such as "the" stay, unless `stop_words` is false and tantivy has a list of the language's:
+    BM25 already weighs them near nothing, and "to be" stays findable. Words of more than 255 bytes
+    are dropped: no digest of a file is so long, and what was encoded is.
     """
     import tantivy  # noqa: PLC0415  # importing harness stays light
 
@@ -44,6 +49,8 @@ def analyzer(language: str) -> tantivy.TextAnalyzer:
         .filter(tantivy.Filter.remove_long(256))
         .filter(tantivy.Filter.lowercase())
     )
+    if not stop_words and language in _WITH_STOP_WORDS:
+        builder = builder.filter(tantivy.Filter.stopword(language))
     if language != "none":
         builder = builder.filter(tantivy.Filter.stemmer(language))
     # After stemming, since endings have accents, too.

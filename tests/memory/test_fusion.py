@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.memory.fusion import convex_combination, min_max, reciprocal_rank_fusion
+from harness.memory.fusion import (
+    contenders,
+    convex_combination,
+    min_max,
+    reciprocal_rank_fusion,
+)
 
 # Quarters, so that ties occur and no rounding does.
 scores = st.dictionaries(
@@ -78,3 +83,19 @@ def test_reciprocal_rank_fusion_by_hand():
     expected = {1: 1 / 61, 2: 1 / 62 + 1 / 61, 3: 1 / 62}
     assert fused == pytest.approx({n: score * 61 / 2 for n, score in expected.items()})
     assert reciprocal_rank_fusion({1: 9.0}, {1: 0.5}) == {1: 1.0}
+
+
+@pytest.mark.parametrize("fusion", [convex_combination, reciprocal_rank_fusion])
+@given(words=bm25.filter(len), meaning=cosines, depth=st.integers(1, 4), count=st.integers(1, 6))
+def test_who_is_no_contender_would_change_nothing_by_its_words(
+    fusion, words, meaning, depth, count
+):
+    proposed = dict(sorted(words.items(), key=lambda one: (-one[1], one[0]))[:depth])
+    asked = contenders(proposed, meaning, fusion=fusion, count=count)
+    assert not proposed.keys() & set(asked)
+
+    def best(lexical):
+        return sorted(fusion(lexical, meaning).values(), reverse=True)[:count]
+
+    everything = proposed | {n: words[n] for n in meaning if n in words}
+    assert best(proposed | {n: words[n] for n in asked if n in words}) == best(everything)

@@ -1,3 +1,5 @@
+from datetime import datetime, tzinfo
+
 import pytest
 
 from harness.errors import InvalidInput
@@ -44,3 +46,26 @@ def test_a_blank_passage_is_refused():
 def test_half_of_a_surrogate_pair_is_refused_and_its_place_named(field):
     with pytest.raises(InvalidInput, match=rf"{field} .* at character 3"):
         Passage(**{"text": "text", field: "abc\ud83d"})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("-inf"), 10**400, -(10**5000)],
+    ids=["not a number", "infinite", "beyond any float", "of 5,000 digits"],
+)
+def test_a_number_that_json_or_a_filter_cannot_hold_is_refused(value):
+    with pytest.raises(InvalidInput, match="metadata 'n' is not finite, or greater than any float"):
+        Passage(text="text", metadata={"n": value})
+
+
+class Somewhere(tzinfo):
+    """A time zone that does not say how far it is from Greenwich."""
+
+    def utcoffset(self, when: datetime | None) -> None:  # noqa: ARG002 - as datetime calls it
+        return None
+
+
+@pytest.mark.parametrize("zone", [None, Somewhere()], ids=["no zone", "a zone that is nowhere"])
+def test_a_time_that_could_be_any_is_refused(zone):
+    with pytest.raises(InvalidInput, match="must have a time zone"):
+        Passage(text="text", created=datetime(2026, 1, 2, tzinfo=zone))

@@ -2,7 +2,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from threading import Thread
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -239,6 +239,37 @@ def test_compacting_loses_nothing(store, animals):
 
     assert store.search("otters") == before
     assert len(store) == len(animals) - 1
+
+
+def test_compacting_makes_no_lane_again(tmp_path, store, animals):
+    store.search("otters")
+    made = (tmp_path / "lexical").stat().st_ino
+    store.delete(animals[3].id)
+    store.compact()
+
+    assert titles(store.search("hunting voles"))[0] == "Foxes"
+    assert store.search("a log of pages", mode="lexical") == []
+    assert (tmp_path / "lexical").stat().st_ino == made  # a new one has a directory of its own
+
+
+def test_statistics_are_to_be_had_while_lanes_are_made_again(tmp_path, store, embedder):
+    faults, done = [], Event()
+
+    def look():
+        try:
+            while not done.is_set():
+                store.stats()
+        except BaseException as error:  # noqa: BLE001 - a thread's, for the test to see
+            faults.append(error)
+
+    looking = Thread(target=look)
+    looking.start()
+    with MemoryStore.open(tmp_path, embedder=embedder) as other:
+        for _ in range(20):
+            other.rebuild()
+    done.set()
+    looking.join()
+    assert faults == []
 
 
 KILLED = """

@@ -1,97 +1,377 @@
-import sqlite3
+import random
+import threading
+from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import MemoryStoreFailed
-from harness.memory.passage import Passage
-from harness.memory.truth import SCHEMA_VERSION, Truth
+from harness.errors import InvalidInput, MemoryStoreFailed
+from harness.memory.passage import RESERVED, Passage
+from harness.memory.truth import Truth
+from harness.memory.where import Where
 
-VECTOR = b"\0\0\0\0"
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+EMBEDDER = SimpleNamespace(name="e", dimensions=2)
+OTHER = SimpleNamespace(name="e", dimensions=3)
 
+
+def vector(*numbers: float) -> np.ndarray:
+    return np.array(numbers, dtype=np.float32)
+
+
+@pytest.fixture
+def truth(tmp_path):
+    opened = Truth.open(tmp_path)
+    yield opened
+    opened.close()
+
+
+def put(truth: Truth, *texts: str) -> None:
+    """Stores texts as passages with their own text as id."""
+    passages = [(Passage(text=text, id=text), vector(len(text), 1)) for text in texts]
+    truth.add(passages, embedder=EMBEDDER)
+
+
+# --- what goes in comes out ------------------------------------------------------------------
+
+names = st.text(min_size=1).filter(lambda name: name not in RESERVED)
 passages = st.builds(
     Passage,
     text=st.text(min_size=1).filter(str.strip),
     title=st.text(),
     source=st.text(),
     quality=st.none() | st.floats(0, 10),
-    metadata=st.dictionaries(st.text(), st.text()),
+    created=st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-3.5))])),
+    metadata=st.dictionaries(
+        names,
+        st.text()
+        | st.integers()
+        | st.booleans()
+        | st.floats(allow_nan=False, allow_infinity=False),
+    ),
+    id=st.text(),
 )
-
-
-def test_each_passage_gets_a_greater_number_than_all_before(tmp_path):
-    truth = Truth(tmp_path)
-    truth.add([(Passage(text="one"), VECTOR), (Passage(text="two"), VECTOR)], embedder="e")
-    truth.add([(Passage(text="one"), VECTOR), (Passage(text="three"), VECTOR)], embedder="e")
-
-    numbers, texts = zip(*((n, p.text) for n, p in truth.passages_after(0)), strict=True)
-    assert texts == ("one", "two", "three")
-    assert list(numbers) == sorted(set(numbers))
-    assert truth.last_sequence() == numbers[-1]
-    assert [p.text for _, p in truth.passages_after(numbers[0])] == ["two", "three"]
-    truth.close()
 
 
 @pytest.fixture(scope="module")
 def shared_truth(tmp_path_factory):
-    truth = Truth(tmp_path_factory.mktemp("truth"))
+    truth = Truth.open(tmp_path_factory.mktemp("truth"))
     yield truth
     truth.close()
 
 
-@settings(deadline=None)  # it reads a disk
 @given(passage=passages)
 def test_any_passage_comes_back_as_it_went_in(shared_truth, passage):
-    known = shared_truth.holds(passage)
-    added = shared_truth.add([(passage, VECTOR)], embedder="e")
+    known = shared_truth.known([passage])
+    added = shared_truth.add([(passage, None)], embedder=None, merge=False)
 
-    assert added == (not known)
-    if added:
-        assert shared_truth.passage(shared_truth.last_sequence()) == passage
+    assert (added.known, added.new) == (((passage.id,), ()) if known else ((), (passage.id,)))
+    if not known:
+        assert shared_truth.get(passage.id) == passage
+        last = shared_truth.last_sequence()
+        assert shared_truth.fetch([last, last + 1]) == {last: passage}
+        for name, value in passage.metadata.items():
+            assert last in shared_truth.tagged(Where.parse({name: value}))
 
 
-def test_an_add_that_fails_half_way_stores_nothing(tmp_path):
-    def two_then_trouble():
-        yield Passage(text="one"), VECTOR
-        yield Passage(text="two"), VECTOR
-        raise RuntimeError
+def test_a_passage_without_a_time_gets_that_of_its_storing(truth):
+    before = datetime.now(UTC)
+    put(truth, "one")
 
-    truth = Truth(tmp_path)
-    with pytest.raises(RuntimeError):
-        truth.add(two_then_trouble(), embedder="e")
-    assert len(truth) == 0
+    assert before <= truth.get("one").created <= datetime.now(UTC)
+    assert before.isoformat() <= truth.last_written() <= datetime.now(UTC).isoformat()
+
+
+def test_equal_ids_are_stored_once_and_stay_as_they_are(truth):
+    first = Passage(text="one", id="a", created=NOW)
+    added = truth.add([(first, None), (Passage(text="two", id="a"), None)], embedder=None)
+    again = truth.add([(Passage(text="three", id="a"), None)], embedder=None)
+
+    assert (added.new, added.known, again.known) == (("a",), ("a",), ("a",))
+    assert truth.get("a") == first
+    assert truth.last_sequence() == len(truth) == 1
+
+
+def test_an_update_replaces_the_passage_and_keeps_its_time(truth):
+    truth.add([(Passage(text="one", id="a", created=NOW), vector(1, 2))], embedder=EMBEDDER)
+
+    truth.update(Passage(text="two", id="a", metadata={"k": 1}), None, EMBEDDER)
+
+    assert truth.get("a") == Passage(text="two", id="a", created=NOW, metadata={"k": 1})
+    assert truth.tagged(Where.parse({"k": 1})).tolist() == [2]
+    assert truth.count_without_vector(EMBEDDER) == 1
+
+
+def test_vectors_move_along_when_a_passage_still_reads_the_same(truth):
+    truth.add([(Passage(text="one", id="a"), vector(1, 2))], embedder=EMBEDDER)
+    truth.put_vectors(OTHER, [1], vector(1, 2, 3)[np.newaxis])
+
+    truth.update(Passage(text="one", id="a", quality=9), None, EMBEDDER)
+
+    assert truth.vectors_of(EMBEDDER, [1, 2])[0].tolist() == [2]
+    assert truth.vectors_between(OTHER, 0, 2)[1].tolist() == [[1, 2, 3]]
+
+
+def test_an_update_of_nothing_says_so(truth):
+    with pytest.raises(InvalidInput, match="no passage 'a' to update; add it instead"):
+        truth.update(Passage(text="one", id="a"), None, None)
+
+
+def test_a_delete_takes_all_that_hangs_on_a_passage(truth, tmp_path):
+    put(truth, "one", "two")
+
+    assert truth.delete(["one", "one", "unknown"]) == 1
+
+    assert truth.get("one") is None
+    assert [p.text for _, p in truth.passages_between(0, 9)] == ["two"]
+    assert truth.vectors_between(EMBEDDER, 0, 9)[0].tolist() == [2]
+    assert truth.tagged(Where.parse({})).tolist() == [2]
+    assert truth.tagged(Where.parse({"source": ""})).tolist() == [2]
+    assert truth.removed_between(0, 9) == [1]
+
+
+def test_filters_find_what_a_walk_over_all_finds(truth):
+    chance = random.Random(1)
+    stored = [
+        Passage(text=f"{n}", metadata={"a": chance.randrange(3), "b": chance.choice("xyz")})
+        for n in range(200)
+    ]
+    truth.add([(passage, None) for passage in stored], embedder=None)
+
+    for where in ({"a": 1}, {"a": [0, 2]}, {"a": [0, 1.0], "b": "x"}, {"a": 1, "b": ["y", "z"]}):
+        wanted = {
+            name: value if isinstance(value, list) else [value] for name, value in where.items()
+        }
+        expected = [
+            number
+            for number, passage in truth.passages_between(0, 200)
+            if all(passage.metadata[name] in values for name, values in wanted.items())
+        ]
+        assert truth.tagged(Where.parse(where)).tolist() == expected
+        assert expected
+
+
+def test_filters_may_have_any_number_of_names_and_values(truth):
+    metadata = {f"name {n}": n for n in range(600)}
+    truth.add([(Passage(text="x", metadata=metadata), None)], embedder=None)
+
+    assert truth.tagged(Where.parse(metadata)).tolist() == [1]
+    assert truth.tagged(Where.parse({"name 9": range(300_000)})).tolist() == [1]
+    assert truth.tagged(Where.parse({**metadata, "name 9": 8})).tolist() == []
+
+
+# --- vectors ---------------------------------------------------------------------------------
+
+
+def test_vectors_are_kept_for_each_embedder_and_those_that_lack_are_known(truth):
+    put(truth, "one", "three")
+    truth.add([(Passage(text="no vector", id="x"), None)], embedder=EMBEDDER)
+
+    assert truth.count_without_vector(EMBEDDER) == 1
+    assert truth.count_without_vector(OTHER) == 3
+    assert [(n, p.id) for n, p in truth.without_vector(EMBEDDER, 9)] == [(3, "x")]
+    assert [n for n, _ in truth.without_vector(OTHER, 2)] == [1, 2]
+    assert [n for n, _ in truth.without_vector(OTHER, 2, after=2)] == [3]
+
+    truth.put_vectors(OTHER, [1, 3, 77], np.arange(9, dtype=np.float32).reshape(3, 3))
+
+    sequences, vectors = truth.vectors_between(OTHER, 0, 9)
+    assert (sequences.tolist(), vectors.tolist()) == ([1, 3], [[0, 1, 2], [3, 4, 5]])
+    assert [n for n, _ in truth.without_vector(OTHER, 9)] == [2]
+    sequences, vectors = truth.vectors_between(EMBEDDER, 1, 9)
+    assert (sequences.tolist(), vectors.tolist()) == ([2], [[5, 1]])
+    assert vectors.dtype == np.float32
+    assert truth.vectors_of(EMBEDDER, [2, 3])[0].tolist() == [2]
+    unknown = SimpleNamespace(name="unknown", dimensions=7)
+    assert truth.vectors_between(unknown, 0, 9)[1].shape == (0, 7)
+    assert truth.vectors_of(unknown, [1])[1].shape == (0, 7)
+
+
+def test_vectors_of_another_length_are_refused_and_nothing_is_stored(truth):
+    with pytest.raises(InvalidInput, match=r"shape \(1, 3\) for 1 passages"):
+        truth.add([(Passage(text="one"), vector(1, 2, 3))], embedder=EMBEDDER)
+    assert truth.last_sequence() == len(truth) == 0
+
+
+def test_what_is_unrelated_is_kept_for_each_embedder(truth):
+    assert truth.unrelated(EMBEDDER) is None
+    truth.set_unrelated(EMBEDDER, 0.25)
+    truth.set_unrelated(OTHER, 0.5)
+    truth.set_unrelated(EMBEDDER, 0.3)
+
+    assert (truth.unrelated(EMBEDDER), truth.unrelated(OTHER)) == (0.3, 0.5)
+
+
+# --- following it ----------------------------------------------------------------------------
+
+
+class Follower:
+    """A lane at its plainest: what it knows of the truth, by numbers."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.held: dict[int, Passage] = {}
+        self.vectors: dict[int, list[float]] = {}
+
+    def catch_up(self, truth: Truth) -> None:
+        last = truth.last_sequence()
+        if self.position < truth.compacted():
+            self.__init__()
+        for number in truth.removed_between(self.position, last):
+            self.held.pop(number, None)
+            self.vectors.pop(number, None)
+        self.held.update(truth.passages_between(self.position, last))
+        sequences, vectors = truth.vectors_between(EMBEDDER, self.position, last)
+        self.vectors.update(zip(sequences.tolist(), vectors.tolist(), strict=True))
+        self.position = last
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_follows_by_numbers_holds_what_the_truth_holds_whenever_it_looks(tmp_path, seed):
+    chance = random.Random(seed)
+    truth = Truth.open(tmp_path)
+    expected: dict[str, str] = {}
+    followers = [Follower() for _ in range(3)]
+    for step in range(300):
+        id_ = str(chance.randrange(30))
+        text = f"{chance.randrange(20)} {id_}"
+        passage = Passage(text=text, id=id_, quality=step % 10)
+        kind = chance.choices(("add", "update", "delete", "compact"), (5, 4, 2, 0.2))[0]
+        if kind == "add":
+            truth.add([(passage, vector(step, 0))], embedder=EMBEDDER, merge=False)
+            expected.setdefault(id_, text)
+        elif kind == "update" and id_ in expected:
+            truth.update(passage, vector(step, 0), EMBEDDER)
+            expected[id_] = text
+        elif kind == "delete":
+            assert truth.delete([id_]) == (id_ in expected)
+            expected.pop(id_, None)
+        elif kind == "compact":
+            truth.compact(EMBEDDER)
+        for follower in followers:
+            if chance.random() < 0.1:
+                follower.catch_up(truth)
+
+    for follower in (*followers, Follower()):
+        follower.catch_up(truth)
+        assert {p.id: p.text for p in follower.held.values()} == expected
+        assert follower.held.keys() == follower.vectors.keys()
+        assert follower.held == truth.fetch(range(truth.last_sequence() + 1))
+    assert truth.extent() == (truth.last_sequence(), len(expected))
     truth.close()
 
 
-def test_a_store_of_a_newer_harness_is_left_alone(tmp_path):
-    Truth(tmp_path).close()
-    database = sqlite3.connect(tmp_path / "passages.sqlite")
-    database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    database.close()
+def test_numbers_are_never_given_out_again(tmp_path):
+    truth = Truth.open(tmp_path)
+    put(truth, "one", "two")
+    truth.delete(["two"])
+    truth.compact(EMBEDDER)
+    truth.close()
 
-    with pytest.raises(MemoryStoreFailed, match="upgrade harness") as caught:
-        Truth(tmp_path)
-    assert caught.value.path == tmp_path
-
-
-def test_a_file_that_is_no_database_is_called_damaged(tmp_path):
-    (tmp_path / "passages.sqlite").write_text("this is not a database, " * 100)
-
-    with pytest.raises(MemoryStoreFailed, match=r"damaged: restore it"):
-        Truth(tmp_path)
+    truth = Truth.open(tmp_path)
+    put(truth, "three")
+    assert [number for number, _ in truth.passages_between(0, 9)] == [1, 4]
+    truth.close()
 
 
-def test_a_path_that_is_a_file_is_refused(tmp_path):
-    (tmp_path / "memory").write_text("")
+def test_compacting_gives_room_back_and_forgets_other_embedders(truth, tmp_path):
+    put(truth, *(f"{n}" * 2000 for n in range(200)))
+    truth.put_vectors(OTHER, [1], vector(1, 2, 3)[np.newaxis])
+    truth.delete([f"{n}" * 2000 for n in range(199)])
+    before = (tmp_path / "passages.sqlite").stat().st_size
 
-    with pytest.raises(MemoryStoreFailed, match="File exists"):
-        Truth(tmp_path / "memory")
+    truth.compact(EMBEDDER)
+
+    assert (tmp_path / "passages.sqlite").stat().st_size < before / 4
+    assert truth.compacted() == truth.last_sequence() == 399
+    assert truth.removed_between(0, 399) == []
+    assert truth.count_without_vector(EMBEDDER) == 0
+    assert truth.count_without_vector(OTHER) == 1
+    # With nothing to forget, no lane has to begin again.
+    put(truth, "new")
+    truth.compact(EMBEDDER)
+    assert (truth.compacted(), truth.last_sequence()) == (399, 400)
+
+
+def test_passages_are_read_in_order_however_many_there_are_and_whatever_is_written(truth):
+    put(truth, *(f"text {n}" for n in range(1000)))
+    reading = truth.passages_between(10, 990)
+    first = next(reading)
+    # Nothing holds what is read: a write, and giving room back, go on meanwhile.
+    truth.delete(["text 900"])
+    truth.compact(EMBEDDER)
+    rest = list(reading)
+
+    assert [number for number, _ in [first, *rest]] == [n for n in range(11, 991) if n != 901]
+    assert list(truth.passages_between(990, 10)) == []
+
+
+# --- many at once ----------------------------------------------------------------------------
+
+
+def test_threads_read_and_write_at_once_and_each_sees_whole_writes(truth):
+    faults: list[BaseException] = []
+    stop = threading.Event()
+
+    def guarded(work):
+        def run():
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - the test raises it
+                faults.append(error)
+
+        return threading.Thread(target=run)
+
+    def write(writer: int):
+        for n in range(20):
+            ids = [f"{writer} {n} {half}" for half in "ab"]
+            put(truth, *ids)
+            assert truth.known([Passage(text=i, id=i) for i in ids]) == set(ids)
+
+    def read():
+        while not stop.is_set():
+            last, count = truth.extent()
+            # Each write stores two.
+            assert last == count
+            assert count % 2 == 0
+            sequences, _ = truth.vectors_between(EMBEDDER, 0, last)
+            assert len(sequences) == count
+
+    writers = [guarded(lambda w=w: write(w)) for w in range(3)]
+    readers = [guarded(read) for _ in range(5)]
+    for thread in (*readers, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    for thread in readers:
+        thread.join()
+
+    if faults:
+        raise faults[0]
+    assert truth.extent() == (120, 120)
+
+
+def test_an_add_that_fails_half_way_stores_nothing(truth):
+    put(truth, "before")
+    with pytest.raises(InvalidInput, match="shape"):
+        truth.add(
+            [(Passage(text="one"), vector(1, 2)), (Passage(text="two"), vector(1))],
+            embedder=EMBEDDER,
+        )
+    assert truth.extent() == (1, 1)
+    put(truth, "after")
+    assert truth.extent() == (2, 2)
 
 
 def test_after_close_the_error_says_so(tmp_path):
-    truth = Truth(tmp_path)
+    truth = Truth.open(tmp_path)
     truth.close()
 
-    with pytest.raises(MemoryStoreFailed, match="closed; open it again"):
-        len(truth)
+    for call in (lambda: len(truth), lambda: put(truth, "one"), lambda: truth.compact(EMBEDDER)):
+        with pytest.raises(MemoryStoreFailed, match="closed; open it again"):
+            call()
+    truth.close()
