@@ -64,7 +64,11 @@ class Reader:
             return held, position
         if isinstance(held, Matrix) and not position:
             held = held.with_room(len(self._truth))  # at once, and not copied as it grows
-        held = held.without(self._truth.removed_between(position, last))
+        gone = self._truth.removed_between(position, last)
+        # Asked after it: a compaction in between would have left nothing to be found there.
+        if 0 < position < self._truth.compacted():
+            return self.read(None, 0)
+        held = held.without(gone)
         for numbers, vectors in self.vectors(position, last):
             held = held.with_more(numbers, vectors)
         return held, last

@@ -51,6 +51,26 @@ def test_it_catches_up_from_where_it_was(truth, flat, open_lane):
     assert lane.search(Y, limit=1) == {2: 1.0}
 
 
+class Compacting(Truth):
+    """Another process compacts just before it is said what was removed."""
+
+    def removed_between(self, low, high):
+        self.compact(Named())
+        return super().removed_between(low, high)
+
+
+def test_what_a_compaction_forgets_meanwhile_is_not_found(tmp_path, flat, open_lane):
+    truth = Compacting.open(tmp_path / "compacting")
+    add(truth, [X, Y, Z], flat)
+    lane = open_lane(flat, of=truth)
+    truth.delete(["p2"])
+    lane.catch_up()
+
+    assert len(lane) == 2
+    assert 2 not in lane.search(Y, limit=3)
+    truth.close()
+
+
 def test_what_is_deleted_or_changed_is_not_found_as_it_was(truth, flat, open_lane):
     add(truth, [X, Y, Z], flat)
     lane = open_lane(flat)
