@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
 from types import TracebackType
@@ -13,32 +13,24 @@ from typing import Self, get_args
 
 import numpy as np
 
-from harness.errors import InferenceError, InvalidInput, MemoryStoreFailed, did_you_mean
-from harness.memory.embedder import Embedder, Vectors, WordLlamaEmbedder, embed
+from harness.errors import InvalidInput, did_you_mean
+from harness.memory.embedder import Embedder, WordLlamaEmbedder, embed
 from harness.memory.found import Added, Hits, Refusal, Stats
 from harness.memory.fusion import (
-    LEAST_BM25,
-    LEAST_COSINE,
     Fusion,
-    contenders,
     convex_combination,
-    min_max,
 )
 from harness.memory.guard import injected_instruction
 from harness.memory.lexical import LexicalLane
 from harness.memory.novelty import novelty
 from harness.memory.passage import Passage
 from harness.memory.protocol import Mode
-from harness.memory.ranking import Candidate, Floor, Ranking, is_relevant, rank
+from harness.memory.ranking import Ranking
+from harness.memory.search import Searcher
 from harness.memory.truth import Progress, Truth
-from harness.memory.unrelated import unrelated_cosine
 from harness.memory.upkeep import Upkeep
 from harness.memory.vector import Device, VectorLane
 from harness.memory.where import Filter, Where
-
-# How many passages each lane proposes for fusion, at least. On the Cranfield collection nDCG@10 is
-# the same from 50, 100, 200 and all 1,400.
-_PROPOSALS = 100
 
 
 class MemoryStore:
@@ -51,13 +43,21 @@ class MemoryStore:
     """
 
     def __init__(
-        self, *, truth: Truth, lexical: LexicalLane, vector: VectorLane, how: _How
+        self,
+        *,
+        truth: Truth,
+        lexical: LexicalLane,
+        vector: VectorLane,
+        searcher: Searcher,
+        embedder: Embedder,
+        merges: bool,
     ) -> None:
         self._truth = truth
         self._lexical = lexical
         self._vector = vector
-        self._how = how
-        self._floor: float | None = None
+        self._searcher = searcher
+        self._embedder = embedder
+        self._merges = merges
         self._written = 0  # the last write of ours, which every later search of ours must see
         self._noting = Lock()
         self._upkeep = Upkeep(self._tend)
@@ -108,8 +108,22 @@ class MemoryStore:
         except BaseException:
             truth.close()
             raise
-        how = _How(embedder=embedder, fusion=fusion, ranking=ranking or Ranking(), merges=merge)
-        return cls(truth=truth, lexical=lexical, vector=vector, how=how)
+        searcher = Searcher(
+            truth=truth,
+            lexical=lexical,
+            vector=vector,
+            embedder=embedder,
+            fusion=fusion,
+            ranking=ranking or Ranking(),
+        )
+        return cls(
+            truth=truth,
+            lexical=lexical,
+            vector=vector,
+            searcher=searcher,
+            embedder=embedder,
+            merges=merge,
+        )
 
     @property
     def vector_lane(self) -> VectorLane:
@@ -131,13 +145,13 @@ class MemoryStore:
         # 2. Vectors for all that are new.
         known = self._truth.known(accepted)
         fresh = {passage.id: passage for passage in accepted if passage.id not in known}
-        vectors = embed(self._how.embedder, [passage.searchable for passage in fresh.values()])
+        vectors = embed(self._embedder, [passage.searchable for passage in fresh.values()])
         vector_of = dict(zip(fresh, vectors, strict=True))
         # 3. Into the truth; the lanes read it there at the next search.
         added = self._truth.add(
             [(passage, vector_of.get(passage.id)) for passage in accepted],
-            embedder=self._how.embedder,
-            merge=self._how.merges,
+            embedder=self._embedder,
+            merge=self._merges,
         )
         self._has_written()
         return replace(added, refused=refused)
@@ -152,8 +166,8 @@ class MemoryStore:
         _, refused = _filtered([passage])
         if refused:
             raise InvalidInput(f"passage '{passage.id}' is refused: {refused[0].reason}")
-        (vector,) = embed(self._how.embedder, [passage.searchable])
-        self._truth.update(passage, vector, embedder=self._how.embedder)
+        (vector,) = embed(self._embedder, [passage.searchable])
+        self._truth.update(passage, vector, embedder=self._embedder)
         self._has_written()
 
     def delete(self, *ids: str) -> int:
@@ -194,36 +208,11 @@ class MemoryStore:
         query = query.encode(errors="replace").decode()
         if not query.strip():
             return Hits([])
-        # 1. What each lane proposes, as far as it is there.
-        ranking = self._how.ranking
-        scores = self._scores(query, mode, limit=limit, where=wanted)
-        # 2. One score of both, and the passages with the best.
-        fused = scores.fused(self._how.fusion)
-        best = sorted(fused, key=lambda sequence: (-fused[sequence], sequence))
-        best = best[: ranking.candidates(limit)]
-        passages = self._truth.fetch(best)
-        floor = Floor(
-            cosine=self._unrelated() if scores.by_meaning else 0,
-            ceiling=self._lexical.ceiling(query) if scores.by_words else 0,
+        hits = self._searcher.search(
+            query, limit=limit, mode=mode, where=wanted, until=self._written
         )
-        relevant = [
-            candidate
-            for candidate in (
-                Candidate(
-                    passage=passages[sequence],
-                    sequence=sequence,
-                    fused=fused[sequence],
-                    lexical=scores.lexical.get(sequence),
-                    vector=scores.vector.get(sequence),
-                )
-                for sequence in best
-                if sequence in passages  # and was not deleted meanwhile
-            )
-            if is_relevant(candidate, floor=floor)
-        ]
-        # 3. The best of these, quality and titles considered.
-        hits = rank(relevant, limit=limit, ranking=ranking, fallback=scores.fallback)
-        return Hits(hits, fallback=scores.fallback)
+        self._see_to_it()
+        return hits
 
     def novelty(self, texts: Iterable[str]) -> float:
         """How much of what these texts say is not stored yet, 0 to 10; see `memory.novelty`.
@@ -231,14 +220,14 @@ class MemoryStore:
         Raises:
             MemoryStoreFailed: The vector lane is away, and nothing else can say.
         """
-        batch = embed(self._how.embedder, list(texts))
+        batch = embed(self._embedder, list(texts))
         self._vector.catch_up()
-        nearest = np.array([self._nearest(vector) for vector in batch], dtype=np.float32)
-        return novelty(nearest, unrelated=self._unrelated())
+        nearest = np.array([self._searcher.nearest(vector) for vector in batch], dtype=np.float32)
+        return novelty(nearest, unrelated=self._searcher.unrelated())
 
     def stats(self) -> Stats:
         """What the store holds, and how its lanes are."""
-        embedder = self._how.embedder
+        embedder = self._embedder
         self._vector.catch_up()
         return Stats(
             passages=len(self._truth),
@@ -270,7 +259,7 @@ class MemoryStore:
         self._lexical.catch_up(until=self._truth.last_sequence())
         self._vector.catch_up()
         self._vector.forget_others()
-        self._truth.compact(self._how.embedder)
+        self._truth.compact(self._embedder)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for what is done in the background; False when it takes longer than that."""
@@ -313,111 +302,6 @@ class MemoryStore:
     def _tend(self, stop: Event) -> None:
         self._vector.embed_missing(stop=stop)
         self._vector.build_index(stop=stop)
-
-    # --- searching ---------------------------------------------------------------------------
-
-    def _scores(self, query: str, mode: Mode, *, limit: int, where: Where | None) -> _Scores:
-        """What each lane gives a query, as far as it is asked and there."""
-        depth = max(self._how.ranking.candidates(limit), _PROPOSALS)
-        # In this order, so that the vector lane has all that the lexical lane proposes.
-        self._lexical.catch_up(until=self._written)
-        lexical: dict[int, float] = {}
-        vector: dict[int, float] = {}
-        fallback = None
-        if mode != "vector":
-            lexical = self._lexical.search(query, limit=depth, where=where)
-        if mode != "lexical":
-            try:
-                vector = self._by_meaning(query, depth=depth, including=lexical, where=where)
-            except _Away as away:
-                fallback = str(away)
-        if mode == "hybrid" and len(lexical) == depth:  # else these are all that have any word
-            count = self._how.ranking.candidates(limit)
-            hopeful = contenders(lexical, vector, fusion=self._how.fusion, count=count)
-            lexical |= self._lexical.scores(query, hopeful)
-        elif mode == "vector" and fallback:
-            lexical = self._lexical.search(query, limit=depth, where=where)
-        return _Scores(
-            lexical=lexical,
-            vector=vector,
-            by_words=mode != "vector" or fallback is not None,
-            by_meaning=mode != "lexical" and fallback is None,
-            fallback=fallback,
-        )
-
-    def _by_meaning(
-        self, query: str, *, depth: int, including: Collection[int], where: Where | None
-    ) -> dict[int, float]:
-        """Cosines; raises `_Away` when they cannot be had."""
-        self._vector.catch_up()
-        self._see_to_it()
-        if reason := self._vector.unavailable:
-            raise _Away(reason)
-        try:
-            (embedded,) = embed(self._how.embedder, [query])
-            self._unrelated()
-        except InferenceError as error:
-            raise _Away(f"the query cannot be embedded: {error}") from error
-        within = None if where is None else self._truth.tagged(where)
-        found = self._vector.search(embedded, limit=depth, including=including, within=within)
-        if found is None:
-            raise _Away(self._vector.unavailable or "evicted")
-        return found
-
-    def _nearest(self, vector: Vectors) -> float:
-        if not vector.any():
-            return 1.0  # nothing is said
-        found = self._vector.search(vector, limit=1)
-        if found is None:
-            raise MemoryStoreFailed(
-                f"novelty is told by the vector lane, which is away ({self._vector.unavailable})",
-                path=self._truth.directory,
-            )
-        return max(found.values(), default=-1.0)
-
-    def _unrelated(self) -> float:
-        """The embedder's cosine of texts about different things: asked once, and kept."""
-        if self._floor is None:
-            known = self._truth.unrelated(self._how.embedder)
-            if known is None:
-                known = unrelated_cosine(self._how.embedder)
-                if not self._truth.read_only:
-                    self._truth.set_unrelated(self._how.embedder, known)
-            self._floor = known
-        return self._floor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _How:
-    """What a store was opened with."""
-
-    embedder: Embedder
-    fusion: Fusion
-    ranking: Ranking
-    merges: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scores:
-    """What the lanes gave, by sequence number."""
-
-    lexical: dict[int, float]
-    vector: dict[int, float]
-    by_words: bool
-    by_meaning: bool
-    fallback: str | None
-
-    def fused(self, fusion: Fusion) -> dict[int, float]:
-        """One score of what there is, 0 to 1."""
-        if self.by_words and self.by_meaning:
-            return fusion(self.lexical, self.vector)
-        if self.by_meaning:
-            return min_max(self.vector, least=LEAST_COSINE)
-        return min_max(self.lexical, least=LEAST_BM25)
-
-
-class _Away(Exception):
-    """The vector lane cannot answer."""
 
 
 def _bytes_in(directory: Path) -> int:
