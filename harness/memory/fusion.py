@@ -75,5 +75,6 @@ def contenders(lexical: Scores, vector: Scores, *, fusion: Fusion, count: int) -
         return list(others)  # a passage's score may hang on those of all others, as ranks do
     sure = fusion(lexical, vector)
     bar = min(nlargest(count, sure.values()))
-    hoped = fusion({**dict.fromkeys(others, min(lexical.values())), **lexical}, vector)
-    return [sequence for sequence in others if hoped[sequence] >= bar]
+    first, last = max(lexical.values()), min(lexical.values())
+    gain = fusion({0: last, 1: first}, {})[0]
+    return [sequence for sequence in others if sure[sequence] + gain >= bar]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from harness.errors import InferenceError, MemoryStoreFailed
 from harness.memory.embedder import Embedder, Vectors, embed
@@ -64,8 +65,9 @@ class Searcher:
         scores = self._scores(query, mode, limit=limit, where=where)
         # 2. One score of both, and the passages with the best.
         fused = scores.fused(self._fusion)
-        best = sorted(fused, key=lambda sequence: (-fused[sequence], sequence))
-        candidates = self._candidates(best[: self._ranking.candidates(limit)], fused, scores)
+        count = self._ranking.candidates(limit)
+        best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
+        candidates = self._candidates(best, fused, scores)
         # 3. The best of these, quality and titles considered.
         floor = Floor(
             cosine=self.unrelated() if scores.by_meaning else 0,

@@ -4,7 +4,7 @@
 
 The vectors are wordllama's, of runs of one to four sentences from real documents; the queries are
 questions and headings. Each way has one thread, but for BLAS: on a quiet machine its product is
-faster than `np.einsum`, but its threads wait for each other when a model keeps the cores busy. Run
+faster than `np.vecdot`, but its threads wait for each other when a model keeps the cores busy. Run
 it beside such a load to see that. Recall is of what an exact search finds.
 """
 
@@ -93,14 +93,14 @@ def compared(
         return best[np.argsort(-scores[best])]
 
     ways: dict[str, Callable[[Vectors], Numbers]] = {
-        "np.einsum": lambda query: exactly(cosines(matrix, query)),
+        "np.vecdot": lambda query: exactly(cosines(matrix, query)),
         "matrix @ query": lambda query: exactly(matrix @ query),
         "usearch exact": lambda query: (
             search(matrix, query, BEST, MetricKind.Cos, exact=True, threads=1).keys
         ),
         "graph": lambda query: graph.nearest(query, BEST),
     }
-    right = [ways["np.einsum"](query) for query in queries]
+    right = [ways["np.vecdot"](query) for query in queries]
     return [
         {
             "vectors": len(matrix),

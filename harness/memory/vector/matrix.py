@@ -111,7 +111,7 @@ def cosines(vectors: Vectors, query: Vectors) -> Vectors:
     Not `vectors @ query`: BLAS starts a thread per core, and when a model keeps the cores busy
     these wait for each other, 10 to 35 ms instead of 0.7. This stays at 1.7 on one core.
     """
-    scores: Vectors = np.einsum("ij,j->i", vectors, query)
+    scores: Vectors = np.vecdot(vectors, query)
     return scores
 
 
