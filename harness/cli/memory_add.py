@@ -94,6 +94,8 @@ def add_all(
         tally.count(store.add(found.passage for found in batch))
         if total:
             progress("adding", batch[-1].read_bytes, total)
+    # What else is to be done, such as a large store's graph, would be left to the next command.
+    store.wait()
 
 
 def _batches(found: Iterable[Found]) -> Iterator[list[Found]]:

@@ -29,7 +29,7 @@ from harness.memory.ranking import Ranking
 from harness.memory.search import Searcher
 from harness.memory.truth import Progress, Truth
 from harness.memory.upkeep import Upkeep
-from harness.memory.vector import Device, VectorLane
+from harness.memory.vector import EXACT_UP_TO, Device, VectorLane
 from harness.memory.where import Filter, Where
 
 
@@ -51,6 +51,7 @@ class MemoryStore:
         searcher: Searcher,
         embedder: Embedder,
         merges: bool,
+        progress: Progress | None,
     ) -> None:
         self._truth = truth
         self._lexical = lexical
@@ -58,6 +59,7 @@ class MemoryStore:
         self._searcher = searcher
         self._embedder = embedder
         self._merges = merges
+        self._progress = progress
         self._written = 0  # the last write of ours, which every later search of ours must see
         self._noting = Lock()
         self._upkeep = Upkeep(self._tend)
@@ -73,6 +75,7 @@ class MemoryStore:
         fusion: Fusion = convex_combination,
         ranking: Ranking | None = None,
         device: Device = "cpu",
+        exact_up_to: int = EXACT_UP_TO,
         merge: bool = True,
         read_only: bool = False,
         progress: Progress | None = None,
@@ -90,9 +93,12 @@ class MemoryStore:
             fusion: Makes one score of both lanes'.
             ranking: How quality and titles count.
             device: Where the vectors are: `cuda` needs torch.
+            exact_up_to: How many vectors are all compared with a query. Of more a graph proposes
+                some, which is quicker and misses a few.
             merge: Whether a passage that says what another says becomes one with it.
             read_only: Whether nothing is ever written there.
-            progress: Told what is being done, how much of it is, and how much there is.
+            progress: Told what is being done, how much of it is, and how much there is; in another
+                thread, if that is done in the background.
 
         Raises:
             MemoryStoreFailed: It cannot be read or made.
@@ -103,7 +109,13 @@ class MemoryStore:
         truth = Truth.open(directory, language=language, read_only=read_only)
         try:
             lexical = LexicalLane.open(directory / "lexical", truth, progress=progress)
-            vector = VectorLane(truth, embedder, directory=directory / "vector", device=device)
+            vector = VectorLane(
+                truth,
+                embedder,
+                directory=directory / "vector",
+                device=device,
+                exact_up_to=exact_up_to,
+            )
             vector.catch_up()
         except BaseException:
             truth.close()
@@ -123,6 +135,7 @@ class MemoryStore:
             searcher=searcher,
             embedder=embedder,
             merges=merge,
+            progress=progress,
         )
 
     @property
@@ -262,7 +275,13 @@ class MemoryStore:
         self._truth.compact(self._embedder)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for what is done in the background; False when it takes longer than that."""
+        """Has done what is left to do in the background, such as the graph of a large store.
+
+        Returns:
+            Whether it is done; False when it takes longer than `timeout_s`.
+        """
+        self._vector.catch_up()
+        self._see_to_it()
         return self._upkeep.wait(timeout_s)
 
     def close(self) -> None:
@@ -300,8 +319,8 @@ class MemoryStore:
             self._upkeep.start()
 
     def _tend(self, stop: Event) -> None:
-        self._vector.embed_missing(stop=stop)
-        self._vector.build_index(stop=stop)
+        self._vector.embed_missing(stop=stop, progress=self._progress)
+        self._vector.build_index(stop=stop, progress=self._progress)
 
 
 def _bytes_in(directory: Path) -> int:

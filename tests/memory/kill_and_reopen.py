@@ -51,6 +51,11 @@ class Letters:
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
+def opened(directory: Path) -> MemoryStore:
+    # So few that a graph comes and goes, too.
+    return MemoryStore.open(directory, embedder=Letters(), exact_up_to=40)
+
+
 def wording(id_: str, version: int) -> str:
     """A text that no other passage and no other version has a word in common with."""
     words = random.Random(f"{id_} {version}")
@@ -106,7 +111,7 @@ def write(directory: Path, log: Path, *, slot: int, life: int, versions: dict[st
     chance = random.Random(f"{slot} {life}")
     mine = {id_: version for id_, version in versions.items() if id_.startswith(f"w{slot}-")}
     said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    store = MemoryStore.open(directory, embedder=Letters())
+    store = opened(directory)
     number = 0
     while True:
         kind = chance.choices(("add", "update", "delete"), (6, 3, 1))[0] if mine else "add"
@@ -139,7 +144,7 @@ def read(directory: Path, *, life: int, versions: dict[str, int]) -> None:
     """Searches for ever; what is found is whole."""
     chance = random.Random(f"reader {life}")
     known = sorted(versions.items()) or [("w0-0-1-0", 1)]
-    store = MemoryStore.open(directory, embedder=Letters())
+    store = opened(directory)
     while True:
         for hit in store.search(wording(*chance.choice(known)), limit=3):
             assert hit.text == wording(hit.id, int(hit.passage.metadata["v"])), hit
@@ -148,7 +153,7 @@ def read(directory: Path, *, life: int, versions: dict[str, int]) -> None:
 def check(directory: Path, expected: Expected, *, everything: bool) -> dict[str, int | None]:
     """Looks for all that must be there; returns what came of what was under way."""
     became: dict[str, int | None] = {}
-    with MemoryStore.open(directory, embedder=Letters()) as store:
+    with opened(directory) as store:
         for id_, version in expected.pending.items():
             found = store.get(id_)
             before = expected.versions.get(id_)

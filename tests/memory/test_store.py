@@ -32,6 +32,18 @@ class Compass:
         return np.array([[0, 1] if "far" in text else [1, 0] for text in texts], dtype=np.float32)
 
 
+class Spread:
+    """Each text another direction."""
+
+    name = "spread"
+    dimensions = 32
+
+    def embed(self, texts):
+        rows = [np.random.default_rng(list(t.encode())).standard_normal(32) for t in texts]
+        vectors = np.array(rows, dtype=np.float32).reshape(len(rows), 32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
 # --- searching -------------------------------------------------------------------------------
 
 
@@ -221,6 +233,15 @@ def test_a_store_without_its_lexical_lane_is_whole_again_at_reopening(tmp_path, 
 
     with MemoryStore.open(tmp_path, embedder=embedder) as reopened:
         assert reopened.search("otters") == before
+
+
+def test_waiting_leaves_a_large_store_with_its_graph(tmp_path):
+    with MemoryStore.open(tmp_path, embedder=Spread(), exact_up_to=100) as store:
+        store.add(Passage(text=f"{number} otters") for number in range(200))
+
+        assert store.wait(60)
+        assert store.stats().vector_lane == "hnsw"
+        assert store.search("150 otters", mode="vector", limit=1)[0].text == "150 otters"
 
 
 def test_both_lanes_are_made_again_when_that_is_asked_for(store):
