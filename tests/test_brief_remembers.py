@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from demo import ROOT, DemoRun, run_demo
+from demo import DemoRun, run_demo
 
 from harness.memory import MemoryStore
 from harness.trace import RunRecord, load_run
 
 TASK = "How large a model fits on one graphics card, and how much memory does its cache take?"
-OTHER = ROOT / "examples/documents/birch-s2.md"
+OTHER = "# Prices\n\nA graphics card with 24 GB of memory costs 900 euros, and its cache nothing.\n"
+"""Of one part, so that at least two topics of three are of the first run, whatever is chosen."""
+
+
+AS_THE_FIRST_LEFT_IT = "memory-then"
+"""The second may write a section on the same topic, and a better one."""
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
-    return run_demo(tmp_path_factory.mktemp("remembers"), "--memory", "memory")
+    run = run_demo(tmp_path_factory.mktemp("remembers"), "--memory", "memory")
+    shutil.copytree(run.directory / "memory", run.directory / AS_THE_FIRST_LEFT_IT)
+    return run
 
 
 @pytest.fixture(scope="module")
 def second(first: DemoRun) -> DemoRun:
-    options = ("--task", TASK, "--set", f"document=@{OTHER}", "--memory", "memory")
+    options = ("--task", TASK, "--set", f"document={OTHER}", "--memory", "memory")
     return run_demo(first.directory, *options)
 
 
@@ -60,13 +68,13 @@ def test_what_the_first_run_read_is_a_source_of_the_second(first: DemoRun, secon
     with MemoryStore.open(first.directory / "memory") as store:
         texts = [store.get(hit["id"]).text for hit in earlier]  # type: ignore[union-attr]
     assert set(texts) <= set(second.result["outputs"]["sources"])
-    assert not any(text in OTHER.read_text(encoding="utf-8") for text in texts)
+    assert not any(text in OTHER for text in texts)
 
 
-def test_the_first_brief_is_kept_with_its_score(first: DemoRun, second: DemoRun) -> None:
+def test_the_first_brief_is_kept_with_its_score(first: DemoRun) -> None:
     (loop,) = first.result["loops"]
     best = loop["rounds"][loop["best_round"] - 1]
-    with MemoryStore.open(first.directory / "memory") as store:
+    with MemoryStore.open(first.directory / AS_THE_FIRST_LEFT_IT) as store:
         for topic in first.result["outputs"]["topics"]:
             (hit,) = store.search(topic, limit=1, where={"source": "brief", "title": topic})
             assert hit.text in first.result["result"]
