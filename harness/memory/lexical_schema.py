@@ -148,7 +148,7 @@ class LexicalSchema:
         return query.boolean_query(
             [
                 (occur.Must, query.term_set_query(self.fields, "tag", list(tags)))
-                for tags in where.tags()
+                for tags in where.tags
             ]
         )
 

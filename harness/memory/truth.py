@@ -266,7 +266,7 @@ class Truth:
         # Not one statement for all: SQLite allows only so many names, and so many values.
         query = "SELECT sequence FROM tag WHERE tag IN (SELECT value FROM json_each(?))"
         with self._connections.reading() as db:
-            found = [db.execute(query, (json.dumps(tags),)).fetchall() for tags in where.tags()]
+            found = [db.execute(query, (json.dumps(tags),)).fetchall() for tags in where.tags]
             if not found:
                 found = [db.execute("SELECT sequence FROM passage").fetchall()]
         each = [np.fromiter((sequence for (sequence,) in rows), dtype=np.int64) for rows in found]

@@ -25,7 +25,7 @@ _OWN_FIELDS = ("source", "title")
 class Where:
     """A filter that was understood. All names must match, each with any of its values."""
 
-    alternatives: tuple[tuple[str, ...], ...]
+    tags: tuple[tuple[str, ...], ...]
     """For each name, the tags of which a passage must have one."""
 
     @classmethod
@@ -38,15 +38,11 @@ class Where:
             InvalidInput: No passage can have such a field, or such a value.
         """
         return cls(
-            alternatives=tuple(
+            tags=tuple(
                 tuple(_tag(name, value) for value in _values(name, wanted))
                 for name, wanted in mapping.items()
             )
         )
-
-    def tags(self) -> tuple[tuple[str, ...], ...]:
-        """For each name, the tags of which a passage must have one."""
-        return self.alternatives
 
 
 def tags_of(passage: Passage) -> list[str]:

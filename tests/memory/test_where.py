@@ -19,7 +19,7 @@ OTTERS = Passage(
 def matches(passage: Passage, where: object) -> bool:
     """By tags, as both lanes do it."""
     tags = set(tags_of(passage))
-    return all(tags & set(alternatives) for alternatives in Where.parse(where).tags())
+    return all(tags & set(alternatives) for alternatives in Where.parse(where).tags)
 
 
 @pytest.mark.parametrize(
