@@ -59,6 +59,11 @@ def journal_lines(path: Path) -> list[Record]:
     return [decode(line) for line in path.read_bytes().splitlines()]
 
 
+def whole_lines(path: Path) -> list[Record]:
+    """The same of a file that is being written to: its last line may be there in part."""
+    return [decode(line) for line in path.read_bytes().rpartition(b"\n")[0].splitlines()]
+
+
 def random_spans(randomness: random.Random, *, count: int, within_ns: int) -> list[SpanRecord]:
     """Spans whose parents stand before them, and whose times owe nothing to their parents'."""
     spans = []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 import structlog
-from sample_runs import STARTED, journal_lines
+from sample_runs import STARTED, journal_lines, whole_lines
 from structlog.testing import capture_logs
 
 from harness.trace import (
@@ -124,7 +124,7 @@ def test_everything_so_far_is_in_the_file_once_it_is_persisted(tmp_path):
         with trace.span("node", number=number):
             trace.output("node", number)
             await trace.persisted()
-            outputs = [r for r in journal_lines(trace.journal_path) if isinstance(r, NodeOutput)]
+            outputs = [r for r in whole_lines(trace.journal_path) if isinstance(r, NodeOutput)]
             assert NodeOutput("node", None, number) in outputs
 
     async def nodes(trace):
@@ -141,7 +141,7 @@ def test_who_waits_in_several_event_loops_is_told_in_its_own(tmp_path):
         for number in range(30):
             trace.output(name, number)
             await trace.persisted()
-            outputs = [r for r in journal_lines(trace.journal_path) if isinstance(r, NodeOutput)]
+            outputs = [r for r in whole_lines(trace.journal_path) if isinstance(r, NodeOutput)]
             assert NodeOutput(name, None, number) in outputs
         done.append(name)
 
