@@ -278,11 +278,11 @@ class MemoryStore:
         """Has done what is left to do in the background, such as the graph of a large store.
 
         Returns:
-            Whether it is done; False when it takes longer than `timeout_s`.
+            Whether it is done; False when it takes longer than `timeout_s`, or cannot be done.
         """
         self._vector.catch_up()
         self._see_to_it()
-        return self._upkeep.wait(timeout_s)
+        return self._upkeep.wait(timeout_s) and not self._is_behind
 
     def close(self) -> None:
         """Gives files and threads back. Nothing is lost when this is never called."""
@@ -313,10 +313,12 @@ class MemoryStore:
 
     def _see_to_it(self) -> None:
         """Has done what makes the vector lane whole, or fast, if there is anything."""
-        if self._truth.read_only:
-            return
-        if self._vector.missing or self._vector.wants_index:
+        if self._is_behind and not self._truth.read_only:
             self._upkeep.start()
+
+    @property
+    def _is_behind(self) -> bool:
+        return self._vector.missing > 0 or self._vector.wants_index
 
     def _tend(self, stop: Event) -> None:
         self._vector.embed_missing(stop=stop, progress=self._progress)

@@ -381,7 +381,7 @@ class Unreachable(Compass):
 def test_an_embedder_that_cannot_be_reached_leaves_the_words(tmp_path, store):
     store.close()
     with MemoryStore.open(tmp_path, embedder=Unreachable()) as other:
-        other.wait(30)
+        assert not other.wait(30)
         hits = other.search("shells")
 
         assert titles(hits) == ["Otters"]
