@@ -236,6 +236,18 @@ class ServerError(InferenceError):
         self.status = status
 
 
+class LoadFailed(InferenceError):
+    """A model could not be brought into memory, or its memory was not given back.
+
+    Attributes:
+        out_of_memory: Whether there was no room for it, so that it may go when others have left.
+    """
+
+    def __init__(self, message: str, *, endpoint: str, out_of_memory: bool = False) -> None:
+        super().__init__(message, endpoint=endpoint)
+        self.out_of_memory = out_of_memory
+
+
 # --- the machine -----------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ from harness.inference.completion import (
     Usage,
 )
 from harness.inference.connect import connect
-from harness.inference.endpoint import Endpoint
+from harness.inference.endpoint import FILE_BACKENDS, MACHINE, Endpoint
 from harness.inference.engines.embedded import EmbeddedLlamaCpp, machine_memory_bytes
 from harness.inference.engines.llama_cpp_python import LlamaCppPython
 from harness.inference.identity.identity import (
@@ -58,6 +58,8 @@ from harness.inference.wire.profiles import PROFILES
 from harness.inference.wire.triton import TritonWire
 
 __all__ = [
+    "FILE_BACKENDS",
+    "MACHINE",
     "PROFILES",
     "TELLING_BACKENDS",
     "Backend",

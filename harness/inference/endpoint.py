@@ -14,6 +14,7 @@ from typing import Literal, Self
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from harness.hardware import CacheType, parse_bytes
 from harness.inference.completion import StructuredMode
 
 WireName = Literal[
@@ -43,6 +44,14 @@ BackendName = Literal[
 FILE_BACKENDS: frozenset[BackendName] = frozenset({"embedded", "llama-cpp-python"})
 """Those that load a GGUF file themselves."""
 
+MANAGED_BACKENDS: frozenset[BackendName] = frozenset(
+    {"ollama", "llamacpp", "vllm", "sglang", "tabbyapi", "tensorrt-llm", "triton", "triton-openai"}
+)
+"""Servers that can be told to load a model and to let it go."""
+
+MACHINE = "machine"
+"""The device of models that are in the machine's own memory."""
+
 SamplingField = Literal["temperature", "frequency_penalty", "seed", "logprobs", "top_logprobs"]
 """Fields of a request that a call can do without."""
 
@@ -53,6 +62,11 @@ _ONLY_FOR: Mapping[str, frozenset[BackendName]] = {
     "context_tokens": FILE_BACKENDS | {"ollama"},
     "slots": frozenset({"embedded"}),
     "threads": FILE_BACKENDS,
+    "cache_type_k": FILE_BACKENDS,
+    "cache_type_v": FILE_BACKENDS,
+    "gpu_layers": FILE_BACKENDS,
+    "manage": MANAGED_BACKENDS,
+    "control_key_env": MANAGED_BACKENDS,
     "keep_alive": frozenset({"ollama"}),
     "prompt_template": frozenset({"triton"}),
 }
@@ -67,7 +81,12 @@ class Endpoint(BaseModel):
     """A model and the way to it."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=()
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+        validate_by_name=True,
+        validate_by_alias=True,
     )
 
     tag: str = Field(min_length=1)
@@ -89,6 +108,33 @@ class Endpoint(BaseModel):
     """Processor threads of a model that is loaded from a file; all cores but one when left out.
     llama.cpp's threads wait for each other spinning: give it a core that something else wants, and
     it is ten times slower, not twice."""
+    cache_type_k: CacheType = "f16"
+    """What the keys of the KV cache are stored as, for a model that is loaded from a file."""
+    cache_type_v: CacheType = "f16"
+    """The same of its values."""
+    gpu_layers: int | None = Field(default=None, ge=0)
+    """Layers that the GPU named by `device` computes, the others being the processor's, for a model
+    that is loaded from a file; all of them when left out. Part of a model on a GPU is slow: a
+    smaller model that fits whole is nearly always faster."""
+    device: str = Field(default=MACHINE, min_length=1)
+    """Whose memory the model takes: `machine`, or a GPU's name under `[budget.devices]`, such as
+    `gpu0`. Says what the budget counts, not where a server puts it."""
+    manage: bool = False
+    """Whether the budget may have the server load the model and let it go. Models from files are
+    always the budget's. Other clients of that server would find the model gone."""
+    need_bytes: int | None = Field(default=None, alias="need", gt=0)
+    """What the model takes while it is loaded: bytes, or a text such as "6 GiB". Read from the file,
+    or asked of the server, when left out; of a server that takes a share of its GPU whatever the
+    model (vLLM, SGLang, TensorRT-LLM), it is that share."""
+    pin: bool = False
+    """Whether it is loaded when a run begins and stays until its end."""
+    priority: int = Field(default=0, ge=-10, le=10)
+    """Of models that want the same room, the highest is loaded first, and the lowest goes first."""
+    load_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest that loading it may take, and letting it go."""
+    control_key_env: str | None = None
+    """Name of the environment variable with the key that loading and unloading need, where that is
+    another than `api_key_env`'s: TabbyAPI's admin key, TensorRT-LLM's control key."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)
@@ -140,6 +186,11 @@ class Endpoint(BaseModel):
         filled.setdefault("backend", "openai" if filled.get("path") is None else "embedded")
         filled.setdefault("model_id", filled.get("tag", ""))
         return filled
+
+    @field_validator("need_bytes", mode="before")
+    @classmethod
+    def _as_bytes(cls, value: object) -> object:
+        return parse_bytes(value) if isinstance(value, str) else value
 
     @field_validator("keep_alive")
     @classmethod

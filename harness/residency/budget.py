@@ -1,104 +1,173 @@
-"""The keep-alive budget: models come into memory when used and leave when room is needed."""
+"""The keep-alive budget: asks the policy whenever something changes, and has its word done."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
-from harness.hardware import format_bytes
+from harness.errors import InferenceError
+from harness.inference import MACHINE
+from harness.residency.fit import check_fits
+from harness.residency.forecast import NOTHING_KNOWN, Forecast
 from harness.residency.guest import Guest
 from harness.residency.guests import Guests
-from harness.residency.ledger import (
-    Grant,
-    Ledger,
-    Load,
-    Resident,
-    Wait,
-    admit,
-    outgrown,
-    returning,
-)
-from harness.trace import Span, Tracer
+from harness.residency.host import Host
+from harness.residency.ledger import Device, Ledger, Tenant, guests_in_the_way, returning_guests
+from harness.residency.movers import Movers, Restore
+from harness.residency.policy import decide
+from harness.residency.reasons import why_it_waits
+from harness.residency.residents import Residents
+from harness.residency.state import Grant, State, Wait, WaitingCall
+from harness.trace import Tracer
 
-_A_MODEL, _A_GUEST = "another model", "a guest"
+MAX_WAIT_S = 60.0
+"""How long a call is put off in favour of others, unless told otherwise."""
 
 
-class Host(Protocol):
-    """Something that can bring a model into memory and take it out again."""
+@dataclass(slots=True)
+class _Queued:
+    """A call that waits for its turn."""
 
-    async def load(self) -> None:
-        """Makes the model resident; when it raises or is cancelled, nothing stays in memory."""
-        ...
-
-    async def unload(self) -> None:
-        """Gives its memory back, even when it raises or is cancelled."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
-    """A model that the budget decides about."""
-
-    host: Host
-    """Loads and unloads it."""
-    need_bytes: int
-    """What it takes while resident."""
+    call: WaitingCall
+    is_granted: bool = False
+    error: Exception | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class KeepAliveBudget:
-    """Lends models to calls and sees to it that what is resident fits.
+    """Lends models to calls, and decides which of them are in memory.
 
     It may have guests beside the models, which give way to them. Guests grow by themselves: what
     they take is asked again whenever a call begins, and one that has outgrown the budget goes then.
-    A guest that is out comes back inside of `opened`, when models or guests have left it room.
+    A guest that is out comes back when models or guests have left it room.
 
     Args:
-        capacity_bytes: All that models and guests may take together.
-        tenants: By tag.
+        devices: The memory there is; `machine` is one of them.
+        tenants: The models.
+        hosts: What loads them, by tag.
         tracer: Sees loads, evictions and waits.
+        max_wait_s: How long a call is put off in favour of others, where calls and loads take no
+            longer than they used to.
+        left: Models that stay in memory when the budget closes: those of servers of their own.
+
+    Raises:
+        DoesNotFit: Pinned models do not fit beside each other.
     """
 
     def __init__(
-        self, *, capacity_bytes: int, tenants: Mapping[str, Tenant], tracer: Tracer
+        self,
+        *,
+        devices: Iterable[Device],
+        tenants: Iterable[Tenant],
+        hosts: Mapping[str, Host],
+        tracer: Tracer,
+        max_wait_s: float = MAX_WAIT_S,
+        left: Collection[str] = (),
     ) -> None:
-        self._models = Ledger(capacity_bytes=capacity_bytes)
-        self._tenants = dict(tenants)
-        self._guests = Guests(tracer=tracer)
+        self._devices = {device.name: device for device in devices}
         self._tracer = tracer
-        self._uses = itertools.count(1)
-        # Held while models come and go, or a guest comes back: one at a time. The end of a call
-        # never waits for it, nor, unless another call waits for room, does a call to a resident
-        # model.
-        self._moving = asyncio.Lock()
-        self._what_moves = _A_MODEL
-        self._lease_ended = asyncio.Event()
-        # Then all others queue behind it: calls that overlap would else keep their model in memory,
-        # and the one that waits out of it, for ever.
-        self._waits_for_room = False
-        # Set when there may be room for a guest that is out.
-        self._room_was_made = asyncio.Event()
+        self._max_wait_ns = round(max_wait_s * 1e9)
+        self._guests = Guests(tracer=tracer)
+        self._residents = Residents(
+            tenants, hosts=hosts, devices=self._devices, tracer=tracer, changed=self._consider
+        )
+        self._movers = Movers(
+            self._residents,
+            guests=self._guests,
+            tracer=tracer,
+            load_began=self._tell,
+            settled=self._settle,
+        )
+        self._left = frozenset(left)
+        self._forecast = NOTHING_KNOWN
+        self._queue: dict[int, _Queued] = {}
+        self._ids = itertools.count(1)
+        self._alarm: asyncio.TimerHandle | None = None
+        self._is_open = False
 
     @property
     def ledger(self) -> Ledger:
-        """What is resident at the moment."""
-        return replace(self._models, guests=self._guests.entries())
+        """What is in memory at the moment."""
+        return Ledger(
+            devices=self._devices,
+            residents=self._residents.entries,
+            guests=self._guests.entries(),
+            moving=self._movers.moving,
+        )
+
+    @property
+    def tenants(self) -> Mapping[str, Tenant]:
+        """The models by tag, with what was learned of them by now."""
+        return self._residents.tenants
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Brings guests back while the block runs, and closes the budget at its end."""
+        """Lends models while the block runs. What it has loaded is unloaded at its end.
+
+        Models that servers have in memory already are taken as they are.
+        """
+        await self._residents.adopt()
         group = asyncio.TaskGroup()
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.aclose)
-            # Not `async with group`: what goes wrong in the block would leave it in an exception
-            # group.
-            await group.__aenter__()
-            stack.push_async_callback(group.__aexit__, None, None, None)
-            stack.callback(group.create_task(self._bring_guests_back()).cancel)
+        # Not `async with`: what goes wrong in the block would leave it in an exception group.
+        await group.__aenter__()
+        tasks = [group.create_task(self._movers.work()), group.create_task(self._residents.watch())]
+        self._is_open = True
+        try:
+            self._consider()
             yield
+        finally:
+            self._is_open = False
+            if self._alarm is not None:
+                self._alarm.cancel()
+            for task in tasks:
+                task.cancel()
+            try:
+                await group.__aexit__(None, None, None)
+            finally:
+                await self._movers.unload_all(but=self._left, reason="end of run")
+
+    def expect(self, forecast: Forecast) -> None:
+        """Says what is to come from now on, in place of what was said before."""
+        self._forecast = forecast
+        self._consider()
+
+    @asynccontextmanager
+    async def lease(self, model: str, *, kv_tokens: int = 0) -> AsyncIterator[None]:
+        """Keeps a model resident inside the block, having it loaded first if need be.
+
+        Whoever holds a lease must not ask for another: it could wait for itself.
+
+        Args:
+            model: Its tag.
+            kv_tokens: What the call may come to hold in the model's KV cache.
+
+        Raises:
+            DoesNotFit: It is larger than what the budget can ever give it.
+            ModelFileInvalid: It cannot be loaded.
+            LoadFailed: Its server cannot load it.
+            InferenceError: Its server cannot be asked to.
+        """
+        assert self._is_open, "a budget lends nothing outside of its block"
+        check_fits(model, self._residents.tenants, self._devices)
+        await self._turn(model, kv_tokens)
+        began_ns = self._tracer.now_ns()
+        try:
+            yield
+        except InferenceError:
+            # Its server may have died, or have let the model go.
+            self._residents.look_at(model)
+            raise
+        finally:
+            now_ns = self._tracer.now_ns()
+            self._residents.end_use(
+                model, kv_tokens=kv_tokens, call_s=(now_ns - began_ns) / 1e9, now_ns=now_ns
+            )
+            self._consider()
+
+    # --- guests -----------------------------------------------------------------------------------
 
     def admit_guest(self, guest: Guest) -> None:
         """Counts a guest in; without room for it, it goes at once.
@@ -112,123 +181,136 @@ class KeepAliveBudget:
     def recount_guests(self) -> None:
         """Looks what they take now: worthwhile when one has grown or shrunk, and no call begins."""
         self._evict_the_outgrown()
-        self._room_was_made.set()
         self._report()
+        self._consider()
 
     async def dismiss_guest(self, guest: Guest) -> None:
         """Counts it no more; one that is out stays out. Afterwards nobody brings it back."""
-        async with self._moving:
-            self._guests.remove(guest)
+        await self._movers.idle()
+        self._guests.remove(guest)
         self.recount_guests()
-
-    @asynccontextmanager
-    async def lease(self, model: str) -> AsyncIterator[None]:
-        """Keeps a model resident inside the block, loading it first if need be.
-
-        Whoever holds a lease must not ask for another: it could wait for itself.
-
-        Raises:
-            DoesNotFit: It is larger than the whole budget.
-            ModelFileInvalid: It cannot be loaded.
-        """
-        if self._models.find(model) is None or self._waits_for_room:
-            moving = self._moving.locked()
-            with self._queue(f"{self._what_moves} is on the move") if moving else nullcontext():
-                await self._moving.acquire()
-            try:
-                await self._make_resident(model)
-                self._count_use(model, leases=+1)
-            finally:
-                self._waits_for_room = False
-                self._room_was_made.set()
-                self._moving.release()
-        else:
-            self._count_use(model, leases=+1)
-        try:
-            self._evict_the_outgrown()
-            yield
-        finally:
-            self._count_use(model, leases=-1)
-            self._lease_ended.set()
-
-    async def aclose(self) -> None:
-        """Unloads every model, even when an unload fails; no lease may be held."""
-        async with AsyncExitStack() as stack:
-            for resident in self._models.residents:
-                stack.push_async_callback(self._unload, resident.model, reason="end of run")
-
-    async def _make_resident(self, model: str) -> None:
-        need_bytes = self._tenants[model].need_bytes
-        while True:
-            match admit(self.ledger, model, need_bytes):
-                case Grant():
-                    return
-                case Load(evict=(), guests=()):
-                    await self._load(model, need_bytes)
-                    return
-                case Load(guests=(guest, *_)):
-                    self._evict_guest(guest, reason=f"room for {model}")
-                case Load(evict=(idle, *_)):
-                    # One, then decide again: while it goes, a call may take up the next.
-                    await self._unload(idle, reason=f"room for {model}")
-                case Wait():
-                    self._waits_for_room = True
-                    with self._queue("no room until a call ends"):
-                        self._lease_ended.clear()
-                        await self._lease_ended.wait()
-
-    async def _load(self, model: str, need_bytes: int) -> None:
-        with self._tracer.span("load", model=model, need_bytes=need_bytes, source="measured"):
-            await self._tenants[model].host.load()
-        self._models = self._models.with_resident(
-            Resident(model=model, need_bytes=need_bytes, leases=0, last_used=0)
-        )
-        self._report()
-
-    async def _unload(self, model: str, *, reason: str) -> None:
-        # Out of the ledger first, so that no new call is let in while it goes.
-        self._models = self._models.without(model)
-        with self._tracer.span("unload", track=f"model {model}", model=model, reason=reason):
-            self._tracer.instant("evict", model=model, reason=reason)
-            await self._tenants[model].host.unload()
-        self._report()
 
     def _evict_the_outgrown(self) -> None:
         if self._guests:
-            room = format_bytes(self._models.capacity_bytes - self._models.model_bytes)
-            for guest in outgrown(self.ledger):
-                self._evict_guest(guest, reason=f"the models leave only {room}")
+            for guest in guests_in_the_way(self.ledger):
+                self._guests.evict(guest, reason="models have left it no room")
 
-    def _evict_guest(self, guest: str, *, reason: str) -> None:
-        self._guests.evict(guest, reason=reason)
-        self._report()
+    # --- calls ------------------------------------------------------------------------------------
 
-    async def _bring_guests_back(self) -> None:
-        while True:
-            await self._room_was_made.wait()
-            async with self._moving:
-                self._room_was_made.clear()
-                self._what_moves = _A_GUEST
-                for guest in returning(self.ledger):
-                    await self._guests.restore(guest)
-                    self._evict_the_outgrown()
-                    self._report()
-                self._what_moves = _A_MODEL
+    async def _turn(self, model: str, kv_tokens: int) -> None:
+        """Returns when the call may begin."""
+        queued = _Queued(
+            WaitingCall(
+                id=next(self._ids),
+                model=model,
+                since_ns=self._tracer.now_ns(),
+                kv_tokens=kv_tokens,
+            )
+        )
+        self._queue[queued.call.id] = queued
+        self._evict_the_outgrown()
+        self._consider()
+        try:
+            while not queued.is_granted:
+                if queued.error is not None:
+                    # Others are told the same; none is to keep the frames of the others.
+                    raise queued.error.with_traceback(None)
+                await self._wait(queued)
+        except asyncio.CancelledError:
+            if self._queue.pop(queued.call.id, None) is None and queued.is_granted:
+                self._residents.end_use(model, kv_tokens=kv_tokens)
+            self._consider()
+            raise
 
-    def _count_use(self, model: str, *, leases: int) -> None:
-        resident = self._models.find(model)
-        assert resident is not None, "a leased model is never evicted"
-        self._models = self._models.with_resident(
-            replace(resident, leases=resident.leases + leases, last_used=next(self._uses))
+    async def _wait(self, queued: _Queued) -> None:
+        """Waits until the call's lot has changed, and says meanwhile what for."""
+        queued.changed.clear()
+        load = self._movers.load_of(queued.call.model)
+        if load is not None:
+            # The load has a span of its own; this is the call's share of it.
+            span = self._tracer.span("load", source="measured", waits_for=load)
+        else:
+            reason = why_it_waits(queued.call, self._state())
+            span = self._tracer.span("queue", source="measured", reason=reason)
+        with span:
+            await queued.changed.wait()
+
+    def _grant(self, number: int) -> None:
+        queued = self._queue.pop(number)
+        self._residents.begin_use(queued.call.model, kv_tokens=queued.call.kv_tokens)
+        queued.is_granted = True
+        queued.changed.set()
+
+    def _tell(self, model: str) -> None:
+        """Tells all that wait for a model that they wait for something else now."""
+        for queued in self._queue.values():
+            if queued.call.model == model:
+                queued.changed.set()
+
+    def _refuse(self, model: str, error: Exception) -> None:
+        """Tells all that wait for a model that it will not come."""
+        for queued in [one for one in self._queue.values() if one.call.model == model]:
+            del self._queue[queued.call.id]
+            queued.error = error
+            queued.changed.set()
+
+    # --- decisions --------------------------------------------------------------------------------
+
+    def _state(self) -> State:
+        return State(
+            now_ns=self._tracer.now_ns(),
+            ledger=self.ledger,
+            tenants=self._residents.tenants,
+            waiting=tuple(queued.call for queued in self._queue.values()),
+            forecast=self._forecast,
+            max_wait_ns=self._max_wait_ns,
+            failed=self._residents.failed,
         )
 
-    def _queue(self, reason: str) -> Span:
-        return self._tracer.span("queue", source="measured", reason=reason)
+    def _consider(self) -> None:
+        """Asks the policy until there is nothing to do but wait."""
+        while self._is_open:
+            state = self._state()
+            match decide(state):
+                case Grant(calls=calls):
+                    for number in calls:
+                        self._grant(number)
+                case Wait(until_ns=until_ns):
+                    if not self._movers.is_busy and (guests := returning_guests(state.ledger)):
+                        self._movers.begin(Restore(guest=guests[0]), state)
+                    self._ask_again_at(until_ns, state.now_ns)
+                    return
+                case move:
+                    self._movers.begin(move, state)
+
+    def _settle(self, refused: Mapping[str, Exception]) -> None:
+        """A move is over.
+
+        Args:
+            refused: By tag, why models will not come that were waited for.
+        """
+        for model, error in refused.items():
+            self._refuse(model, error)
+        self._evict_the_outgrown()
+        self._report()
+        self._consider()
+
+    def _ask_again_at(self, until_ns: int | None, now_ns: int) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if until_ns is not None:
+            loop = asyncio.get_running_loop()
+            # A moment later than asked for: a timer may be early.
+            delay_s = max(until_ns - now_ns, 0) / 1e9 + 0.001
+            self._alarm = loop.call_later(delay_s, self._consider)
 
     def _report(self) -> None:
-        self._tracer.counter(
-            "resident",
-            self.ledger.resident_bytes,
-            unit="bytes",
-            track="server keep-alive budget",
-        )
+        ledger = self.ledger
+        for device in self._devices:
+            self._tracer.counter(
+                "resident" if device == MACHINE else f"resident {device}",
+                ledger.taken_bytes(device),
+                unit="bytes",
+                track="server keep-alive budget",
+            )

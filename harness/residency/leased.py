@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from harness.inference import Backend, R, T, Wrapper
+from harness.inference import Backend, ChatRequest, R, T, Wrapper, most_tokens_of
 from harness.residency.budget import KeepAliveBudget
 
 
@@ -15,14 +15,30 @@ class Leased(Wrapper):
         backend: Answers once the model is resident.
         budget: Lends the model.
         model: Its tag.
+        context_tokens: Of one call, prompt and reply together; None where nobody knows.
     """
 
-    def __init__(self, backend: Backend, *, budget: KeepAliveBudget, model: str) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        budget: KeepAliveBudget,
+        model: str,
+        context_tokens: int | None = None,
+    ) -> None:
         super().__init__(backend)
         self._budget = budget
         self._model = model
+        self._context_tokens = context_tokens
 
     async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
         """Asks while the lease is held; see `KeepAliveBudget.lease`."""
-        async with self._budget.lease(self._model):
+        async with self._budget.lease(self._model, kv_tokens=self._kv_tokens(request)):
             return await ask(request)
+
+    def _kv_tokens(self, request: object) -> int:
+        """What the call may come to hold in the KV cache; an upper bound."""
+        if not isinstance(request, ChatRequest):
+            return 0
+        most = most_tokens_of(request)
+        return most if self._context_tokens is None else min(most, self._context_tokens)

@@ -1,18 +1,70 @@
-"""The ledger: what is resident, what it takes, and whether another model may come.
-
-Pure: state in, decision out. The policy is the simplest that is right. Room is made by evicting
-guests, the largest first, since a guest is back in a tenth of a second and a model in seconds; then
-idle models, the longest unused first. A model in use is never evicted. Guests come back into what
-room is left; no model goes for a guest.
-"""
+"""The ledger: what is in memory on which device, who uses it, and how much room is left."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from harness.errors import DoesNotFit
 from harness.hardware import format_bytes
+from harness.inference import MACHINE
+
+Need = Mapping[str, int]
+"""Bytes by device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Memory that models share."""
+
+    name: str
+    """`machine`, `gpu0`, …"""
+    capacity_bytes: int
+    """What the budget may use of it, the reserve included."""
+    reserve_bytes: int = 0
+    """What is kept free for what nobody counts."""
+
+    @property
+    def room_bytes(self) -> int:
+        """All that models and guests may take together."""
+        return self.capacity_bytes - self.reserve_bytes
+
+    def __str__(self) -> str:
+        kept = f" less {format_bytes(self.reserve_bytes)} in reserve" if self.reserve_bytes else ""
+        return f"{format_bytes(self.capacity_bytes)} on '{self.name}'{kept}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A model that the budget decides about, resident or not, as far as is known by now."""
+
+    model: str
+    """The endpoint's tag."""
+    need: Need
+    """What it takes while it is resident: weights, KV cache and compute buffers."""
+    load_s: float = 1.0
+    """What loading it takes: as it was measured, else as it is expected."""
+    call_s: float = 0.0
+    """What a call takes, rather too much than too little; 0 as long as nobody knows."""
+    slots: int | None = None
+    """Calls that it answers side by side; None for any number."""
+    kv_tokens: int | None = None
+    """What its KV cache holds, for all calls together; None for no limit."""
+    load_timeout_s: float = 600.0
+    """Longest that loading it may take, and unloading it."""
+    pin: bool = False
+    """Whether it stays once it is loaded, and is loaded at the start."""
+    priority: int = 0
+    """Of two that want the same room, the higher is loaded first and goes last."""
+
+    @property
+    def need_bytes(self) -> int:
+        """What it takes on all devices together."""
+        return sum(self.need.values())
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it is on several devices, so that the slowest keeps the others waiting."""
+        return len(self.need) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +73,14 @@ class Resident:
 
     model: str
     """The endpoint's tag."""
-    need_bytes: int
-    """What it takes: weights, KV cache and compute buffers."""
-    leases: int
+    need: Need
+    """What it takes, by device."""
+    leases: int = 0
     """Calls that are using it now."""
-    last_used: int
-    """Ticks up with every use; the smallest is the longest unused."""
+    kv_tokens: int = 0
+    """What these calls may come to hold in its KV cache, together."""
+    idle_since_ns: int = 0
+    """When its last call ended, or else its load; means nothing while there are leases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,105 +98,62 @@ class GuestEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """It is resident: go ahead."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """Load it, after evicting these."""
-
-    evict: tuple[str, ...]
-    """Idle models, the longest unused first."""
-    guests: tuple[str, ...] = ()
-    """Guests, the largest first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """There will be room when a model that is in use becomes idle."""
-
-
-Decision = Grant | Load | Wait
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """What the budget holds."""
 
-    capacity_bytes: int
-    """All that models and guests may take together."""
-    residents: tuple[Resident, ...] = ()
-    """Models, in no particular order."""
+    devices: Mapping[str, Device]
+    """By name; `machine` is always among them."""
+    residents: Mapping[str, Resident] = field(default_factory=dict)
+    """By tag."""
     guests: tuple[GuestEntry, ...] = ()
-    """In the order they were admitted, also those that are out."""
+    """In the order they were admitted, also those that are out; on the machine, all of them."""
+    moving: Resident | None = None
+    """The model that is on its way in or out; its bytes are taken."""
+
+    def model_bytes(self, device: str) -> int:
+        """What models take there, with the one that is on the move."""
+        there = [*self.residents.values(), *([self.moving] if self.moving else [])]
+        return sum(one.need.get(device, 0) for one in there)
+
+    def taken_bytes(self, device: str) -> int:
+        """What models and guests take there."""
+        return self.model_bytes(device) + (self.guest_bytes if device == MACHINE else 0)
 
     @property
-    def resident_bytes(self) -> int:
-        """What the resident models and the guests take together."""
-        return self.model_bytes + _taken_by(self.guests)
+    def guest_bytes(self) -> int:
+        """What guests take."""
+        return sum(guest.resident_bytes for guest in self.guests)
 
-    @property
-    def model_bytes(self) -> int:
-        """What the resident models take together."""
-        return sum(resident.need_bytes for resident in self.residents)
-
-    def find(self, model: str) -> Resident | None:
-        """The entry of a model, if it is resident."""
-        return next((r for r in self.residents if r.model == model), None)
+    def room_for_models(self, device: str) -> int:
+        """What no model takes there: guests would go for one. Below 0 where too much is taken."""
+        return self.devices[device].room_bytes - self.model_bytes(device)
 
     def with_resident(self, resident: Resident) -> Ledger:
         """A ledger in which this entry stands in place of the model's earlier one."""
-        return replace(self, residents=(*self.without(resident.model).residents, resident))
+        return replace(self, residents={**self.residents, resident.model: resident})
 
     def without(self, model: str) -> Ledger:
         """A ledger without this model."""
-        return replace(self, residents=tuple(r for r in self.residents if r.model != model))
+        rest = {name: one for name, one in self.residents.items() if name != model}
+        return replace(self, residents=rest)
 
 
-def admit(ledger: Ledger, model: str, need_bytes: int) -> Decision:
-    """What must happen before a model can be used.
+def guests_in_the_way(ledger: Ledger, need: Need | None = None) -> tuple[str, ...]:
+    """The guests that must go for a model to come, or since there is too much: as few as need be.
 
-    Raises:
-        DoesNotFit: It is larger than the whole budget.
+    The largest first. A guest is back in a tenth of a second, a model in seconds.
+
+    Args:
+        ledger: What there is.
+        need: The model's; None to look only whether guests have outgrown the room.
     """
-    if ledger.find(model) is not None:
-        return Grant()
-    if need_bytes > ledger.capacity_bytes:
-        raise DoesNotFit(
-            f"model '{model}' needs {format_bytes(need_bytes)} and the whole budget is "
-            f"{format_bytes(ledger.capacity_bytes)}; lower its context_tokens or slots, use a "
-            "smaller quantisation, or raise [budget] capacity",
-            model=model,
-            need_bytes=need_bytes,
-            capacity_bytes=ledger.capacity_bytes,
-        )
-    # 1. The models that have to go although every guest does.
-    room_bytes = ledger.capacity_bytes - ledger.model_bytes
-    evict = []
-    for resident in sorted(ledger.residents, key=lambda r: r.last_used):
-        if room_bytes >= need_bytes:
-            break
-        if resident.leases == 0:
-            evict.append(resident.model)
-            room_bytes += resident.need_bytes
-    if room_bytes < need_bytes:
-        return Wait()
-    # 2. The guests that have to go although those models do.
-    return Load(
-        evict=tuple(evict), guests=_too_many(ledger.guests, room_bytes=room_bytes - need_bytes)
-    )
-
-
-def outgrown(ledger: Ledger) -> tuple[str, ...]:
-    """The guests that must go since what is resident has grown beyond the capacity."""
-    room_bytes = ledger.capacity_bytes - ledger.model_bytes
+    room_bytes = ledger.room_for_models(MACHINE) - (need or {}).get(MACHINE, 0)
     return _too_many(ledger.guests, room_bytes=room_bytes)
 
 
-def returning(ledger: Ledger) -> tuple[str, ...]:
+def returning_guests(ledger: Ledger) -> tuple[str, ...]:
     """The guests that may come back, the smallest first: as many as there is room for."""
-    room_bytes = ledger.capacity_bytes - ledger.resident_bytes
+    room_bytes = ledger.devices[MACHINE].room_bytes - ledger.taken_bytes(MACHINE)
     names = []
     out = [guest for guest in ledger.guests if guest.is_out]
     for guest in sorted(out, key=lambda g: (g.needed_bytes, g.name)):
@@ -154,9 +165,8 @@ def returning(ledger: Ledger) -> tuple[str, ...]:
 
 
 def _too_many(guests: Iterable[GuestEntry], *, room_bytes: int) -> tuple[str, ...]:
-    """Those that go so that the others fit into the room, the largest first: as few as need be."""
     there = sorted((g for g in guests if not g.is_out), key=lambda g: (-g.resident_bytes, g.name))
-    taken_bytes = _taken_by(there)
+    taken_bytes = sum(guest.resident_bytes for guest in there)
     names = []
     for guest in there:
         if taken_bytes <= room_bytes:
@@ -164,7 +174,3 @@ def _too_many(guests: Iterable[GuestEntry], *, room_bytes: int) -> tuple[str, ..
         names.append(guest.name)
         taken_bytes -= guest.resident_bytes
     return tuple(names)
-
-
-def _taken_by(guests: Iterable[GuestEntry]) -> int:
-    return sum(guest.resident_bytes for guest in guests)

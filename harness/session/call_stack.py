@@ -73,7 +73,12 @@ def call_stack(
     backend = Timed(backend, endpoint=endpoint)
     if leased:
         assert shared.budget is not None
-        backend = Leased(backend, budget=shared.budget, model=endpoint.tag)
+        backend = Leased(
+            backend,
+            budget=shared.budget,
+            model=endpoint.tag,
+            context_tokens=endpoint.context_tokens if endpoint.path is not None else None,
+        )
     if endpoint.url is not None:
         backend = CircuitBreaking(backend, policy=CircuitPolicy(), tracer=tracer)
     if endpoint.max_concurrency is not None:

@@ -8,33 +8,31 @@ from dataclasses import dataclass
 
 import structlog
 
-from harness.errors import ConfigurationInvalid, ModelFileInvalid, did_you_mean
+from harness.errors import ConfigurationInvalid, HarnessError, ModelFileInvalid, did_you_mean
 from harness.inference import (
     Backend,
     CallCache,
     Endpoint,
     InferenceShim,
     SchemaKnowledge,
-    machine_memory_bytes,
     metrics_source,
 )
 from harness.inference.identity.address import server_address
-from harness.residency import KeepAliveBudget
+from harness.residency import KeepAliveBudget, Tenant, check_fits
 from harness.session.call_stack import Shared, call_stack, with_fallbacks
 from harness.session.demo_model import demo_endpoint
+from harness.session.devices import devices_of
 from harness.session.fallbacks import check_fallbacks
 from harness.session.opened_endpoint import OpenedEndpoint, Unusable, open_endpoint
 from harness.session.sampler import Noticing, Sampled, sampling
 from harness.session.settings import Settings
+from harness.session.tenancy import tenant_of
 from harness.trace import Tracer
 
 _log = structlog.get_logger(__name__)
 
 CALL_CACHE = "calls.sqlite"
 """Where calls are kept, among the runs, with `cache = "disk"`."""
-
-_SHARE_OF_MACHINE = 0.8
-"""Of the machine's memory, what embedded models may take unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +128,7 @@ async def open_models(
                     one = open_endpoint(
                         endpoint,
                         api_key=api_key_of(endpoint, environment),
+                        control_key=control_key_of(endpoint, environment),
                         cached=cache is not None,
                         clock=tracer.now_ns,
                     )
@@ -140,10 +139,13 @@ async def open_models(
                     for stood_in_for in _relying_on(tag, endpoints, required):
                         warn(f"'{tag}' cannot stand in for '{stood_in_for}': {error}")
             stack.push_async_callback(one.backend.aclose)
+            if one.host is not None:
+                stack.push_async_callback(one.host.aclose)
             opened[tag] = one
 
         # 2. What they have in common.
-        budget = _open_budget(opened.values(), settings, tracer)
+        tenants = await _tenants(opened.values(), required=required)
+        budget = _open_budget(opened.values(), tenants, required, settings, tracer)
         if budget:
             await stack.enter_async_context(budget.opened())
         sampled = _to_sample(opened.values()) if sample_every_s else {}
@@ -164,7 +166,7 @@ async def open_models(
                 backend,
                 one.endpoint,
                 shared,
-                leased=one.tenant is not None,
+                leased=tag in tenants,
                 identity=one.identity,
                 schemas=schemas[tag],
             )
@@ -178,13 +180,25 @@ def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None
     Raises:
         ConfigurationInvalid: The variable is not set.
     """
-    if endpoint.api_key_env is None:
+    return _key(endpoint.api_key_env, endpoint, environment)
+
+
+def control_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
+    """The key that loading and unloading its model need; None for an endpoint that names none.
+
+    Raises:
+        ConfigurationInvalid: The variable is not set.
+    """
+    return _key(endpoint.control_key_env, endpoint, environment)
+
+
+def _key(variable: str | None, endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
+    if variable is None:
         return None
-    key = environment.get(endpoint.api_key_env)
+    key = environment.get(variable)
     if not key:
         raise ConfigurationInvalid(
-            f"endpoint '{endpoint.tag}' takes its key from {endpoint.api_key_env}, "
-            "which is not set; export it"
+            f"endpoint '{endpoint.tag}' takes its key from {variable}, which is not set; export it"
         )
     return key
 
@@ -214,17 +228,53 @@ def _relying_on(
     return [other for other, one in endpoints.items() if other in required and tag in one.fallback]
 
 
+async def _tenants(
+    opened: Iterable[OpenedEndpoint], *, required: Collection[str]
+) -> dict[str, Tenant]:
+    """What the budget must know of each model that is its own.
+
+    Of a server that cannot be asked just now nothing is known: its model is then called as it is,
+    unless the run cannot do without it.
+    """
+    tenants = {}
+    for one in opened:
+        if one.host is None:
+            continue
+        try:
+            tenants[one.endpoint.tag] = await tenant_of(one.endpoint, one.host)
+        except HarnessError:
+            if one.endpoint.tag in required:
+                raise
+            _log.warning("a model is not the budget's", endpoint=one.endpoint.tag, exc_info=True)
+    return tenants
+
+
 def _open_budget(
-    opened: Iterable[OpenedEndpoint], settings: Settings, tracer: Tracer
+    opened: Iterable[OpenedEndpoint],
+    tenants: Mapping[str, Tenant],
+    required: Collection[str],
+    settings: Settings,
+    tracer: Tracer,
 ) -> KeepAliveBudget | None:
-    tenants = {one.endpoint.tag: one.tenant for one in opened if one.tenant is not None}
     # Vectors of passages give way to models; without any, to what somebody wants kept free.
     if not tenants and settings.budget.capacity_bytes is None:
         return None
-    machine_bytes = machine_memory_bytes()
-    capacity_bytes = settings.budget.capacity_bytes or int(machine_bytes * _SHARE_OF_MACHINE)
-    tracer.instant("budget", capacity_bytes=capacity_bytes, machine_bytes=machine_bytes)
-    return KeepAliveBudget(capacity_bytes=capacity_bytes, tenants=tenants, tracer=tracer)
+    named = [device for tenant in tenants.values() for device in tenant.need]
+    devices = devices_of(settings.budget, named=named)
+    for model in tenants:
+        if model in required or tenants[model].pin:
+            check_fits(model, tenants, {device.name: device for device in devices})
+    hosts = {one.endpoint.tag: one.host for one in opened if one.host is not None}
+    for device in devices:
+        tracer.instant("budget", device=device.name, capacity_bytes=device.room_bytes)
+    return KeepAliveBudget(
+        devices=devices,
+        tenants=tenants.values(),
+        hosts={tag: hosts[tag] for tag in tenants},
+        tracer=tracer,
+        max_wait_s=settings.budget.max_wait_s,
+        left=[one.endpoint.tag for one in opened if one.endpoint.url is not None],
+    )
 
 
 def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:

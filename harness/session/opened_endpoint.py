@@ -6,12 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from harness.errors import HarnessError
-from harness.hardware import gguf_footprint, read_gguf_header
 from harness.inference import (
     Backend,
-    EmbeddedLlamaCpp,
     Endpoint,
-    LlamaCppPython,
     R,
     ScriptedBackend,
     T,
@@ -20,7 +17,9 @@ from harness.inference import (
     reply_identity,
 )
 from harness.inference.identity.address import server_address
-from harness.residency import Tenant
+from harness.residency import Host
+from harness.residency.hosts import host_of
+from harness.session.tenancy import file_footprint, is_managed
 from harness.trace import Clock
 
 
@@ -36,14 +35,19 @@ class OpenedEndpoint:
     """What it shows its server."""
     server: str | None = None
     """What tells servers apart: two tags may stand for models of one."""
-    tenant: Tenant | None = None
-    """What the budget must know of it, if this process loads its model."""
+    host: Host | None = None
+    """What loads its model, if it is the budget's."""
     identity: str | None = None
     """What its replies are cached by; None for never."""
 
 
 def open_endpoint(
-    endpoint: Endpoint, *, api_key: str | None, cached: bool, clock: Clock
+    endpoint: Endpoint,
+    *,
+    api_key: str | None,
+    control_key: str | None = None,
+    cached: bool,
+    clock: Clock,
 ) -> OpenedEndpoint:
     """Connects to nothing yet.
 
@@ -53,17 +57,16 @@ def open_endpoint(
     """
     # Files are read first: as long as they can be wrong, there is nothing to close.
     identity = reply_identity(endpoint) if cached else None
-    need_bytes = _need_bytes(endpoint)
+    file_footprint(endpoint)
     backend = connect(endpoint, api_key=api_key, clock=clock)
-    tenant = None
-    if isinstance(backend, EmbeddedLlamaCpp | LlamaCppPython):
-        tenant = Tenant(host=backend, need_bytes=need_bytes)
     return OpenedEndpoint(
         endpoint=endpoint,
         backend=backend,
         api_key=api_key,
         server=endpoint.tag if endpoint.url is None else server_address(endpoint.url),
-        tenant=tenant,
+        host=host_of(endpoint, backend, api_key=api_key, control_key=control_key)
+        if is_managed(endpoint)
+        else None,
         identity=identity,
     )
 
@@ -79,15 +82,3 @@ class Unusable(Wrapper):
         """Says what is wrong with it."""
         # Else each call would leave its frames in the one error, and what they hold with them.
         raise self._error.with_traceback(None)
-
-
-def _need_bytes(endpoint: Endpoint) -> int:
-    if endpoint.path is None:
-        return 0
-    footprint = gguf_footprint(
-        read_gguf_header(endpoint.path),
-        context_tokens=endpoint.context_tokens,
-        # llama-cpp-python computes one sequence at a time.
-        slots=endpoint.slots if endpoint.backend == "embedded" else 1,
-    )
-    return footprint.total_bytes

@@ -19,12 +19,12 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    field_validator,
 )
 
 from harness.errors import ConfigurationInvalid, did_you_mean
 from harness.hardware import parse_bytes
 from harness.inference import Endpoint
+from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
 from harness.trace import ContentPolicy, Durability, TimelineFormat
 from harness.wiggum import Limits
@@ -60,18 +60,38 @@ RoleTags = Annotated[str | tuple[str, ...], BeforeValidator(_as_tags)]
 """The tag of an endpoint, or a pool of them."""
 
 
-class BudgetSettings(BaseModel):
-    """`[budget]`: how much memory embedded models, and the vectors of passages, may take."""
+def _as_bytes(value: object) -> object:
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+Size = Annotated[int, BeforeValidator(_as_bytes)]
+"""Bytes, or a text such as "6 GiB"."""
+
+
+class DeviceSettings(BaseModel):
+    """`[budget.devices.gpu0]`: how much of a GPU's memory models may take."""
 
     model_config = _MODEL
 
-    capacity_bytes: int | None = Field(default=None, alias="capacity")
-    """Bytes, or a text such as "6 GiB"; 80 % of the machine's memory when left out."""
+    capacity_bytes: Size | None = Field(default=None, alias="capacity", gt=0)
+    """Bytes, or a text such as "24 GiB"; what the device has, if it can be read, when left out."""
+    reserve_bytes: Size = Field(default=0, alias="reserve", ge=0)
+    """What is kept free of it."""
 
-    @field_validator("capacity_bytes", mode="before")
-    @classmethod
-    def _parse(cls, value: object) -> object:
-        return parse_bytes(value) if isinstance(value, str) else value
+
+class BudgetSettings(BaseModel):
+    """`[budget]`: how much memory models, and the vectors of passages, may take."""
+
+    model_config = _MODEL
+
+    capacity_bytes: Size | None = Field(default=None, alias="capacity", gt=0)
+    """Of the machine's memory: bytes, or a text such as "6 GiB"; 80 % of it when left out."""
+    reserve_bytes: Size = Field(default=0, alias="reserve", ge=0)
+    """What is kept free of it."""
+    max_wait_s: float = Field(default=MAX_WAIT_S, gt=0)
+    """How long a call to a model that is not in memory may be put off in favour of others."""
+    devices: dict[str, DeviceSettings] = {}
+    """Other memory that endpoints name as their `device`, by that name."""
 
 
 class MemorySettings(BaseModel):
@@ -308,9 +328,11 @@ _TABLES: dict[str, type[BaseModel]] = {
 def _fields_at(location: tuple[int | str, ...]) -> set[str]:
     match location:
         case ("endpoints", _):
-            return set(Endpoint.model_fields) - {"tag"}
+            return {field.alias or name for name, field in Endpoint.model_fields.items()} - {"tag"}
         case ("budget",):
-            return {"capacity"}
+            return {field.alias or name for name, field in BudgetSettings.model_fields.items()}
+        case ("budget", "devices", _):
+            return {field.alias or name for name, field in DeviceSettings.model_fields.items()}
         case (str(table),) if table in _TABLES:
             return set(_TABLES[table].model_fields)
         case _:

@@ -6,7 +6,7 @@ context it is to have, and reports no times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pydantic import ValidationError
@@ -41,17 +41,25 @@ class OllamaWire:
             the `/v1` that other protocols need.
         api_key: Sent as a bearer token, for a proxy that wants one.
         clock: The caller's clock.
+        keep_alive: Tells, for each call, how many seconds the model is to stay loaded after it,
+            where the endpoint's entry does not say.
 
     Raises:
         ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, api_key: str | None = None, clock: Clock = monotonic
+        self,
+        endpoint: Endpoint,
+        *,
+        api_key: str | None = None,
+        clock: Clock = monotonic,
+        keep_alive: Callable[[], float | None] | None = None,
     ) -> None:
         assert endpoint.url is not None
         self._endpoint = endpoint
         self._clock = clock
+        self._keep_alive = keep_alive or (lambda: None)
         self._root = endpoint.url.rstrip("/").removesuffix("/v1")
         self._connection = Connection(endpoint, api_key=api_key)
         self._refused = RefusedFields(endpoint.drop)
@@ -65,7 +73,9 @@ class OllamaWire:
         ):
             while True:
                 sampling, dropped = self._refused.without(wanted)
-                fields = chat_fields(request, self._endpoint, sampling)
+                fields = chat_fields(
+                    request, self._endpoint, sampling, keep_alive_s=self._keep_alive()
+                )
                 try:
                     completion = await self._chat(request, fields, limits, exchange)
                 except ServerError as error:
@@ -83,7 +93,7 @@ class OllamaWire:
         }
         if options := context_option(self._endpoint):
             fields["options"] = options
-        fields |= keep_alive_field(self._endpoint)
+        fields |= keep_alive_field(self._endpoint, self._keep_alive())
         async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
             body = await self._ask_to_embed(fields)
         try:

@@ -29,7 +29,11 @@ def sampling_fields(request: ChatRequest) -> dict[str, object]:
 
 
 def chat_fields(
-    request: ChatRequest, endpoint: Endpoint, sampling: Mapping[str, object]
+    request: ChatRequest,
+    endpoint: Endpoint,
+    sampling: Mapping[str, object],
+    *,
+    keep_alive_s: float | None = None,
 ) -> dict[str, object]:
     """The whole of a chat call.
 
@@ -37,6 +41,7 @@ def chat_fields(
         request: What is asked.
         endpoint: Of whom.
         sampling: Those of the request's `sampling_fields` that are to be sent.
+        keep_alive_s: See `keep_alive_field`.
     """
     options = {name: sampling[name] for name in _OPTIONS if name in sampling}
     options["num_predict"] = request.max_output_tokens
@@ -55,7 +60,7 @@ def chat_fields(
     fields |= {name: sampling[name] for name in _BESIDE_OPTIONS if name in sampling}
     if request.reply_schema is not None:
         fields["format"] = request.reply_schema
-    return fields | keep_alive_field(endpoint)
+    return fields | keep_alive_field(endpoint, keep_alive_s)
 
 
 def context_option(endpoint: Endpoint) -> dict[str, object]:
@@ -69,6 +74,10 @@ def context_option(endpoint: Endpoint) -> dict[str, object]:
     return {"num_ctx": endpoint.context_tokens}
 
 
-def keep_alive_field(endpoint: Endpoint) -> dict[str, object]:
-    """How long the model stays loaded, if the endpoint's entry says so."""
-    return {} if endpoint.keep_alive is None else {"keep_alive": endpoint.keep_alive}
+def keep_alive_field(endpoint: Endpoint, keep_alive_s: float | None = None) -> dict[str, object]:
+    """How long the model stays loaded: as the endpoint's entry says, or else so many seconds.
+
+    Without either nothing is said, and Ollama's own setting holds.
+    """
+    said = keep_alive_s if endpoint.keep_alive is None else endpoint.keep_alive
+    return {} if said is None else {"keep_alive": said}

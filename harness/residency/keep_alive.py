@@ -1,0 +1,86 @@
+"""How long Ollama is told to keep a model after a call, from how long it has lain idle before.
+
+While a run goes on, the budget says when a model leaves. What Ollama is told matters where the
+budget does not reach: too short, and the model is gone before the next call; too long, and a run
+that was killed leaves it in memory. Never for ever: nobody would take it out again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+BASE_S: Final = 300.0
+"""Until enough gaps were seen; it is Ollama's own default."""
+LEAST_S: Final = 90.0
+"""A run that has been quick so far may pause: one load costs more than a minute of memory."""
+MOST_S: Final = 3600.0
+"""However long the gaps."""
+MARGIN: Final = 1.2
+"""How much longer than the gap that it is to outlast."""
+TENTHS: Final = 9
+"""It is to outlast so many gaps in ten."""
+ENOUGH_GAPS: Final = 4
+"""With fewer than these, the longest to come has hardly been among them."""
+KEPT_GAPS: Final = 64
+"""Gaps longer ago are forgotten, so that a phase of the run that is over has no say."""
+
+
+def keep_alive_s(gaps_ns: Sequence[int]) -> float:
+    """Whole seconds for which a model is to stay loaded after a call.
+
+    The 90th percentile of the gaps and a fifth more, at least `LEAST_S` and at most `MOST_S`; with
+    fewer than `ENOUGH_GAPS`, not less than `BASE_S`. The percentile is by nearest rank: the
+    shortest of the gaps that nine in ten do not exceed (of 10 gaps the second longest, of 9 the
+    longest).
+
+    Args:
+        gaps_ns: Observed gaps between calls, in any order.
+    """
+    least_s = LEAST_S if len(gaps_ns) >= ENOUGH_GAPS else BASE_S
+    if not gaps_ns:
+        return least_s
+    rank = -(-TENTHS * len(gaps_ns) // 10)
+    wanted_s = math.ceil(sorted(gaps_ns)[rank - 1] * MARGIN / 1e9)
+    return min(max(float(wanted_s), least_s), MOST_S)
+
+
+class ObservedGaps:
+    """The times that one model was idle, between the end of a call and the beginning of the next.
+
+    Calls that overlap have no gap between them.
+
+    Args:
+        keep: How many gaps are remembered, the latest.
+    """
+
+    def __init__(self, *, keep: int = KEPT_GAPS) -> None:
+        self._gaps_ns: deque[int] = deque(maxlen=keep)
+        self._under_way = 0
+        self._idle_since_ns: int | None = None
+
+    @property
+    def gaps_ns(self) -> tuple[int, ...]:
+        """The gaps, the earliest first."""
+        return tuple(self._gaps_ns)
+
+    @property
+    def keep_alive_s(self) -> float:
+        """See the function of that name."""
+        return keep_alive_s(self._gaps_ns)
+
+    def began(self, now_ns: int) -> None:
+        """A call begins."""
+        if self._idle_since_ns is not None:
+            self._gaps_ns.append(now_ns - self._idle_since_ns)
+            self._idle_since_ns = None
+        self._under_way += 1
+
+    def ended(self, now_ns: int) -> None:
+        """A call has ended, well or not."""
+        assert self._under_way > 0, "a call ends that never began"
+        self._under_way -= 1
+        if self._under_way == 0:
+            self._idle_since_ns = now_ns

@@ -1,0 +1,173 @@
+"""The policy: what is in memory and who waits for what, in; what to do about it, out.
+
+Pure: no clock, no model. Calls for what is resident go first. A switch happens when nothing is left
+for the model that goes, or when a call has waited so long that it must. Which model comes and which
+goes is settled by what the forecast says of the rest of the run: the fewest seconds of loading, and
+of waiting for it. The next model is loaded ahead when there is room for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from harness.residency.choice import Choice
+from harness.residency.ledger import Tenant
+from harness.residency.state import Decision, Grant, Load, State, Unload, Wait, WaitingCall
+from harness.residency.urgency import latest_switch_ns
+
+
+def decide(state: State) -> Decision:
+    """What is to be done next."""
+    urgent = _urgent(state)
+    making_way = frozenset(urgent.evict) if urgent else frozenset()
+    granted = tuple(_grantable(state, making_way))
+    if granted:
+        return Grant(calls=granted)
+    if state.ledger.moving is not None:
+        return Wait()
+    overgrown = _overgrown(state)
+    if overgrown is not None:
+        return overgrown
+    if urgent is not None:
+        idle = all(state.ledger.residents[model].leases == 0 for model in urgent.evict)
+        return urgent if idle else Wait()
+    switch = _switch(state)
+    if isinstance(switch, Load):
+        return switch
+    return _pinned(state) or _prefetch(state) or _release(state) or switch
+
+
+# --- calls for what is resident ---------------------------------------------------------------
+
+
+def _grantable(state: State, making_way: Collection[str]) -> Iterator[int]:
+    """The calls that can begin, in order; of one model none before an earlier one."""
+    held_up = set(making_way)
+    taken = {model: (one.leases, one.kv_tokens) for model, one in state.ledger.residents.items()}
+    for call in state.waiting:
+        if call.model in held_up or call.model not in taken:
+            continue
+        leases, kv_tokens = taken[call.model]
+        if _has_room(state.tenants[call.model], call, leases=leases, kv_tokens=kv_tokens):
+            taken[call.model] = leases + 1, kv_tokens + call.kv_tokens
+            yield call.id
+        else:
+            held_up.add(call.model)
+
+
+def _has_room(tenant: Tenant, call: WaitingCall, *, leases: int, kv_tokens: int) -> bool:
+    if leases == 0:
+        return True  # if it is too long after all, its server says so
+    if tenant.slots is not None and leases >= tenant.slots:
+        return False
+    return tenant.kv_tokens is None or kv_tokens + call.kv_tokens <= tenant.kv_tokens
+
+
+# --- calls for what is not ----------------------------------------------------------------------
+
+
+def _wanted(state: State) -> dict[str, WaitingCall]:
+    """The oldest call of each model that calls wait for and that is not resident."""
+    oldest: dict[str, WaitingCall] = {}
+    for call in state.waiting:
+        if call.model not in state.ledger.residents:
+            oldest.setdefault(call.model, call)
+    return oldest
+
+
+def _urgent(state: State) -> Load | None:
+    """The switch that must be made now, or as soon as the last call of who makes way has ended."""
+    wanted = _wanted(state)
+    if not wanted or state.ledger.moving is not None:
+        return None
+    due_ns = latest_switch_ns(list(wanted.values()), state)
+    if state.now_ns < due_ns:
+        return None
+    model, call = next(iter(wanted.items()))
+    return Choice(state).best([model], f"it has been waited for {_seconds(state, call)} s")
+
+
+def _switch(state: State) -> Load | Wait:
+    """A switch for a call that waits, if now is the time; else when to look again."""
+    wanted = _wanted(state)
+    if not wanted:
+        return Wait()
+    due_ns = latest_switch_ns(list(wanted.values()), state)
+    choice = Choice(state)
+    best = choice.best(_by_priority(wanted, state.tenants), "a call waits for it")
+    if best is None:
+        return Wait()
+    stay_until_ns = [choice.stays_until_ns(model) for model in best.evict]
+    if None in stay_until_ns:  # until its last call has ended, and that is an event
+        return Wait(until_ns=due_ns)
+    latest_ns = max((ns for ns in stay_until_ns if ns is not None), default=0)
+    return best if latest_ns <= state.now_ns else Wait(until_ns=min(latest_ns, due_ns))
+
+
+def _by_priority(wanted: Mapping[str, WaitingCall], tenants: Mapping[str, Tenant]) -> list[str]:
+    """The models that come first: of the highest priority, and one that fits whole before others.
+
+    A model that is split over devices computes as slowly as the slowest of them.
+    """
+    ranks = {model: (tenants[model].priority, not tenants[model].is_split) for model in wanted}
+    highest = max(ranks.values())
+    return [model for model in wanted if ranks[model] == highest]
+
+
+def _seconds(state: State, call: WaitingCall) -> str:
+    return f"{(state.now_ns - call.since_ns) / 1e9:.1f}"
+
+
+# --- while nobody waits ---------------------------------------------------------------------------
+
+
+def _overgrown(state: State) -> Unload | None:
+    """A model that must go since those that are there take more than there is."""
+    ledger = state.ledger
+    for device in ledger.devices:
+        if ledger.room_for_models(device) >= 0:
+            continue
+        idle = [
+            one
+            for one in ledger.residents.values()
+            if one.leases == 0 and one.need.get(device) and not state.tenants[one.model].pin
+        ]
+        if idle and len(ledger.residents) > 1:
+            going = min(
+                idle, key=lambda one: (state.tenants[one.model].priority, one.idle_since_ns)
+            )
+            return Unload(model=going.model, reason=f"'{device}' holds more than it has room for")
+    return None
+
+
+def _pinned(state: State) -> Load | None:
+    for model, tenant in state.tenants.items():
+        if tenant.pin and model not in state.ledger.residents and model not in state.failed:
+            return Choice(state).best([model], "it is pinned", is_prefetch=True)
+    return None
+
+
+def _prefetch(state: State) -> Load | None:
+    """The model that is used next, if there is room for it, or for what is in it no more use."""
+    if not state.forecast.strands or _wanted(state):
+        return None  # to load ahead must not keep those waiting who are here
+    choice = Choice(state)
+    load = choice.best(choice.wanted_next, "it is used next", is_prefetch=True)
+    if load is None or load.guests:
+        return None
+    residents, complete = state.ledger.residents, state.forecast.is_complete
+    for model in load.evict:
+        if residents[model].leases or choice.is_used_again(model) or not complete:
+            return None
+    return load
+
+
+def _release(state: State) -> Unload | None:
+    """A model that no more call will use: others on the machine can have its memory."""
+    if not state.forecast.is_complete or state.waiting:
+        return None
+    for model, resident in state.ledger.residents.items():
+        if resident.leases or state.tenants[model].pin or state.forecast.uses(model):
+            continue
+        return Unload(model=model, reason="it is not used again in this run")
+    return None

@@ -1,0 +1,350 @@
+"""An emulated llama-server in router mode, as of b11434: tools/server/server-models.cpp.
+
+It has models, each of which gets a process of its own that is only counted, and ends the one that
+was used least recently when there are more than `models_max`. `log` has what it did, in order:
+`load a`, `unload a`, `wake a`. It answers calls as the `llamacpp` dialect does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from servers.emulated import Answer, Asked, Gone
+from servers.ollama_residency import pieces
+from servers.openai_dialects import DIALECTS
+from servers.openai_server import Complaint, Dialect, OpenAIServer, Refused, _Said
+
+_EXIT_FAILURE = 1
+"""Of a process that was killed, whatever by."""
+_RUNNING = frozenset({"loading", "loaded", "sleeping"})
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class Routed:
+    """A model of the router's, and its process."""
+
+    aliases: tuple[str, ...] = ()
+    fails: int | None = None
+    """The exit code that its process ends with instead of loading."""
+    status: str = "unloaded"
+    exit_code: int = 0
+    last_used: int = 0
+    calls: int = 0
+    is_stopping: bool = False
+    coming_up: asyncio.Task[None] | None = None
+
+
+def refused(status: int, message: str, kind: str) -> Refused:
+    """What it says when it does not do what it is asked."""
+    return Refused(Complaint(status=status, message=message, kind=kind, code=status))
+
+
+def invalid(message: str) -> Refused:
+    """What it says of a request that is wrong."""
+    return refused(400, message, "invalid_request_error")
+
+
+@dataclass
+class LlamaRouter(OpenAIServer):
+    """A router with these models."""
+
+    dialect: Dialect = field(default=DIALECTS["llamacpp"], kw_only=True)
+    models: dict[str, Routed] = field(default_factory=dict)
+    models_max: int = 4
+    """`--models-max`; 0 for no limit."""
+    models_autoload: bool = True
+    parallel: int = 4
+    """`--parallel`: calls that a model answers side by side."""
+    load_s: float = 0.0
+    """What a load takes, once `may_load` is set."""
+    unload_s: float = 0.0
+    reply_s: float = 0.0
+    """What a call takes until its first token."""
+    says: Callable[[Any], str] | None = None
+    """From a request's body, what is answered."""
+    instead: dict[str, tuple[int, object]] = field(default_factory=dict)
+    """By path, a status and a body that are answered whatever is asked."""
+    may_load: asyncio.Event = field(default_factory=asyncio.Event)
+    """Loads wait while it is cleared."""
+    loading: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once a load has begun."""
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.may_load.set()
+        self._changed = asyncio.Condition()
+        self._queue: deque[str] = deque()
+        self._uses = 0
+        self._slots = {name: asyncio.Semaphore(self.parallel) for name in self.models}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def loads(self) -> int:
+        """Loads that were begun."""
+        return sum(entry.startswith("load ") for entry in self.log)
+
+    @property
+    def unloads(self) -> int:
+        """Models that were ended."""
+        return sum(entry.startswith("unload ") for entry in self.log)
+
+    @property
+    def resident(self) -> list[str]:
+        """The models that are loaded."""
+        return [name for name, model in self.models.items() if model.status == "loaded"]
+
+    async def evict(self, name: str) -> None:
+        """Lets a model go as though another client had said so, and waits for its end."""
+        self._stop(name)
+        await self._until(lambda: self.models[name].status == "unloaded")
+
+    async def fall_asleep(self, name: str) -> None:
+        """What `--sleep-idle-seconds` does once they are over."""
+        await self._become(name, "sleeping")
+
+    async def __aexit__(self, *error: object) -> None:
+        await super().__aexit__(*error)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def respond(self, asked: Asked, answer: Answer) -> None:
+        """Answers one request."""
+        path = asked.path.partition("?")[0]
+        try:
+            if path in self.instead:
+                status, body = self.instead[path]
+                await answer.json(body, status=status)
+            elif (asked.method, path) in {("GET", "/models"), ("GET", "/v1/models")}:
+                await answer.json({"data": self._listed(), "object": "list"})
+            elif (asked.method, path) == ("POST", "/models/load"):
+                await self._load(asked.body["model"])
+                await answer.json({"success": True})
+            elif (asked.method, path) == ("POST", "/models/unload"):
+                self._unload(asked.body["model"])
+                await answer.json({"success": True})
+            elif (asked.method, path) == ("GET", "/props"):
+                await answer.json({"role": "router", "max_instances": self.models_max})
+            elif asked.method == "POST":
+                await self._pass_on(asked, answer)
+            else:
+                await super().respond(asked, answer)
+        except Refused as told:
+            await self._refuse(told.complaint, asked.body, answer)
+
+    # --- requests ----------------------------------------------------------------------------
+
+    async def _load(self, said: str) -> None:
+        name = self._name(said)
+        if name is None:
+            raise refused(404, "model is not found", "not_found_error")
+        if self.models[name].status in _RUNNING:
+            raise invalid("model is already running")
+        if not self._has_room() and (victim := self._victim()) is not None:
+            self._stop(victim)
+            await self._until(lambda: self.models[victim].status == "unloaded")
+        if not self._has_room():
+            raise refused(500, "model limit reached, try again later", "server_error")
+        self._start(name)
+
+    def _unload(self, said: str) -> None:
+        name = self._name(said)
+        if name is None:
+            raise invalid("model is not found")
+        if self.models[name].status not in _RUNNING:
+            raise invalid("model is not running")
+        self._stop(name)
+
+    async def _pass_on(self, asked: Asked, answer: Answer) -> None:
+        said = asked.body.get("model", "")
+        name = self._name(said)
+        if name is None:
+            raise invalid(f"model '{said}' not found")
+        model = self.models[name]
+        if not self.models_autoload and model.status not in _RUNNING:
+            raise invalid("model is not loaded")
+        await self._unless_gone(answer, self._make_ready(name))
+        model.calls += 1
+        model.last_used = self._next_use()
+        try:
+            async with self._slots[name]:
+                if model.status == "sleeping":
+                    await self._wake(name)
+                await self._unless_gone(answer, asyncio.sleep(self.reply_s))
+                await super().respond(asked, answer)
+        finally:
+            model.calls -= 1
+            await self._become(name, model.status)
+
+    async def _chat(self, body: Any, answer: Answer) -> None:
+        if self.says is None or self.scenario != "reply":
+            await super()._chat(body, answer)
+            return
+        said = _Said(body, self.scenario, self.dialect)
+        said._pieces = tuple(pieces(self.says(body)))
+        said._finish = "stop"
+        if body.get("stream"):
+            await self._stream(said, answer)
+        else:
+            await self._whole(said, answer)
+
+    async def _unless_gone(self, answer: Answer, work: Coroutine[Any, Any, T]) -> T:
+        """The work's result; it is cancelled when the client hangs up."""
+        working, gone = asyncio.ensure_future(work), asyncio.ensure_future(answer.hold())
+        try:
+            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Gone
+            return working.result()
+        finally:
+            working.cancel()
+            gone.cancel()
+            await asyncio.gather(working, gone, return_exceptions=True)
+
+    def _name(self, said: str) -> str | None:
+        names = (n for n, model in self.models.items() if said == n or said in model.aliases)
+        return next(names, None)
+
+    def _listed(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": name,
+                "aliases": list(model.aliases),
+                "tags": [],
+                "object": "model",
+                "owned_by": "llamacpp",
+                "created": 1_760_000_000,
+                "status": self._told(model),
+                "source": "models_dir",
+                "can_remove": False,
+            }
+            for name, model in self.models.items()
+        ]
+
+    def _told(self, model: Routed) -> dict[str, Any]:
+        told: dict[str, Any] = {"value": model.status, "args": ["llama-server"]}
+        if model.status == "unloaded" and model.exit_code != 0:
+            told |= {"exit_code": model.exit_code, "failed": True}
+        return told
+
+    # --- processes ---------------------------------------------------------------------------
+
+    async def _make_ready(self, name: str) -> None:
+        """Waits until a call can be passed on; those for models that are not there queue up."""
+        model = self.models[name]
+        if model.status in {"loaded", "sleeping"} and not model.is_stopping:
+            return
+        if name not in self._queue:
+            self._queue.append(name)
+        has_started = False
+        try:
+            while True:
+                if model.status in {"loaded", "sleeping"} and not model.is_stopping:
+                    return
+                if model.status == "unloaded":
+                    if has_started and model.exit_code != 0:
+                        said = f"model name={name} failed to load"
+                        raise refused(500, said, "server_error")
+                    self._make_room()
+                    if self._queue[0] == name and self._has_room():
+                        self._start(name)
+                        has_started = True
+                async with self._changed:
+                    await self._changed.wait()
+        finally:
+            if name in self._queue:
+                self._queue.remove(name)
+            await self._become(name, model.status)
+
+    def _make_room(self) -> None:
+        """Ends idle models, while more are wanted than there are places, free or about to be."""
+        if self.models_max == 0:
+            return
+        running = [model for model in self.models.values() if model.status in _RUNNING]
+        free = self.models_max - len(running) + sum(model.is_stopping for model in running)
+        while free < len(self._queue) and (victim := self._victim()) is not None:
+            self._stop(victim)
+            free += 1
+
+    def _has_room(self) -> bool:
+        running = sum(model.status in _RUNNING for model in self.models.values())
+        return self.models_max == 0 or running < self.models_max
+
+    def _victim(self) -> str | None:
+        """The least recently used that is idle and not wanted."""
+        idle = [
+            (model.last_used, name)
+            for name, model in self.models.items()
+            if model.status in {"loaded", "sleeping"}
+            and not (model.calls or model.is_stopping or name in self._queue)
+        ]
+        return min(idle)[1] if idle else None
+
+    def _start(self, name: str) -> None:
+        model = self.models[name]
+        model.status, model.last_used = "loading", self._next_use()
+        self.log.append(f"load {name}")
+        self.loading.set()
+        model.coming_up = self._spawn(self._bring_up(name))
+
+    async def _bring_up(self, name: str) -> None:
+        model = self.models[name]
+        await self.may_load.wait()
+        await asyncio.sleep(self.load_s)
+        if model.fails is None:
+            await self._become(name, "loaded")
+        else:
+            await self._exit(name, model.fails)
+
+    async def _wake(self, name: str) -> None:
+        self.log.append(f"wake {name}")
+        await self.may_load.wait()
+        await asyncio.sleep(self.load_s)
+        await self._become(name, "loaded")
+
+    def _stop(self, name: str) -> None:
+        model = self.models[name]
+        if model.is_stopping:
+            return
+        model.is_stopping = True
+        exit_code = 0
+        if model.status == "loading":
+            assert model.coming_up is not None
+            model.coming_up.cancel()
+            exit_code = _EXIT_FAILURE
+        self._spawn(self._end(name, exit_code))
+
+    async def _end(self, name: str, exit_code: int) -> None:
+        await asyncio.sleep(self.unload_s)
+        await self._until(lambda: self.models[name].calls == 0)
+        self.log.append(f"unload {name}")
+        await self._exit(name, exit_code)
+
+    async def _exit(self, name: str, exit_code: int) -> None:
+        model = self.models[name]
+        model.exit_code, model.is_stopping = exit_code, False
+        await self._become(name, "unloaded")
+
+    async def _become(self, name: str, status: str) -> None:
+        async with self._changed:
+            self.models[name].status = status
+            self._changed.notify_all()
+
+    async def _until(self, it_is_so: Callable[[], bool]) -> None:
+        async with self._changed:
+            await self._changed.wait_for(it_is_so)
+
+    def _next_use(self) -> int:
+        self._uses += 1
+        return self._uses
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

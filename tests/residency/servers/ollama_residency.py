@@ -1,0 +1,462 @@
+"""An emulated Ollama that loads models and lets them go, as of 0.33: server/sched.go, routes.go.
+
+Its memory is counted, not taken. Requests wait for each other as they do there: those for a loaded
+model go ahead, all others are seen to one by one. `log` has what it did, in order: `load a:latest`,
+`unload a:latest`. It answers calls as `OllamaServer` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Callable, Coroutine, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from servers.emulated import Answer, Asked, Gone
+from servers.ollama import FULL, SENT_AT, OllamaServer, _json, _part, _refuse
+
+GIB = 1 << 30
+DEFAULT_CONTEXT_TOKENS = 4096
+DEFAULT_KEEP_ALIVE_S = 300.0
+FOR_EVER = math.inf
+_RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_ARRAYS_SHOWN = 5
+"""Longer ones are left out of `/api/show`, unless it is asked to be verbose."""
+
+_loaded_in_ns: ContextVar[int] = ContextVar("_loaded_in_ns", default=0)
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class Pulled:
+    """A model that was pulled."""
+
+    size_bytes: int = GIB
+    """What it takes in memory."""
+    gpu_bytes: int | None = None
+    """How much of that is on a GPU; None for all."""
+    thought_bytes: int | None = None
+    """What the scheduler thinks that it takes; None for what it does."""
+    file_bytes: int = GIB
+    embeds: bool = False
+    fails: str | None = None
+    """What its runner says instead of loading."""
+    model_info: dict[str, Any] = field(default_factory=dict)
+    parameters: str = ""
+
+
+@dataclass(kw_only=True)
+class Runner:
+    """A model that is loaded, on its way in, or on its way out."""
+
+    name: str
+    options: dict[str, Any]
+    """What it was started with: a request with others wants another runner."""
+    keep_alive_s: float
+    slots: asyncio.Semaphore
+    uses: int = 0
+    is_ending: bool = False
+    expires_at: float | None = None
+    """By the loop's clock; None while it is in use."""
+    timer: asyncio.TimerHandle | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def suits(self, options: dict[str, Any]) -> bool:
+        """Whether a request with these can use it."""
+        return self.options == options and not self.is_ending
+
+
+class Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, error: str) -> None:
+        super().__init__(error)
+        self.status = status
+
+
+class _OutOfMemoryError(Exception):
+    """A runner could not allocate what it needs."""
+
+
+@dataclass
+class ResidentOllama(OllamaServer):
+    """Ollama, with these models pulled; names without a tag are `:latest`."""
+
+    models: dict[str, Pulled] = field(default_factory=dict)
+    memory_bytes: int = 8 * GIB
+    max_loaded: int = 3
+    """OLLAMA_MAX_LOADED_MODELS."""
+    max_queue: int = 512
+    """OLLAMA_MAX_QUEUE."""
+    num_parallel: int = 1
+    """OLLAMA_NUM_PARALLEL: calls that a model answers side by side."""
+    load_s: float = 0.0
+    """What a load takes, once `may_load` is set."""
+    unload_s: float = 0.0
+    reply_s: float = 0.0
+    """What a call takes until its first token."""
+    says: Callable[[Any], str] | None = None
+    """From a request's body, what is answered."""
+    notices: bool = True
+    """Whether it aborts what a client that has hung up was waiting for."""
+    instead: dict[str, tuple[int, object]] = field(default_factory=dict)
+    """By path, a status and a body that are answered whatever is asked."""
+    may_load: asyncio.Event = field(default_factory=asyncio.Event)
+    """Loads wait while it is cleared."""
+    loading: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once a load has begun."""
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.models = {whole(name): model for name, model in self.models.items()}
+        self.may_load.set()
+        self._running: dict[str, Runner] = {}
+        self._turn = asyncio.Lock()
+        self._pending = 0
+        self._endings: set[asyncio.Task[None]] = set()
+
+    @property
+    def loads(self) -> int:
+        """Loads that were begun."""
+        return sum(entry.startswith("load ") for entry in self.log)
+
+    @property
+    def unloads(self) -> int:
+        """Models that went."""
+        return sum(entry.startswith("unload ") for entry in self.log)
+
+    @property
+    def resident(self) -> list[str]:
+        """The models that `/api/ps` lists."""
+        return list(self._running)
+
+    async def evict(self, name: str) -> None:
+        """Lets a model go as though another client had said so, and waits for its end."""
+        runner = self._running[whole(name)]
+        self._expire(runner)
+        await runner.ended.wait()
+
+    async def __aexit__(self, *error: object) -> None:
+        await super().__aexit__(*error)
+        for runner in self._running.values():
+            if runner.timer is not None:
+                runner.timer.cancel()
+        await asyncio.gather(*self._endings)
+
+    async def respond(self, asked: Asked, answer: Answer) -> None:
+        """Answers one request."""
+        if asked.path in self.instead:
+            status, body = self.instead[asked.path]
+            await _json(answer, body, status=status)
+            return
+        try:
+            match asked.method, asked.path:
+                case "POST", "/api/chat" | "/api/generate" | "/api/embed":
+                    await self._use(asked, answer)
+                case "GET", "/api/ps":
+                    await _json(answer, {"models": self._processes()})
+                case "GET", "/api/tags":
+                    tags = [_tag(name, model) for name, model in self.models.items()]
+                    await _json(answer, {"models": tags})
+                case "POST", "/api/show":
+                    await _json(answer, _shown(self._pulled(asked.body), asked.body))
+                case _:
+                    await super().respond(asked, answer)
+        except Refused as refused:
+            await _refuse(answer, refused.status, str(refused))
+
+    # --- requests ----------------------------------------------------------------------------
+
+    async def _use(self, asked: Asked, answer: Answer) -> None:
+        body, path = asked.body, asked.path
+        model, is_empty = self._pulled(body, path), not body.get(_CONTENT[path])
+        keep_alive_s = _keep_alive_s(body.get("keep_alive"))
+        if path != "/api/embed":
+            if is_empty and keep_alive_s == 0:
+                if (runner := self._running.get(whole(body["model"]))) is not None:
+                    self._expire(runner)
+                await _json(answer, _empty_reply(body, path, "unload"))
+                return
+            if model.embeds:
+                what = path.removeprefix("/api/")
+                raise Refused(400, f'"{body["model"]}" does not support {what}')
+        began = asyncio.get_running_loop().time()
+        runner = await self._unless_gone(answer, self._runner(body, keep_alive_s))
+        _loaded_in_ns.set(round((asyncio.get_running_loop().time() - began) * 1e9))
+        try:
+            if is_empty:
+                await _json(answer, _empty_reply(body, path, "load"))
+                return
+            await self._unless_gone(answer, runner.slots.acquire())
+            try:
+                await self._unless_gone(answer, asyncio.sleep(self.reply_s))
+                await self._generate(asked, answer)
+            finally:
+                runner.slots.release()
+        finally:
+            self._release(runner)
+
+    async def _unless_gone(self, answer: Answer, work: Coroutine[Any, Any, T]) -> T:
+        """The work's result; it is cancelled when the client hangs up."""
+        if not self.notices:
+            return await work
+        working, gone = asyncio.ensure_future(work), asyncio.ensure_future(answer.hold())
+        try:
+            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Gone
+            return working.result()
+        finally:
+            working.cancel()
+            gone.cancel()
+            await asyncio.gather(working, gone, return_exceptions=True)
+
+    def _pulled(self, body: Any, path: str = "") -> Pulled:
+        name = body["model"]
+        if whole(name) in self.models:
+            return self.models[whole(name)]
+        if path == "/api/embed":
+            raise Refused(404, f'model "{name}" not found, try pulling it first')
+        raise Refused(404, f"model '{name}' not found")
+
+    def _pieces(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if self.says is None:
+            yield from super()._pieces(body)
+        else:
+            yield from (_part(body, content=text) for text in pieces(self.says(body)))
+
+    def _last(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
+        return super()._last(pieces) | {"load_duration": _loaded_in_ns.get()}
+
+    def _processes(self) -> list[dict[str, Any]]:
+        now = asyncio.get_running_loop().time()
+
+        def left_s(runner: Runner) -> float:
+            # Of one that is in use, what it would be from now on.
+            return runner.keep_alive_s if runner.expires_at is None else runner.expires_at - now
+
+        running = sorted(self._running.values(), key=left_s, reverse=True)
+        return [self._process(runner, left_s(runner)) for runner in running]
+
+    def _process(self, runner: Runner, left_s: float) -> dict[str, Any]:
+        model = self.models[runner.name]
+        gpu_bytes = model.size_bytes if model.gpu_bytes is None else model.gpu_bytes
+        # Go adds the longest time it knows, 292 years.
+        expires = datetime.now(UTC) + timedelta(seconds=min(left_s, 292 * 365 * 86400))
+        return {
+            "name": runner.name,
+            "model": runner.name,
+            "size": model.size_bytes,
+            "digest": "sha256:0",
+            "details": _DETAILS,
+            "expires_at": expires.isoformat(),
+            "size_vram": gpu_bytes,
+            "context_length": runner.options.get("num_ctx", DEFAULT_CONTEXT_TOKENS),
+        }
+
+    # --- the scheduler -----------------------------------------------------------------------
+
+    async def _runner(self, body: Any, keep_alive_s: float | None) -> Runner:
+        """The runner that a request wants, in use by it."""
+        name, said = whole(body["model"]), body.get("options", {})
+        options = {key: said[key] for key in _RUNNER_OPTIONS if key in said}
+        options.setdefault("num_ctx", DEFAULT_CONTEXT_TOKENS)
+        options["shift"] = body.get("shift", True)
+        runner = self._running.get(name)
+        if runner is not None and runner.suits(options):
+            return self._take(runner, keep_alive_s)
+        if self._pending >= self.max_queue + 1:  # one is seen to, the others are in the queue
+            raise Refused(503, FULL)
+        self._pending += 1
+        try:
+            async with self._turn:
+                return await self._schedule(name, options, keep_alive_s)
+        finally:
+            self._pending -= 1
+
+    async def _schedule(
+        self, name: str, options: dict[str, Any], keep_alive_s: float | None
+    ) -> Runner:
+        has_retried = False
+        while True:
+            runner = self._running.get(name)
+            if runner is not None and runner.suits(options):
+                return self._take(runner, keep_alive_s)
+            if runner is None and len(self._running) < self.max_loaded and self._may_fit(name):
+                keep_s = DEFAULT_KEEP_ALIVE_S if keep_alive_s is None else keep_alive_s
+                runner = Runner(
+                    name=name,
+                    options=options,
+                    keep_alive_s=keep_s,
+                    slots=asyncio.Semaphore(self.num_parallel),
+                )
+                try:
+                    return await self._start(runner)
+                except _OutOfMemoryError as error:
+                    if has_retried or not self._running:
+                        raise Refused(500, str(error)) from error
+                # Whatever else there is goes, and it is tried once more.
+                has_retried = True
+                for other in list(self._running.values()):
+                    await self._expire_and_wait(other)
+                continue
+            await self._expire_and_wait(runner or self._victim())
+
+    def _may_fit(self, name: str) -> bool:
+        """Whether the scheduler thinks so; of the first model it tries in any case."""
+        if not self._running:
+            return True
+        model = self.models[name]
+        thought_bytes = model.size_bytes if model.thought_bytes is None else model.thought_bytes
+        return self._taken_bytes() + thought_bytes <= self.memory_bytes
+
+    def _taken_bytes(self) -> int:
+        return sum(self.models[name].size_bytes for name in self._running)
+
+    def _victim(self) -> Runner:
+        """The first idle one by keep-alive and name; if none is idle, the first."""
+        runners = sorted(self._running.values(), key=lambda r: (r.keep_alive_s, r.name))
+        return next((runner for runner in runners if runner.uses == 0), runners[0])
+
+    async def _start(self, runner: Runner) -> Runner:
+        model, others_bytes = self.models[runner.name], self._taken_bytes()
+        self._running[runner.name] = self._take(runner, None)
+        self.log.append(f"load {runner.name}")
+        self.loading.set()
+        try:
+            await self.may_load.wait()
+            await asyncio.sleep(self.load_s)
+            if model.fails is not None:
+                raise Refused(500, model.fails)
+            if model.size_bytes > self.memory_bytes:
+                raise Refused(
+                    500,
+                    f"model requires more system memory ({model.size_bytes / GIB:.1f} GiB) than is "
+                    f"available ({self.memory_bytes / GIB:.1f} GiB)",
+                )
+            if others_bytes + model.size_bytes > self.memory_bytes:
+                raise _OutOfMemoryError(
+                    "llama-server process has terminated: exit status 1: "
+                    "ggml_backend_cuda_buffer_type_alloc_buffer: allocating "
+                    f"{model.size_bytes / (1 << 20):.2f} MiB on device 0: cudaMalloc failed: "
+                    "out of memory"
+                )
+        except BaseException:
+            del self._running[runner.name]
+            self.log.append(f"abort {runner.name}")
+            runner.ended.set()
+            raise
+        return runner
+
+    def _take(self, runner: Runner, keep_alive_s: float | None) -> Runner:
+        runner.uses += 1
+        runner.expires_at = None
+        if runner.timer is not None:
+            runner.timer.cancel()
+        if keep_alive_s is not None:
+            runner.keep_alive_s = keep_alive_s
+        return runner
+
+    def _release(self, runner: Runner) -> None:
+        runner.uses -= 1
+        if runner.uses > 0:
+            return
+        if runner.keep_alive_s == 0:
+            self._end(runner)
+            return
+        loop = asyncio.get_running_loop()
+        runner.expires_at = loop.time() + runner.keep_alive_s
+        if runner.keep_alive_s != FOR_EVER:
+            runner.timer = loop.call_at(runner.expires_at, self._end, runner)
+
+    def _expire(self, runner: Runner) -> None:
+        """Ends it, at the end of the last call that uses it."""
+        runner.keep_alive_s = 0.0
+        if runner.timer is not None:
+            runner.timer.cancel()
+        if runner.uses == 0:
+            self._end(runner)
+
+    async def _expire_and_wait(self, runner: Runner) -> None:
+        self._expire(runner)
+        await runner.ended.wait()
+
+    def _end(self, runner: Runner) -> None:
+        if not runner.is_ending:
+            runner.is_ending = True
+            ending = asyncio.ensure_future(self._ending(runner))
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
+
+    async def _ending(self, runner: Runner) -> None:
+        await asyncio.sleep(self.unload_s)
+        del self._running[runner.name]
+        self.log.append(f"unload {runner.name}")
+        runner.ended.set()
+
+
+_CONTENT = {"/api/chat": "messages", "/api/generate": "prompt", "/api/embed": "input"}
+"""The field that is empty in a request which only loads or unloads."""
+_DETAILS = {"format": "gguf", "family": "llama", "parameter_size": "1B"}
+
+
+def whole(name: str) -> str:
+    """A name with its tag."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def pieces(text: str) -> list[str]:
+    """A text in words, each with the space that follows."""
+    return re.findall(r"\s*\S+\s*", text)
+
+
+def _empty_reply(body: Any, path: str, reason: str) -> dict[str, Any]:
+    if path == "/api/embed":
+        return {"model": body["model"], "embeddings": []}
+    said = {"message": {"role": "assistant", "content": ""}} if path == "/api/chat" else {}
+    reply = {"model": body["model"], "created_at": SENT_AT, **said, "done": True}
+    return reply | ({} if said else {"response": ""}) | {"done_reason": reason}
+
+
+def _tag(name: str, model: Pulled) -> dict[str, Any]:
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": SENT_AT,
+        "size": model.file_bytes,
+        "digest": "sha256:0",
+        "details": _DETAILS,
+    }
+
+
+def _shown(model: Pulled, body: Any) -> dict[str, Any]:
+    def cut(value: Any) -> Any:
+        is_long = isinstance(value, list) and len(value) > _ARRAYS_SHOWN
+        return [] if is_long and not body.get("verbose") else value
+
+    return {
+        "parameters": model.parameters,
+        "template": "{{ .Prompt }}",
+        "details": _DETAILS,
+        "model_info": {key: cut(value) for key, value in model.model_info.items()},
+        "capabilities": ["embedding"] if model.embeds else ["completion"],
+        "modified_at": SENT_AT,
+    }
+
+
+def _keep_alive_s(said: Any) -> float | None:
+    """Seconds: a number, or a Go duration such as "1h30m"; negative is for ever."""
+    if said is None:
+        return None
+    if isinstance(said, int | float):
+        seconds = float(said)
+    else:
+        parts = re.findall(r"([\d.]+)(ms|s|m|h)", said)
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+        seconds = -seconds if said.startswith("-") else seconds
+    return FOR_EVER if seconds < 0 else seconds
