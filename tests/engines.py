@@ -24,6 +24,8 @@ TESTS = (
     "tests/inference/test_contract.py",
     "tests/inference/test_cancellation.py",
     "tests/inference/test_llama_cpp_python.py",
+    "tests/inference/test_cache_types.py",
+    "tests/residency/hosts/test_engine_host.py",
 )
 
 

@@ -25,7 +25,7 @@ from harness.graph.policies import (
     Retry,
     Timeout,
 )
-from harness.graph.shared import Answers, Asker, OutputCache
+from harness.graph.shared import Answers, Asker, OutputCache, Watcher
 
 __all__ = [
     "Answers",
@@ -54,6 +54,7 @@ __all__ = [
     "RunStatus",
     "Skipped",
     "Timeout",
+    "Watcher",
     "When",
     "Work",
     "bind_inputs",

@@ -27,7 +27,7 @@ from harness.graph.places import Places
 from harness.graph.plan import plan_of
 from harness.graph.policies import Default
 from harness.graph.schedule import Schedule, Taken
-from harness.graph.shared import GRACE_S, Answers, Asker, OutputCache, Shared
+from harness.graph.shared import GRACE_S, Answers, Asker, OutputCache, Shared, Watcher
 from harness.graph.state import NO_DIGEST, PENDING, Blocked, State, digest_of_value
 from harness.graph.suspended import Suspended
 from harness.graph.values import digest
@@ -51,6 +51,7 @@ async def execute(
     answers: Answers | None = None,
     asker: Asker | None = None,
     deadline_s: float | None = None,
+    watcher: Watcher | None = None,
 ) -> Execution:
     """Runs every node once, a mapped node once per item, and says what became of each.
 
@@ -68,6 +69,7 @@ async def execute(
         answers: What people answered to questions of earlier parts.
         asker: Reaches a person at once.
         deadline_s: After so many seconds what is still going is stopped.
+        watcher: Told how far it is.
     """
     shared = Shared(
         run_of=run_of,
@@ -79,7 +81,7 @@ async def execute(
         answers=dict(answers or {}),
         asker=asker,
     )
-    return await _Running(graph, inputs, shared).to_its_end(deadline_s)
+    return await _Running(graph, inputs, shared, watcher=watcher).to_its_end(deadline_s)
 
 
 class _Running:
@@ -91,6 +93,7 @@ class _Running:
         shared: What it has in common with the graph that it is nested in.
         prefix: Goes before its nodes' names.
         parent: The call that it is nested in.
+        watcher: Told how far it is.
     """
 
     def __init__(
@@ -101,8 +104,10 @@ class _Running:
         *,
         prefix: str = "",
         parent: NodeCall | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self._fails_fast = graph.fail_fast
+        self._watcher = watcher
         self._parent = parent
         self._shared = shared
         self._outputs = Outputs(shared, None if parent is None else parent.attempts)
@@ -114,6 +119,7 @@ class _Running:
             start=self._calls.begin,
             on_skip=self._skip,
             on_total=self._say_total,
+            on_end=None if watcher is None else self._say_ended,
             prefix=prefix,
         )
         self._failures = self._schedule.failures
@@ -192,6 +198,12 @@ class _Running:
 
     def _say_total(self, state: State, total: int) -> None:
         self._shared.tracer.instant("items", node=state.path, total=total)
+        if self._watcher is not None:
+            self._watcher.counts(state.path, total)
+
+    def _say_ended(self, state: State, item: int | None) -> None:
+        assert self._watcher is not None
+        self._watcher.ends(state.path, item)
 
     # --- calls as tasks ---------------------------------------------------------------------------
 
@@ -294,6 +306,8 @@ class _Running:
         call = Call(
             step, state.path, label, item, arguments, inputs, needs, handle, around, on_item
         )
+        if self._watcher is not None:
+            self._watcher.begins(state.path, item)
         going.is_made = True
         try:
             return await perform(call, self._shared)

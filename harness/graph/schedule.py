@@ -50,6 +50,7 @@ class Schedule:
         start: Called for each call that can begin: a node's, or an item's.
         on_skip: Told each call that is left out: the node, the item, why, because of which call.
         on_total: Told how many items a mapped node has, when that is known.
+        on_end: Told every item of a mapped node, and every node, that has an outcome.
         prefix: Goes before the nodes' names.
 
     Attributes:
@@ -65,6 +66,7 @@ class Schedule:
         start: Callable[[State, int | None], None],
         on_skip: OnSkip,
         on_total: Callable[[State, int], None],
+        on_end: Callable[[State, int | None], None] | None = None,
         prefix: str,
     ) -> None:
         self.states = {step.node.name: State(step, prefix + step.node.name) for step in plan}
@@ -74,6 +76,7 @@ class Schedule:
         self._start = start
         self._on_skip = on_skip
         self._on_total = on_total
+        self._on_end = on_end
         self._settled: deque[tuple[State, int | None]] = deque()
         self._left = len(self.states)
 
@@ -266,6 +269,8 @@ class Schedule:
         if state.step.followers:
             self._settled.append((state, item))
         if state.step.mapped:
+            if self._on_end is not None:
+                self._on_end(state, item)
             self._end_items(state)
 
     def _end_items(self, state: State) -> None:
@@ -285,6 +290,8 @@ class Schedule:
             self._complete(state, outcome)
         state.outcome, state.digest = outcome, _digest_of(outcome, digest)
         self._left -= 1
+        if self._on_end is not None:
+            self._on_end(state, None)
         self._settled.append((state, None))
 
     def _complete(self, state: State, values: list[object]) -> None:

@@ -38,6 +38,22 @@ class OutputCache(Protocol):
         ...
 
 
+class Watcher(Protocol):
+    """Told how far a run is, of the graph itself and not of what is nested in its nodes."""
+
+    def begins(self, node: str, item: int | None) -> None:
+        """A call is made: of an item, or of a node that is not mapped."""
+        ...
+
+    def ends(self, node: str, item: int | None) -> None:
+        """An item has an outcome, or a node as a whole, whether it was called or not."""
+        ...
+
+    def counts(self, node: str, total: int) -> None:
+        """It has turned out how many items a mapped node has."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Log:
     """What is to be said of a run when it is over; grows on the way."""

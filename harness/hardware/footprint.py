@@ -7,11 +7,13 @@ from typing import Final
 
 from harness.errors import InvalidInput
 from harness.hardware.gguf import GgufHeader
-from harness.hardware.quantisation import BlockFormat, CacheType, cache_format
+from harness.hardware.layer_cache import LayerCache, layer_token_bytes, state_bytes
+from harness.hardware.quantisation import CacheType, cache_format
 from harness.hardware.sizes import format_bytes
 
 _CELL_STEP: Final = 256  # llama.cpp pads a context to a multiple of this
-_MICRO_BATCH_TOKENS: Final = 512  # its default `--ubatch-size`
+MICRO_BATCH_TOKENS: Final = 512
+"""llama.cpp's default `--ubatch-size`."""
 _FLOAT_BYTES: Final = 4
 _MASK_BYTES: Final = 2
 _SMALL_INPUTS_BYTES: Final = 2 * 2**20
@@ -47,6 +49,7 @@ def gguf_footprint(
     slots: int = 1,
     cache_type_k: CacheType = "f16",
     cache_type_v: CacheType = "f16",
+    unified: bool = False,
 ) -> Footprint:
     """What llama.cpp's server takes for a model, over all devices together.
 
@@ -59,20 +62,25 @@ def gguf_footprint(
         slots: Requests served at once (`n_parallel`), each with a cache of its own.
         cache_type_k: Type of the cached keys.
         cache_type_v: Type of the cached values; quantised, it needs flash attention.
+        unified: Whether the slots share one cache instead (`--kv-unified`), as they do when
+            llama-server is not told how many there are.
 
     Raises:
         InvalidInput: There is no slot or no context, or the cache type does not suit the model.
     """
     return Footprint(
-        weights_bytes=header.tensor_bytes,
+        weights_bytes=header.weights.loaded_bytes,
         kv_bytes=kv_cache_bytes(
             header,
             context_tokens=context_tokens,
             slots=slots,
             cache_type_k=cache_type_k,
             cache_type_v=cache_type_v,
+            unified=unified,
         ),
-        compute_bytes=compute_bytes(header, context_tokens=context_tokens, slots=slots),
+        compute_bytes=compute_bytes(
+            header, context_tokens=context_tokens, slots=slots, unified=unified
+        ),
     )
 
 
@@ -83,13 +91,47 @@ def kv_cache_bytes(
     slots: int = 1,
     cache_type_k: CacheType = "f16",
     cache_type_v: CacheType = "f16",
+    unified: bool = False,
 ) -> int:
     """The KV cache as llama.cpp allocates it; arguments and errors as of `gguf_footprint`.
 
-    Exact where `header.plain_attention` is true; else a figure that is as a rule too high.
+    Exact where `header.exact_caches` is true; else a figure that is as a rule too high.
     """
-    cells = slots * _slot_cells(context_tokens, slots=slots)
-    return cells * kv_bytes_per_token(header, cache_type_k=cache_type_k, cache_type_v=cache_type_v)
+    return sum(
+        layer_cache_bytes(
+            header,
+            context_tokens=context_tokens,
+            slots=slots,
+            cache_type_k=cache_type_k,
+            cache_type_v=cache_type_v,
+            unified=unified,
+        )
+    )
+
+
+def layer_cache_bytes(
+    header: GgufHeader,
+    *,
+    context_tokens: int,
+    slots: int = 1,
+    cache_type_k: CacheType = "f16",
+    cache_type_v: CacheType = "f16",
+    unified: bool = False,
+) -> list[int]:
+    """What each layer's part of the cache takes; arguments and errors as of `gguf_footprint`.
+
+    bytes = cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
+    """
+    keys, values = cache_format(cache_type_k), cache_format(cache_type_v)
+
+    def bytes_of(layer: LayerCache) -> int:
+        cells = _cells(
+            context_tokens, slots=slots, unified=unified, window_tokens=layer.window_tokens
+        )
+        token_bytes = layer_token_bytes(header, layer, keys=keys, values=values)
+        return cells * token_bytes + slots * state_bytes(layer)
+
+    return [bytes_of(layer) for layer in header.caches]
 
 
 def kv_bytes_per_token(
@@ -97,15 +139,20 @@ def kv_bytes_per_token(
 ) -> int:
     """Bytes of one token: kv_heads * (key bytes + value bytes), summed over the layers.
 
+    In a layer that looks back through a window, a token that has left it takes nothing any more.
+
     Raises:
         InvalidInput: A head is not a whole number of the cache type's blocks.
     """
-    key_bytes = _head_bytes(header, header.key_length, cache_format(cache_type_k))
-    value_bytes = _head_bytes(header, header.value_length, cache_format(cache_type_v))
-    return sum(header.head_count_kv) * (key_bytes + value_bytes)
+    keys, values = cache_format(cache_type_k), cache_format(cache_type_v)
+    return sum(
+        layer_token_bytes(header, layer, keys=keys, values=values) for layer in header.caches
+    )
 
 
-def compute_bytes(header: GgufHeader, *, context_tokens: int, slots: int = 1) -> int:
+def compute_bytes(
+    header: GgufHeader, *, context_tokens: int, slots: int = 1, unified: bool = False
+) -> int:
     """Bytes for what flows through one micro-batch of 512 tokens: an allowance.
 
     llama.cpp has no formula: it plans the graph and measures it. With flash attention (which it
@@ -116,6 +163,7 @@ def compute_bytes(header: GgufHeader, *, context_tokens: int, slots: int = 1) ->
         + 4 * slots * vocabulary        the logits, f32
         + 2 MiB                         token ids, positions, masks of sliding windows
 
+    A context of all slots that is shorter than 512 makes the micro-batch shorter.
     Held against the compute and output buffers that llama.cpp b11549 logs for a CPU, over Llama
     1B to 70B, Qwen 2.5 and 3, Phi 3, Gemma 3, Mixtral, Qwen3-30B-A3B and gpt-oss: from 0.4 to
     2.0 MiB too high, of 32 to 280; the cases stand in this function's test. Where feed-forward
@@ -130,26 +178,30 @@ def compute_bytes(header: GgufHeader, *, context_tokens: int, slots: int = 1) ->
         3 * header.feed_forward_length + 5 * width,
         (2 * header.expert_used_count + 6) * width,
     )
-    mask_cells = _slot_cells(context_tokens, slots=slots)
+    cells = _cells(context_tokens, slots=slots, unified=unified)
+    mask_cells = cells if unified else cells // slots
     return (
-        _MICRO_BATCH_TOKENS * (_FLOAT_BYTES * floats + _MASK_BYTES * mask_cells)
+        min(MICRO_BATCH_TOKENS, cells) * (_FLOAT_BYTES * floats + _MASK_BYTES * mask_cells)
         + _FLOAT_BYTES * slots * header.vocabulary_size
         + _SMALL_INPUTS_BYTES
     )
 
 
-def _slot_cells(context_tokens: int, *, slots: int) -> int:
+def _cells(
+    context_tokens: int, *, slots: int, unified: bool, window_tokens: int | None = None
+) -> int:
+    """Cells of all slots: a cache for each of them, or one for all."""
     if context_tokens < 1 or slots < 1:
         raise InvalidInput(
             f"{slots} slots of {context_tokens} tokens serve nothing; give 1 or more of each"
         )
-    return -(-context_tokens // _CELL_STEP) * _CELL_STEP
+    caches, sharers = (1, slots) if unified else (slots, 1)
+    cells = _padded(sharers * context_tokens)
+    if window_tokens is not None:
+        # What a micro-batch reads must fit beside what its first token looks back on.
+        cells = min(cells, _padded(sharers * window_tokens + MICRO_BATCH_TOKENS))
+    return caches * cells
 
 
-def _head_bytes(header: GgufHeader, length: int, block: BlockFormat) -> int:
-    try:
-        return block.row_bytes(length)
-    except ValueError as error:
-        raise InvalidInput(
-            f"{header.name} cannot have a {block.name.lower()} KV cache: {error}; use f16"
-        ) from error
+def _padded(tokens: int) -> int:
+    return -(-tokens // _CELL_STEP) * _CELL_STEP

@@ -5,12 +5,18 @@ Defaults are those of llama.cpp b11434 (src/llama-model.cpp, `llama_model_base::
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any
 
-from harness.hardware.gguf_file import MAX_LAYERS, GgufFile, read_gguf_file
+from harness.hardware.gguf_caches import draft_layers, model_caches
+from harness.hardware.gguf_file import GgufFile, GgufValue, read_gguf_file
+from harness.hardware.gguf_keys import ModelKeys, model_keys
+from harness.hardware.layer_cache import LayerCache
 from harness.hardware.quantisation import UNKNOWN_FILE_TYPE
+from harness.hardware.weights import Weights, even_weights, weights_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +41,38 @@ class GgufHeader:
     """Width of what flows from layer to layer."""
     feed_forward_length: int
     """Inner width that one token passes in a layer; with experts, that of all it uses."""
+    expert_count: int
+    """Experts in a layer; 0 for a dense model."""
     expert_used_count: int
     """Experts that one token uses in a layer; 0 for a dense model."""
     head_count: int
     """Attention heads of the first layer; 0 for a model without attention."""
-    head_count_kv: tuple[int, ...]
-    """Key-value heads of each layer; 0 for a layer without attention."""
-    key_length: int
-    """Elements of one head's key."""
-    value_length: int
-    """Elements of one head's value."""
     vocabulary_size: int
     """Tokens in the vocabulary; 0 if the file does not say."""
-    plain_attention: bool
-    """Whether every layer caches full keys and values, as `kv_cache_bytes` supposes.
+    caches: tuple[LayerCache, ...]
+    """What each layer keeps of the tokens it has seen."""
+    exact_caches: bool
+    """Whether `caches` is what llama.cpp keeps.
 
-    False with sliding windows, latent attention, and shared or recurrent layers: llama.cpp then
-    keeps a cache of another kind, as a rule a much smaller one."""
+    False for an architecture with a cache of its own that is not known here, and for a header of
+    which a server left out what is needed: `caches` is then as a rule too much."""
+    weights: Weights
+    """The tensors by what needs them."""
+
+    @property
+    def head_count_kv(self) -> tuple[int, ...]:
+        """Key-value heads of each layer; 0 for a layer that caches none."""
+        return tuple(cache.heads for cache in self.caches)
+
+    @property
+    def key_length(self) -> int:
+        """Elements of one head's key, where it is longest."""
+        return max(cache.key_length for cache in self.caches)
+
+    @property
+    def value_length(self) -> int:
+        """Elements of one head's cached value, where it is longest."""
+        return max(cache.value_length for cache in self.caches)
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
@@ -62,56 +83,93 @@ def read_gguf_header(path: Path) -> GgufHeader:
     """
     first = read_gguf_file(path)
     files = [first, *(read_gguf_file(part) for part in _further_parts(first))]
-
-    architecture = first.text("general.architecture")
-
-    def count(key: str, default: int | None = None) -> int:
-        return first.count(f"{architecture}.{key}", default=default)
-
-    def counts(key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        return first.counts(f"{architecture}.{key}", layers=layers, default=default)
-
-    layers = count("block_count")
-    if not 0 < layers <= MAX_LAYERS:
-        raise first.unusable(
-            f"{architecture}.block_count",
-            f"is {layers:,}, not 1 to {MAX_LAYERS:,}; the file is damaged, download it again",
-        )
-    embedding_length = count("embedding_length")
-
-    # Unless said: as many key-value heads as heads, each as wide as its share of the embedding.
-    heads = counts("attention.head_count", default=(0,) * layers)
-    head_length = embedding_length // heads[0] if heads[0] else 0
-
-    experts = count("expert_used_count", default=0)
-    dense_length = max(counts("feed_forward_length", default=(0,)))
-    expert_length = max(counts("expert_feed_forward_length", default=(dense_length,)))
-
-    return GgufHeader(
-        architecture=architecture,
-        name=first.text("general.name", default=path.stem),
-        file_type=first.count("general.file_type", default=UNKNOWN_FILE_TYPE),
+    keys = model_keys(first)
+    tensors = itertools.chain.from_iterable(file.tensors.items() for file in files)
+    weights = weights_of(tensors, layers=keys.layers, drafts=draft_layers(keys))
+    return _header(
+        keys,
         tensor_bytes=sum(file.tensor_bytes for file in files),
         file_bytes=sum(file.file_bytes for file in files),
-        block_count=layers,
-        context_length=count("context_length"),
-        embedding_length=embedding_length,
-        feed_forward_length=max(dense_length, experts * expert_length),
-        expert_used_count=experts,
-        head_count=heads[0],
-        head_count_kv=counts("attention.head_count_kv", default=heads),
-        key_length=count("attention.key_length", default=head_length),
-        value_length=count("attention.value_length", default=head_length),
-        vocabulary_size=_vocabulary_size(first, architecture),
-        plain_attention=_plain_attention(first, architecture),
+        weights=weights,
     )
 
 
-def _further_parts(first: GgufFile) -> list[Path]:
+def gguf_header_from_values(
+    values: Mapping[str, Any], *, name: str, tensor_bytes: int
+) -> GgufHeader:
+    """What a server tells of a model, as Ollama does in `/api/show` under `model_info`.
+
+    Args:
+        values: By the keys of a GGUF header. An array may be null, when it was left out.
+        name: What the server calls it.
+        tensor_bytes: How large it is, such as Ollama's `size`; its layers are taken to be of one
+            size, and its input and output to be none.
+
+    Raises:
+        ModelFileInvalid: What is needed is missing or makes no sense. Its path is the name.
+    """
+    file = GgufFile(
+        path=Path(name),
+        values={key: _told(value) for key, value in values.items()},
+        values_end=None,
+        tensors={},
+        file_bytes=tensor_bytes,
+    )
+    keys = model_keys(file)
+    return _header(
+        keys,
+        tensor_bytes=tensor_bytes,
+        file_bytes=tensor_bytes,
+        weights=even_weights(tensor_bytes, layers=keys.layers),
+    )
+
+
+def _header(keys: ModelKeys, *, tensor_bytes: int, file_bytes: int, weights: Weights) -> GgufHeader:
+    embedding_length = keys.count("embedding_length")
+
+    # Unless said: as many key-value heads as heads, each as wide as its share of the embedding.
+    if keys.is_untold("attention.head_count"):
+        raise keys.unusable("attention.head_count", "was left out; ask the server for all there is")
+    heads = keys.counts("attention.head_count", default=(0,) * keys.layers)
+    head_length = embedding_length // heads[0] if heads[0] else 0
+    caches = model_caches(
+        keys,
+        heads=heads[0],
+        heads_kv=keys.counts("attention.head_count_kv", default=heads),
+        key_length=keys.count("attention.key_length", default=head_length),
+        value_length=keys.count("attention.value_length", default=head_length),
+    )
+
+    used = max(keys.counts("expert_used_count", default=(0,)))
+    untold_length = 4 * embedding_length if keys.is_untold("feed_forward_length") else 0
+    dense_length = max(keys.counts("feed_forward_length", default=(untold_length,)))
+    expert_length = max(keys.counts("expert_feed_forward_length", default=(dense_length,)))
+
+    return GgufHeader(
+        architecture=keys.architecture,
+        name=keys.file.text("general.name", default=keys.file.path.stem),
+        file_type=keys.file.count("general.file_type", default=UNKNOWN_FILE_TYPE),
+        tensor_bytes=tensor_bytes,
+        file_bytes=file_bytes,
+        block_count=keys.layers,
+        context_length=keys.count("context_length"),
+        embedding_length=embedding_length,
+        feed_forward_length=max(dense_length, used * expert_length),
+        expert_count=keys.count("expert_count", default=0),
+        expert_used_count=used,
+        head_count=heads[0],
+        vocabulary_size=_vocabulary_size(keys),
+        caches=caches.layers,
+        exact_caches=caches.exact,
+        weights=weights,
+    )
+
+
+def _further_parts(first: GgufFile) -> Iterator[Path]:
     """The files beside the first that a split model also consists of."""
     count = first.count("split.count", default=1)
     if count <= 1:
-        return []
+        return
     number = first.count("split.no") + 1
     if number != 1:
         raise first.unusable("split.no", f"says part {number} of {count}; name part 1")
@@ -119,38 +177,20 @@ def _further_parts(first: GgufFile) -> list[Path]:
     if not first.path.name.endswith(ending):
         raise first.unusable("split.count", f"is {count}, so the name must end in '{ending}'")
     stem = first.path.name.removesuffix(ending)
-    return [
-        first.path.with_name(f"{stem}-{part:05}-of-{count:05}.gguf") for part in range(2, count + 1)
-    ]
+    for part in range(2, count + 1):
+        yield first.path.with_name(f"{stem}-{part:05}-of-{count:05}.gguf")
 
 
-def _vocabulary_size(file: GgufFile, architecture: str) -> int:
-    tokens = file.values.get("tokenizer.ggml.tokens")
-    if tokens is None:
-        return file.count(f"{architecture}.vocab_size", default=0)
+def _vocabulary_size(keys: ModelKeys) -> int:
+    tokens = keys.file.values.get("tokenizer.ggml.tokens")
+    if tokens is None or not tokens.length:
+        return keys.count("vocab_size", default=0)
     return tokens.length
 
 
-# What a key begins with, after the architecture, that stands for a cache of another kind.
-_OTHER_CACHES: Final = (
-    "attention.compress_ratios",
-    "attention.indexer.",
-    "attention.kv_lora_rank",
-    "attention.recurrent_layers",
-    "attention.shared_kv_layers",
-    "attention.sliding_window",
-    "full_attention_interval",
-    "kda.",
-    "nextn_predict_layers",
-    "shortconv.",
-    "ssm.",
-    "wkv.",
-)
-
-
-def _plain_attention(file: GgufFile, architecture: str) -> bool:
-    others = tuple(f"{architecture}.{key}" for key in _OTHER_CACHES)
-    return not any(
-        key.startswith(others) and value.content != 0  # 0 is how a converter says "none"
-        for key, value in file.values.items()
-    )
+def _told(value: object) -> GgufValue:
+    """A value as JSON has it; its arrays of texts are only counted, as in a file."""
+    if isinstance(value, list):
+        numbers = all(isinstance(item, int | float) for item in value)
+        return GgufValue(offset=None, content=tuple(value) if numbers else None, length=len(value))
+    return GgufValue(offset=None, content=value, length=0 if value is None else 1)

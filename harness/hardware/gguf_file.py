@@ -17,6 +17,7 @@ from struct import Struct
 from typing import Any, Final
 
 from harness.errors import ModelFileInvalid
+from harness.hardware.gguf_texts import skip_texts
 from harness.hardware.quantisation import TENSOR_FORMATS
 
 MAX_LAYERS: Final = 4096
@@ -25,6 +26,9 @@ damaged layer count cannot become a tuple of 2^32 elements."""
 
 _MAX_TEXT_BYTES: Final = 65535  # of a key, by the format; longer values are not kept
 _MAX_DIMENSIONS: Final = 4
+# What is kept of a key or a tensor takes more than it takes in the file. No model has so many.
+_MAX_KEYS: Final = 10_000
+_MAX_TENSORS: Final = 100_000
 
 _U32: Final = Struct("<I")
 _U64: Final = Struct("<Q")
@@ -39,28 +43,33 @@ _DAMAGED: Final = "the file is cut or damaged, download it again"
 class GgufValue:
     """What stands behind one key, as far as it is kept."""
 
-    offset: int
-    """Byte at which it begins."""
+    offset: int | None
+    """Byte at which it begins; None when a server told it."""
     content: object
     """A number, a text, a tuple of numbers, or None for what was stepped over."""
     length: int
-    """Elements of an array; 1 for anything else."""
+    """Elements of an array; 1 for anything else, 0 for an array whose length was not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufFile:
-    """A model's only file, or one part of a split model."""
+    """A model's only file, one part of a split model, or what a server tells of its header."""
 
     path: Path
-    """Where it lies."""
+    """Where it lies; what a server told goes by the model's name."""
     values: dict[str, GgufValue]
     """By key, in the file's order."""
-    values_end: int
-    """Byte after the last value."""
-    tensor_bytes: int
-    """Bytes of its tensors, each by its own type, without the padding between them."""
+    values_end: int | None
+    """Byte after the last value; None when a server told them."""
+    tensors: dict[str, int]
+    """Bytes of its tensors, each by its own type, without the padding between them, by name."""
     file_bytes: int
     """Bytes on disk."""
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of all its tensors."""
+        return sum(self.tensors.values())
 
     def text(self, key: str, *, default: str | None = None) -> str:
         """A text, or `default` if there is one and the key is missing."""
@@ -86,6 +95,16 @@ class GgufFile:
         if len(numbers) != layers or any(type(n) is not int or n < 0 for n in numbers):
             raise self.unusable(key, f"is not a count, or not one for each layer; {_DAMAGED}")
         return numbers
+
+    def flags(self, key: str, *, layers: int) -> tuple[bool, ...] | None:
+        """Whether each layer is of a kind; None if the key holds no array, or none that is kept.
+
+        As in llama.cpp an array may go on beyond the layers, or end before them: the rest are not.
+        """
+        value = self.values.get(key)
+        if value is None or not isinstance(value.content, tuple):
+            return None
+        return tuple(map(bool, value.content[:layers])) + (False,) * (layers - value.length)
 
     def unusable(self, key: str, problem: str) -> ModelFileInvalid:
         """The error for a key whose value makes no sense."""
@@ -172,8 +191,10 @@ def _parse(cursor: _Cursor) -> GgufFile:
         )
     tensor_count: int = cursor.number(_U64)
     value_count: int = cursor.number(_U64)
+    if tensor_count > _MAX_TENSORS or value_count > _MAX_KEYS:
+        raise cursor.invalid(f"{tensor_count:,} tensors and {value_count:,} keys; {_DAMAGED}")
 
-    # 2. The keys. A key that comes twice ends a loop that a damaged count would keep running.
+    # 2. The keys.
     values: dict[str, GgufValue] = {}
     for _ in range(value_count):
         key = cursor.text()
@@ -199,7 +220,7 @@ def _parse(cursor: _Cursor) -> GgufFile:
         path=cursor.path,
         values=values,
         values_end=values_end,
-        tensor_bytes=tensor_bytes,
+        tensors=tensors,
         file_bytes=len(cursor.data),
     )
 
@@ -245,14 +266,10 @@ def _read_numbers(cursor: _Cursor, code: str, length: int) -> tuple[object, ...]
 
 
 def _skip_strings(cursor: _Cursor, length: int) -> None:
-    # In place, not through `take`: a vocabulary with its merges can be a million texts.
-    data, at, last = cursor.data, cursor.at, len(cursor.data) - _U64.size
-    unpack = _U64.unpack_from
-    for _ in range(length):
-        if at > last:
-            raise cursor.invalid(f"{length:,} texts should follow, the file ends first; {_DAMAGED}")
-        at += _U64.size + unpack(data, at)[0]
-    cursor.take(at - cursor.at)
+    end = skip_texts(cursor.data, cursor.at, length)
+    if end is None:
+        raise cursor.invalid(f"{length:,} texts should follow, the file ends first; {_DAMAGED}")
+    cursor.take(end - cursor.at)
 
 
 def _read_tensor(cursor: _Cursor) -> tuple[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harness.errors import ConfigurationInvalid
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
@@ -14,15 +16,29 @@ from harness.inference.wire.triton import TritonWire
 from harness.trace import Clock
 
 
-def connect(endpoint: Endpoint, *, api_key: str | None, clock: Clock) -> Backend:
-    """The bare backend of an endpoint; connects to nothing yet."""
+def connect(
+    endpoint: Endpoint,
+    *,
+    api_key: str | None,
+    clock: Clock,
+    keep_alive: Callable[[], float | None] | None = None,
+) -> Backend:
+    """The bare backend of an endpoint; connects to nothing yet.
+
+    Args:
+        endpoint: As written down.
+        api_key: What it shows its server.
+        clock: The caller's.
+        keep_alive: The seconds that Ollama is told to keep the model for after each call, where the
+            endpoint does not say.
+    """
     match endpoint.backend:
         case "embedded":
             return EmbeddedLlamaCpp(endpoint, clock=clock)
         case "litellm":
             return LiteLLMBackend(endpoint, api_key=api_key, clock=clock)
         case "ollama":
-            return OllamaWire(endpoint, api_key=api_key, clock=clock)
+            return OllamaWire(endpoint, api_key=api_key, clock=clock, keep_alive=keep_alive)
         case "llama-cpp-python":
             return LlamaCppPython(endpoint, clock=clock)
         case "triton":

@@ -134,7 +134,7 @@ class Endpoint(BaseModel):
     """Longest that loading it may take, and letting it go."""
     control_key_env: str | None = None
     """Name of the environment variable with the key that loading and unloading need, where that is
-    another than `api_key_env`'s: TabbyAPI's admin key, TensorRT-LLM's control key."""
+    another than `api_key_env`'s: TabbyAPI's and SGLang's admin key, TensorRT-LLM's control key."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)

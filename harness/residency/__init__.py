@@ -5,8 +5,10 @@ from harness.residency.fit import check_fits
 from harness.residency.forecast import NOTHING_KNOWN, Forecast, Strand
 from harness.residency.guest import Guest
 from harness.residency.host import Host, HostReport
+from harness.residency.keep_alive import ObservedGaps
 from harness.residency.leased import Leased
 from harness.residency.ledger import Device, GuestEntry, Ledger, Need, Resident, Tenant
+from harness.residency.noting_gaps import NotingGaps
 from harness.residency.policy import decide
 from harness.residency.state import Decision, Grant, Load, State, Unload, Wait, WaitingCall
 
@@ -26,6 +28,8 @@ __all__ = [
     "Ledger",
     "Load",
     "Need",
+    "NotingGaps",
+    "ObservedGaps",
     "Resident",
     "State",
     "Strand",

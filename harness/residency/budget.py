@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from harness.errors import InferenceError
+from harness.errors import DoesNotFit, InferenceError, LoadFailed
 from harness.inference import MACHINE
 from harness.residency.fit import check_fits
 from harness.residency.forecast import NOTHING_KNOWN, Forecast
@@ -72,13 +72,13 @@ class KeepAliveBudget:
         self._max_wait_ns = round(max_wait_s * 1e9)
         self._guests = Guests(tracer=tracer)
         self._residents = Residents(
-            tenants, hosts=hosts, devices=self._devices, tracer=tracer, changed=self._consider
+            tenants, hosts=hosts, devices=self._devices, tracer=tracer, changed=self._note_change
         )
         self._movers = Movers(
             self._residents,
             guests=self._guests,
             tracer=tracer,
-            load_began=self._tell,
+            load_began=self._note_load,
             settled=self._settle,
         )
         self._left = frozenset(left)
@@ -87,6 +87,9 @@ class KeepAliveBudget:
         self._ids = itertools.count(1)
         self._alarm: asyncio.TimerHandle | None = None
         self._is_open = False
+        for model, tenant in self._residents.tenants.items():
+            if tenant.pin:
+                check_fits(model, self._residents.tenants, self._devices)
 
     @property
     def ledger(self) -> Ledger:
@@ -95,7 +98,7 @@ class KeepAliveBudget:
             devices=self._devices,
             residents=self._residents.entries,
             guests=self._guests.entries(),
-            moving=self._movers.moving,
+            moving=self._residents.moving,
         )
 
     @property
@@ -116,7 +119,7 @@ class KeepAliveBudget:
         tasks = [group.create_task(self._movers.work()), group.create_task(self._residents.watch())]
         self._is_open = True
         try:
-            self._consider()
+            self._note_change()
             yield
         finally:
             self._is_open = False
@@ -127,7 +130,9 @@ class KeepAliveBudget:
             try:
                 await group.__aexit__(None, None, None)
             finally:
+                self._refuse_all()
                 await self._movers.unload_all(but=self._left, reason="end of run")
+                self._report()
 
     def expect(self, forecast: Forecast) -> None:
         """Says what is to come from now on, in place of what was said before."""
@@ -180,9 +185,7 @@ class KeepAliveBudget:
 
     def recount_guests(self) -> None:
         """Looks what they take now: worthwhile when one has grown or shrunk, and no call begins."""
-        self._evict_the_outgrown()
-        self._report()
-        self._consider()
+        self._note_change()
 
     async def dismiss_guest(self, guest: Guest) -> None:
         """Counts it no more; one that is out stays out. Afterwards nobody brings it back."""
@@ -241,8 +244,9 @@ class KeepAliveBudget:
         queued.is_granted = True
         queued.changed.set()
 
-    def _tell(self, model: str) -> None:
-        """Tells all that wait for a model that they wait for something else now."""
+    def _note_load(self, model: str) -> None:
+        """A model is to be loaded now: all that wait for it wait for something else than before."""
+        self._evict_the_outgrown()  # guests may have grown since it was decided
         for queued in self._queue.values():
             if queued.call.model == model:
                 queued.changed.set()
@@ -253,6 +257,18 @@ class KeepAliveBudget:
             del self._queue[queued.call.id]
             queued.error = error
             queued.changed.set()
+
+    def _refuse_what_cannot_fit(self) -> None:
+        """Tells those who wait for a model that turned out to have no room, whatever goes."""
+        for model in {queued.call.model for queued in self._queue.values()}:
+            try:
+                check_fits(model, self._residents.tenants, self._devices)
+            except DoesNotFit as error:
+                self._refuse(model, error)
+
+    def _refuse_all(self) -> None:
+        for model in {queued.call.model for queued in self._queue.values()}:
+            self._refuse(model, LoadFailed("the budget was closed meanwhile", endpoint=model))
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -276,12 +292,18 @@ class KeepAliveBudget:
                     for number in calls:
                         self._grant(number)
                 case Wait(until_ns=until_ns):
-                    if not self._movers.is_busy and (guests := returning_guests(state.ledger)):
-                        self._movers.begin(Restore(guest=guests[0]), state)
+                    if not self._movers.is_busy:
+                        self._restore_guest(state)
                     self._ask_again_at(until_ns, state.now_ns)
                     return
                 case move:
                     self._movers.begin(move, state)
+
+    def _restore_guest(self, state: State) -> None:
+        for guest in returning_guests(state.ledger):
+            if self._guests.can_return(guest):
+                self._movers.begin(Restore(guest=guest), state)
+                return
 
     def _settle(self, refused: Mapping[str, Exception]) -> None:
         """A move is over.
@@ -291,6 +313,11 @@ class KeepAliveBudget:
         """
         for model, error in refused.items():
             self._refuse(model, error)
+        self._note_change()
+
+    def _note_change(self) -> None:
+        """What is in memory, or how much room it takes, is not what it was."""
+        self._refuse_what_cannot_fit()
         self._evict_the_outgrown()
         self._report()
         self._consider()

@@ -24,6 +24,7 @@ class Guests:
         self._tracer = tracer
         self._guests: dict[str, Guest] = {}
         self._out: set[str] = set()
+        self._unable: set[str] = set()
 
     def add(self, guest: Guest) -> None:
         """Takes another one, wherever it is just now.
@@ -41,6 +42,7 @@ class Guests:
         """Forgets it; one that is out stays out."""
         del self._guests[guest.name]
         self._out.discard(guest.name)
+        self._unable.discard(guest.name)
 
     def entries(self) -> tuple[GuestEntry, ...]:
         """What each of them takes at the moment."""
@@ -62,6 +64,14 @@ class Guests:
         self._out.add(name)
         self._tracer.instant("evict", guest=name, reason=reason, bytes=freed_bytes)
 
+    def can_return(self, name: str) -> bool:
+        """Whether it could come back the last time, or models have come and gone since."""
+        return name not in self._unable
+
+    def models_moved(self) -> None:
+        """Those that could not come back may have another try."""
+        self._unable.clear()
+
     async def restore(self, name: str) -> None:
         """Brings it back; one that cannot come stays out."""
         guest = self._guests[name]
@@ -77,6 +87,7 @@ class Guests:
                 span.set(bytes=guest.resident_bytes)
         except Exception as error:  # noqa: BLE001 - who needs it does without, and the run goes on
             _log.warning("a guest could not come back", guest=name, error=describe(error))
+            self._unable.add(name)
         else:
             self._out.discard(name)
 

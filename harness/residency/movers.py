@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
@@ -63,8 +63,6 @@ class Movers:
         self._idle = asyncio.Event()
         self._idle.set()
         self._load: tuple[str, int] | None = None
-        self.moving: Resident | None = None
-        """What is on its way in or out, and the bytes that are taken by it."""
 
     @property
     def is_busy(self) -> bool:
@@ -77,15 +75,21 @@ class Movers:
 
     async def idle(self) -> None:
         """Returns when no move is under way."""
-        await self._idle.wait()
+        while self.is_busy:  # the next may have begun in the very moment the last was over
+            await self._idle.wait()
 
     def begin(self, move: Move, state: State) -> None:
         """Sets out on a move; none may be under way."""
         assert self._move is None, "one move at a time"
         self._move = move
-        self.moving = self._what_moves(move, state)
+        if not isinstance(move, Restore):
+            self._guests.models_moved()
+        self._residents.begin_move(self._what_moves(move, state))
         taken = {name: state.ledger.taken_bytes(name) for name in state.ledger.devices}
         self._free = {n: d.room_bytes - taken[n] for n, d in state.ledger.devices.items()}
+        if isinstance(move, Load) and not move.evict:
+            for guest in move.guests:
+                self._guests.evict(guest, reason=f"room for {move.model}")
         self._idle.clear()
         self._begun.set()
 
@@ -95,18 +99,28 @@ class Movers:
             await self._begun.wait()
             self._begun.clear()
             assert self._move is not None
-            refused = NOTHING_REFUSED
-            try:
-                refused = await self._perform(self._move)
-            finally:
-                self._move = self.moving = self._load = None
-                self._idle.set()
+            refused = await self._perform(self._move)
+            self._end_move()
             self._settled(refused)
 
+    def _end_move(self) -> None:
+        self._move = self._load = None
+        self._residents.end_move()
+        self._idle.set()
+
     async def unload_all(self, *, but: Collection[str], reason: str) -> None:
-        """Unloads every model, those left out that stay; goes on when one cannot be unloaded."""
+        """Unloads every model, those left out that stay; goes on when one cannot be unloaded.
+
+        Once nobody works any more: a move that was broken off is over.
+        """
+        if self._move is not None:
+            if not isinstance(self._move, Restore) and self._residents.moving is not None:
+                # Wherever it is now: it is unloaded with the others.
+                self._residents.kept(self._residents.moving)
+            self._end_move()
         for model in [name for name in self._residents.entries if name not in but]:
-            await self._unload(model, reason=reason)
+            self._residents.went(model)
+            await self._unload_host(model, reason=reason)
 
     def _what_moves(self, move: Move, state: State) -> Resident:
         match move:
@@ -124,8 +138,6 @@ class Movers:
                 # One, and then it is decided anew: meanwhile another may have become idle.
                 return await self._make_room(move)
             case Load():
-                for guest in move.guests:
-                    self._guests.evict(guest, reason=f"room for {move.model}")
                 return await self._bring_in(move)
             case Unload():
                 await self._take_out(move.reason)
@@ -134,14 +146,13 @@ class Movers:
         return NOTHING_REFUSED
 
     async def _make_room(self, move: Load) -> Mapping[str, Exception]:
-        victim = self.moving
-        assert victim is not None
         error = await self._take_out(f"room for {move.model}: {move.reason}")
         if error is None:
             return NOTHING_REFUSED
+        self._residents.note_failure(move.model)
         return {
             move.model: LoadFailed(
-                f"'{move.model}' has no room: '{victim.model}' is in its place and could not be "
+                f"'{move.model}' has no room: '{move.evict[0]}' is in its place and could not be "
                 f"unloaded ({error})",
                 endpoint=move.model,
             )
@@ -149,7 +160,7 @@ class Movers:
 
     async def _take_out(self, reason: str) -> Exception | None:
         """Unloads what is moving; what it says, if it stays."""
-        resident = self.moving
+        resident = self._residents.moving
         assert resident is not None
         error = await self._unload_host(resident.model, reason=reason)
         if error is None:
@@ -157,12 +168,8 @@ class Movers:
         report = await self._residents.report(resident.model)
         if report is not None and not report.resident:
             return None  # it has gone all the same
-        self._residents.kept(replace(resident, leases=0, kv_tokens=0))
+        self._residents.kept(resident)
         return error
-
-    async def _unload(self, model: str, *, reason: str) -> None:
-        self._residents.went(model)
-        await self._unload_host(model, reason=reason)
 
     async def _unload_host(self, model: str, *, reason: str) -> Exception | None:
         tenant = self._residents.tenants[model]

@@ -41,14 +41,20 @@ def decide(state: State) -> Decision:
 
 
 def _grantable(state: State, making_way: Collection[str]) -> Iterator[int]:
-    """The calls that can begin, in order; of one model none before an earlier one."""
+    """The calls that can begin, in order; of one model none before an earlier one.
+
+    Where models must take turns, none is sent to wait in a server: there it could not be overtaken,
+    and would keep its model in memory. Elsewhere servers keep their own queues.
+    """
+    is_crowded = state.is_crowded
     held_up = set(making_way)
     taken = {model: (one.leases, one.kv_tokens) for model, one in state.ledger.residents.items()}
     for call in state.waiting:
         if call.model in held_up or call.model not in taken:
             continue
         leases, kv_tokens = taken[call.model]
-        if _has_room(state.tenants[call.model], call, leases=leases, kv_tokens=kv_tokens):
+        tenant = state.tenants[call.model]
+        if not is_crowded or _has_room(tenant, call, leases=leases, kv_tokens=kv_tokens):
             taken[call.model] = leases + 1, kv_tokens + call.kv_tokens
             yield call.id
         else:

@@ -11,9 +11,9 @@ def why_it_waits(call: WaitingCall, state: State) -> str:
     resident = ledger.residents.get(call.model)
     if resident is not None:
         if tenant.slots is not None and resident.leases >= tenant.slots:
-            return f"all {tenant.slots} slots of '{call.model}' are taken"
+            return f"slots: all {tenant.slots} of '{call.model}' are taken"
         if tenant.kv_tokens is not None and resident.kv_tokens + call.kv_tokens > tenant.kv_tokens:
-            return f"the KV cache of '{call.model}' is full"
+            return f"KV cache: that of '{call.model}' is full"
         return f"'{call.model}' makes way for a model that was waited for longer"
     if ledger.moving is not None:
         return f"'{ledger.moving.model}' is on the move"

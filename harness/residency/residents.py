@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import structlog
 
-from harness.errors import HarnessError
 from harness.inference import MACHINE
 from harness.residency.host import Host, HostReport
 from harness.residency.ledger import Device, Need, Resident, Tenant
@@ -31,12 +30,13 @@ class Residents:
         tenants: The models.
         hosts: What loads them, by tag.
         devices: The memory there is, by name.
-        tracer: Sees what hosts have lost.
-        changed: Called when a model was lost.
+        tracer: Sees what hosts have lost, and what they have loaded unasked.
+        changed: Called when it turned out that other models are in memory, or take other room.
 
     Attributes:
         tenants: By tag, with what was learned.
         failed: Models whose last load, or unload, went wrong.
+        moving: What is on its way in or out, and the bytes that are taken by it.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Residents:
     ) -> None:
         self.tenants = {tenant.model: tenant for tenant in tenants}
         self.failed: frozenset[str] = frozenset()
+        self.moving: Resident | None = None
         self._estimates = dict(self.tenants)
         self._hosts = dict(hosts)
         self._devices = devices
@@ -58,6 +59,7 @@ class Residents:
         self._there: dict[str, Resident] = {}
         self._leases: Counter[str] = Counter()
         self._kv_tokens: Counter[str] = Counter()
+        self._moves: Counter[str] = Counter()
         self._in_doubt: set[str] = set()
         self._doubt = asyncio.Event()
 
@@ -114,6 +116,15 @@ class Residents:
 
     # --- coming and going -------------------------------------------------------------------------
 
+    def begin_move(self, moving: Resident) -> None:
+        """A model, or a guest, is on its way in or out."""
+        self._moves[moving.model] += 1
+        self.moving = moving
+
+    def end_move(self) -> None:
+        """It has come, or has gone, or neither."""
+        self.moving = None
+
     def came(self, model: str, report: HostReport | None, *, load_s: float | None = None) -> None:
         """A model is in memory now.
 
@@ -122,8 +133,8 @@ class Residents:
             report: What its host says of it, which goes before any estimate.
             load_s: How long loading took; None for one that was there already.
         """
-        tenant, estimate = self.tenants[model], self._estimates[model]
-        need = _said_need(estimate, report, self._devices) or estimate.need
+        tenant = self.tenants[model]
+        need = self._said_need(model, report) or self._estimates[model].need
         self.tenants[model] = replace(
             tenant, need=need, load_s=tenant.load_s if load_s is None else load_s
         )
@@ -157,15 +168,18 @@ class Residents:
             free: What was free, by device, when it was tried.
 
         Returns:
-            Whether it may fit when others have gone.
+            Whether it may fit when others have gone. If not, what it takes is as unknown as before:
+            others than the budget's may have been in its place.
         """
         tenant = self.tenants[model]
         more = {
-            device: min(max(bytes_, free[device] + 1), self._devices[device].room_bytes)
+            device: min(max(bytes_, free[device] + 1), self._most_room_bytes(model, device))
             for device, bytes_ in tenant.need.items()
         }
-        self.tenants[model] = replace(tenant, need=more)
-        return any(more[device] > free[device] for device in more)
+        may_fit = any(more[device] > free[device] for device in more)
+        need = more if may_fit else self._estimates[model].need
+        self.tenants[model] = replace(tenant, need=need)
+        return may_fit
 
     # --- what hosts say ---------------------------------------------------------------------------
 
@@ -174,9 +188,7 @@ class Residents:
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
                 return await self._hosts[model].report()
-        except TimeoutError:
-            _log.debug("a host does not say what it holds", model=model)
-        except HarnessError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for an answer
             _log.debug("a host does not say what it holds", model=model, error=describe(error))
         return None
 
@@ -194,50 +206,74 @@ class Residents:
         self._doubt.set()
 
     async def watch(self) -> None:
-        """Looks from time to time, and at once where there is doubt, what hosts have lost."""
+        """Looks from time to time, and at once where there is doubt, whether hosts say the same."""
         while True:
             try:
                 async with asyncio.timeout(_LOOK_EVERY_S):
                     await self._doubt.wait()
                 models = sorted(self._in_doubt)
             except TimeoutError:
-                models = sorted(self._there)
+                models = sorted(self._hosts)
             self._doubt.clear()
             self._in_doubt.clear()
-            for model in models:
-                await self._look(model)
+            await asyncio.gather(*map(self._look, models))
 
     async def _look(self, model: str) -> None:
-        before = self._there.get(model)
-        if before is None:
+        """Corrects what the ledger says of a model, unless it moves: then it is about to change."""
+        if self.moving is not None and self.moving.model == model:
             return
+        moves = self._moves[model]
         report = await self.report(model)
-        there = self._there.get(model)
-        if report is None or report.resident or there is None or there.need is not before.need:
-            return  # it is there, nobody knows, or it has gone and come since
-        del self._there[model]
-        self._tracer.instant("evict", model=model, reason="its server has let it go, or has died")
+        if report is None or self._moves[model] != moves:
+            return
+        if report.resident and model not in self._there:
+            self._tracer.instant("adopt", model=model, reason="its server has loaded it unasked")
+            self.came(model, report)
+        elif report.resident:
+            if not self._resize(model, report):
+                return
+        elif model in self._there:
+            del self._there[model]
+            self._tracer.instant(
+                "evict", model=model, reason="its server has let it go, or has died"
+            )
+        else:
+            return
         self._changed()
 
+    def _resize(self, model: str, report: HostReport) -> bool:
+        """Takes down what a resident takes by now; whether that is something else than before."""
+        need = self._said_need(model, report)
+        if need is None or need == self._there[model].need:
+            return False
+        self.tenants[model] = replace(self.tenants[model], need=need)
+        self._there[model] = replace(self._there[model], need=need)
+        return True
 
-def _said_need(
-    tenant: Tenant, report: HostReport | None, devices: Mapping[str, Device]
-) -> Need | None:
-    """What a model takes by its host's word; None where that says nothing.
+    def _said_need(self, model: str, report: HostReport | None) -> Need | None:
+        """What a model takes by its host's word; None where that says nothing.
 
-    Never more than a device has room for: it has found room, and is to find it again.
-    """
-    if report is None or report.total_bytes is None:
-        return None
-    gpus = [device for device in tenant.need if device != MACHINE]
-    if len(tenant.need) == 1:
-        (device,) = tenant.need
-        on_gpu = report.total_bytes if report.gpu_bytes is None else report.gpu_bytes
-        said = {device: on_gpu if gpus else report.total_bytes}
-    elif len(gpus) == 1 and report.gpu_bytes is not None:
-        said = {gpus[0]: report.gpu_bytes, MACHINE: report.total_bytes - report.gpu_bytes}
-    else:
-        return None
-    return {
-        device: min(max(bytes_, 0), devices[device].room_bytes) for device, bytes_ in said.items()
-    }
+        Never more than there can be for it, which would keep it from coming again; and something,
+        or others that do not fit beside it would not have it go.
+        """
+        if report is None or report.total_bytes is None:
+            return None
+        devices = self._estimates[model].need
+        gpus = [device for device in devices if device != MACHINE]
+        if len(devices) == 1:
+            (device,) = devices
+            on_gpu = report.total_bytes if report.gpu_bytes is None else report.gpu_bytes
+            said = {device: on_gpu if gpus else report.total_bytes}
+        elif len(gpus) == 1 and report.gpu_bytes is not None:
+            said = {gpus[0]: report.gpu_bytes, MACHINE: report.total_bytes - report.gpu_bytes}
+        else:
+            return None
+        return {
+            device: max(min(bytes_, self._most_room_bytes(model, device)), 1)
+            for device, bytes_ in said.items()
+        }
+
+    def _most_room_bytes(self, model: str, device: str) -> int:
+        """What a model can have of a device when all have gone that may."""
+        pinned = (t for t in self.tenants.values() if t.pin and t.model != model)
+        return self._devices[device].room_bytes - sum(t.need.get(device, 0) for t in pinned)

@@ -42,6 +42,14 @@ class State:
     failed: frozenset[str] = frozenset()
     """Models whose last load failed: they are loaded for a call, and not ahead of one."""
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there is no room for all models at once, so that they must take turns."""
+        return any(
+            sum(tenant.need.get(name, 0) for tenant in self.tenants.values()) > device.room_bytes
+            for name, device in self.ledger.devices.items()
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:

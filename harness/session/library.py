@@ -64,6 +64,11 @@ class PassageLibrary:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memory")
 
     @property
+    def model(self) -> str | None:
+        """Tag of the endpoint that makes its vectors; None where they are made here."""
+        return None if self._settings.embedder == WORDLLAMA else self._settings.embedder
+
+    @property
     def is_kept(self) -> bool:
         """Whether the passages outlive the run."""
         return self._settings.path is not None

@@ -17,7 +17,7 @@ from harness.inference import (
     reply_identity,
 )
 from harness.inference.identity.address import server_address
-from harness.residency import Host
+from harness.residency import Host, NotingGaps, ObservedGaps
 from harness.residency.hosts import host_of
 from harness.session.tenancy import file_footprint, is_managed
 from harness.trace import Clock
@@ -58,15 +58,20 @@ def open_endpoint(
     # Files are read first: as long as they can be wrong, there is nothing to close.
     identity = reply_identity(endpoint) if cached else None
     file_footprint(endpoint)
-    backend = connect(endpoint, api_key=api_key, clock=clock)
+    gaps = ObservedGaps() if endpoint.manage and endpoint.backend == "ollama" else None
+    keep_alive = None if gaps is None else lambda: gaps.keep_alive_s
+    backend = connect(endpoint, api_key=api_key, clock=clock, keep_alive=keep_alive)
+    host = None
+    if is_managed(endpoint):
+        host = host_of(
+            endpoint, backend, api_key=api_key, control_key=control_key, keep_alive=keep_alive
+        )
     return OpenedEndpoint(
         endpoint=endpoint,
-        backend=backend,
+        backend=backend if gaps is None else NotingGaps(backend, gaps=gaps, clock=clock),
         api_key=api_key,
         server=endpoint.tag if endpoint.url is None else server_address(endpoint.url),
-        host=host_of(endpoint, backend, api_key=api_key, control_key=control_key)
-        if is_managed(endpoint)
-        else None,
+        host=host,
         identity=identity,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -21,6 +22,8 @@ from harness.graph import (
     execute,
 )
 from harness.inference import Backend
+from harness.session.cast import Cast
+from harness.session.forecasting import Forecaster
 from harness.session.output_cache import OUTPUT_CACHE, StoredOutputs
 from harness.session.result import RunFiles, RunResult, last_output
 from harness.session.resume import EarlierRun, read_earlier_run
@@ -38,6 +41,8 @@ from harness.session.resume_record import (
 from harness.session.run import Run
 from harness.session.session import Session, open_session
 from harness.session.settings import Settings
+from harness.session.uses import uses_of
+from harness.session.usual_rounds import usual_rounds
 from harness.trace import AUDIT_LOG, Sink, describe, monotonic
 from harness.trace.run_name import find_journal
 from harness.wiggum import NOTHING, Limits, merged
@@ -220,8 +225,15 @@ class PipelineRun:
                 answers[question.key, question.text] = answer
             return answer
 
+        forecaster = await self._forecaster(session)
+
         def run_of(call: NodeCall) -> Run:
-            return Run(session, call, earlier=earlier.loops if earlier else NO_LOOPS)
+            return Run(
+                session,
+                call,
+                earlier=earlier.loops if earlier else NO_LOOPS,
+                foresight=None if forecaster is None else forecaster.foresight(call.label),
+            )
 
         async with AsyncExitStack() as stack:
             cache = StoredOutputs(
@@ -240,10 +252,27 @@ class PipelineRun:
                 answers=answers,
                 asker=ask,
                 deadline_s=None if deadline_ns is None else _deadline_s(deadline_ns),
+                watcher=forecaster,
             )
         if earlier is not None:
             session.earlier_loops.extend(earlier.loops.within(frozenset(ended.reused)))
         return ended
+
+    async def _forecaster(self, session: Session) -> Forecaster | None:
+        """What tells the budget of what comes; None where there is no budget."""
+        budget = session.budget
+        if budget is None:
+            return None
+        cast = Cast(
+            roles=session.roles,
+            summariser=session.casting.summariser,
+            embedder=session.passages.model,
+            usual=await asyncio.to_thread(
+                usual_rounds, session.trace.journal_path.parent / AUDIT_LOG, self._graph.name
+            ),
+        )
+        uses = await asyncio.to_thread(uses_of, self._graph)
+        return Forecaster(self._graph, uses, cast=cast, expect=budget.expect)
 
     def _result(
         self, session: Session, ended: Execution, part: _Part, *, started_ns: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
@@ -23,7 +24,9 @@ from harness.inference import (
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import Draft, Rubric, Verdict
 from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate
+from harness.session.forecasting import Foresight
 from harness.session.loop import run_loop
+from harness.session.node_uses import Loop
 from harness.session.result import CallResult
 from harness.session.resume_loops import NO_LOOPS, EarlierLoops, loop_key
 from harness.session.session import Session
@@ -40,14 +43,21 @@ class Run:
         session: The open parts.
         call: The call that it is for.
         earlier: Loops of the run's earlier parts.
+        foresight: Told what the call asks of models; None where nobody wants to know.
     """
 
     def __init__(
-        self, session: Session, call: NodeCall, *, earlier: EarlierLoops = NO_LOOPS
+        self,
+        session: Session,
+        call: NodeCall,
+        *,
+        earlier: EarlierLoops = NO_LOOPS,
+        foresight: Foresight | None = None,
     ) -> None:
         self._session = session
         self._call = call
         self._earlier = earlier
+        self._foresight = foresight
 
     @property
     def id(self) -> str:
@@ -278,7 +288,8 @@ class Run:
         model = self._session.roles.model(role)
         request = EmbedRequest(model=model, role=role, texts=tuple(texts))
         self.beat()
-        embeddings = await self._session.spending.embed(request)
+        with self._asking(model):
+            embeddings = await self._session.spending.embed(request)
         self.beat()
         return embeddings
 
@@ -292,7 +303,8 @@ class Run:
         """
         model = self._session.roles.model(role)
         request = CountRequest(model=model, role=role, messages=as_messages(prompt))
-        return await self._session.shim.count_tokens(request)
+        with self._asking(model):
+            return await self._session.shim.count_tokens(request)
 
     async def remember(
         self,
@@ -326,9 +338,11 @@ class Run:
         """
         if not document.strip():
             raise InvalidInput("the document is empty; there is nothing to remember")
-        return await self._session.passages.remember(
-            document, title=title, source=source, quality=quality, metadata=metadata
-        )
+        passages = self._session.passages
+        with self._asking(passages.model):
+            return await passages.remember(
+                document, title=title, source=source, quality=quality, metadata=metadata
+            )
 
     async def recall(
         self,
@@ -353,14 +367,18 @@ class Run:
             MemoryStoreFailed: The store cannot be read.
             InferenceError: The endpoint that embeds gave no vectors.
         """
-        return await self._session.passages.recall(query, limit=limit, mode=mode, where=where)
+        passages = self._session.passages
+        with self._asking(passages.model):
+            return await passages.recall(query, limit=limit, mode=mode, where=where)
 
     async def novelty(self, texts: Sequence[str]) -> float:
         """How much of what these texts say is not remembered yet, 0 to 10.
 
         Below 3 a batch of search results is not worth another round (the Novelty Gate).
         """
-        return await self._session.passages.novelty(texts)
+        passages = self._session.passages
+        with self._asking(passages.model):
+            return await passages.novelty(texts)
 
     async def wiggum(
         self,
@@ -416,26 +434,29 @@ class Run:
         call_key = self._call.key("wiggum")
         chosen = await self._choose(rubric)
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=sources, draft=draft)
-        return await run_loop(
-            self._session,
-            task,
-            ask=self._chat,
-            chosen=chosen,
-            sources=sources,
-            draft=draft,
-            limits=LoopLimits(
-                max_rounds=max_rounds,
-                max_tokens=max_tokens,
-                max_cost_usd=max_cost_usd,
-                max_seconds=max_seconds,
-            ),
-            revise=revise,
-            revise_from=revise_from,
-            rescore=rescore,
-            max_output_tokens=max_output_tokens,
-            rounds=rounds or self._rounds_before(key, chosen.rubric, draft),
-            key=key,
-        )
+        before = rounds or self._rounds_before(key, chosen.rubric, draft)
+        loop = Loop(max_rounds=max_rounds, has_draft=draft is not None, rubric=chosen.rubric.id)
+        with self._revising(loop, before, chosen.rubric):
+            return await run_loop(
+                self._session,
+                task,
+                ask=self._chat,
+                chosen=chosen,
+                sources=sources,
+                draft=draft,
+                limits=LoopLimits(
+                    max_rounds=max_rounds,
+                    max_tokens=max_tokens,
+                    max_cost_usd=max_cost_usd,
+                    max_seconds=max_seconds,
+                ),
+                revise=revise,
+                revise_from=revise_from,
+                rescore=rescore,
+                max_output_tokens=max_output_tokens,
+                rounds=before,
+                key=key,
+            )
 
     async def evaluate(
         self,
@@ -470,13 +491,29 @@ class Run:
         """A reply within the run's limits; that it begins, comes and ends are signs of life."""
         self.beat()
         try:
-            return await self._session.replies.ask(
-                replace(request, on_piece=self.beat),
-                label=self._call.label,
-                send=self._session.spending.chat,
-            )
+            with self._asking(request.model):
+                return await self._session.replies.ask(
+                    replace(request, on_piece=self.beat),
+                    label=self._call.label,
+                    send=self._session.spending.chat,
+                )
         finally:
             self.beat()
+
+    def _asking(self, model: str | None) -> AbstractContextManager[None]:
+        """Around a call of a model; of none, where there is no model."""
+        if self._foresight is None or model is None:
+            return nullcontext()
+        return self._foresight.asking(model)
+
+    def _revising(
+        self, loop: Loop, before: Sequence[Round], rubric: Rubric
+    ) -> AbstractContextManager[None]:
+        """Around a revise loop."""
+        if self._foresight is None:
+            return nullcontext()
+        is_judged = bool(rubric.judged)
+        return self._foresight.revising(loop, rounds_before=len(before), is_judged=is_judged)
 
     def _rounds_before(self, key: str, rubric: Rubric, draft: str | None) -> Sequence[Round]:
         """The rounds that a loop had in earlier parts of the run, as far as they can be had."""

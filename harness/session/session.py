@@ -12,6 +12,7 @@ import structlog
 
 from harness.errors import ConfigurationInvalid, did_you_mean
 from harness.inference import Backend, Endpoint, InferenceShim, to_its_end
+from harness.residency import KeepAliveBudget
 from harness.session.audit import audit_entry
 from harness.session.casting import Casting
 from harness.session.kept_replies import KeptReplies
@@ -57,6 +58,8 @@ class Session:
     """What models answered to nodes that have not ended, for when the run is resumed."""
     passages: PassageLibrary
     """Its memory."""
+    budget: KeepAliveBudget | None
+    """What its models share memory by; None where there is nothing to share."""
     rubrics: Path
     """Where rubrics are looked for first."""
     loops: list[WiggumResult] = field(default_factory=list)
@@ -186,6 +189,7 @@ async def open_session(
                 spending=spending,
                 replies=replies,
                 passages=passages,
+                budget=models.budget,
                 rubrics=settings.rubrics,
                 loops=made.loops,
                 earlier_loops=made.earlier_loops,

@@ -10,8 +10,8 @@ from harness.trace.records import Attributes, SpanRecord
 PHASES = ("queue", "load", "prefill", "decode")
 """The phases of a call, in the order they happen."""
 
-_FOR_A_TURN = "max_concurrency"
-"""How the reason begins of a wait that the endpoint's own limit imposed."""
+_FOR_A_TURN = ("max_concurrency", "slots", "KV cache")
+"""How the reason begins of a wait that the endpoint's own limit imposed, or the model's size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Call(Interval):
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     """Where its time went, by phase, as far as it is known."""
     turns: tuple[Interval, ...] = ()
-    """Of its queue, the waits for a turn under the endpoint's `max_concurrency`."""
+    """Of its queue, the waits for a turn among calls to the same model."""
 
     def count(self, name: str) -> int | None:
         """A whole number among the attributes, such as `output_tokens`; None if it is not known."""

@@ -14,3 +14,18 @@ def demo_model() -> Path:
     assert package is not None
     assert package.submodule_search_locations is not None
     return next(Path(package.submodule_search_locations[0]).glob("*.gguf"))
+
+
+@pytest.fixture
+def rewrite(tmp_path):
+    """Replace the content of one file, without the wait of opening it anew each time."""
+    path = tmp_path / "m.gguf"
+    with path.open("wb", buffering=0) as file:
+
+        def rewrite(data, room=0):
+            file.seek(0)
+            file.write(data)
+            file.truncate(len(data) + room)
+            return path
+
+        yield rewrite

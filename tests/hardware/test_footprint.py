@@ -1,25 +1,22 @@
 """Footprints, against published figures and against what llama.cpp itself reports."""
 
-import json
-import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
+from logged_memory import MIB, MOST_WITH_A_DOUBT, exact_bytes, logged_memory
 
 from harness.errors import InvalidInput
 from harness.hardware import (
     Footprint,
     GgufHeader,
+    LayerCache,
     compute_bytes,
     gguf_footprint,
     kv_bytes_per_token,
     kv_cache_bytes,
     read_gguf_header,
 )
-
-MIB = 2**20
+from harness.hardware.weights import even_weights
 
 
 def model(*, layers, width, feed_forward, heads_kv, head=128, vocabulary=32_000, experts=0):
@@ -33,13 +30,13 @@ def model(*, layers, width, feed_forward, heads_kv, head=128, vocabulary=32_000,
         context_length=131_072,
         embedding_length=width,
         feed_forward_length=feed_forward,
+        expert_count=experts,
         expert_used_count=experts,
         head_count=heads_kv,
-        head_count_kv=(heads_kv,) * layers,
-        key_length=head,
-        value_length=head,
         vocabulary_size=vocabulary,
-        plain_attention=True,
+        caches=(LayerCache(heads=heads_kv, key_length=head, value_length=head),) * layers,
+        exact_caches=True,
+        weights=even_weights(0, layers=layers),
     )
 
 
@@ -99,7 +96,10 @@ def test_every_slot_has_its_context_padded_to_256(context_tokens, slots, cells):
 
 
 def test_keys_and_values_are_counted_by_their_own_width_and_type():
-    uneven = replace(shaped(2, 3, 64), value_length=128, head_count_kv=(3, 0))
+    uneven = replace(
+        shaped(2, 3, 64),
+        caches=(LayerCache(heads=3, key_length=64, value_length=128), LayerCache()),
+    )
     needed = kv_bytes_per_token(uneven, cache_type_k="q8_0", cache_type_v="q4_0")
     assert needed == 3 * (64 // 32 * 34) + 3 * (128 // 32 * 18)
 
@@ -175,54 +175,40 @@ def test_a_footprint_is_the_sum_of_its_parts_and_prints_them():
     assert str(needed) == "202.0 MiB (weights 92.0 MiB, KV cache 90.0 MiB, compute 20.0 MiB)"
 
 
-LOAD = """
-import json, os, sys, xllamacpp
-case = json.loads(sys.argv[1])
-params = xllamacpp.CommonParams()
-params.model.path = case["path"]
-params.n_ctx = case["context_tokens"] * case["slots"]
-params.n_parallel = case["slots"]
-params.cache_type_k = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_k"].upper())
-params.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_v"].upper())
-params.fit_params = params.warmup = False
-# More threads than free cores spin for seconds at the end of a load.
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-params.verbosity = 4
-server = xllamacpp.Server(params)
-os._exit(0)
-"""
-
-
 @pytest.mark.parametrize(
-    ("context_tokens", "slots", "cache_type_k", "cache_type_v"),
+    ("context_tokens", "slots", "types", "unified"),
     [
-        pytest.param(4096, 1, "f16", "f16", id="one slot"),
-        pytest.param(1000, 3, "f16", "f16", id="three slots, padded"),
-        pytest.param(8192, 1, "q8_0", "q4_0", id="quantised"),
+        pytest.param(256, 1, "f16 f16", False, id="as small as can be"),
+        pytest.param(4096, 1, "f16 f16", False, id="one slot"),
+        pytest.param(1000, 3, "f16 f16", False, id="three slots, padded"),
+        pytest.param(1000, 3, "f16 f16", True, id="three slots, sharing"),
+        pytest.param(4096, 4, "f16 f16", False, id="four slots"),
+        pytest.param(8192, 1, "q8_0 q4_0", False, id="quantised"),
+        pytest.param(12_288, 1, "q8_0 q8_0", False, id="as people quantise it"),
+        pytest.param(4096, 3, "q5_1 iq4_nl", False, id="quantised more"),
+        pytest.param(2048, 1, "f32 bf16", False, id="not quantised"),
     ],
 )
-def test_a_footprint_is_what_llama_cpp_logs(
-    demo_model, context_tokens, slots, cache_type_k, cache_type_v
-):
+def test_a_footprint_is_what_llama_cpp_logs(demo_model, context_tokens, slots, types, unified):
+    cache_type_k, cache_type_v = types.split()
     case = {
         "context_tokens": context_tokens,
         "slots": slots,
         "cache_type_k": cache_type_k,
         "cache_type_v": cache_type_v,
+        "unified": unified,
     }
-    log = subprocess.run(
-        [sys.executable, "-c", LOAD, json.dumps(case | {"path": str(demo_model)})],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    ).stderr.decode(errors="replace")
-    logged_mib = {
-        name: float(size)
-        for name, size in re.findall(r"(model|output|KV|compute) buffer size = +([\d.]+) MiB", log)
-    }
-
+    logged = logged_memory(demo_model, **case)
     needed = gguf_footprint(read_gguf_header(demo_model), **case)
-    assert round(needed.weights_bytes / MIB, 2) == logged_mib["model"]
-    assert round(needed.kv_bytes / MIB, 2) == logged_mib["KV"]
-    excess_mib = needed.compute_bytes / MIB - logged_mib["compute"] - logged_mib["output"]
+
+    assert round(needed.weights_bytes / MIB, 2) == logged.model_mib
+    assert round(needed.kv_bytes / MIB, 2) == logged.kv_mib
+    (cache,) = logged.caches
+    if cache.cells > MOST_WITH_A_DOUBT:
+        assert needed.kv_bytes == exact_bytes(cache.cells, cache.keys_mib) + exact_bytes(
+            cache.cells, cache.values_mib
+        )
+    excess_mib = needed.compute_bytes / MIB - logged.compute_mib - logged.output_mib
     assert 0 < excess_mib < 3
+    in_all_mib = logged.model_mib + logged.kv_mib + logged.compute_mib + logged.output_mib
+    assert needed.total_bytes / MIB == pytest.approx(in_all_mib, rel=0.05)

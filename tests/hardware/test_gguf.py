@@ -1,67 +1,33 @@
 """Reading GGUF headers: real, synthetic, split, cut and mutated."""
 
-import contextlib
-import random
 import struct
 import time
 import tracemalloc
 
 import pytest
+from gguf_writer import (
+    BOOL,
+    F32,
+    I32,
+    SMALL,
+    STRING,
+    TENSOR_BYTES,
+    TENSORS,
+    U16,
+    U32,
+    header,
+    string,
+    value,
+)
 
-from harness.errors import InvalidInput, ModelFileInvalid
-from harness.hardware import GgufHeader, file_type_name, gguf_footprint, read_gguf_header
-
-# --- a tiny writer ---------------------------------------------------------------------------
-
-U8, U16, U32, I32, F32, BOOL, STRING, ARRAY, U64 = 0, 2, 4, 5, 6, 7, 8, 9, 10
-CODES = {U8: "B", U16: "H", U32: "I", I32: "i", F32: "f", BOOL: "?", U64: "Q"}
-
-SMALL = {
-    "general.architecture": (STRING, "llama"),
-    "general.name": (STRING, "Tiny"),
-    "general.file_type": (U32, 15),
-    "llama.block_count": (U32, 2),
-    "llama.context_length": (U32, 2048),
-    "llama.embedding_length": (U32, 64),
-    "llama.feed_forward_length": (U32, 128),
-    "llama.attention.head_count": (U32, 4),
-    "llama.attention.head_count_kv": (U32, 2),
-    "tokenizer.ggml.tokens": (STRING, ["<s>", "</s>", "a"]),
-    "tokenizer.ggml.scores": (F32, [0.0] * 3),
-}
-TENSORS = [
-    ("token_embd.weight", (64, 3), 1),  # F16: 64 * 3 * 2 = 384 bytes
-    ("blk.0.attn_norm.weight", (64,), 0),  # F32: 256 bytes
-    ("blk.0.ffn_up.weight", (256, 2), 12),  # Q4_K: 2 * 144 = 288 bytes
-]
-TENSOR_BYTES = 384 + 256 + 288
-
-
-def string(text):
-    data = text.encode()
-    return struct.pack("<Q", len(data)) + data
-
-
-def items(kind, values):
-    return b"".join(
-        string(value) if kind == STRING else struct.pack("<" + CODES[kind], value)
-        for value in values
-    )
-
-
-def value(kind, content):
-    if isinstance(content, list):
-        return struct.pack("<IIQ", ARRAY, kind, len(content)) + items(kind, content)
-    return struct.pack("<I", kind) + items(kind, [content])
-
-
-def header(values, tensors=TENSORS, *, version=3):
-    data = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(values))
-    data += b"".join(string(key) + value(*pair) for key, pair in values.items())
-    for name, shape, kind in tensors:
-        data += string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
-        data += struct.pack("<IQ", kind, 0)
-    return data
+from harness.errors import ModelFileInvalid
+from harness.hardware import (
+    GgufHeader,
+    LayerCache,
+    Weights,
+    file_type_name,
+    read_gguf_header,
+)
 
 
 @pytest.fixture
@@ -94,13 +60,20 @@ def test_the_real_header_is_read(demo_model):
         context_length=8192,
         embedding_length=576,
         feed_forward_length=1536,
+        expert_count=0,
         expert_used_count=0,
         head_count=9,
-        head_count_kv=(3,) * 30,
-        key_length=64,
-        value_length=64,
         vocabulary_size=49_152,
-        plain_attention=True,
+        caches=(LayerCache(heads=3, key_length=64, value_length=64),) * 30,
+        exact_caches=True,
+        weights=Weights(
+            input_bytes=30_081_024,
+            layer_bytes=(2_216_448,) * 30,
+            output_bytes=2304,
+            shared_bytes=30_081_024,  # the vocabulary's matrix is used at both ends
+            expert_bytes=0,
+            draft_bytes=0,
+        ),
     )
     assert file_type_name(model.file_type) == "Q4_1"
 
@@ -118,13 +91,20 @@ def test_a_synthetic_header_is_read(write, version):
         context_length=2048,
         embedding_length=64,
         feed_forward_length=128,
+        expert_count=0,
         expert_used_count=0,
         head_count=4,
-        head_count_kv=(2, 2),
-        key_length=16,
-        value_length=16,
         vocabulary_size=3,
-        plain_attention=True,
+        caches=(LayerCache(heads=2, key_length=16, value_length=16),) * 2,
+        exact_caches=True,
+        weights=Weights(
+            input_bytes=384,
+            layer_bytes=(256 + 288, 0),
+            output_bytes=0,
+            shared_bytes=384,
+            expert_bytes=0,
+            draft_bytes=0,
+        ),
     )
 
 
@@ -179,19 +159,6 @@ def test_a_synthetic_header_is_read(write, version):
             {"name": "m", "file_type": 1024},
             id="no name and no file type",
         ),
-        pytest.param(
-            {"llama.attention.sliding_window": (U32, 1024)},
-            {"plain_attention": False},
-            id="a sliding window",
-        ),
-        pytest.param(
-            {"llama.attention.sliding_window": (U32, 0)},
-            {"plain_attention": True},
-            id="a sliding window of 0 is none",
-        ),
-        pytest.param(
-            {"llama.ssm.state_size": (U32, 16)}, {"plain_attention": False}, id="recurrent layers"
-        ),
     ],
 )
 def test_keys_mean_what_llama_cpp_takes_them_for(write, changes, expected):
@@ -214,7 +181,7 @@ def test_long_values_are_stepped_over(write):
     assert read_gguf_header(path).name == "Tiny"
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak_bytes < 100_000
+    assert peak_bytes < 500_000
 
 
 # --- split models ----------------------------------------------------------------------------
@@ -267,6 +234,18 @@ def test_a_split_model_is_named_by_its_first_part(write, number, name, message):
         pytest.param(b"GGUF\0\0\0\3", 8, "not 2 or 3 in little-endian", id="big-endian"),
         pytest.param(
             header({"k" * 70_000: (U32, 1)}), 32, "name of 70,000 bytes is too long", id="long key"
+        ),
+        pytest.param(
+            b"GGUF" + struct.pack("<IQQ", 3, 2**40, 1),
+            24,
+            "1,099,511,627,776 tensors and 1 keys",
+            id="more tensors than there can be",
+        ),
+        pytest.param(
+            b"GGUF" + struct.pack("<IQQ", 3, 1, 2**63),
+            24,
+            "1 tensors and 9,223,372,036,854,775,808",
+            id="more keys than there can be",
         ),
         pytest.param(
             b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + 2 * (string("key") + value(U32, 1)),
@@ -338,21 +317,6 @@ def test_a_tensor_that_cannot_be_is_refused(write, tensor, message):
         read_gguf_header(write(SMALL, [*TENSORS, tensor]))
 
 
-@pytest.fixture
-def rewrite(tmp_path):
-    """Replace the content of one file, without the wait of opening it anew each time."""
-    path = tmp_path / "m.gguf"
-    with path.open("wb", buffering=0) as file:
-
-        def rewrite(data):
-            file.seek(0)
-            file.write(data)
-            file.truncate()
-            return path
-
-        yield rewrite
-
-
 def test_every_cut_is_refused_where_it_was_made(rewrite):
     whole = header(SMALL) + bytes(TENSOR_BYTES)
     for size in range(1, len(whole)):
@@ -361,46 +325,3 @@ def test_every_cut_is_refused_where_it_was_made(rewrite):
             read_gguf_header(path)
         assert caught.value.offset is not None
         assert caught.value.offset <= size
-
-
-def test_a_mutated_header_is_read_or_refused_and_nothing_else(rewrite):
-    generator = random.Random(20261120)
-    whole = header(SMALL) + bytes(TENSOR_BYTES)
-    refused = 0
-    tracemalloc.start()
-    for _ in range(3000):
-        data = mutated(whole, generator)
-        try:
-            model = read_gguf_header(rewrite(data))
-        except ModelFileInvalid as error:
-            assert error.offset is not None  # noqa: PT017 - most reads fail, as they should
-            assert error.offset <= len(data)  # noqa: PT017
-            refused += 1
-            continue
-        assert model.tensor_bytes <= model.file_bytes == len(data)
-        with contextlib.suppress(InvalidInput):  # heads of an odd width
-            assert gguf_footprint(model, context_tokens=4096).total_bytes >= model.tensor_bytes
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak_bytes < 2**20
-    assert 1000 < refused < 3000  # both outcomes were seen
-
-
-def mutated(whole, generator):
-    """One to three edits: numbers overwritten, bits flipped, bytes put in or taken out."""
-    data = bytearray(whole)
-    for _ in range(generator.randint(1, 3)):
-        at = generator.randrange(len(data) - 8)
-        match generator.randrange(5):
-            case 0:
-                data[at] ^= 1 << generator.randrange(8)
-            case 1:
-                extremes = [0, 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1]
-                data[at : at + 8] = struct.pack("<Q", generator.choice(extremes))
-            case 2:
-                data[at : at + 4] = struct.pack("<I", generator.randrange(64))
-            case 3:
-                data[at:at] = generator.randbytes(generator.randint(1, 16))
-            case 4:
-                del data[at : at + generator.randint(1, 16)]
-    return bytes(data)

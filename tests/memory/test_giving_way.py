@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from harness.memory import MemoryStore, Passage
-from harness.residency import KeepAliveBudget, Tenant
+from harness.residency import Device, KeepAliveBudget, Tenant
 from harness.session.library import PassageLibrary
 from harness.session.settings import MemorySettings
 from harness.trace import CounterSet, Instant, Journal, RunTrace, SpanRecord, TraceOptions, Tracer
@@ -55,10 +55,20 @@ class Model:
     async def unload(self):
         pass
 
+    async def report(self):
+        return None
+
+    async def aclose(self):
+        pass
+
 
 def budget_of(capacity_bytes, *, tracer, **needs):
-    tenants = {tag: Tenant(host=Model(), need_bytes=needs[tag]) for tag in needs}
-    return KeepAliveBudget(capacity_bytes=capacity_bytes, tenants=tenants, tracer=tracer)
+    return KeepAliveBudget(
+        devices=[Device(name="machine", capacity_bytes=capacity_bytes)],
+        tenants=[Tenant(model=tag, need={"machine": need}) for tag, need in needs.items()],
+        hosts={tag: Model() for tag in needs},
+        tracer=tracer,
+    )
 
 
 class Searchers:
@@ -248,7 +258,7 @@ def test_a_lane_that_grows_out_of_the_budget_goes_and_stays_away(store):
             store.search(question_about(7))  # the lane reads what was added
             budget.recount_guests()
             assert store.search(question_about(7)).fallback == (
-                "evicted: the models leave only 300.0 KiB"
+                "evicted: models have left it no room"
             )
             budget.recount_guests()
             await asyncio.sleep(0)

@@ -1,9 +1,15 @@
 """A machine with so much memory, and hosts that load models into it when a test lets them."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
-from harness.residency import KeepAliveBudget, Tenant
+from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.trace import Tracer
+
+
+def loop_ns() -> int:
+    """The time of the running loop, for tracers."""
+    return round(asyncio.get_running_loop().time() * 1e9)
 
 
 class Machine:
@@ -16,7 +22,10 @@ class Machine:
     Attributes:
         log: What happened, in order: `load a`, `unload a`.
         held: While an event stands here under `load a`, that waits for it.
-        broken: What fails, such as `load a`.
+        takes_s: How long a load takes, and an unload.
+        report_s: How long a host thinks before it looks how things are, and before it says so.
+        says_sizes: Whether hosts say what models take.
+        broken: What fails, such as `load a`, and an unload then takes nothing out; `report a`.
         taken: What is taken by each model that is in memory, or on its way in or out.
         calls: How many calls use each model.
     """
@@ -26,23 +35,41 @@ class Machine:
         self.needs = needs
         self.log: list[str] = []
         self.held: dict[str, asyncio.Event] = {}
+        self.takes_s = 0.0
+        self.report_s = (0.0, 0.0)
+        self.says_sizes = True
         self.broken: set[str] = set()
         self.taken: dict[str, int] = {}
         self.calls = dict.fromkeys(needs, 0)
 
-    def budget(self, tracer: Tracer | None = None) -> KeepAliveBudget:
+    def budget(self, tracer: Tracer | None = None, **how) -> KeepAliveBudget:
+        """Its keep-alive budget, not yet opened.
+
+        Args:
+            tracer: Sees what it does.
+            how: More of the budget's, and under the name of a model more of the tenant's.
+        """
         return KeepAliveBudget(
-            capacity_bytes=self.capacity_bytes,
-            tenants={
-                model: Tenant(host=Host(self, model), need_bytes=need_bytes)
+            devices=[Device(name="machine", capacity_bytes=self.capacity_bytes)],
+            tenants=[
+                Tenant(model=model, need={"machine": need_bytes}, **how.pop(model, {}))
                 for model, need_bytes in self.needs.items()
-            },
-            tracer=tracer or Tracer(),
+            ],
+            hosts={model: Host(self, model) for model in self.needs},
+            tracer=tracer or Tracer(clock=loop_ns),
+            **how,
         )
+
+    @asynccontextmanager
+    async def lending(self, tracer: Tracer | None = None, **how):
+        """The same, opened."""
+        budget = self.budget(tracer, **how)
+        async with budget.opened():
+            yield budget
 
     async def pause(self) -> None:
         """Others run meanwhile, as with any real host."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.takes_s)
 
     async def perform(self, action: str) -> None:
         self.log.append(action)
@@ -74,7 +101,18 @@ class Host:
     async def unload(self) -> None:
         machine, model = self._machine, self._model
         assert machine.calls[model] == 0, f"{model} is unloaded while it is in use"
-        try:
-            await machine.perform(f"unload {model}")
-        finally:
-            del machine.taken[model]
+        await machine.perform(f"unload {model}")
+        machine.taken.pop(model, None)
+
+    async def report(self) -> HostReport | None:
+        if f"report {self._model}" in self._machine.broken:
+            raise OSError(f"cannot report {self._model}")
+        before_s, after_s = self._machine.report_s
+        await asyncio.sleep(before_s)
+        taken = self._machine.taken.get(self._model)
+        await asyncio.sleep(after_s)
+        total_bytes = taken if self._machine.says_sizes else None
+        return HostReport(resident=taken is not None, total_bytes=total_bytes)
+
+    async def aclose(self) -> None:
+        pass

@@ -4,22 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.errors import DoesNotFit
-from harness.residency import (
-    Grant,
-    GuestEntry,
-    Ledger,
-    Load,
-    Resident,
-    Wait,
-    admit,
-    outgrown,
-    returning,
-)
+from harness.residency import Device, GuestEntry, Ledger, Resident, Tenant
+from harness.residency.ledger import guests_in_the_way, returning_guests
 
 
-def resident(model, need_bytes, *, leases=0, last_used=0):
-    return Resident(model=model, need_bytes=need_bytes, leases=leases, last_used=last_used)
+def resident(model, need_bytes, **need):
+    return Resident(model=model, need={"machine": need_bytes, **need})
 
 
 def guest(name, resident_bytes):
@@ -30,123 +20,110 @@ def guest_outside(name, needed_bytes):
     return GuestEntry(name=name, resident_bytes=0, needed_bytes=needed_bytes, is_out=True)
 
 
-def ledger_of(*residents, capacity_bytes=10, guests=()):
-    return Ledger(capacity_bytes=capacity_bytes, residents=residents, guests=guests)
-
-
-@pytest.mark.parametrize(
-    ("ledger", "need_bytes", "decision"),
-    [
-        pytest.param(ledger_of(), 10, Load(evict=()), id="all of an empty budget"),
-        pytest.param(ledger_of(resident("new", 4)), 4, Grant(), id="resident and idle"),
-        pytest.param(ledger_of(resident("new", 4, leases=3)), 4, Grant(), id="resident, in use"),
-        pytest.param(
-            ledger_of(resident("a", 6, leases=1)), 4, Load(evict=()), id="beside one in use"
-        ),
-        pytest.param(
-            ledger_of(resident("a", 3), resident("b", 3)), 4, Load(evict=()), id="room is left"
-        ),
-        pytest.param(
-            ledger_of(resident("a", 4, last_used=7), resident("b", 4, last_used=2)),
-            4,
-            Load(evict=("b",)),
-            id="the longest unused goes",
-        ),
-        pytest.param(
-            ledger_of(
-                resident("a", 3, last_used=2),
-                resident("b", 3, last_used=1),
-                resident("c", 4, last_used=3),
-            ),
-            6,
-            Load(evict=("b", "a")),
-            id="as many as it takes, the longest unused first",
-        ),
-        pytest.param(
-            ledger_of(resident("a", 4, leases=1, last_used=1), resident("b", 4, last_used=2)),
-            4,
-            Load(evict=("b",)),
-            id="never one in use",
-        ),
-        pytest.param(ledger_of(resident("a", 8, leases=1)), 4, Wait(), id="the only one in use"),
-        pytest.param(
-            ledger_of(resident("a", 7, leases=2), resident("b", 3)),
-            4,
-            Wait(),
-            id="idle ones do not make enough room",
-        ),
-        pytest.param(
-            ledger_of(resident("a", 3), guests=(guest("g", 4),)),
-            5,
-            Load(evict=(), guests=("g",)),
-            id="a guest goes before an idle model",
-        ),
-        pytest.param(
-            ledger_of(guests=(guest("f", 2), guest("g", 4), guest("h", 3))),
-            7,
-            Load(evict=(), guests=("g", "h")),
-            id="the largest guests go, as few as need be",
-        ),
-        pytest.param(
-            ledger_of(resident("a", 5), guests=(guest("g", 4),)),
-            8,
-            Load(evict=("a",), guests=("g",)),
-            id="guests alone do not suffice",
-        ),
-        pytest.param(
-            ledger_of(resident("a", 6), guests=(guest("g", 1),)),
-            6,
-            Load(evict=("a",)),
-            id="a guest stays beside the model for which another goes anyway",
-        ),
-        pytest.param(
-            ledger_of(resident("a", 2), guests=(guest("g", 9),)),
-            4,
-            Load(evict=(), guests=("g",)),
-            id="a guest that has outgrown the budget is no reason for a model to go",
-        ),
-        pytest.param(
-            ledger_of(resident("a", 6, leases=1), guests=(guest("g", 4),)),
-            5,
-            Wait(),
-            id="no guest goes while that does not help",
-        ),
-        pytest.param(
-            ledger_of(resident("a", 6), guests=(guest_outside("g", 9),)),
-            4,
-            Load(evict=()),
-            id="a guest that is out takes nothing",
-        ),
-    ],
-)
-def test_what_must_happen_before_a_model_can_be_used(ledger, need_bytes, decision):
-    assert admit(ledger, "new", need_bytes) == decision
-
-
-@pytest.mark.parametrize("residents", [(), (resident("a", 4, leases=1),)], ids=["empty", "in use"])
-def test_what_is_larger_than_the_whole_budget_is_refused_with_numbers_and_remedy(residents):
-    ledger = ledger_of(*residents, capacity_bytes=6 * 2**30)
-
-    with pytest.raises(DoesNotFit) as caught:
-        admit(ledger, "huge", 7 * 2**30)
-
-    error = caught.value
-    assert (error.model, error.need_bytes, error.capacity_bytes) == ("huge", 7 * 2**30, 6 * 2**30)
-    assert str(error) == (
-        "model 'huge' needs 7.0 GiB and the whole budget is 6.0 GiB; lower its context_tokens or "
-        "slots, use a smaller quantisation, or raise [budget] capacity"
+def ledger_of(*residents, capacity_bytes=10, reserve_bytes=0, guests=(), moving=None):
+    machine = Device(name="machine", capacity_bytes=capacity_bytes, reserve_bytes=reserve_bytes)
+    gpu = Device(name="gpu0", capacity_bytes=10)
+    return Ledger(
+        devices={"machine": machine, "gpu0": gpu},
+        residents={one.model: one for one in residents},
+        guests=guests,
+        moving=moving,
     )
 
 
 def test_a_ledger_has_one_entry_for_a_model():
     first = ledger_of(resident("a", 4), resident("b", 3))
-    second = first.with_resident(resident("a", 4, leases=1))
+    leased = replace(resident("a", 4), leases=1)
+    second = first.with_resident(leased)
 
-    assert second.find("a") == resident("a", 4, leases=1)
-    assert second.resident_bytes == 7
-    assert second.without("a").residents == (resident("b", 3),)
-    assert second.find("c") is None
-    assert first.find("a") == resident("a", 4)
+    assert second.residents == {"a": leased, "b": resident("b", 3)}
+    assert second.without("a").residents == {"b": resident("b", 3)}
+    assert second.without("c").residents == second.residents
+    assert first.residents["a"] == resident("a", 4)
+
+
+def test_what_is_taken_is_counted_by_device_with_what_moves_and_guests_on_the_machine():
+    ledger = ledger_of(
+        resident("a", 4, gpu0=2),
+        Resident(model="b", need={"gpu0": 3}),
+        guests=(guest("g", 1), guest("h", 2), guest_outside("i", 9)),
+        moving=resident("c", 1, gpu0=6),
+    )
+
+    assert (ledger.model_bytes("machine"), ledger.model_bytes("gpu0")) == (5, 11)
+    assert ledger.guest_bytes == 3
+    assert (ledger.taken_bytes("machine"), ledger.taken_bytes("gpu0")) == (8, 11)
+    assert (ledger.room_for_models("machine"), ledger.room_for_models("gpu0")) == (5, -1)
+
+
+def test_a_reserve_is_no_room():
+    assert Device(name="gpu0", capacity_bytes=10, reserve_bytes=3).room_bytes == 7
+    assert ledger_of(resident("a", 4), reserve_bytes=3).room_for_models("machine") == 3
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        (Device(name="gpu0", capacity_bytes=6 * 2**30), "6.0 GiB on 'gpu0'"),
+        (
+            Device(name="machine", capacity_bytes=6 * 2**30, reserve_bytes=2**29),
+            "6.0 GiB on 'machine' less 512.0 MiB in reserve",
+        ),
+    ],
+)
+def test_a_device_is_told_with_its_reserve(device, text):
+    assert str(device) == text
+
+
+def test_a_tenant_knows_what_it_takes_in_all_and_whether_it_is_split():
+    split = Tenant(model="a", need={"gpu0": 3, "machine": 4})
+    assert (split.need_bytes, split.is_split) == (7, True)
+    assert not Tenant(model="a", need={"gpu0": 3}).is_split
+
+
+@pytest.mark.parametrize(
+    ("ledger", "need_bytes", "names"),
+    [
+        pytest.param(ledger_of(resident("a", 3), guests=(guest("g", 4),)), 3, (), id="all fits"),
+        pytest.param(
+            ledger_of(resident("a", 3), guests=(guest("g", 4),)), 5, ("g",), id="it is in the way"
+        ),
+        pytest.param(
+            ledger_of(guests=(guest("f", 2), guest("g", 4), guest("h", 3))),
+            7,
+            ("g", "h"),
+            id="the largest go, as few as need be",
+        ),
+        pytest.param(
+            ledger_of(resident("a", 6), guests=(guest_outside("g", 9),)),
+            4,
+            (),
+            id="one that is out takes nothing",
+        ),
+        pytest.param(
+            ledger_of(resident("a", 2), guests=(guest("g", 9),)),
+            4,
+            ("g",),
+            id="one that has outgrown the room",
+        ),
+        pytest.param(
+            ledger_of(guests=(guest("g", 4),), reserve_bytes=3), 4, ("g",), id="beside a reserve"
+        ),
+        pytest.param(
+            ledger_of(guests=(guest("g", 4),), moving=resident("a", 3)),
+            4,
+            ("g",),
+            id="beside what moves",
+        ),
+    ],
+)
+def test_guests_make_room_for_a_model(ledger, need_bytes, names):
+    assert guests_in_the_way(ledger, {"machine": need_bytes}) == names
+
+
+def test_a_model_on_a_gpu_is_in_no_guests_way():
+    ledger = ledger_of(resident("a", 6), guests=(guest("g", 4),))
+    assert guests_in_the_way(ledger, {"gpu0": 10}) == ()
 
 
 @pytest.mark.parametrize(
@@ -169,8 +146,8 @@ def test_a_ledger_has_one_entry_for_a_model():
         ),
     ],
 )
-def test_guests_that_have_outgrown_the_budget_go(ledger, names):
-    assert outgrown(ledger) == names
+def test_guests_that_have_outgrown_the_room_go(ledger, names):
+    assert guests_in_the_way(ledger) == names
 
 
 @pytest.mark.parametrize(
@@ -179,6 +156,14 @@ def test_guests_that_have_outgrown_the_budget_go(ledger, names):
         pytest.param(ledger_of(guests=(guest_outside("g", 10),)), ("g",), id="into all of it"),
         pytest.param(
             ledger_of(resident("a", 6), guests=(guest_outside("g", 5),)), (), id="no room"
+        ),
+        pytest.param(
+            ledger_of(guests=(guest_outside("g", 8),), reserve_bytes=3), (), id="but a reserve"
+        ),
+        pytest.param(
+            ledger_of(guests=(guest_outside("g", 8),), moving=resident("a", 3)),
+            (),
+            id="a model is on its way into it",
         ),
         pytest.param(
             ledger_of(resident("a", 6), guests=(guest("g", 4),)), (), id="it is there already"
@@ -204,80 +189,50 @@ def test_guests_that_have_outgrown_the_budget_go(ledger, names):
     ],
 )
 def test_guests_come_back_into_what_room_there_is(ledger, names):
-    assert returning(ledger) == names
+    assert returning_guests(ledger) == names
 
 
 RESIDENTS = st.lists(
-    st.builds(
-        resident,
-        st.sampled_from("abcdef"),
-        st.integers(1, 9),
-        leases=st.integers(0, 1),
-        last_used=st.integers(0, 20),
-    ),
+    st.builds(resident, st.sampled_from("abcdef"), st.integers(1, 9)),
     unique_by=lambda one: one.model,
 )
-
-
 GUESTS = st.lists(
-    st.builds(
-        GuestEntry,
-        name=st.sampled_from("ghi"),
-        resident_bytes=st.integers(0, 9),
-        needed_bytes=st.integers(0, 9),
-        is_out=st.just(False),  # noqa: FBT003
-    )
+    st.builds(guest, st.sampled_from("ghi"), st.integers(0, 9))
     | st.builds(guest_outside, st.sampled_from("ghi"), st.integers(0, 9)),
     unique_by=lambda one: one.name,
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=500)
-@given(RESIDENTS, GUESTS, st.integers(0, 10), st.integers(1, 12))
-def test_what_is_decided_fits_and_waits_only_for_models_in_use(
-    residents, guests, spare_bytes, need_bytes
-):
-    model_bytes = sum(one.need_bytes for one in residents)
+@settings(max_examples=500)
+@given(RESIDENTS, GUESTS, st.integers(0, 20), st.integers(0, 20))
+def test_as_few_guests_go_as_need_be(residents, guests, spare_bytes, need_bytes):
+    model_bytes = sum(one.need["machine"] for one in residents)
     ledger = ledger_of(*residents, guests=tuple(guests), capacity_bytes=model_bytes + spare_bytes)
-    if need_bytes > ledger.capacity_bytes:
-        with pytest.raises(DoesNotFit):
-            admit(ledger, "new", need_bytes)
-        return
 
-    decision = admit(ledger, "new", need_bytes)
+    going = guests_in_the_way(ledger, {"machine": need_bytes})
 
-    idle_bytes = sum(one.need_bytes for one in residents if not one.leases)
-    if isinstance(decision, Wait):
-        assert spare_bytes + idle_bytes < need_bytes
-        return
-    # Guests, which may have outgrown what the models leave, are no reason for a model to go.
-    evicted = [ledger.find(model) for model in decision.evict]
-    assert not any(one.leases for one in evicted)
-    assert spare_bytes + sum(one.need_bytes for one in evicted) >= need_bytes
-    # And none too many: without the last of them there would be too little room.
-    assert not evicted or spare_bytes + sum(o.need_bytes for o in evicted[:-1]) < need_bytes
-    # With the guests that stay it fits, and would not with one more of those that go.
-    left_bytes = spare_bytes + sum(one.need_bytes for one in evicted) - need_bytes
-    taken_bytes = {one.name: one.resident_bytes for one in guests}
-    staying_bytes = sum(taken_bytes.values()) - sum(taken_bytes[name] for name in decision.guests)
-    assert staying_bytes <= left_bytes
-    if decision.guests:
-        assert staying_bytes + taken_bytes[decision.guests[-1]] > left_bytes
+    taken_bytes = {one.name: one.resident_bytes for one in guests if not one.is_out}
+    assert set(going) <= set(taken_bytes)
+    left_bytes = spare_bytes - need_bytes
+    staying_bytes = sum(taken_bytes.values()) - sum(taken_bytes[name] for name in going)
+    assert staying_bytes <= max(left_bytes, 0)
+    if going:
+        assert staying_bytes + taken_bytes[going[-1]] > left_bytes
 
 
-@settings(derandomize=True, deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(RESIDENTS, GUESTS, st.integers(0, 20))
 def test_who_comes_back_has_room_and_need_not_go_again(residents, guests, spare_bytes):
-    model_bytes = sum(one.need_bytes for one in residents)
+    model_bytes = sum(one.need["machine"] for one in residents)
     ledger = ledger_of(*residents, guests=tuple(guests), capacity_bytes=model_bytes + spare_bytes)
 
-    back = returning(ledger)
+    back = returning_guests(ledger)
 
     there_bytes = sum(one.resident_bytes for one in guests)
     came_bytes = sum(one.needed_bytes for one in guests if one.name in back)
     assert not back or there_bytes + came_bytes <= spare_bytes
     after = [guest(one.name, one.needed_bytes) if one.name in back else one for one in guests]
-    assert not back or outgrown(replace(ledger, guests=tuple(after))) == ()
+    assert not back or guests_in_the_way(replace(ledger, guests=tuple(after))) == ()
     # As many as there is room for: not even the smallest of the others would fit.
     left_out = [one.needed_bytes for one in guests if one.is_out and one.name not in back]
     assert not left_out or there_bytes + came_bytes + min(left_out) > spare_bytes

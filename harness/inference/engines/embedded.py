@@ -4,8 +4,9 @@ Loading a model starts llama.cpp's own server on a loopback port of the system's
 then take the same wire as to any other server.
 
 The wheel keeps the interpreter's lock from the beginning of a load to its end, and so nothing else
-in the process moves meanwhile, in whatever thread. A server in a process of its own (llama-server,
-backend `llamacpp`) has no such pause.
+in the process moves meanwhile, in whatever thread: a load can neither be cancelled nor be limited
+in time, and `load_timeout_s` is not kept. A server in a process of its own (llama-server, backend
+`llamacpp`) has no such pause.
 """
 
 from __future__ import annotations
@@ -13,15 +14,22 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.errors import ModelFileInvalid, ServerError
+import httpx
+
+from harness.errors import LoadFailed, ModelFileInvalid, ServerError
+from harness.hardware import CacheType
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
+from harness.inference.engines.load_errors import why_not_loaded
+from harness.inference.engines.placement import gpu_of
+from harness.inference.engines.seen_devices import seen_devices
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.to_its_end import to_its_end
 from harness.inference.wire.openai import OpenAIWire
@@ -34,6 +42,9 @@ _POLL_S = 0.05
 _PATIENT_POLL_S = 1.1
 """The same where replies are not streamed. There the engine looks whether a client has gone once it
 has had nothing to tell anyone for a second: to ask more often is to be told something."""
+_CONNECT_TIMEOUT_S = 0.5
+_ALL_LAYERS = -2
+"""For llama.cpp; -1 is as many as fit."""
 
 
 class EmbeddedLlamaCpp:
@@ -50,6 +61,24 @@ class EmbeddedLlamaCpp:
         self._server: Any = None
         self._wire: OpenAIWire | None = None
         self._address_in_use = threading.Lock()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether calls can begin: it was loaded, and its engine still listens.
+
+        To see that, a connection is made to it and closed again, which takes a millisecond.
+        """
+        server = self._server
+        if self._wire is None or server is None:
+            return False
+        address = httpx.URL(server.listening_address)
+        try:
+            socket.create_connection(
+                (address.host, address.port), timeout=_CONNECT_TIMEOUT_S
+            ).close()
+        except OSError:
+            return False
+        return True
 
     @contextmanager
     def address(self) -> Iterator[str | None]:
@@ -73,6 +102,7 @@ class EmbeddedLlamaCpp:
 
         Raises:
             ModelFileInvalid: The file is missing or llama.cpp refuses it.
+            LoadFailed: There is no memory for it, or no such GPU as the endpoint's device.
         """
         path = self._endpoint.path
         assert path is not None
@@ -84,10 +114,10 @@ class EmbeddedLlamaCpp:
         try:
             await to_its_end(self._start)
         except (RuntimeError, ValueError, MemoryError) as error:
-            raise ModelFileInvalid(
-                "llama.cpp cannot load it; is it a whole GGUF, and is there memory for "
-                f"{self._endpoint.slots} slots of {self._endpoint.context_tokens} tokens?",
-                path=path,
+            raise why_not_loaded(
+                self._endpoint,
+                slots=self._endpoint.slots,
+                free_bytes=seen_devices().free_bytes(self._endpoint),
             ) from error
         except asyncio.CancelledError:
             await self.unload()
@@ -146,11 +176,7 @@ class EmbeddedLlamaCpp:
 
 def machine_memory_bytes() -> int:
     """All the memory of this machine, as the engine sees it on every platform."""
-    import xllamacpp  # noqa: PLC0415 - as below
-
-    machine = next(d for d in xllamacpp.get_device_info() if d["name"] == "CPU")
-    memory_bytes: int = machine["memory_total"]
-    return memory_bytes
+    return seen_devices().machine_bytes
 
 
 def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not typed
@@ -164,12 +190,18 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
     # llama.cpp divides the context between the slots; an endpoint states it per call.
     params.n_ctx = endpoint.context_tokens * endpoint.slots
     params.n_parallel = endpoint.slots
+    # Flash attention, which quantised values need, llama.cpp switches on by itself.
+    params.cache_type_k = _ggml_type(xllamacpp, endpoint.cache_type_k)
+    params.cache_type_v = _ggml_type(xllamacpp, endpoint.cache_type_v)
+    _place(xllamacpp, params, endpoint)
     threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     # How much is computed between two looks at the queue: until then other slots wait, and nothing
     # can be cancelled. On a CPU prompts are read as fast with 128 as with the default, 2048. A text
     # to embed has to fit into one.
     params.n_batch = 512 if endpoint.embeddings else 128
+    # Prompts that lost their slot would be kept beside the model, up to 8 GiB that nobody counts.
+    params.cache_ram_mib = 0
     params.endpoint_metrics = True
     params.embedding = endpoint.embeddings
     params.verbosity = -1
@@ -180,6 +212,30 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
         server = _running(params)
     return server
+
+
+def _place(library: Any, params: Any, endpoint: Endpoint) -> None:  # noqa: ANN401 - as above
+    """Has the layers computed where the endpoint wants them; else llama.cpp places them itself."""
+    if endpoint.gpu_layers is not None:
+        params.n_gpu_layers = endpoint.gpu_layers
+    number = gpu_of(endpoint)
+    if number is None:
+        return
+    gpus = len(seen_devices().free_gpu_bytes)
+    if number >= gpus:
+        raise LoadFailed(
+            f"its device is '{endpoint.device}', and of GPUs llama.cpp sees {gpus or 'none'}; "
+            "install the xllamacpp that is built for yours, or set device to 'machine'",
+            endpoint=endpoint.tag,
+        )
+    params.split_mode = library.llama_split_mode.LLAMA_SPLIT_MODE_NONE
+    params.main_gpu = number
+    if endpoint.gpu_layers is None:
+        params.n_gpu_layers = _ALL_LAYERS
+
+
+def _ggml_type(library: Any, cache_type: CacheType) -> Any:  # noqa: ANN401 - as above
+    return library.ggml_type[f"GGML_TYPE_{cache_type.upper()}"]
 
 
 def _running(params: Any) -> Any:  # noqa: ANN401 - as above

@@ -20,12 +20,16 @@ from numpy.typing import NDArray
 from harness.errors import (
     ConfigurationInvalid,
     ContextOverflow,
+    LoadFailed,
     ModelFileInvalid,
     ServerError,
     StreamCut,
 )
 from harness.inference.completion import FinishReason, TokenLogprob, Usage
 from harness.inference.endpoint import Endpoint
+from harness.inference.engines.load_errors import why_not_loaded
+from harness.inference.engines.placement import gpu_of, needs_flash_attention, type_number
+from harness.inference.engines.seen_devices import seen_devices
 from harness.inference.engines.stop_texts import StopTexts
 from harness.inference.message import Message
 from harness.inference.phases import ServerTimings
@@ -60,6 +64,7 @@ class LlamaCppEngine:
 
     Raises:
         ModelFileInvalid: The file is missing or llama.cpp refuses it.
+        LoadFailed: There is no memory for it, or no GPU.
         ConfigurationInvalid: The package is not installed.
     """
 
@@ -317,6 +322,7 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
         raise ModelFileInvalid(
             f"there is no such file; set path of endpoint '{endpoint.tag}' to a GGUF", path=path
         )
+    placement = _placement(library, endpoint)
     threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     try:
         with _LOADING:
@@ -328,16 +334,33 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
                 n_ubatch=endpoint.context_tokens if endpoint.embeddings else 512,
                 n_threads=threads,
                 n_threads_batch=threads,
-                n_gpu_layers=-1,
+                type_k=type_number(endpoint.cache_type_k),
+                type_v=type_number(endpoint.cache_type_v),
+                flash_attn=needs_flash_attention(endpoint),
+                **placement,
                 embedding=endpoint.embeddings,
                 verbose=False,
             )
     except Exception as error:  # its parts raise what they like
-        raise ModelFileInvalid(
-            "llama.cpp cannot load it; is it a whole GGUF, and is there memory for "
-            f"{endpoint.context_tokens} tokens?",
-            path=path,
+        raise why_not_loaded(
+            endpoint, slots=1, free_bytes=seen_devices().free_bytes(endpoint), said=str(error)
         ) from error
     # It prints warnings for errors, such as that a computation was stopped.
     logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
     return llama
+
+
+def _placement(library: Any, endpoint: Endpoint) -> dict[str, Any]:  # noqa: ANN401 - as above
+    """Which layers a GPU computes, and which GPU; without one they are the processor's."""
+    layers = {"n_gpu_layers": -1 if endpoint.gpu_layers is None else endpoint.gpu_layers}
+    number = gpu_of(endpoint)
+    if number is None:
+        return layers
+    if not library.llama_supports_gpu_offload():
+        raise LoadFailed(
+            f"its device is '{endpoint.device}', and llama-cpp-python was built without support "
+            "for GPUs; build it with (CMAKE_ARGS=-DGGML_CUDA=on for NVIDIA's), or set device to "
+            "'machine'",
+            endpoint=endpoint.tag,
+        )
+    return {**layers, "main_gpu": number, "split_mode": library.LLAMA_SPLIT_MODE_NONE}

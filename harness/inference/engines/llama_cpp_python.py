@@ -6,7 +6,7 @@ other. What it keeps of the last call is the next one's prefix cache.
 
 Not everything in a schema is enforced: its converter to grammars passes over the bounds of numbers.
 While it loads a file, whatever this process writes to stdout and stderr is lost: that is how the
-package silences llama.cpp.
+package silences llama.cpp. A load that has begun goes on to its end: `load_timeout_s` is not kept.
 """
 
 from __future__ import annotations
@@ -54,11 +54,17 @@ class LlamaCppPython:
         self._turn = asyncio.Lock()
         self._refused = RefusedFields(endpoint.drop)
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether calls can begin."""
+        return self._engine is not None
+
     async def load(self) -> None:
         """Makes the model resident; takes from tenths of a second to minutes.
 
         Raises:
             ModelFileInvalid: The file is missing or llama.cpp refuses it.
+            LoadFailed: There is no memory for it, or no GPU.
             ConfigurationInvalid: The package is not installed.
         """
         try:

@@ -51,13 +51,19 @@ class Control:
         self.root = endpoint.url.rstrip("/").removesuffix("/v1")
         self._connection = Connection(endpoint, api_key=api_key)
 
-    async def get(self, path: str, *, params: Mapping[str, str] | None = None) -> Page:
+    async def get(
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Page:
         """Fetches a page, whatever its status.
 
         Raises:
             EndpointUnreachable: The server does not answer.
         """
-        return await self._ask("GET", path, params=params)
+        return await self._ask("GET", path, params=params, headers=headers)
 
     async def post(
         self,

@@ -26,6 +26,7 @@ from harness.residency.hosts.ollama_pulled import (
     same_model,
 )
 from harness.residency.hosts.patience import FIRST_PAUSE_S, clear_up, until
+from harness.residency.hosts.said import said
 
 _NO_ROOM: Final = re.compile(
     r"out of (?:device )?memory|requires more system memory|too large for system"
@@ -149,22 +150,23 @@ class OllamaHost:
         """Why it is not loaded."""
         model_id, tag = self._endpoint.model_id, self._endpoint.tag
         error = self._control.refusal(page)
-        if _NO_ROOM.search(page.body.decode("utf-8", "replace")):
+        if _NO_ROOM.search(said(page)):
             return LoadFailed(
-                f"Ollama has no room for '{model_id}' ({error}); let other models go, lower "
+                f"Ollama has no room for '{model_id}' ({said(page)}); let other models go, lower "
                 "context_tokens, or use a smaller quantisation",
                 endpoint=tag,
                 out_of_memory=True,
             )
         if isinstance(error, ModelNotFound):
-            return never_pulled(error, self._control)
+            return never_pulled(page, self._control)
         if b"does not support chat" in page.body:
             return LoadFailed(
-                f"'{model_id}' does not chat ({error}); say embeddings = true if it is to embed",
+                f"'{model_id}' does not chat ({said(page)}); is it there to embed? Then set "
+                "embeddings = true",
                 endpoint=tag,
             )
         if isinstance(error, ServerError):
-            return LoadFailed(f"Ollama could not load '{model_id}': {error}", endpoint=tag)
+            return LoadFailed(f"Ollama could not load '{model_id}': {said(page)}", endpoint=tag)
         return error
 
     async def _is_gone(self) -> bool:
@@ -176,7 +178,7 @@ class OllamaHost:
         page = await self._control.post("/api/generate", fields)
         if page.status != 200:
             raise LoadFailed(
-                f"Ollama keeps '{self._endpoint.model_id}': {self._control.refusal(page)}",
+                f"Ollama keeps '{self._endpoint.model_id}': {said(page)}",
                 endpoint=self._endpoint.tag,
             )
         return False

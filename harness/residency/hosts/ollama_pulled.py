@@ -9,8 +9,9 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.errors import InferenceError, ModelNotFound, ServerError
+from harness.errors import ModelNotFound, ServerError
 from harness.residency.hosts.control import Control, Page
+from harness.residency.hosts.said import said
 
 _NUM_CTX: Final = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 _DEFAULT_PLACES: Final = ("registry.ollama.ai/", "library/")
@@ -62,11 +63,11 @@ def _whole_name(name: str) -> str:
     return whole if ":" in whole.rpartition("/")[2] else f"{whole}:latest"
 
 
-def never_pulled(error: InferenceError, control: Control) -> ModelNotFound:
+def never_pulled(page: Page, control: Control) -> ModelNotFound:
     """What it means that Ollama does not know the model."""
     model_id = control.endpoint.model_id
     return ModelNotFound(
-        f"Ollama does not have '{model_id}' ({error}); get it: ollama pull {model_id}",
+        f"Ollama does not have '{model_id}' ({said(page)}); get it: ollama pull {model_id}",
         endpoint=control.endpoint.tag,
     )
 
@@ -108,7 +109,7 @@ class _Tags(BaseModel):
 def _read(kind: type[_Reply], page: Page, control: Control) -> _Reply:
     if page.status != 200:
         error = control.refusal(page)
-        raise never_pulled(error, control) if isinstance(error, ModelNotFound) else error
+        raise never_pulled(page, control) if isinstance(error, ModelNotFound) else error
     try:
         return kind.model_validate_json(page.body)
     except ValidationError as error:

@@ -7,7 +7,9 @@ It counts models, not memory (tools/server/server-models.cpp, b11434).
 
 from __future__ import annotations
 
+import asyncio
 import re
+from functools import partial
 from typing import Final, Literal
 
 from pydantic import BaseModel, ValidationError
@@ -17,6 +19,7 @@ from harness.inference import Endpoint
 from harness.residency.host import HostReport
 from harness.residency.hosts.control import Control, Page
 from harness.residency.hosts.patience import clear_up, until
+from harness.residency.hosts.said import said
 
 _FULL: Final = re.compile(r"model limit reached", re.IGNORECASE)
 _ALREADY: Final = "already running"
@@ -52,16 +55,23 @@ class RouterHost:
             if before.value == "sleeping":
                 # Its process is there without its weights, and only a call would wake it.
                 await self._let_go()
+            asking = asyncio.ensure_future(self._ask_to_load())
             try:
-                await self._ask_to_load()
+                # Not to be broken off: the router would load the model all the same, a moment
+                # after it was seen not to.
+                self._check_taken(await asyncio.shield(asking))
                 await until(self._is_loaded)
             except BaseException:
-                if before.value != "loading":
-                    await clear_up(self._let_go, limit_s=self._endpoint.load_timeout_s)
+                limit_s = self._endpoint.load_timeout_s
+                await clear_up(partial(self._take_back, asking), limit_s=limit_s)
                 raise
+            finally:
+                asking.cancel()
 
     async def unload(self) -> None:
         """Has it let go, and waits until its process has ended; see `Host.unload`.
+
+        Calls under way are cut off, some only after the router has waited 10 s (`stop-timeout`).
 
         Raises:
             LoadFailed: It does not end, or the server is no router.
@@ -85,27 +95,33 @@ class RouterHost:
         """Closes the connections; the model stays as it is."""
         await self._control.aclose()
 
-    async def _ask_to_load(self) -> None:
-        page = await self._control.post("/models/load", {"model": self._endpoint.model_id})
+    async def _ask_to_load(self) -> Page:
+        return await self._control.post("/models/load", {"model": self._endpoint.model_id})
+
+    def _check_taken(self, page: Page) -> None:
+        """Raises what keeps the router from loading it."""
         if page.status == 200 or _says(page, _ALREADY):
             return
-        error = self._control.refusal(page)
+        tag, model_id = self._endpoint.tag, self._endpoint.model_id
         if page.status == 404:
             raise ModelNotFound(
-                f"the router does not know '{self._endpoint.model_id}' ({error}); its GET /models "
-                "lists what it does",
-                endpoint=self._endpoint.tag,
+                f"the router does not know '{model_id}'; set the endpoint's model_id to a name "
+                f"that GET {self._control.root}/models lists",
+                endpoint=tag,
             )
-        if _FULL.search(str(error)):
+        if _FULL.search(said(page)):
             raise LoadFailed(
-                f"the router has as many models loaded as it may, and all are in use ({error}); "
-                "start it with a higher --models-max, since the budget decides what fits",
-                endpoint=self._endpoint.tag,
+                f"the router has as many models loaded as it may, and all are in use "
+                f"({said(page)}); start it with a higher --models-max, since the budget decides "
+                "what fits",
+                endpoint=tag,
                 out_of_memory=True,
             )
+        error = self._control.refusal(page)
         if isinstance(error, ServerError):
-            said = f"the router could not load '{self._endpoint.model_id}': {error}"
-            raise LoadFailed(said, endpoint=self._endpoint.tag)
+            raise LoadFailed(
+                f"the router could not load '{model_id}': {said(page)}", endpoint=tag
+            ) from error
         raise error
 
     async def _is_loaded(self) -> bool:
@@ -132,13 +148,18 @@ class RouterHost:
             endpoint=self._endpoint.tag,
         )
 
+    async def _take_back(self, asking: asyncio.Future[Page]) -> None:
+        """Clears up after a load that nobody waits for any more, unless another client began it."""
+        if (await asking).status == 200:
+            await self._let_go()
+
     async def _let_go(self) -> None:
         if (await self._status()).value in _GONE:
             return
         page = await self._control.post("/models/unload", {"model": self._endpoint.model_id})
         if page.status != 200 and not _says(page, _NOT_THERE):
             raise LoadFailed(
-                f"the router keeps '{self._endpoint.model_id}': {self._control.refusal(page)}",
+                f"the router keeps '{self._endpoint.model_id}': {said(page)}",
                 endpoint=self._endpoint.tag,
             )
         await until(self._is_gone)
@@ -189,4 +210,4 @@ class _Listed(BaseModel):
 
 
 def _says(page: Page, words: str) -> bool:
-    return page.status == 400 and words.encode() in page.body
+    return page.status == 400 and words in said(page)

@@ -7,7 +7,7 @@ from collections import Counter
 
 from harness.trace.calls import Call, Interval
 from harness.trace.diagnosis.finding import Evidence, Finding, named
-from harness.trace.diagnosis.intervals import length_ns, without
+from harness.trace.diagnosis.intervals import common, length_ns, without
 from harness.trace.diagnosis.moves import moves
 from harness.trace.diagnosis.observed import LEAST_LOST_NS, Load, Observed
 from harness.trace.diagnosis.timing import waits_before_sending
@@ -26,8 +26,9 @@ _MIB = 1 << 20
 
 def cold_start(observed: Observed) -> Finding | None:
     """The first call of a model waited for its weights. Further loads are `swap-thrash`."""
-    firsts = [load for load in _first_loads(observed) if load.duration_ns >= LONG_LOAD_NS]
-    lost_ns = length_ns(firsts)
+    waited = {load: _waited_for(load, observed) for load in _first_loads(observed)}
+    firsts = [load for load, parts in waited.items() if length_ns(parts) >= LONG_LOAD_NS]
+    lost_ns = length_ns(part for load in firsts for part in waited[load])
     if not firsts or not observed.matters(lost_ns):
         return None
     longest = max(firsts, key=lambda load: load.duration_ns)
@@ -124,6 +125,13 @@ def _first_loads(observed: Observed) -> list[Load]:
     for load in observed.loads:
         firsts.setdefault(load.model, load)
     return list(firsts.values())
+
+
+def _waited_for(load: Load, observed: Observed) -> list[Interval]:
+    """What of a load some call waited for: of one that was made ahead of it, perhaps nothing."""
+    if not load.is_prefetch:
+        return [load]
+    return common([load], [part for call in observed.calls for part in call.phases.get("load", ())])
 
 
 def _room_for_all(observed: Observed) -> tuple[str, ...]:

@@ -73,6 +73,8 @@ class Load(Interval):
     """Tag of its endpoint."""
     need_bytes: int | None
     """What it takes there."""
+    is_prefetch: bool = False
+    """Whether it was loaded ahead of the first call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +272,7 @@ class _Reading:
 
     def _note_span(self, span: SpanRecord) -> None:
         match span.name:
-            case "load" if span.status == "ok":
+            case "load" if span.status == "ok" and "waits_for" not in span.attributes:
                 self.loads.append(
                     Load(
                         id=span.id,
@@ -278,6 +280,7 @@ class _Reading:
                         end_ns=span.end_ns,
                         model=str(span.attributes.get("model")),
                         need_bytes=_whole(span.attributes.get("need_bytes"), default=None),
+                        is_prefetch=span.attributes.get("prefetch") is True,
                     )
                 )
             case "load" | "queue" | "prefill" | "decode":

@@ -187,6 +187,8 @@ def _loads(spans: Iterable[SpanRecord], models: Mapping[int | None, str]) -> tup
     """Loads by model: the one that the span names, else that of the call it is a phase of."""
     times_ns: dict[str, list[int]] = {}
     for span in spans:
+        if "waits_for" in span.attributes:
+            continue  # a call's share of a load that has a span of its own
         model = span.attributes.get("model") or models.get(span.parent)
         times_ns.setdefault(str(model), []).append(span.duration_ns)
     return tuple(

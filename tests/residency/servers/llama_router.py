@@ -8,20 +8,18 @@ was used least recently when there are more than `models_max`. `log` has what it
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from servers.emulated import Answer, Asked, Gone
-from servers.ollama_residency import pieces
+from servers.emulated import Answer, Asked
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import Complaint, Dialect, OpenAIServer, Refused, _Said
+from servers.waiting import Bell, in_words, unless_gone
 
 _EXIT_FAILURE = 1
 """Of a process that was killed, whatever by."""
 _RUNNING = frozenset({"loading", "loaded", "sleeping"})
-T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
@@ -34,7 +32,8 @@ class Routed:
     status: str = "unloaded"
     exit_code: int = 0
     last_used: int = 0
-    calls: int = 0
+    calls: set[asyncio.Task[None]] = field(default_factory=set)
+    """Those that it is answering."""
     is_stopping: bool = False
     coming_up: asyncio.Task[None] | None = None
 
@@ -69,6 +68,8 @@ class LlamaRouter(OpenAIServer):
     """From a request's body, what is answered."""
     instead: dict[str, tuple[int, object]] = field(default_factory=dict)
     """By path, a status and a body that are answered whatever is asked."""
+    silent: set[str] = field(default_factory=set)
+    """Paths that are never answered."""
     may_load: asyncio.Event = field(default_factory=asyncio.Event)
     """Loads wait while it is cleared."""
     loading: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,8 +78,9 @@ class LlamaRouter(OpenAIServer):
 
     def __post_init__(self) -> None:
         self.may_load.set()
-        self._changed = asyncio.Condition()
-        self._queue: deque[str] = deque()
+        self._arrivals = Bell()
+        self._changes = Bell()
+        self._queue: dict[str, int] = {}
         self._uses = 0
         self._slots = {name: asyncio.Semaphore(self.parallel) for name in self.models}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,9 +105,18 @@ class LlamaRouter(OpenAIServer):
         self._stop(name)
         await self._until(lambda: self.models[name].status == "unloaded")
 
-    async def fall_asleep(self, name: str) -> None:
+    def fall_asleep(self, name: str) -> None:
         """What `--sleep-idle-seconds` does once they are over."""
-        await self._become(name, "sleeping")
+        self._become(name, "sleeping")
+
+    async def until_asked(self, path: str, *, times: int = 1) -> None:
+        """Waits for so many requests for a page."""
+        while sum(asked.path == path for asked in self.asked) < times:
+            await self._arrivals.rung()
+
+    async def until_answering(self, name: str) -> None:
+        """Waits until a call has its model."""
+        await self._until(lambda: bool(self.models[name].calls))
 
     async def __aexit__(self, *error: object) -> None:
         await super().__aexit__(*error)
@@ -115,9 +126,12 @@ class LlamaRouter(OpenAIServer):
 
     async def respond(self, asked: Asked, answer: Answer) -> None:
         """Answers one request."""
+        self._arrivals.ring()
         path = asked.path.partition("?")[0]
         try:
-            if path in self.instead:
+            if path in self.silent:
+                await answer.hold()
+            elif path in self.instead:
                 status, body = self.instead[path]
                 await answer.json(body, status=status)
             elif (asked.method, path) in {("GET", "/models"), ("GET", "/v1/models")}:
@@ -142,7 +156,8 @@ class LlamaRouter(OpenAIServer):
     async def _load(self, said: str) -> None:
         name = self._name(said)
         if name is None:
-            raise refused(404, "model is not found", "not_found_error")
+            # Its own words ("model is not found") do not come through: this is every 404's body.
+            raise refused(404, "File Not Found", "not_found_error")
         if self.models[name].status in _RUNNING:
             raise invalid("model is already running")
         if not self._has_room() and (victim := self._victim()) is not None:
@@ -168,43 +183,40 @@ class LlamaRouter(OpenAIServer):
         model = self.models[name]
         if not self.models_autoload and model.status not in _RUNNING:
             raise invalid("model is not loaded")
-        await self._unless_gone(answer, self._make_ready(name))
-        model.calls += 1
+        await unless_gone(answer, self._make_ready(name))
         model.last_used = self._next_use()
+        call = asyncio.ensure_future(self._reply(name, asked, answer))
+        model.calls.add(call)
+        self._changes.ring()
         try:
-            async with self._slots[name]:
-                if model.status == "sleeping":
-                    await self._wake(name)
-                await self._unless_gone(answer, asyncio.sleep(self.reply_s))
-                await super().respond(asked, answer)
+            await call
+        except asyncio.CancelledError:
+            if model.is_stopping:
+                answer.close()
+            raise
         finally:
-            model.calls -= 1
-            await self._become(name, model.status)
+            call.cancel()
+            model.calls.discard(call)
+            self._changes.ring()
+
+    async def _reply(self, name: str, asked: Asked, answer: Answer) -> None:
+        async with self._slots[name]:
+            if self.models[name].status == "sleeping":
+                await self._wake(name)
+            await unless_gone(answer, asyncio.sleep(self.reply_s))
+            await super().respond(asked, answer)
 
     async def _chat(self, body: Any, answer: Answer) -> None:
         if self.says is None or self.scenario != "reply":
             await super()._chat(body, answer)
             return
         said = _Said(body, self.scenario, self.dialect)
-        said._pieces = tuple(pieces(self.says(body)))
+        said._pieces = tuple(in_words(self.says(body)))
         said._finish = "stop"
         if body.get("stream"):
             await self._stream(said, answer)
         else:
             await self._whole(said, answer)
-
-    async def _unless_gone(self, answer: Answer, work: Coroutine[Any, Any, T]) -> T:
-        """The work's result; it is cancelled when the client hangs up."""
-        working, gone = asyncio.ensure_future(work), asyncio.ensure_future(answer.hold())
-        try:
-            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise Gone
-            return working.result()
-        finally:
-            working.cancel()
-            gone.cancel()
-            await asyncio.gather(working, gone, return_exceptions=True)
 
     def _name(self, said: str) -> str | None:
         names = (n for n, model in self.models.items() if said == n or said in model.aliases)
@@ -239,27 +251,26 @@ class LlamaRouter(OpenAIServer):
         model = self.models[name]
         if model.status in {"loaded", "sleeping"} and not model.is_stopping:
             return
-        if name not in self._queue:
-            self._queue.append(name)
-        has_started = False
+        self._queue[name] = self._queue.get(name, 0) + 1
+        saw_it_load = False
         try:
-            while True:
-                if model.status in {"loaded", "sleeping"} and not model.is_stopping:
-                    return
-                if model.status == "unloaded":
-                    if has_started and model.exit_code != 0:
+            while model.is_stopping or model.status not in {"loaded", "sleeping"}:
+                if model.status == "loading":
+                    saw_it_load = True
+                elif model.status == "unloaded":
+                    if saw_it_load and model.exit_code != 0:
                         said = f"model name={name} failed to load"
                         raise refused(500, said, "server_error")
                     self._make_room()
-                    if self._queue[0] == name and self._has_room():
+                    if next(iter(self._queue)) == name and self._has_room():
                         self._start(name)
-                        has_started = True
-                async with self._changed:
-                    await self._changed.wait()
+                        continue
+                await self._changes.rung()
         finally:
-            if name in self._queue:
-                self._queue.remove(name)
-            await self._become(name, model.status)
+            self._queue[name] -= 1
+            if self._queue[name] == 0:
+                del self._queue[name]
+            self._changes.ring()
 
     def _make_room(self) -> None:
         """Ends idle models, while more are wanted than there are places, free or about to be."""
@@ -267,7 +278,8 @@ class LlamaRouter(OpenAIServer):
             return
         running = [model for model in self.models.values() if model.status in _RUNNING]
         free = self.models_max - len(running) + sum(model.is_stopping for model in running)
-        while free < len(self._queue) and (victim := self._victim()) is not None:
+        wanted = sum(self.models[name].status == "unloaded" for name in self._queue)
+        while free < wanted and (victim := self._victim()) is not None:
             self._stop(victim)
             free += 1
 
@@ -287,7 +299,8 @@ class LlamaRouter(OpenAIServer):
 
     def _start(self, name: str) -> None:
         model = self.models[name]
-        model.status, model.last_used = "loading", self._next_use()
+        model.last_used = self._next_use()
+        self._become(name, "loading")
         self.log.append(f"load {name}")
         self.loading.set()
         model.coming_up = self._spawn(self._bring_up(name))
@@ -297,21 +310,23 @@ class LlamaRouter(OpenAIServer):
         await self.may_load.wait()
         await asyncio.sleep(self.load_s)
         if model.fails is None:
-            await self._become(name, "loaded")
+            self._become(name, "loaded")
         else:
-            await self._exit(name, model.fails)
+            self._exit(name, model.fails)
 
     async def _wake(self, name: str) -> None:
         self.log.append(f"wake {name}")
         await self.may_load.wait()
         await asyncio.sleep(self.load_s)
-        await self._become(name, "loaded")
+        self._become(name, "loaded")
 
     def _stop(self, name: str) -> None:
         model = self.models[name]
         if model.is_stopping:
             return
         model.is_stopping = True
+        for call in model.calls:
+            call.cancel()
         exit_code = 0
         if model.status == "loading":
             assert model.coming_up is not None
@@ -321,23 +336,21 @@ class LlamaRouter(OpenAIServer):
 
     async def _end(self, name: str, exit_code: int) -> None:
         await asyncio.sleep(self.unload_s)
-        await self._until(lambda: self.models[name].calls == 0)
         self.log.append(f"unload {name}")
-        await self._exit(name, exit_code)
+        self._exit(name, exit_code)
 
-    async def _exit(self, name: str, exit_code: int) -> None:
+    def _exit(self, name: str, exit_code: int) -> None:
         model = self.models[name]
         model.exit_code, model.is_stopping = exit_code, False
-        await self._become(name, "unloaded")
+        self._become(name, "unloaded")
 
-    async def _become(self, name: str, status: str) -> None:
-        async with self._changed:
-            self.models[name].status = status
-            self._changed.notify_all()
+    def _become(self, name: str, status: str) -> None:
+        self.models[name].status = status
+        self._changes.ring()
 
     async def _until(self, it_is_so: Callable[[], bool]) -> None:
-        async with self._changed:
-            await self._changed.wait_for(it_is_so)
+        while not it_is_so():
+            await self._changes.rung()
 
     def _next_use(self) -> int:
         self._uses += 1

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from servers.emulated import Answer, Asked, Gone
+from servers.emulated import Answer, Asked
 from servers.ollama import FULL, SENT_AT, OllamaServer, _json, _part, _refuse
+from servers.waiting import Bell, in_words, unless_gone
 
 GIB = 1 << 30
 DEFAULT_CONTEXT_TOKENS = 4096
@@ -106,6 +107,8 @@ class ResidentOllama(OllamaServer):
     """Whether it aborts what a client that has hung up was waiting for."""
     instead: dict[str, tuple[int, object]] = field(default_factory=dict)
     """By path, a status and a body that are answered whatever is asked."""
+    silent: set[str] = field(default_factory=set)
+    """Paths that are never answered."""
     may_load: asyncio.Event = field(default_factory=asyncio.Event)
     """Loads wait while it is cleared."""
     loading: asyncio.Event = field(default_factory=asyncio.Event)
@@ -115,6 +118,7 @@ class ResidentOllama(OllamaServer):
     def __post_init__(self) -> None:
         self.models = {whole(name): model for name, model in self.models.items()}
         self.may_load.set()
+        self._arrivals = Bell()
         self._running: dict[str, Runner] = {}
         self._turn = asyncio.Lock()
         self._pending = 0
@@ -141,6 +145,11 @@ class ResidentOllama(OllamaServer):
         self._expire(runner)
         await runner.ended.wait()
 
+    async def until_asked(self, path: str, *, times: int = 1) -> None:
+        """Waits for so many requests for a page."""
+        while sum(asked.path == path for asked in self.asked) < times:
+            await self._arrivals.rung()
+
     async def __aexit__(self, *error: object) -> None:
         await super().__aexit__(*error)
         for runner in self._running.values():
@@ -150,6 +159,9 @@ class ResidentOllama(OllamaServer):
 
     async def respond(self, asked: Asked, answer: Answer) -> None:
         """Answers one request."""
+        self._arrivals.ring()
+        if asked.path in self.silent:
+            await answer.hold()
         if asked.path in self.instead:
             status, body = self.instead[asked.path]
             await _json(answer, body, status=status)
@@ -186,35 +198,23 @@ class ResidentOllama(OllamaServer):
                 what = path.removeprefix("/api/")
                 raise Refused(400, f'"{body["model"]}" does not support {what}')
         began = asyncio.get_running_loop().time()
-        runner = await self._unless_gone(answer, self._runner(body, keep_alive_s))
+        runner = await self._wait(answer, self._runner(body, keep_alive_s))
         _loaded_in_ns.set(round((asyncio.get_running_loop().time() - began) * 1e9))
         try:
             if is_empty:
                 await _json(answer, _empty_reply(body, path, "load"))
                 return
-            await self._unless_gone(answer, runner.slots.acquire())
+            await self._wait(answer, runner.slots.acquire())
             try:
-                await self._unless_gone(answer, asyncio.sleep(self.reply_s))
+                await self._wait(answer, asyncio.sleep(self.reply_s))
                 await self._generate(asked, answer)
             finally:
                 runner.slots.release()
         finally:
             self._release(runner)
 
-    async def _unless_gone(self, answer: Answer, work: Coroutine[Any, Any, T]) -> T:
-        """The work's result; it is cancelled when the client hangs up."""
-        if not self.notices:
-            return await work
-        working, gone = asyncio.ensure_future(work), asyncio.ensure_future(answer.hold())
-        try:
-            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise Gone
-            return working.result()
-        finally:
-            working.cancel()
-            gone.cancel()
-            await asyncio.gather(working, gone, return_exceptions=True)
+    async def _wait(self, answer: Answer, work: Coroutine[Any, Any, T]) -> T:
+        return await (unless_gone(answer, work) if self.notices else work)
 
     def _pulled(self, body: Any, path: str = "") -> Pulled:
         name = body["model"]
@@ -228,10 +228,16 @@ class ResidentOllama(OllamaServer):
         if self.says is None:
             yield from super()._pieces(body)
         else:
-            yield from (_part(body, content=text) for text in pieces(self.says(body)))
+            yield from (_part(body, content=text) for text in in_words(self.says(body)))
 
     def _last(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
-        return super()._last(pieces) | {"load_duration": _loaded_in_ns.get()}
+        # Times that were spent: longer ones would be cut where the call's phases are told.
+        times = {
+            "load_duration": _loaded_in_ns.get(),
+            "prompt_eval_duration": round(self.reply_s * 1e9),
+            "eval_duration": 1_000 * len(pieces),
+        }
+        return super()._last(pieces) | times | {"total_duration": sum(times.values())}
 
     def _processes(self) -> list[dict[str, Any]]:
         now = asyncio.get_running_loop().time()
@@ -408,11 +414,6 @@ _DETAILS = {"format": "gguf", "family": "llama", "parameter_size": "1B"}
 def whole(name: str) -> str:
     """A name with its tag."""
     return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
-
-
-def pieces(text: str) -> list[str]:
-    """A text in words, each with the space that follows."""
-    return re.findall(r"\s*\S+\s*", text)
 
 
 def _empty_reply(body: Any, path: str, reason: str) -> dict[str, Any]:

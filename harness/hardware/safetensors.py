@@ -1,0 +1,276 @@
+"""A model in a folder of safetensors, and what it takes in a server such as vLLM.
+
+The names of a configuration's keys are those that vLLM 0.32 accepts
+(`transformers_utils/model_arch_config_convertor.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from harness.errors import InvalidInput, ModelFileInvalid, did_you_mean
+from harness.hardware.footprint import Footprint
+from harness.hardware.layer_cache import LayerCache, layer_token_bytes
+from harness.hardware.model_config import ModelConfig, read_model_config
+from harness.hardware.quantisation import BlockFormat
+from harness.hardware.safetensors_file import read_json, read_safetensors_file
+
+KvCacheDtype = Literal["auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"]
+
+_ELEMENT_BYTES: Final[dict[KvCacheDtype, int]] = {
+    "auto": 2,  # that of the computation: a model of 32 bits is computed in 16, too
+    "float16": 2,
+    "bfloat16": 2,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+}
+_BLOCK_TOKENS: Final = 16
+_BATCH_TOKENS: Final = 8192
+_COMPUTED_BYTES: Final = 2
+_LOGIT_BYTES: Final = 4
+_VLLM_SHARE: Final = 0.92
+_MAX_LAYERS: Final = 4096
+
+# These have the keys of latent attention, but cache full keys and values.
+_LATENT_NOT_CACHED: Final = frozenset({"minicpm3", "plm"})
+_WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
+_ONE_HEAD: Final = frozenset({"falcon", "gpt_bigcode", "RefinedWeb", "RefinedWebModel"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafetensorsModel:
+    """A language model's shape and size."""
+
+    architecture: str
+    """`model_type`, such as `llama`; empty if the configuration does not say."""
+    name: str
+    """The name of its folder."""
+    dtype: str | None
+    """Of its weights before they were quantised, such as `bfloat16`."""
+    quantisation: str | None
+    """How they were, such as `awq` or `gptq-4bit`; None if they were not."""
+    tensor_bytes: int
+    """Bytes of all tensors, each by its own type, over all files."""
+    file_bytes: int
+    """Bytes on disk, over all files of tensors."""
+    block_count: int
+    """Layers."""
+    context_length: int
+    """Tokens the model was trained for; 0 if the configuration does not say."""
+    embedding_length: int
+    """Width of what flows from layer to layer."""
+    feed_forward_length: int
+    """Inner width that one token passes in a layer; with experts, that of all it uses."""
+    vocabulary_size: int
+    """Tokens in the vocabulary; 0 if the configuration does not say."""
+    caches: tuple[LayerCache, ...]
+    """What each layer keeps of the tokens it has seen."""
+    exact_caches: bool
+    """Whether the configuration says what every layer keeps; else `caches` has full keys and values
+    where it does not, which is as a rule too much."""
+
+
+def read_safetensors_model(folder: Path) -> SafetensorsModel:
+    """Read what a model is: its `config.json`, and the headers of its files.
+
+    Raises:
+        ModelFileInvalid: A file is missing, cut or damaged, or it is no language model.
+    """
+    config = read_model_config(folder / "config.json")
+    files = _tensor_files(folder)
+    tensor_bytes = sum(sum(read_safetensors_file(path).values()) for path in files)
+    layers = config.count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    # A configuration of a hundred bytes cannot be made to take more than a model has.
+    if not 0 < layers <= _MAX_LAYERS:
+        raise config.unusable("num_hidden_layers", f"is {layers:,}, not 1 to {_MAX_LAYERS:,}")
+    width = config.count("hidden_size", "n_embd", "d_model")
+    caches, exact = _caches(config, layers=layers, width=width)
+    return SafetensorsModel(
+        architecture=str(config.get("model_type") or ""),
+        name=folder.resolve().name,
+        dtype=_dtype(config),
+        quantisation=_quantisation(config),
+        tensor_bytes=tensor_bytes,
+        file_bytes=sum(path.stat().st_size for path in files),
+        block_count=layers,
+        context_length=config.count(
+            "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", default=0
+        ),
+        embedding_length=width,
+        feed_forward_length=_feed_forward_length(config, width),
+        vocabulary_size=config.count("vocab_size", default=0),
+        caches=caches,
+        exact_caches=exact,
+    )
+
+
+def safetensors_footprint(
+    model: SafetensorsModel,
+    *,
+    context_tokens: int,
+    sequences: int = 1,
+    kv_cache_dtype: KvCacheDtype = "auto",
+    batch_tokens: int = _BATCH_TOKENS,
+) -> Footprint:
+    """What a model needs in a server such as vLLM, over all its GPUs together.
+
+    Need is not use: such a server takes `reserved_bytes` of its GPU when it starts, and makes of
+    what is left over a cache for more sequences.
+
+    Compute bytes are an allowance by the widths of the feed-forward layer, in 16 bits, and the
+    logits; the server measures them when it starts, and they were not held against that here. CUDA
+    graphs and the process itself are not counted.
+
+    Args:
+        model: The model.
+        context_tokens: Tokens of each sequence; the cache comes in blocks of 16.
+        sequences: How many are served at once.
+        kv_cache_dtype: vLLM's `--kv-cache-dtype`.
+        batch_tokens: Tokens that are computed at once (`--max-num-batched-tokens`).
+
+    Raises:
+        InvalidInput: There is nothing to serve, or no such type.
+    """
+    if min(context_tokens, sequences, batch_tokens) < 1:
+        raise InvalidInput(
+            f"{sequences} sequences of {context_tokens} tokens, {batch_tokens} at once, serve "
+            "nothing; give 1 or more of each"
+        )
+    if kv_cache_dtype not in _ELEMENT_BYTES:
+        raise InvalidInput(
+            f"'{kv_cache_dtype}' is not a type of KV cache; "
+            f"{did_you_mean(kv_cache_dtype, _ELEMENT_BYTES)}"
+        )
+    element = BlockFormat(
+        name=kv_cache_dtype, block_elements=1, block_bytes=_ELEMENT_BYTES[kv_cache_dtype]
+    )
+    kv_bytes = 0
+    for layer in model.caches:
+        tokens = context_tokens
+        if layer.window_tokens is not None:
+            # What is computed at once is kept beside the window, and may begin within a block.
+            tokens = min(tokens, layer.window_tokens - 1 + batch_tokens + _BLOCK_TOKENS)
+        blocks = -(-tokens // _BLOCK_TOKENS)
+        token_bytes = layer_token_bytes(model, layer, keys=element, values=element)
+        kv_bytes += sequences * blocks * _BLOCK_TOKENS * token_bytes
+    widths = 3 * model.feed_forward_length + 5 * model.embedding_length
+    return Footprint(
+        weights_bytes=model.tensor_bytes,
+        kv_bytes=kv_bytes,
+        compute_bytes=batch_tokens * _COMPUTED_BYTES * widths
+        + _LOGIT_BYTES * sequences * model.vocabulary_size,
+    )
+
+
+def reserved_bytes(device_bytes: int, *, share: float = _VLLM_SHARE) -> int:
+    """What vLLM takes of a GPU when it starts (`--gpu-memory-utilization`), whatever it needs."""
+    if not 0 < share <= 1:
+        raise InvalidInput(f"a share of {share:g} is not from 0 to 1")
+    return math.ceil(device_bytes * share)
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    """The files that the index names, or else the only one, or all there are."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        content = read_json(index.read_bytes(), path=index)
+        places = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(places, dict) or not places:
+            raise ModelFileInvalid("it has no 'weight_map'", path=index, offset=0)
+        return [_beside(index, name) for name in sorted(set(map(str, places.values())))]
+    single = folder / "model.safetensors"
+    found = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    if not found:
+        raise ModelFileInvalid(
+            "has no .safetensors file; download all files of the model into it", path=folder
+        )
+    return found
+
+
+def _beside(index: Path, name: str) -> Path:
+    if Path(name).name != name or not name.endswith(".safetensors"):
+        at = max(index.read_bytes().find(name.encode(errors="replace")), 0)
+        raise ModelFileInvalid(
+            f"'{name}' is not the name of a .safetensors file beside it", path=index, offset=at
+        )
+    return index.with_name(name)
+
+
+def _caches(config: ModelConfig, *, layers: int, width: int) -> tuple[tuple[LayerCache, ...], bool]:
+    full = _full_cache(config, width)
+    kinds = config.get("layer_types", "layers_block_type")
+    window = config.count("sliding_window", "attention_chunk_size", default=0)
+    if window == 0 or config.get("use_sliding_window") is False:
+        window = 0
+    narrow = LayerCache(
+        heads=full.heads,
+        key_length=full.key_length,
+        value_length=full.value_length,
+        window_tokens=window or None,
+    )
+    if isinstance(kinds, list) and len(kinds) == layers:
+        known = {"full_attention", "attention"} | _WINDOWED
+        return (
+            tuple(narrow if kind in _WINDOWED else full for kind in _texts(kinds)),
+            all(kind in known for kind in _texts(kinds)),
+        )
+    if not window:
+        return (full,) * layers, kinds is None
+    if config.get("model_type") == "mistral":
+        return (narrow,) * layers, True
+    period = config.get("sliding_window_pattern", "_sliding_window_pattern")
+    if type(period) is int and period > 0:
+        return tuple(
+            full if number % period == period - 1 else narrow for number in range(layers)
+        ), True
+    return (full,) * layers, False
+
+
+def _full_cache(config: ModelConfig, width: int) -> LayerCache:
+    model_type = config.get("model_type")
+    rank = config.count("kv_lora_rank", default=0)
+    if rank and model_type not in _LATENT_NOT_CACHED:
+        return LayerCache(heads=1, key_length=rank + config.count("qk_rope_head_dim", default=0))
+    heads = config.count("num_attention_heads", "n_head", "num_heads", "n_heads")
+    if heads == 0:
+        raise config.unusable("num_attention_heads", "is 0; such models are not known here")
+    default_heads = heads
+    if model_type in _ONE_HEAD and config.get("multi_query") is True:
+        default_heads = heads if config.get("new_decoder_architecture") is True else 1
+    length = config.count("head_dim", "attention_head_dim", default=width // heads)
+    if rank:
+        length = config.count("qk_nope_head_dim") + config.count("qk_rope_head_dim")
+    heads_kv = config.count(
+        "num_key_value_heads", "n_head_kv", "num_kv_heads", "multi_query_group_num",
+        "num_attention_groups", default=default_heads,
+    )  # fmt: skip
+    return LayerCache(heads=heads_kv, key_length=length, value_length=length)
+
+
+def _feed_forward_length(config: ModelConfig, width: int) -> int:
+    dense = config.count("intermediate_size", "ffn_hidden_size", "n_inner", default=4 * width)
+    used = config.count("num_experts_per_tok", "num_experts_per_token", "moe_topk", default=0)
+    return max(dense, used * config.count("moe_intermediate_size", default=dense))
+
+
+def _dtype(config: ModelConfig) -> str | None:
+    dtype = config.get("dtype", "torch_dtype")
+    return str(dtype).removeprefix("torch.") if isinstance(dtype, str) else None
+
+
+def _quantisation(config: ModelConfig) -> str | None:
+    settings = config.get("quantization_config", "compression_config")
+    if not isinstance(settings, dict):
+        return None
+    method = settings.get("quant_method") or settings.get("quant_algo") or "quantised"
+    bits = settings.get("bits") or (4 if settings.get("load_in_4bit") is True else None)
+    return f"{method}-{bits}bit" if type(bits) is int else str(method)
+
+
+def _texts(items: Iterable[object]) -> list[str]:
+    return [item if isinstance(item, str) else "" for item in items]

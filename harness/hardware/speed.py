@@ -1,0 +1,124 @@
+"""How fast a machine can be at most, and how much fits: bounds, of bandwidth and bytes alone.
+
+No machine reaches them; what is slower by far has another cause. GB are 10**9 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+from harness.errors import InvalidInput
+
+BandwidthName = Literal["ddr", "rtx-4090", "a100", "h100", "pcie-4-x16", "pcie-4-x16-sustained"]
+
+_GB: Final = 10**9
+
+BANDWIDTHS: Final[dict[BandwidthName, int]] = {
+    "ddr": 50 * _GB,
+    "rtx-4090": 1008 * _GB,
+    "a100": 2000 * _GB,
+    "h100": 3350 * _GB,
+    "pcie-4-x16": 64 * _GB,
+    "pcie-4-x16-sustained": 20 * _GB,
+}
+"""Bytes a second: of memory to its processor, and between machine and GPU on paper and in a load.
+Transfers of 4 to 16 KB are far below that."""
+assert BANDWIDTHS.keys() == set(get_args(BandwidthName))
+
+GPU_SPEEDUP: Final = 10.0
+"""How much faster a GPU computes a layer than a processor does: 10 to 20 times."""
+
+GAIN_PER_DOUBLING: Final = ((0.8, 0.9), (0.4, 0.5), (0.2, 0.3), (0.1, 0.15), (0.05, 0.1))
+"""Least and most of what throughput gains when a batch grows from 1 to 2, to 4, to 8 and on."""
+
+Fit = Literal["whole", "cache spills", "partly", "not at all"]
+"""All of it is on the GPU: best. The weights are, some of the KV cache is not: slower at long
+contexts. Some layers are: 5 to 10 times slower. Neither GPU nor machine have the room: it fails."""
+
+
+def step_bytes(weight_bytes: int, *, sequences: int, tokens: int, token_bytes: int) -> int:
+    """Bytes moved for one token of each sequence: weights + sequences * tokens * bytes of a token.
+
+    Args:
+        weight_bytes: Of the weights used; with experts, of those that are active.
+        sequences: Sequences in the batch.
+        tokens: Tokens that each of them holds.
+        token_bytes: What one token takes in the KV cache.
+    """
+    return weight_bytes + sequences * tokens * token_bytes
+
+
+def move_s(size: int, *, bytes_per_s: float) -> float:
+    """Seconds to move so many bytes, at least: size / bandwidth."""
+    return size / _positive(bytes_per_s, "a bandwidth")
+
+
+def decode_limit_tokens_per_s(weight_bytes: int, *, kv_bytes: int = 0, bytes_per_s: float) -> float:
+    """Tokens a second of one request, at most: bandwidth / (weight bytes + KV bytes).
+
+    Args:
+        weight_bytes: Of the weights used; with experts, of those that are active.
+        kv_bytes: Of the tokens that the request holds.
+        bytes_per_s: Of the memory they lie in.
+    """
+    return bytes_per_s / _positive(weight_bytes + kv_bytes, "a step's bytes")
+
+
+def load_limit_s(file_bytes: int, *, bytes_per_s: tuple[float, ...]) -> float:
+    """Seconds to load a model, at least: file / the slowest on the way, such as disk and PCIe."""
+    return move_s(file_bytes, bytes_per_s=min(bytes_per_s))
+
+
+def weights_per_sequence(weight_bytes: int, *, sequences: int) -> float:
+    """Bytes of weights moved for each token of a batch: weights / sequences."""
+    return weight_bytes / _positive(sequences, "a batch")
+
+
+def offload_speedup(share: float, *, speedup: float = GPU_SPEEDUP) -> float:
+    """How much faster a model is with a share of it on a GPU: 1 / ((1 - p) + p / s) (Amdahl).
+
+    90 % of it is 5.26 times as fast where all of it is 10 times: all or nothing.
+
+    Args:
+        share: Of the weights, from 0 to 1.
+        speedup: Of what is there.
+    """
+    if not 0 <= share <= 1:
+        raise InvalidInput(f"a share of {share:g} is not from 0 to 1")
+    return 1 / ((1 - share) + share / _positive(speedup, "a speedup"))
+
+
+def needed_bytes(
+    weight_bytes: int, *, sequences: int, tokens: int, token_bytes: int, overhead_bytes: int
+) -> int:
+    """Bytes for weights, caches of so many sequences of so many tokens on average, and the rest."""
+    return (
+        step_bytes(weight_bytes, sequences=sequences, tokens=tokens, token_bytes=token_bytes)
+        + overhead_bytes
+    )
+
+
+def sequences_that_fit(
+    capacity_bytes: int, *, weight_bytes: int, overhead_bytes: int, tokens: int, token_bytes: int
+) -> int:
+    """(capacity - weights - overhead) / (bytes of a token * tokens of a sequence), whole ones."""
+    room = capacity_bytes - weight_bytes - overhead_bytes
+    return max(int(room // _positive(tokens * token_bytes, "a sequence's bytes")), 0)
+
+
+def fit(
+    *, weight_bytes: int, kv_bytes: int, overhead_bytes: int, gpu_bytes: int, machine_bytes: int
+) -> Fit:
+    """How a model fits into a GPU with `gpu_bytes` free and a machine with `machine_bytes` free."""
+    over = weight_bytes + kv_bytes + overhead_bytes - gpu_bytes
+    if over <= 0:
+        return "whole"
+    if over > machine_bytes:
+        return "not at all"
+    return "cache spills" if over <= kv_bytes else "partly"
+
+
+def _positive(number: float, what: str) -> float:
+    if number <= 0:
+        raise InvalidInput(f"{what} of {number:g} says nothing; give more than 0")
+    return number

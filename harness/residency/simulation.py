@@ -1,0 +1,352 @@
+"""What a run's calls would meet with: the same decisions as in earnest, made on a clock of numbers.
+
+The policy is asked exactly when the budget asks it: a call comes, a call ends, a move is over, or
+the time has come that a wait named. One move is under way at a time, and of a load that must make
+room only the first eviction is carried out before it is asked again. A server answers as many calls
+side by side as it has slots; what is granted beyond them waits there. Nothing fails here, no guest
+is there, and what a model needs is what its tenant says.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from harness.errors import InvalidInput
+from harness.residency.fit import check_fits
+from harness.residency.forecast import NOTHING_KNOWN, Forecast
+from harness.residency.jobs import Chains, Job, check_jobs
+from harness.residency.ledger import Device, Ledger, Resident, Tenant
+from harness.residency.policy import decide
+from harness.residency.state import Decision, Grant, Load, State, Unload, Wait, WaitingCall
+
+__all__ = ["Job", "SimulatedEvent", "SimulatedRun", "simulate"]
+
+Policy = Callable[[State], Decision]
+
+Known = Literal["full", "arrived", "none"]
+"""What the policy is told of the jobs: all of them; those whose time has come, with what comes
+after them; or only the calls that wait."""
+
+_UNLOAD_S: Final = 0.1
+_FORGETTING: Final = 0.95
+"""As the budget learns how long calls take: the longest one, slowly forgotten."""
+_DECISIONS_A_JOB: Final = 100
+"""A policy that decides more often than that goes round in circles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedEvent:
+    """Something that happened."""
+
+    at_s: float
+    """When, counted from the start."""
+    what: Literal["come", "grant", "end", "load", "loaded", "unload", "unloaded"]
+    """What: with calls, the first three; with models, the others."""
+    model: str
+    """To which, or with a call, for which."""
+    job: str | None = None
+    """Which call it was."""
+    reason: str | None = None
+    """Why the model comes or goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRun:
+    """How a run went."""
+
+    makespan_s: float
+    """From the start until the last call has ended."""
+    loads_of: Mapping[str, int]
+    """How often each model was loaded, by tag; those never loaded are not in it."""
+    evictions: int
+    """How often a model was unloaded."""
+    waits_s: Mapping[str, float]
+    """By job, from its coming to its being granted."""
+    unfinished: tuple[str, ...]
+    """Jobs that did not end since the policy let them wait for ever; none, as a rule."""
+    decisions: int
+    """How often the policy was asked."""
+    events: tuple[SimulatedEvent, ...]
+    """All of it, in order."""
+
+    @property
+    def loads(self) -> int:
+        """How often models were loaded."""
+        return sum(self.loads_of.values())
+
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest that a call waited."""
+        return max(self.waits_s.values(), default=0.0)
+
+
+def simulate(
+    jobs: Sequence[Job],
+    *,
+    devices: Iterable[Device],
+    tenants: Iterable[Tenant],
+    policy: Policy = decide,
+    max_wait_s: float = 60.0,
+    forecast: Known = "full",
+    resident: Collection[str] = (),
+    unload_s: float = _UNLOAD_S,
+) -> SimulatedRun:
+    """Plays the jobs through. Equal arguments give equal runs.
+
+    Args:
+        jobs: The calls. Those that come at one moment come in this order.
+        devices: The memory there is; `machine` is one of them.
+        tenants: The models, with how long loading them takes and how long a call is thought to.
+        policy: What decides; told no more than the budget tells it.
+        max_wait_s: How long a call may be put off in favour of others.
+        forecast: What the policy is told of what comes.
+        resident: Models that are in memory at the start.
+        unload_s: What unloading any model takes.
+
+    Raises:
+        InvalidInput: A job cannot come, or asks for a model that is not there.
+        DoesNotFit: A model has no room, whatever goes.
+    """
+    world = _World(
+        jobs,
+        devices={device.name: device for device in devices},
+        tenants={tenant.model: tenant for tenant in tenants},
+        policy=policy,
+        max_wait_s=max_wait_s,
+        known=forecast,
+        unload_s=unload_s,
+    )
+    return world.run(resident)
+
+
+class _World:
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        *,
+        devices: Mapping[str, Device],
+        tenants: dict[str, Tenant],
+        policy: Policy,
+        max_wait_s: float,
+        known: Known,
+        unload_s: float,
+    ) -> None:
+        check_jobs(jobs)
+        for job in jobs:
+            if job.model not in tenants:
+                raise InvalidInput(f"job '{job.id}' asks for '{job.model}', which is no tenant")
+            check_fits(job.model, tenants, devices)
+        self._jobs = {job.id: job for job in jobs}
+        self._devices = devices
+        self._tenants = tenants
+        self._policy = policy
+        self._max_wait_ns = _ns(max_wait_s)
+        self._known = known
+        self._unload_ns = _ns(unload_s)
+        self._chains = Chains(jobs)
+        self._most_decisions = _DECISIONS_A_JOB * (len(jobs) + len(tenants))
+
+        self._now_ns = 0
+        self._order = itertools.count()
+        self._coming: list[tuple[int, int, Callable[[], None]]] = []
+        self._alarm_ns: int | None = None
+        self._residents: dict[str, Resident] = {}
+        self._moving: Resident | None = None
+        self._waiting: dict[int, tuple[WaitingCall, Job]] = {}
+        self._granted_ns: dict[str, int] = {}
+        self._in_server: defaultdict[str, deque[Job]] = defaultdict(deque)
+        self._ids = itertools.count(1)
+        self._unmet = {job.id: set(job.after) for job in jobs}
+        self._followers: dict[str, list[Job]] = {job.id: [] for job in jobs}
+        for job in jobs:
+            for before in dict.fromkeys(job.after):
+                self._followers[before].append(job)
+
+        self._unfinished = dict.fromkeys(self._jobs)
+        self._ended_ns = 0
+        self._decisions = 0
+        self._loads: Counter[str] = Counter()
+        self._evictions = 0
+        self._waits_s: dict[str, float] = {}
+        self._events: list[SimulatedEvent] = []
+
+    def run(self, resident: Collection[str]) -> SimulatedRun:
+        """Until all has ended, or nothing more will."""
+        for model in resident:
+            self._residents[model] = Resident(model=model, need=self._tenants[model].need)
+        for job in self._jobs.values():
+            if not job.after:
+                self._expect(job)
+        self._consider()
+        while self._unfinished and self._decisions < self._most_decisions:
+            next_ns = self._coming[0][0] if self._coming else None
+            if next_ns is None and self._alarm_ns is None:
+                break
+            if self._alarm_ns is not None and (next_ns is None or self._alarm_ns < next_ns):
+                # A wait until a time that is over would make no time pass.
+                self._now_ns = max(self._alarm_ns, self._now_ns + 1)
+                self._consider()
+            else:
+                self._now_ns, _, happen = heapq.heappop(self._coming)
+                happen()
+                self._consider()
+        return SimulatedRun(
+            makespan_s=self._ended_ns / 1e9,
+            loads_of=dict(self._loads),
+            evictions=self._evictions,
+            waits_s=self._waits_s,
+            unfinished=tuple(self._unfinished),
+            decisions=self._decisions,
+            events=tuple(self._events),
+        )
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _expect(self, job: Job) -> None:
+        self._at(max(_ns(job.arrives_s), self._now_ns), lambda: self._come(job))
+
+    def _come(self, job: Job) -> None:
+        call = WaitingCall(
+            id=next(self._ids), model=job.model, since_ns=self._now_ns, kv_tokens=job.kv_tokens
+        )
+        self._waiting[call.id] = call, job
+        self._note("come", job.model, job=job.id)
+
+    def _grant(self, number: int) -> None:
+        call, job = self._waiting.pop(number)
+        self._waits_s[job.id] = (self._now_ns - call.since_ns) / 1e9
+        one = self._residents[job.model]
+        self._residents[job.model] = replace(
+            one, leases=one.leases + 1, kv_tokens=one.kv_tokens + job.kv_tokens
+        )
+        self._granted_ns[job.id] = self._now_ns
+        self._note("grant", job.model, job=job.id)
+        slots = self._tenants[job.model].slots
+        if slots is None or one.leases < slots:
+            self._begin(job)
+        else:
+            self._in_server[job.model].append(job)
+
+    def _begin(self, job: Job) -> None:
+        self._at(self._now_ns + _ns(job.call_s), lambda: self._end(job))
+
+    def _end(self, job: Job) -> None:
+        one, tenant = self._residents[job.model], self._tenants[job.model]
+        call_s = (self._now_ns - self._granted_ns[job.id]) / 1e9
+        self._residents[job.model] = replace(
+            one,
+            leases=one.leases - 1,
+            kv_tokens=one.kv_tokens - job.kv_tokens,
+            idle_since_ns=self._now_ns,
+        )
+        self._tenants[job.model] = replace(tenant, call_s=max(call_s, _FORGETTING * tenant.call_s))
+        if self._in_server[job.model]:
+            self._begin(self._in_server[job.model].popleft())
+        self._note("end", job.model, job=job.id)
+        del self._unfinished[job.id]
+        self._ended_ns = self._now_ns
+        self._chains.ended(job.id)
+        for follower in self._followers[job.id]:
+            self._unmet[follower.id].remove(job.id)
+            if not self._unmet[follower.id]:
+                self._expect(follower)
+
+    # --- moves ------------------------------------------------------------------------------------
+
+    def _bring_in(self, move: Load) -> None:
+        assert self._moving is None, "one move at a time"
+        self._moving = Resident(model=move.model, need=self._tenants[move.model].need)
+        self._loads[move.model] += 1
+        ledger = self._ledger()
+        for device in ledger.devices:
+            assert ledger.room_for_models(device) >= 0, f"'{move.model}' has no room on '{device}'"
+        self._note("load", move.model, reason=move.reason)
+        load_ns = _ns(self._tenants[move.model].load_s)
+        self._at(self._now_ns + load_ns, self._came)
+
+    def _came(self) -> None:
+        assert self._moving is not None
+        self._residents[self._moving.model] = replace(self._moving, idle_since_ns=self._now_ns)
+        self._note("loaded", self._moving.model)
+        self._moving = None
+
+    def _take_out(self, model: str, reason: str) -> None:
+        assert self._moving is None, "one move at a time"
+        self._moving = self._residents.pop(model)
+        assert not self._moving.leases, f"'{model}' is in use"
+        self._evictions += 1
+        self._note("unload", model, reason=reason)
+        self._at(self._now_ns + self._unload_ns, self._went)
+
+    def _went(self) -> None:
+        assert self._moving is not None
+        self._note("unloaded", self._moving.model)
+        self._moving = None
+
+    # --- decisions --------------------------------------------------------------------------------
+
+    def _consider(self) -> None:
+        """Asks the policy until there is nothing to do but wait."""
+        while self._decisions < self._most_decisions:
+            self._decisions += 1
+            match self._policy(self._state()):
+                case Grant(calls=calls):
+                    for number in calls:
+                        self._grant(number)
+                case Wait(until_ns=until_ns):
+                    self._alarm_ns = until_ns
+                    return
+                case Load(evict=(victim, *_)) as move:
+                    # One, and then it is decided anew: meanwhile another may have become idle.
+                    self._take_out(victim, f"room for {move.model}: {move.reason}")
+                case Load() as move:
+                    self._bring_in(move)
+                case Unload(model=model, reason=reason):
+                    self._take_out(model, reason)
+
+    def _state(self) -> State:
+        return State(
+            now_ns=self._now_ns,
+            ledger=self._ledger(),
+            tenants=dict(self._tenants),
+            waiting=tuple(call for call, _ in self._waiting.values()),
+            forecast=self._forecast(),
+            max_wait_ns=self._max_wait_ns,
+        )
+
+    def _ledger(self) -> Ledger:
+        residents = dict(self._residents)
+        return Ledger(devices=self._devices, residents=residents, moving=self._moving)
+
+    def _forecast(self) -> Forecast:
+        match self._known:
+            case "full":
+                return self._chains.forecast()
+            case "arrived":
+                return self._chains.forecast_at(self._now_ns / 1e9)
+            case "none":
+                return NOTHING_KNOWN
+
+    def _at(self, at_ns: int, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._coming, (at_ns, next(self._order), happen))
+
+    def _note(
+        self,
+        what: Literal["come", "grant", "end", "load", "loaded", "unload", "unloaded"],
+        model: str,
+        *,
+        job: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self._events.append(
+            SimulatedEvent(at_s=self._now_ns / 1e9, what=what, model=model, job=job, reason=reason)
+        )
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

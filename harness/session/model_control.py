@@ -1,0 +1,245 @@
+"""Models outside of a run: which are in memory, and having servers load them and let them go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from harness.errors import (
+    ConfigurationInvalid,
+    EndpointUnreachable,
+    HarnessError,
+    InferenceError,
+    InvalidInput,
+    did_you_mean,
+)
+from harness.inference import FILE_BACKENDS, Endpoint, server_facts
+from harness.inference.endpoint import MANAGED_BACKENDS
+from harness.residency import Host, HostReport, check_fits
+from harness.session.devices import devices_of
+from harness.session.models import api_key_of, control_key_of
+from harness.session.opened_endpoint import open_endpoint
+from harness.session.settings import Settings
+from harness.session.tenancy import tenant_of
+from harness.trace import monotonic
+
+Control = Literal["run", "managed", "fixed"]
+"""Who has a model loaded and let go: each run for itself, in its own process; the budget, by its
+server; or nobody from here."""
+
+_NOT_ASKED: Final = frozenset({"litellm", "scripted"})
+"""Nobody's own servers."""
+_ASKING_S: Final = 10.0
+"""Longest that a server may take to say what it has in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSeen:
+    """An endpoint's model, as it is now."""
+
+    tag: str
+    """The endpoint's."""
+    backend: str
+    """How it is spoken to."""
+    model: str
+    """The name of its file, or what its server calls it."""
+    device: str
+    """The one that its endpoint names."""
+    control: Control
+    """Who has it loaded and let go."""
+    pin: bool
+    """Whether it stays in memory for the whole of a run."""
+    priority: int
+    """Of models that want the same room, the highest is loaded first."""
+    reachable: bool | None = None
+    """Whether its server answers; None for none."""
+    resident: bool | None = None
+    """Whether it is in memory; None where nobody says."""
+    total_bytes: int | None = None
+    """What it takes there, on all devices together; None where nobody says."""
+    gpu_bytes: int | None = None
+    """How much of that is on GPUs; None where nobody says."""
+    problem: str | None = None
+    """Why no more is known; None for nothing."""
+
+
+async def list_models(
+    endpoints: Mapping[str, Endpoint], *, environment: Mapping[str, str]
+) -> list[ModelSeen]:
+    """Looks at every endpoint; nothing is loaded for it.
+
+    Args:
+        endpoints: By tag.
+        environment: Holds the keys that they name.
+    """
+    looks = (_look(endpoint, environment) for endpoint in endpoints.values())
+    return list(await asyncio.gather(*looks))
+
+
+def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[Endpoint]:
+    """The endpoints of these tags, each once.
+
+    Raises:
+        InvalidInput: One does not exist, or its model cannot be loaded and let go from here.
+    """
+    chosen = []
+    for tag in dict.fromkeys(tags):
+        if tag not in endpoints:
+            raise InvalidInput(f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints))
+        _refuse_uncontrolled(endpoints[tag])
+        chosen.append(endpoints[tag])
+    return chosen
+
+
+async def load_model(
+    endpoint: Endpoint, settings: Settings, *, environment: Mapping[str, str]
+) -> HostReport | None:
+    """Has a server load a model; other models stay where they are.
+
+    Args:
+        endpoint: One of `controlled`.
+        settings: Hold the budget.
+        environment: Holds the keys that it names.
+
+    Returns:
+        What the server says of it then.
+
+    Raises:
+        DoesNotFit: It is larger than the budget of its device.
+        ConfigurationInvalid: A key is not set.
+        InferenceError: The server cannot load it, or cannot be asked.
+    """
+    async with _host(endpoint, environment) as host:
+        await _check_room(endpoint, host, settings)
+        await host.load()
+        return await _report(endpoint, host)
+
+
+async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) -> None:
+    """Has a server let a model go, and waits until it has; one that is not there is no error.
+
+    Args:
+        endpoint: One of `controlled`.
+        environment: Holds the keys that it names.
+
+    Raises:
+        ConfigurationInvalid: A key is not set.
+        InferenceError: The server keeps it, or cannot be asked.
+    """
+    async with _host(endpoint, environment) as host:
+        await host.unload()
+
+
+def _refuse_uncontrolled(endpoint: Endpoint) -> None:
+    if endpoint.backend in FILE_BACKENDS:
+        raise InvalidInput(
+            f"'{endpoint.tag}' is a file that every run loads into its own process, and that goes "
+            "with it: outside of a run there is nothing to load it into; pin = true keeps it in "
+            "memory for the whole of a run"
+        )
+    if endpoint.backend not in MANAGED_BACKENDS:
+        raise InvalidInput(
+            f"'{endpoint.tag}' cannot be loaded and let go from here: backend "
+            f"'{endpoint.backend}' has no way to say so"
+        )
+    if not endpoint.manage:
+        raise InvalidInput(
+            f"'{endpoint.tag}' is its server's own to load and let go; write manage = true under "
+            f"[endpoints.{endpoint.tag}] to have it done from here"
+        )
+
+
+async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen:
+    seen = ModelSeen(
+        tag=endpoint.tag,
+        backend=endpoint.backend,
+        model=endpoint.model_id if endpoint.path is None else endpoint.path.name,
+        device=endpoint.device,
+        control=_control(endpoint),
+        pin=endpoint.pin,
+        priority=endpoint.priority,
+    )
+    try:
+        match seen.control:
+            case "managed":
+                async with _host(endpoint, environment) as host:
+                    return _as_reported(seen, await _report(endpoint, host))
+            case "fixed" if endpoint.url is not None and endpoint.backend not in _NOT_ASKED:
+                facts = await server_facts(endpoint, api_key=api_key_of(endpoint, environment))
+                return replace(seen, reachable=facts.reachable)
+            case "run" if endpoint.path is not None and not endpoint.path.is_file():
+                return replace(seen, problem=f"there is no file {endpoint.path}")
+            case _:
+                return seen
+    except EndpointUnreachable as error:
+        return replace(seen, reachable=False, problem=_said(error, endpoint))
+    except HarnessError as error:
+        return replace(seen, problem=_said(error, endpoint))
+
+
+def _said(error: HarnessError, endpoint: Endpoint) -> str:
+    return str(error).removeprefix(f"{endpoint.tag}: ")
+
+
+def _control(endpoint: Endpoint) -> Control:
+    if endpoint.backend in FILE_BACKENDS:
+        return "run"
+    return "managed" if endpoint.manage else "fixed"
+
+
+def _as_reported(seen: ModelSeen, report: HostReport | None) -> ModelSeen:
+    if report is None:
+        return replace(seen, reachable=True)
+    return replace(
+        seen,
+        reachable=True,
+        resident=report.resident,
+        total_bytes=report.total_bytes,
+        gpu_bytes=report.gpu_bytes,
+    )
+
+
+@asynccontextmanager
+async def _host(endpoint: Endpoint, environment: Mapping[str, str]) -> AsyncIterator[Host]:
+    opened = open_endpoint(
+        endpoint,
+        api_key=api_key_of(endpoint, environment),
+        control_key=control_key_of(endpoint, environment),
+        cached=False,
+        clock=monotonic,
+    )
+    assert opened.host is not None
+    try:
+        yield opened.host
+    finally:
+        await opened.host.aclose()
+        await opened.backend.aclose()
+
+
+async def _report(endpoint: Endpoint, host: Host) -> HostReport | None:
+    try:
+        async with asyncio.timeout(_ASKING_S):
+            return await host.report()
+    except TimeoutError as error:
+        raise InferenceError(
+            f"its server did not say within {_ASKING_S:g} s what it has in memory",
+            endpoint=endpoint.tag,
+        ) from error
+
+
+async def _check_room(endpoint: Endpoint, host: Host, settings: Settings) -> None:
+    """Refuses what no run could have either.
+
+    Raises:
+        DoesNotFit: It is larger than the budget of its device.
+    """
+    try:
+        # Alone: what is pinned is pinned in runs.
+        tenant = replace(await tenant_of(endpoint, host), pin=False)
+        devices = devices_of(settings.budget, named=list(tenant.need))
+    except ConfigurationInvalid:
+        return  # nobody says how large it is, or its device: whether it fits is seen when it loads
+    check_fits(endpoint.tag, {endpoint.tag: tenant}, {device.name: device for device in devices})

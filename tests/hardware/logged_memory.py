@@ -1,0 +1,102 @@
+"""What llama.cpp says that it takes: its log, for a model that is loaded with nothing else."""
+
+import json
+import re
+import subprocess
+import sys
+from typing import NamedTuple
+
+LOAD = """
+import json, os, sys, xllamacpp
+case = json.loads(sys.argv[1])
+params = xllamacpp.CommonParams()
+params.model.path = case["path"]
+params.n_ctx = case["context_tokens"] * case["slots"]
+params.n_parallel = case["slots"]
+params.kv_unified = case["unified"]
+params.cache_type_k = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_k"].upper())
+params.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_v"].upper())
+params.fit_params = params.warmup = False
+# More threads than free cores spin for seconds at the end of a load.
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+params.verbosity = 4
+server = xllamacpp.Server(params)
+os._exit(0)
+"""
+MIB = 2**20
+MOST_WITH_A_DOUBT = round(2 * 0.005 * MIB)
+"""Cells: MiB are logged with two decimals, and of more cells than these each has a whole number of
+bytes that nothing else rounds to."""
+
+
+class LoggedCache(NamedTuple):
+    """A KV cache: all slots' cells, and what it takes for some layers' keys and values."""
+
+    cells: int
+    layers: int
+    keys_mib: float
+    values_mib: float
+
+
+class LoggedStates(NamedTuple):
+    """What the recurrent layers keep of all slots."""
+
+    inputs_mib: float
+    states_mib: float
+
+
+class LoggedMemory(NamedTuple):
+    """What llama.cpp says that it takes, in MiB, each with two decimals."""
+
+    model_mib: float
+    kv_mib: float
+    output_mib: float
+    compute_mib: float
+    caches: list[LoggedCache]
+    states: LoggedStates | None
+
+
+def logged_memory(
+    path, *, context_tokens, slots=1, cache_type_k="f16", cache_type_v="f16", unified=False
+):
+    """Load a model in a process of its own, and read what that said."""
+    case = {
+        "path": str(path),
+        "context_tokens": context_tokens,
+        "slots": slots,
+        "cache_type_k": cache_type_k,
+        "cache_type_v": cache_type_v,
+        "unified": unified,
+    }
+    log = subprocess.run(
+        [sys.executable, "-c", LOAD, json.dumps(case)], capture_output=True, check=True, timeout=60
+    ).stderr.decode(errors="replace")
+
+    def total(name):
+        return sum(map(float, re.findall(rf" {name} buffer size = +([\d.]+) MiB", log)))
+
+    states = re.search(
+        r"memory_recurrent: size = .*R \(f32\): +([\d.]+) MiB, S \(f32\): +([\d.]+) MiB",
+        log,
+    )
+    return LoggedMemory(
+        model_mib=total("model"),
+        kv_mib=total("KV"),
+        output_mib=total("output"),
+        compute_mib=total("compute"),
+        caches=[
+            LoggedCache(int(cells) * int(streams), int(layers), float(keys), float(values))
+            for cells, layers, streams, keys, values in re.findall(
+                r"kv_cache: size = .*?(\d+) cells, +(\d+) layers, +\d+/(\d+) seqs\), "
+                r"K \(\w+\): +([\d.]+) MiB, V \(\w+\): +([\d.]+) MiB",
+                log,
+            )
+        ],
+        states=LoggedStates(float(states[1]), float(states[2])) if states else None,
+    )
+
+
+def exact_bytes(cells, mib):
+    """The bytes that a log means by a rounded number of MiB: so many for each of many cells."""
+    assert cells > MOST_WITH_A_DOUBT
+    return cells * round(mib * MIB / cells)

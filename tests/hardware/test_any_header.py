@@ -1,0 +1,234 @@
+"""Whatever is wrong with a header, it is read or refused at a byte that is named, in little memory.
+
+500 damaged headers of each kind every day, the same ones each time; 20,000 new ones with
+`HYPOTHESIS_PROFILE=nightly`.
+"""
+
+import contextlib
+import json
+import os
+import random
+import secrets
+import struct
+import tracemalloc
+
+import pytest
+from gguf_writer import F32, I32, SMALL, STRING, TENSOR_BYTES, header
+from mutations import mutated
+from tiny_models import MODELS, write_model
+
+from harness.errors import InvalidInput, ModelFileInvalid
+from harness.hardware import (
+    gguf_footprint,
+    gguf_header_from_values,
+    read_gguf_header,
+    read_safetensors_model,
+    safetensors_footprint,
+    split_footprint,
+)
+from harness.hardware.gguf_file import read_gguf_file
+from harness.hardware.safetensors_file import read_safetensors_file
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+TRIES = 20_000 if NIGHTLY else 500
+LEAST_ALLOWED_BYTES = 2**20
+
+
+@pytest.fixture
+def generator():
+    seed = secrets.randbits(64) if NIGHTLY else 20261120
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+@contextlib.contextmanager
+def little_memory(data):
+    """Not more than the file has, or what any small program takes."""
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    yield
+    _, peak = tracemalloc.get_traced_memory()
+    assert peak - before < max(len(data), LEAST_ALLOWED_BYTES)
+
+
+@pytest.fixture
+def traced():
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def header_of(path):
+    """A file's bytes without its tensors, and how many bytes these are."""
+    file = read_gguf_file(path)
+    data = path.read_bytes()
+    last = list(file.tensors)[-1].encode()
+    end = data.index(struct.pack("<Q", len(last)) + last, file.values_end) + 8 + len(last)
+    (dimensions,) = struct.unpack_from("<I", data, end)
+    end += 4 + 8 * dimensions + 4 + 8
+    return data[:end], len(data) - end
+
+
+@pytest.fixture(scope="module")
+def headers(demo_model, tmp_path_factory):
+    """Real and synthetic: each with the size of its tensors."""
+    vocabulary = {
+        "tokenizer.ggml.tokens": (STRING, [chr(97 + n % 26) * (n % 40) for n in range(3000)]),
+        "tokenizer.ggml.scores": (F32, [0.0] * 3000),
+        "tokenizer.ggml.token_type": (I32, [1] * 3000),
+    }
+    folder = tmp_path_factory.mktemp("models")
+    return [
+        header_of(demo_model),
+        (header(SMALL), TENSOR_BYTES),
+        (header(SMALL, version=2), TENSOR_BYTES),
+        (header(SMALL | vocabulary), TENSOR_BYTES),
+        *(header_of(write_model(folder / f"{name}.gguf", name)) for name in MODELS),
+    ]
+
+
+@pytest.mark.usefixtures("traced")
+def test_any_gguf_header_is_read_or_refused_at_a_byte(headers, generator, rewrite):
+    donors = [data for data, _ in headers]
+    weights = [1, *[20] * (len(headers) - 1)]  # the real one has a megabyte and a half
+    refused = 0
+    for _ in range(TRIES):
+        whole, tensor_bytes = generator.choices(headers, weights)[0]
+        damaged = mutated(whole, generator, donors) + bytes(min(tensor_bytes, 2**16))
+        path = rewrite(damaged, room=max(tensor_bytes - 2**16, 0))
+        with little_memory(damaged):
+            try:
+                model = read_gguf_header(path)
+            except ModelFileInvalid as error:
+                assert error.offset is not None  # noqa: PT017 - most reads fail, as they should
+                assert error.offset <= path.stat().st_size  # noqa: PT017
+                refused += 1
+                continue
+        assert model.tensor_bytes <= model.file_bytes == path.stat().st_size
+        assert model.weights.loaded_bytes <= model.tensor_bytes
+        with contextlib.suppress(InvalidInput):  # heads of an odd width
+            needed = gguf_footprint(model, context_tokens=4096)
+            assert needed.total_bytes >= model.weights.loaded_bytes
+            split = split_footprint(model, gpu_layers=2, context_tokens=4096)
+            assert split.gpu.kv_bytes + split.machine.kv_bytes == needed.kv_bytes
+    assert TRIES / 3 < refused < TRIES  # both outcomes were seen
+
+
+def test_whatever_a_server_tells_is_understood_or_refused(generator, headers, rewrite):
+    told = []
+    for data, tensor_bytes in headers[1:]:
+        file = read_gguf_file(rewrite(data, room=tensor_bytes))
+        told.append({key: value.content for key, value in file.values.items()})
+    nonsense = [None, -1, 0, 2**70, 1.5, "", "x", True, [], [None], [1, 2], ["x"], {}, {"a": 1}]
+    refused = 0
+    for _ in range(TRIES):
+        values = dict(generator.choice(told))
+        for key in generator.sample(list(values), 2):
+            values[key] = generator.choice(nonsense)
+        try:
+            model = gguf_header_from_values(values, name="a model", tensor_bytes=1000)
+        except ModelFileInvalid as error:
+            assert "a model" in str(error)  # noqa: PT017 - many do not make sense
+            refused += 1
+            continue
+        with contextlib.suppress(InvalidInput):
+            assert gguf_footprint(model, context_tokens=4096).total_bytes >= 1000
+    assert 0 < refused < TRIES
+
+
+# --- safetensors -----------------------------------------------------------------------------
+
+CONFIGS = [
+    {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 99,
+        "torch_dtype": "bfloat16",
+    },
+    {
+        "model_type": "gemma3",
+        "text_config": {
+            "hidden_size": 64,
+            "head_dim": 32,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 4,
+            "sliding_window": 512,
+            "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+        },
+        "quantization_config": {"quant_method": "awq", "bits": 4},
+    },
+    {
+        "model_type": "deepseek_v3",
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "kv_lora_rank": 32,
+        "qk_rope_head_dim": 8,
+        "moe_intermediate_size": 32,
+        "num_experts_per_tok": 2,
+    },
+]
+TENSORS = {
+    "a": {"dtype": "BF16", "shape": [4, 8], "data_offsets": [0, 64]},
+    "b": {"dtype": "F32", "shape": [3], "data_offsets": [64, 76]},
+    "c": {"dtype": "F8_E4M3", "shape": [], "data_offsets": [76, 77]},
+    "__metadata__": {"format": "pt"},
+}
+
+
+def safetensors_header(tensors):
+    text = json.dumps(tensors).encode()
+    return struct.pack("<Q", len(text)) + text
+
+
+@pytest.mark.usefixtures("traced")
+def test_any_safetensors_header_is_read_as_its_own_library_reads_it_or_refused(generator, rewrite):
+    safetensors = pytest.importorskip("safetensors")
+    whole = safetensors_header(TENSORS)
+    read = 0
+    for _ in range(TRIES):
+        damaged = mutated(whole, generator, [whole]) + bytes(77)
+        path = rewrite(damaged)
+        try:
+            theirs = {
+                name: len(tensor["data"]) for name, tensor in safetensors.deserialize(damaged)
+            }
+        except safetensors.SafetensorError:
+            theirs = None
+        with little_memory(damaged):
+            try:
+                ours = read_safetensors_file(path)
+            except ModelFileInvalid as error:
+                assert error.offset is not None  # noqa: PT017 - most reads fail, as they should
+                assert error.offset <= len(damaged)  # noqa: PT017
+                assert theirs is None, damaged
+                continue
+        read += 1
+        assert ours == theirs, damaged
+    assert 0 < read < TRIES
+
+
+@pytest.mark.usefixtures("traced")
+def test_any_configuration_is_understood_or_refused_at_a_byte(generator, tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(safetensors_header(TENSORS) + bytes(77))
+    path = tmp_path / "config.json"
+    texts = [json.dumps(config).encode() for config in CONFIGS]
+    refused = 0
+    for _ in range(TRIES):
+        damaged = mutated(generator.choice(texts), generator, texts)
+        path.write_bytes(damaged)
+        with little_memory(damaged):
+            try:
+                model = read_safetensors_model(tmp_path)
+            except ModelFileInvalid as error:
+                assert error.path == path  # noqa: PT017 - most do not make sense
+                assert error.offset is not None  # noqa: PT017
+                assert error.offset <= len(damaged)  # noqa: PT017
+                refused += 1
+                continue
+        assert safetensors_footprint(model, context_tokens=4096).weights_bytes == 77
+    assert TRIES / 3 < refused < TRIES

@@ -1,0 +1,312 @@
+"""Which cache each layer has: what llama.cpp logs for models of every kind, and its rules."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from logged_memory import MIB, exact_bytes, logged_memory
+from tiny_models import MODELS, write_model
+
+from harness.hardware import (
+    LayerCache,
+    gguf_header_from_values,
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    read_gguf_header,
+)
+
+# --- as llama.cpp has it ---------------------------------------------------------------------
+
+SLOTS = 32
+CONTEXT_TOKENS = 1024  # more than what a window of the tiny models takes
+
+
+@pytest.mark.parametrize("architecture", MODELS)
+def test_the_caches_of_every_kind_of_model_are_those_that_llama_cpp_makes(tmp_path, architecture):
+    path = write_model(tmp_path / "m.gguf", architecture)
+    logged = logged_memory(path, context_tokens=CONTEXT_TOKENS, slots=SLOTS)
+
+    model = read_gguf_header(path)
+    assert model.exact_caches
+    least, most = model.weights.loaded_bytes, model.tensor_bytes  # it maps what lies between, too
+    assert round(least / MIB, 2) <= logged.model_mib <= round(most / MIB, 2)
+    keeping = [cache for cache in model.caches if cache.heads]
+    windows = Counter(cache.window_tokens for cache in keeping)
+    assert sorted(windows.values()) == sorted(c.layers for c in logged.caches if c.layers)
+
+    states = [cache.state_elements for cache in model.caches if cache.state_elements]
+    cached_bytes = kv_cache_bytes(model, context_tokens=CONTEXT_TOKENS, slots=SLOTS)
+    assert cached_bytes - 4 * SLOTS * sum(states) == sum(
+        exact_bytes(cache.cells, mib)
+        for cache in logged.caches
+        for mib in (cache.keys_mib, cache.values_mib)
+    )
+    if logged.states is None:
+        assert not states
+    else:  # two figures, each of them rounded
+        state_mib = 4 * SLOTS * sum(states) / MIB
+        assert state_mib == pytest.approx(
+            logged.states.inputs_mib + logged.states.states_mib, abs=0.01
+        )
+
+
+@pytest.mark.parametrize("architecture", ["gemma3", "deepseek2", "falcon-h1"])
+def test_slots_that_share_a_cache_have_the_cells_that_llama_cpp_gives_them(tmp_path, architecture):
+    path = write_model(tmp_path / "m.gguf", architecture)
+    logged = logged_memory(path, context_tokens=1000, slots=3, unified=True)
+
+    model = read_gguf_header(path)
+    by_cells = Counter(
+        kv_cache_bytes(one, context_tokens=1000, slots=3, unified=True) // kv_bytes_per_token(one)
+        for one in (
+            replace(model, caches=(replace(cache, state_elements=0),)) for cache in model.caches
+        )
+    )
+    assert by_cells == {cache.cells: cache.layers for cache in logged.caches}
+
+
+# --- rules -----------------------------------------------------------------------------------
+
+PLAIN = {
+    "block_count": 8,
+    "context_length": 8192,
+    "embedding_length": 64,
+    "feed_forward_length": 128,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+}
+FULL = LayerCache(heads=2, key_length=16, value_length=16)
+
+
+def told(architecture, **keys):
+    """A header with more than the plain keys, in which `__` stands for a dot."""
+    keys = PLAIN | {key.replace("__", "."): value for key, value in keys.items()}
+    return gguf_header_from_values(
+        {"general.architecture": architecture}
+        | {f"{architecture}.{key}": value for key, value in keys.items()},
+        name="a model",
+        tensor_bytes=1000,
+    )
+
+
+def windows(model):
+    """The window of each layer, or a dot."""
+    return " ".join(str(cache.window_tokens or ".") for cache in model.caches)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "expected"),
+    [
+        pytest.param("llama", {}, ". . . . . . . .", id="none"),
+        pytest.param("gemma3", {"window": 9}, "9 9 9 9 9 . 9 9", id="the last of six sees all"),
+        pytest.param("gemma2", {}, "4096 . " * 4, id="a window without a key"),
+        pytest.param("gemma2", {"window": 9}, "9 . " * 4, id="the key goes first"),
+        pytest.param("cohere2moe", {"window": 9}, ". 9 9 9 . 9 9 9", id="the first of four"),
+        pytest.param("gemma3", {"window": 9, "pattern": 2}, "9 . " * 4, id="a period in the key"),
+        pytest.param("lfm2", {"window": 9}, "9 " * 8, id="all"),
+        pytest.param(
+            "gpt-oss",
+            {"window": 9, "pattern": [True, True, False, False]},
+            "9 9 . . . . . .",
+            id="a pattern, ending early",
+        ),
+        pytest.param("llama4", {}, "8192 8192 8192 . " * 2, id="chunks"),
+        pytest.param("llama4", {"window": 9}, "8192 8192 8192 . " * 2, id="of one length only"),
+        pytest.param("llama4", {"window": 0}, ". " * 8, id="or none"),
+        pytest.param("smallthinker", {"window": 9}, ". 4096 4096 4096 " * 2, id="a fixed length"),
+        pytest.param("exaone4", {"window": 9}, ". " * 8, id="not in small sizes"),
+        pytest.param(
+            "exaone4", {"block_count": 64, "window": 9}, "9 9 9 . " * 16, id="but in the large one"
+        ),
+        pytest.param("phi3", {"window": 9}, ". " * 8, id="ignored"),
+        pytest.param("llama", {"window": 0}, ". " * 8, id="0 is none"),
+    ],
+)
+def test_layers_have_the_windows_of_their_architecture(architecture, keys, expected):
+    names = {
+        "window": "attention__sliding_window",
+        "pattern": "attention__sliding_window_pattern",
+    }
+    model = told(architecture, **{names.get(key, key): value for key, value in keys.items()})
+    assert windows(model) == expected.strip()
+    assert model.exact_caches
+
+
+@pytest.mark.parametrize(
+    ("window", "slots", "unified", "cells"),
+    [
+        pytest.param(1024, 1, False, 1536, id="the window and a micro-batch"),
+        pytest.param(1000, 1, False, 1536, id="padded"),
+        pytest.param(1024, 4, False, 4 * 1536, id="each slot its own"),
+        pytest.param(1024, 4, True, 4 * 1024 + 512, id="all slots in one"),
+        pytest.param(10_000, 1, False, 8192, id="never more than the context"),
+        pytest.param(10_000, 4, True, 4 * 8192, id="nor than that of all slots"),
+    ],
+)
+def test_a_window_takes_its_cells(window, slots, unified, cells):
+    model = replace(told("llama"), caches=(replace(FULL, window_tokens=window),))
+    cached_bytes = kv_cache_bytes(model, context_tokens=8192, slots=slots, unified=unified)
+    assert cached_bytes == cells * 2 * 2 * 32
+
+
+def test_layers_with_windows_may_have_heads_of_another_width():
+    model = told(
+        "gemma4",
+        attention__sliding_window=9,
+        attention__sliding_window_pattern=[True, False] * 4,
+        attention__key_length=32,
+        attention__value_length=32,
+        attention__key_length_swa=8,
+        attention__value_length_swa=4,
+        attention__shared_kv_layers=6,
+    )
+    assert model.caches == (
+        LayerCache(heads=2, key_length=8, value_length=4, window_tokens=9),
+        LayerCache(heads=2, key_length=32, value_length=32),
+        *[LayerCache()] * 6,  # which use those of the first two
+    )
+
+
+def test_latent_attention_caches_one_latent_and_no_values():
+    deepseek_v3 = {
+        "attention__head_count": 128,
+        "attention__head_count_kv": 1,
+        "attention__kv_lora_rank": 512,
+        "attention__key_length": 576,
+        "attention__value_length": 512,
+    }
+    model = told(
+        "deepseek2",
+        **deepseek_v3,
+        block_count=61,
+        attention__key_length_mla=192,
+        attention__value_length_mla=128,
+    )
+    assert kv_bytes_per_token(model) == 61 * 576 * 2 == 70_272
+    assert model.exact_caches
+    old = told(
+        "deepseek2", **deepseek_v3, block_count=61
+    )  # converted before there was such a cache
+    assert kv_bytes_per_token(old) == 61 * (576 + 512) * 2
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "recurrent", "elements"),
+    [
+        pytest.param(
+            "mamba",
+            {"ssm__conv_kernel": 4, "ssm__inner_size": 128, "ssm__state_size": 16},
+            "r r r r r r r r",
+            3 * 128 + 16 * 128,
+            id="Mamba",
+        ),
+        pytest.param(
+            "falcon-h1",
+            {
+                "ssm__conv_kernel": 4,
+                "ssm__inner_size": 128,
+                "ssm__state_size": 16,
+                "ssm__group_count": 2,
+            },
+            "b b b b b b b b",
+            3 * (128 + 2 * 2 * 16) + 16 * 128,
+            id="both in each layer",
+        ),
+        pytest.param(
+            "qwen35",
+            {"ssm__conv_kernel": 4, "ssm__inner_size": 128, "ssm__state_size": 16},
+            "r r r a r r r a",
+            3 * 128 + 16 * 128,
+            id="the last of four attends",
+        ),
+        pytest.param(
+            "qwen35",
+            {
+                "ssm__inner_size": 128,
+                "ssm__state_size": 16,
+                "attention__recurrent_layers": [True, False] * 4,
+            },
+            "r a r a r a r a",
+            16 * 128,
+            id="as a list says",
+        ),
+        pytest.param(
+            "lfm2",
+            {"shortconv__l_cache": 3, "attention__head_count_kv": [0, 0, 2] * 2 + [0, 0]},
+            "r r a r r a r r",
+            64 * 2,
+            id="those without heads",
+        ),
+        pytest.param(
+            "nemotron_h",
+            {
+                "ssm__inner_size": 128,
+                "ssm__state_size": 16,
+                "attention__head_count_kv": [0, 0, 2, 0] * 2,
+                "feed_forward_length": [0, 128, 0, 128] * 2,
+            },
+            "r . a . r . a .",
+            16 * 128,
+            id="some with neither",
+        ),
+        pytest.param("rwkv7", {"wkv__head_size": 32}, "r " * 8, 64 * 2 + 64 * 32, id="RWKV"),
+        pytest.param(
+            "kimi-linear",
+            {"kda__head_dim": 8, "ssm__conv_kernel": 4, "attention__head_count_kv": [0, 2] * 4},
+            "r a " * 4,
+            3 * 3 * 4 * 8 + 8 * 8 * 4,
+            id="Kimi",
+        ),
+    ],
+)
+def test_recurrent_layers_keep_a_state_that_does_not_grow(architecture, keys, recurrent, elements):
+    model = told(architecture, **keys)
+    letters = {(True, True): "b", (True, False): "a", (False, True): "r", (False, False): "."}
+    kinds = [letters[cache.heads > 0, cache.state_elements > 0] for cache in model.caches]
+    assert kinds == recurrent.split()
+    assert {c.state_elements for c in model.caches if c.state_elements} == {elements}
+    attending = replace(
+        model, caches=tuple(replace(cache, state_elements=0) for cache in model.caches)
+    )
+    for context_tokens in (1024, 65_536):
+        both, keys_only = (
+            kv_cache_bytes(one, context_tokens=context_tokens, slots=3)
+            for one in (model, attending)
+        )
+        assert both - keys_only == 3 * 4 * elements * sum(kind in "rb" for kind in kinds)
+
+
+def test_layers_that_only_draft_keep_nothing_and_are_not_loaded():
+    model = told("glm4moe", nextn_predict_layers=2)
+    assert model.caches == (FULL,) * 6 + (LayerCache(),) * 2
+    assert model.exact_caches
+
+
+def test_an_encoder_keeps_nothing():
+    assert kv_cache_bytes(told("bert"), context_tokens=8192) == 0
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "elements"),
+    [
+        pytest.param("newest", {"attention__sliding_window": 9}, 2 * 32, id="windows somewhere"),
+        pytest.param("newest", {"attention__shared_kv_layers": 2}, 2 * 32, id="layers share"),
+        pytest.param("newest", {"ssm__state_size": 16}, 2 * 32, id="states"),
+        pytest.param("gemma4", {"attention__sliding_window": 9}, 2 * 32, id="no pattern"),
+        pytest.param(
+            "gemma3",
+            {"attention__sliding_window": 9, "attention__sliding_window_pattern": None},
+            2 * 32,
+            id="a pattern was left out",
+        ),
+        pytest.param("lfm2", {"attention__head_count_kv": None}, 4 * 32, id="heads were left out"),
+        pytest.param(
+            "minimax-m3", {"attention__indexer__key_length": 8}, 2 * 32 + 8 + 16, id="an index"
+        ),
+        pytest.param("nanbeige", {"num_loops": 3}, 3 * 2 * 32, id="layers gone through again"),
+    ],
+)
+def test_what_is_not_known_is_taken_to_be_large_and_said(architecture, keys, elements):
+    model = told(architecture, **keys)
+    assert not model.exact_caches
+    assert kv_bytes_per_token(model) == 8 * 2 * elements

@@ -1,0 +1,108 @@
+"""A model of which a part is on a GPU, by the rules of llama.cpp's `-ngl`."""
+
+import pytest
+
+from harness.hardware import (
+    gguf_footprint,
+    gguf_header_from_values,
+    layers_that_fit,
+    read_gguf_header,
+    split_footprint,
+)
+from harness.hardware.weights import weights_of
+
+LAYER, INPUT, NORM = 2_216_448, 30_081_024, 2304  # of the demo model, in bytes
+CACHE = 4096 * 2 * 3 * 64 * 2
+
+
+@pytest.fixture(scope="module")
+def demo(demo_model):
+    return read_gguf_header(demo_model)
+
+
+@pytest.mark.parametrize(
+    ("gpu_layers", "on_gpu", "outputs"),
+    [
+        pytest.param(0, 0, 0, id="nothing"),
+        pytest.param(1, 0, 1, id="the output comes first"),
+        pytest.param(11, 10, 1, id="then layers, from the last"),
+        pytest.param(30, 29, 1, id="all but one"),
+        pytest.param(31, 30, 1, id="all"),
+        pytest.param(99, 30, 1, id="more than there are"),
+        pytest.param(None, 30, 1, id="all, unsaid"),
+    ],
+)
+def test_layers_go_to_the_gpu_from_the_last_with_their_caches(demo, gpu_layers, on_gpu, outputs):
+    split = split_footprint(demo, gpu_layers=gpu_layers, context_tokens=4096)
+    # The vocabulary's matrix is needed at both ends, and so in both places.
+    assert split.gpu.weights_bytes == on_gpu * LAYER + outputs * (NORM + INPUT)
+    assert split.machine.weights_bytes == (30 - on_gpu) * LAYER + INPUT + (1 - outputs) * NORM
+    assert split.gpu.kv_bytes == on_gpu * CACHE
+    assert split.machine.kv_bytes == (30 - on_gpu) * CACHE
+
+
+def test_a_model_that_is_not_on_the_gpu_takes_there_nothing_and_here_its_footprint(demo):
+    split = split_footprint(demo, gpu_layers=0, context_tokens=4096, slots=2)
+    assert split.gpu.total_bytes == 0
+    assert split.machine == gguf_footprint(demo, context_tokens=4096, slots=2)
+    assert split.speedup() == 1
+
+
+def test_a_model_that_is_on_the_gpu_leaves_little_here(demo):
+    split = split_footprint(demo, gpu_layers=None, context_tokens=4096)
+    whole = gguf_footprint(demo, context_tokens=4096)
+    assert split.gpu.weights_bytes == whole.weights_bytes
+    assert split.gpu.compute_bytes == whole.compute_bytes
+    assert split.machine.weights_bytes == INPUT
+    assert split.machine.compute_bytes < whole.compute_bytes / 10
+    assert split.speedup() == pytest.approx(10)  # looking up a row of the input costs nothing
+
+
+def test_a_matrix_of_its_own_for_the_output_is_not_in_two_places():
+    weights = weights_of(
+        [
+            ("token_embd.weight", 100),
+            ("blk.0.attn_q.weight", 10),
+            ("blk.1.ffn_up_exps.weight", 20),
+            ("blk.2.nextn.eh_proj.weight", 7),
+            ("output_norm.weight", 1),
+            ("output.weight", 50),
+        ],
+        layers=3,
+        drafts=1,
+    )
+    assert (weights.input_bytes, weights.layer_bytes) == (100, (10, 20))
+    assert (weights.output_bytes, weights.shared_bytes) == (51, 0)
+    assert (weights.expert_bytes, weights.draft_bytes) == (20, 7)
+    assert weights.loaded_bytes == 181
+
+
+def test_as_many_layers_fit_as_there_is_room_for(demo):
+    everything = split_footprint(demo, gpu_layers=None, context_tokens=4096).gpu.total_bytes
+    for gpu_bytes, layers in ((everything, 31), (everything - 1, 30), (0, 0), (10**12, 31)):
+        assert layers_that_fit(demo, gpu_bytes=gpu_bytes, context_tokens=4096) == layers
+    half = split_footprint(demo, gpu_layers=15, context_tokens=4096).gpu.total_bytes
+    assert layers_that_fit(demo, gpu_bytes=half, context_tokens=4096) == 15
+    # Half of the cache leaves room for more of the layers.
+    quantised = layers_that_fit(
+        demo, gpu_bytes=half, context_tokens=4096, cache_type_k="q8_0", cache_type_v="q8_0"
+    )
+    assert quantised > 15
+
+
+def test_most_of_a_model_on_the_gpu_is_worth_much_less_than_all_of_it():
+    model = gguf_header_from_values(
+        {
+            "general.architecture": "llama",
+            "llama.block_count": 20,
+            "llama.context_length": 8192,
+            "llama.embedding_length": 4096,
+            "llama.attention.head_count": 32,
+        },
+        name="a model",
+        tensor_bytes=20 * 10**9,
+    )
+    most = split_footprint(model, gpu_layers=19, context_tokens=4096)
+    assert most.gpu_share == 0.9
+    assert round(most.speedup(), 2) == 5.26
+    assert split_footprint(model, gpu_layers=21, context_tokens=4096).speedup() == pytest.approx(10)

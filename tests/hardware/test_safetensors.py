@@ -1,0 +1,342 @@
+"""Models in folders of safetensors: what their files weigh, and what their configurations say."""
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from harness.errors import InvalidInput, ModelFileInvalid
+from harness.hardware import (
+    LayerCache,
+    read_safetensors_model,
+    reserved_bytes,
+    safetensors_footprint,
+)
+from harness.hardware.safetensors_file import read_safetensors_file
+
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072,
+    "vocab_size": 128_256,
+    "torch_dtype": "bfloat16",
+}
+TENSORS = {
+    "model.embed_tokens.weight": ("BF16", [3, 8], 48),
+    "model.norm.weight": ("F32", [8], 32),
+    "model.layers.0.mlp.up_proj.qweight": ("I32", [2, 2], 16),
+    "model.scale": ("F8_E4M3", [], 1),
+}
+
+
+def packed(tensors, **metadata):
+    about, at = {}, 0
+    for name, (dtype, shape, size) in tensors.items():
+        about[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(about | ({"__metadata__": metadata} if metadata else {})).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(at)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a model's folder and return its path."""
+
+    def write(config=LLAMA_8B, files=None):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        for name, content in (files or {"model.safetensors": packed(TENSORS)}).items():
+            (tmp_path / name).write_bytes(content)
+        return tmp_path
+
+    return write
+
+
+# --- what is read ----------------------------------------------------------------------------
+
+
+def test_a_model_is_read(write):
+    folder = write(LLAMA_8B | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
+    model = read_safetensors_model(folder)
+    assert (model.architecture, model.name, model.dtype) == ("llama", folder.name, "bfloat16")
+    assert model.quantisation == "gptq-4bit"
+    assert model.tensor_bytes == 48 + 32 + 16 + 1
+    assert model.file_bytes == (folder / "model.safetensors").stat().st_size
+    assert (model.block_count, model.context_length) == (32, 131_072)
+    assert (model.embedding_length, model.feed_forward_length) == (4096, 14_336)
+    assert model.vocabulary_size == 128_256
+    assert model.caches == (LayerCache(heads=8, key_length=128, value_length=128),) * 32
+    assert model.exact_caches
+
+
+def test_files_are_weighed_as_their_own_library_writes_them(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    safetensors = pytest.importorskip("safetensors.numpy")
+    path = tmp_path / "model.safetensors"
+    tensors = {
+        "half": numpy.zeros((3, 5), numpy.float16),
+        "whole": numpy.zeros((2, 3, 4), numpy.int64),
+        "one": numpy.zeros((), numpy.float32),
+        "none": numpy.zeros((0, 7), numpy.uint8),
+        "ä": numpy.zeros(9, numpy.bool_),
+    }
+    safetensors.save_file(tensors, path, metadata={"format": "np"})
+    assert read_safetensors_file(path) == {name: each.nbytes for name, each in tensors.items()}
+
+
+def test_only_the_files_of_the_index_are_counted(write):
+    places = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    files = {name: packed(TENSORS) for name in (*places.values(), "consolidated.safetensors")}
+    index = {"metadata": {"total_size": 1}, "weight_map": places}
+    folder = write(files=files | {"model.safetensors.index.json": json.dumps(index).encode()})
+    assert read_safetensors_model(folder).tensor_bytes == 2 * 97
+
+
+def test_without_an_index_all_files_are_counted(write):
+    folder = write(files={"a.safetensors": packed(TENSORS), "b.safetensors": packed(TENSORS)})
+    assert read_safetensors_model(folder).tensor_bytes == 2 * 97
+
+
+SHAPE = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        pytest.param(SHAPE, (4, 16, 16), id="as many key-value heads as heads"),
+        pytest.param(SHAPE | {"head_dim": 24}, (4, 24, 24), id="heads of their own width"),
+        pytest.param(SHAPE | {"head_dim": None}, (4, 16, 16), id="or of none"),
+        *(
+            pytest.param(SHAPE | {name: 2}, (2, 16, 16), id=name)
+            for name in (
+                "num_key_value_heads",
+                "n_head_kv",
+                "num_kv_heads",
+                "multi_query_group_num",
+                "num_attention_groups",
+            )
+        ),
+        pytest.param({"n_layer": 8, "n_embd": 64, "n_head": 4}, (4, 16, 16), id="as GPT-2 has it"),
+        pytest.param(
+            {"model_type": "llava", "hidden_size": 7, "text_config": SHAPE},
+            (4, 16, 16),
+            id="the text part of a model of more",
+        ),
+        pytest.param(
+            SHAPE | {"model_type": "falcon", "multi_query": True}, (1, 16, 16), id="one head"
+        ),
+        pytest.param(
+            SHAPE | {"kv_lora_rank": 512, "qk_rope_head_dim": 64}, (1, 576, 0), id="a latent"
+        ),
+        pytest.param(
+            SHAPE
+            | {
+                "model_type": "minicpm3",
+                "kv_lora_rank": 512,
+                "qk_rope_head_dim": 8,
+                "qk_nope_head_dim": 16,
+            },
+            (4, 24, 24),
+            id="a latent that is not cached",
+        ),
+    ],
+)
+def test_heads_go_by_many_names(write, config, expected):
+    model = read_safetensors_model(write(config))
+    heads, key_length, value_length = expected
+    full = LayerCache(heads=heads, key_length=key_length, value_length=value_length)
+    assert model.caches == (full,) * 8
+    assert model.exact_caches
+
+
+MIXED = ["sliding_attention", "full_attention"] * 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected", "exact"),
+    [
+        pytest.param({"sliding_window": None}, ". " * 8, True, id="none"),
+        pytest.param({"sliding_window": 9, "layer_types": MIXED}, "9 . " * 4, True, id="a list"),
+        pytest.param(
+            {"sliding_window": 9, "use_sliding_window": False}, ". " * 8, True, id="switched off"
+        ),
+        pytest.param(
+            {"sliding_window": 9, "sliding_window_pattern": 4}, "9 9 9 . " * 2, True, id="a period"
+        ),
+        pytest.param(
+            {"sliding_window": 9, "model_type": "mistral"}, "9 " * 8, True, id="all of them"
+        ),
+        pytest.param({"sliding_window": 9}, ". " * 8, False, id="who knows which"),
+        pytest.param(
+            {"layer_types": ["linear_attention", "full_attention"] * 4},
+            ". " * 8,
+            False,
+            id="states of an unknown size",
+        ),
+    ],
+)
+def test_windows_are_those_of_the_configuration(write, keys, expected, exact):
+    model = read_safetensors_model(write(SHAPE | keys))
+    assert " ".join(str(c.window_tokens or ".") for c in model.caches) == expected.strip()
+    assert model.exact_caches is exact
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (None, None),
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "awq", "bits": 4}, "awq-4bit"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes-4bit"),
+        ({"quant_algo": "NVFP4"}, "NVFP4"),
+        ({}, "quantised"),
+    ],
+)
+def test_a_quantisation_is_named(write, settings, name):
+    folder = write(SHAPE | {"quantization_config": settings})
+    assert read_safetensors_model(folder).quantisation == name
+
+
+# --- footprints ------------------------------------------------------------------------------
+
+
+def test_a_cache_takes_whole_blocks_of_16_tokens_for_each_sequence(write):
+    model = read_safetensors_model(write())
+    needed = safetensors_footprint(model, context_tokens=1000, sequences=3)
+    assert needed.weights_bytes == 97
+    assert needed.kv_bytes == 3 * 1008 * 131_072  # 32 layers * 8 heads * 2 * 128 * 2 bytes
+    halved = safetensors_footprint(model, context_tokens=1000, sequences=3, kv_cache_dtype="fp8")
+    assert halved.kv_bytes == needed.kv_bytes / 2
+
+
+def test_a_window_takes_no_more_than_itself_and_what_is_computed_at_once(write):
+    model = read_safetensors_model(write(SHAPE | {"sliding_window": 1024, "layer_types": MIXED}))
+    short, long = (
+        safetensors_footprint(model, context_tokens=tokens, batch_tokens=512).kv_bytes
+        for tokens in (1024, 65_536)
+    )
+    assert short == 8 * 1024 * 256
+    assert long == 4 * 65_536 * 256 + 4 * 1552 * 256
+
+
+def test_more_computed_at_once_takes_more(write):
+    model = read_safetensors_model(write())
+    less, more = (
+        safetensors_footprint(model, context_tokens=4096, batch_tokens=tokens).compute_bytes
+        for tokens in (2048, 8192)
+    )
+    assert more > 3 * less
+
+
+def test_vllm_takes_its_share_of_the_gpu_whatever_it_needs():
+    assert reserved_bytes(80 * 10**9) == 73_600_000_000
+    assert reserved_bytes(101, share=0.5) == 51
+
+
+# --- what is refused -------------------------------------------------------------------------
+
+
+def damaged(edit):
+    data = bytearray(packed(TENSORS))
+    edit(data)
+    return bytes(data)
+
+
+def with_tensor(**about):
+    text = json.dumps({"t": about}).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(8)
+
+
+@pytest.mark.parametrize(
+    ("data", "offset", "message"),
+    [
+        pytest.param(b"", 0, "0 bytes do", id="empty"),
+        pytest.param(b"version https://git-lfs", 0, "Git LFS pointer", id="an LFS pointer"),
+        pytest.param(struct.pack("<Q", 2**63) + b"{}", 0, "2 bytes do", id="a huge header"),
+        pytest.param(packed(TENSORS)[:20], 0, "should follow", id="cut within the header"),
+        pytest.param(packed(TENSORS)[:-1], None, "97 bytes of tensors should", id="cut after it"),
+        pytest.param(packed(TENSORS) + b"x", None, "97 bytes of tensors should", id="too long"),
+        pytest.param(struct.pack("<Q", 7) + b'{"a": }', 14, "not JSON", id="no JSON"),
+        pytest.param(struct.pack("<Q", 2) + b"[]", 8, "not an object", id="no object"),
+        pytest.param(with_tensor(), 9, "'t' is of type None", id="nothing of a tensor"),
+        pytest.param(with_tensor(dtype="X", shape=[1]), 9, "type 'X'.*update harness", id="new"),
+        pytest.param(with_tensor(dtype="U8", shape=[-1]), 9, "no shape", id="below zero"),
+        pytest.param(with_tensor(dtype="U8", shape=[0] * 99), 9, "no shape", id="99 dimensions"),
+        pytest.param(with_tensor(dtype="U8", shape=[8]), 9, "from where to where", id="nowhere"),
+        pytest.param(
+            with_tensor(dtype="U8", shape=[7], data_offsets=[0, 8]), 9, "has 8 bytes", id="too many"
+        ),
+        pytest.param(
+            with_tensor(dtype="U8", shape=[4], data_offsets=[4, 8]), None, "begins", id="a gap"
+        ),
+        pytest.param(
+            with_tensor(dtype="U8", shape=[2**62] * 9, data_offsets=[0, 8]), 9, "has 8", id="huge"
+        ),
+    ],
+)
+def test_a_file_that_is_damaged_is_refused_where_it_is(write, data, offset, message):
+    folder = write(files={"model.safetensors": data})
+    with pytest.raises(ModelFileInvalid, match=message) as caught:
+        read_safetensors_model(folder)
+    assert caught.value.path == folder / "model.safetensors"
+    assert caught.value.offset is not None
+    assert offset is None or caught.value.offset == offset
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": None}, "'num_hidden_layers' is missing; name the folder"),
+        ({"num_hidden_layers": 10**9}, "is 1,000,000,000, not 1 to 4,096"),
+        ({"num_hidden_layers": 0}, "is 0, not 1 to"),
+        ({"hidden_size": "64"}, "'hidden_size' is '64', not a count"),
+        ({"num_attention_heads": 0}, "'num_attention_heads' is 0"),
+        ({"num_key_value_heads": -1}, "is -1, not a count"),
+        ({"head_dim": 1.5}, "'head_dim' is 1.5, not a count"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused_with_the_key(write, changes, message):
+    folder = write(LLAMA_8B | changes)
+    with pytest.raises(ModelFileInvalid, match=message) as caught:
+        read_safetensors_model(folder)
+    key = next(iter(changes)).encode()
+    assert caught.value.path.read_bytes()[caught.value.offset + 1 :].startswith(key)
+
+
+def test_what_is_missing_is_named(tmp_path, write):
+    with pytest.raises(ModelFileInvalid, match=r"config\.json: cannot be opened.*all files"):
+        read_safetensors_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    with pytest.raises(ModelFileInvalid, match=r"has no \.safetensors file"):
+        read_safetensors_model(tmp_path)
+    index = {"weight_map": {"a": "gone.safetensors"}}
+    write(files={"model.safetensors.index.json": json.dumps(index).encode()})
+    with pytest.raises(ModelFileInvalid, match=r"gone\.safetensors: cannot be opened"):
+        read_safetensors_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd", "model.bin"])
+def test_an_index_leads_nowhere_else(write, name):
+    index = {"weight_map": {"a": name}}
+    folder = write(files={"model.safetensors.index.json": json.dumps(index).encode()})
+    with pytest.raises(ModelFileInvalid, match="beside it") as caught:
+        read_safetensors_model(folder)
+    assert caught.value.offset == json.dumps(index).index(Path(name).name) - len(
+        name.removesuffix(Path(name).name)
+    )
+
+
+def test_serving_nothing_is_refused(write):
+    model = read_safetensors_model(write())
+    for nonsense in ({"context_tokens": 0}, {"context_tokens": 1, "sequences": 0}):
+        with pytest.raises(InvalidInput, match="serve nothing"):
+            safetensors_footprint(model, **nonsense)
+    with pytest.raises(InvalidInput, match=r"'fp88' is not a type of KV cache; did you mean 'fp8'"):
+        safetensors_footprint(model, context_tokens=1, kv_cache_dtype="fp88")
+    with pytest.raises(InvalidInput, match="a share of 92"):
+        reserved_bytes(1, share=92)

@@ -1,0 +1,116 @@
+"""Limits of speed, each against the figure that goes with its formula."""
+
+import pytest
+
+from harness.errors import InvalidInput
+from harness.hardware import (
+    BANDWIDTHS,
+    decode_limit_tokens_per_s,
+    fit,
+    load_limit_s,
+    move_s,
+    needed_bytes,
+    offload_speedup,
+    sequences_that_fit,
+    step_bytes,
+    weights_per_sequence,
+)
+
+GB = 10**9
+H100 = BANDWIDTHS["h100"]
+
+
+def test_70_gb_of_weights_on_an_h100_allow_one_token_in_20_9_ms():
+    limit = decode_limit_tokens_per_s(70 * GB, bytes_per_s=H100)
+    assert round(1000 / limit, 1) == 20.9
+
+
+def test_what_a_request_holds_in_its_cache_is_moved_too():
+    limit = decode_limit_tokens_per_s(60 * GB, kv_bytes=10 * GB, bytes_per_s=H100)
+    assert limit == decode_limit_tokens_per_s(70 * GB, bytes_per_s=H100)
+
+
+def test_a_batch_of_10_with_4000_tokens_each_moves_174_gb_a_step_in_52_ms():
+    moved = step_bytes(70 * GB, sequences=10, tokens=4000, token_bytes=2_600_000)
+    assert moved == 174 * GB
+    assert round(1000 * move_s(moved, bytes_per_s=H100)) == 52
+
+
+def test_a_load_takes_as_long_as_the_slowest_on_the_way():
+    pcie, disk = BANDWIDTHS["pcie-4-x16-sustained"], 3 * GB
+    assert load_limit_s(4 * GB, bytes_per_s=(pcie,)) == pytest.approx(0.2)
+    assert load_limit_s(12 * GB, bytes_per_s=(disk, pcie)) == pytest.approx(4)
+
+
+def test_a_batch_shares_its_weights():
+    assert weights_per_sequence(70 * GB, sequences=10) == 7 * GB
+
+
+@pytest.mark.parametrize(
+    ("share", "speedup"),
+    [(0, 1), (0.5, 1.82), (0.75, 3.08), (0.9, 5.26), (0.95, 6.90), (1, 10)],
+)
+def test_a_share_on_a_gpu_of_ten_times_the_speed_is_worth_what_amdahl_says(share, speedup):
+    assert round(offload_speedup(share), 2) == speedup
+
+
+def test_what_is_needed_is_weights_and_caches_and_the_rest():
+    needed = needed_bytes(
+        14 * GB, sequences=5, tokens=4000, token_bytes=524_288, overhead_bytes=1 * GB
+    )
+    assert needed == 14 * GB + 5 * 4000 * 524_288 + 1 * GB
+
+
+@pytest.mark.parametrize(
+    ("vram", "weights", "sequences"),
+    [
+        pytest.param(24 * GB, 12_100_000_000, 5, id="two 7B models on 24 GB"),
+        pytest.param(16 * GB, 14 * GB, 0, id="room for half a one"),
+        pytest.param(8 * GB, 14 * GB, 0, id="no room at all"),
+    ],
+)
+def test_as_many_sequences_fit_as_there_is_room_for(vram, weights, sequences):
+    fits = sequences_that_fit(
+        vram, weight_bytes=weights, overhead_bytes=2**30, tokens=4000, token_bytes=524_288
+    )
+    assert fits == sequences
+
+
+@pytest.mark.parametrize(
+    ("gpu_gb", "machine_gb", "how"),
+    [
+        pytest.param(20, 0, "whole", id="all of it"),
+        pytest.param(16, 32, "cache spills", id="the weights, and some of the cache"),
+        pytest.param(8, 32, "partly", id="some of the weights"),
+        pytest.param(8, 4, "not at all", id="nowhere"),
+    ],
+)
+def test_how_a_model_fits_is_told(gpu_gb, machine_gb, how):
+    assert how == fit(
+        weight_bytes=14 * GB,
+        kv_bytes=5 * GB,
+        overhead_bytes=1 * GB,
+        gpu_bytes=gpu_gb * GB,
+        machine_bytes=machine_gb * GB,
+    )
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        pytest.param(lambda: offload_speedup(1.1), id="more than all of it"),
+        pytest.param(lambda: offload_speedup(0.5, speedup=0), id="no speedup"),
+        pytest.param(lambda: move_s(1, bytes_per_s=0), id="no bandwidth"),
+        pytest.param(lambda: decode_limit_tokens_per_s(0, bytes_per_s=1), id="no weights"),
+        pytest.param(lambda: weights_per_sequence(1, sequences=0), id="nobody in the batch"),
+        pytest.param(
+            lambda: sequences_that_fit(
+                1, weight_bytes=0, overhead_bytes=0, tokens=0, token_bytes=1
+            ),
+            id="no tokens",
+        ),
+    ],
+)
+def test_what_says_nothing_is_refused(nonsense):
+    with pytest.raises(InvalidInput):
+        nonsense()

@@ -1,0 +1,78 @@
+"""An event loop in which no time passes but by the clock, which goes from timer to timer."""
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Stuck(AssertionError):
+    """Nothing will ever happen again, and somebody waits."""
+
+
+class Endless(AssertionError):
+    """It does not come to an end."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Jumps to the next timer as soon as there is nothing to do.
+
+    What would run in a thread runs in the loop, after `thread_s`.
+
+    Args:
+        most_steps: Of the loop, before it is taken for endless.
+    """
+
+    def __init__(self, *, most_steps: int = 200_000) -> None:
+        self.thread_s: Callable[[], float] = lambda: 0.0
+        self._jumping = _Jumping(most_steps)
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """Seconds since the loop was made."""
+        return self._jumping.now_s
+
+    def run_in_executor(  # type: ignore[override]
+        self,
+        executor: Executor | None,  # noqa: ARG002 - no thread is wanted
+        func: Callable[..., T],
+        *args: Any,
+    ) -> Awaitable[T]:
+        future: asyncio.Future[T] = self.create_future()
+
+        def run() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:  # noqa: BLE001 - whoever waits is told
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.call_later(self.thread_s(), run)
+        return future
+
+
+class _Jumping(selectors.SelectSelector):
+    def __init__(self, most_steps: int) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self._most_steps = self._steps_left = most_steps
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            raise Stuck("everybody waits for somebody else")
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            self._steps_left = self._most_steps  # to clear up
+            raise Endless(f"it goes on and on, {self.now_s:.3f} s after it began")
+        self.now_s += max(timeout, 0.0)
+        return super().select(0)
+
+
+def run_virtually(main: Callable[[], Coroutine[Any, Any, T]], **how: Any) -> T:
+    """Runs it in a `VirtualLoop` of its own."""
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(**how)) as runner:
+        return runner.run(main())
