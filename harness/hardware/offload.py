@@ -80,11 +80,13 @@ def split_footprint(
     )
     weights = header.weights
     first = first_gpu_layer(header, gpu_layers)
+    output_bytes = weights.output_bytes + weights.shared_bytes
+    passed_bytes = sum(weights.layer_bytes) + output_bytes
     if first > header.block_count:  # not even the output
         gpu_weights = 0
         machine_weights = weights.loaded_bytes
     else:
-        gpu_weights = sum(weights.layer_bytes[first:]) + weights.output_bytes + weights.shared_bytes
+        gpu_weights = sum(weights.layer_bytes[first:]) + output_bytes
         machine_weights = weights.input_bytes + sum(weights.layer_bytes[:first])
     compute = compute_bytes(header, context_tokens=context_tokens, slots=slots, unified=unified)
     ends = (

@@ -19,7 +19,7 @@ from harness.residency.urgency import latest_switch_ns
 def decide(state: State) -> Decision:
     """What is to be done next."""
     urgent = _urgent(state)
-    making_way = frozenset(urgent.evict) if urgent else frozenset()
+    making_way = _making_way(urgent, state) if urgent else frozenset()
     granted = tuple(_grantable(state, making_way))
     if granted:
         return Grant(calls=granted)
@@ -35,6 +35,24 @@ def decide(state: State) -> Decision:
     if isinstance(switch, Load):
         return switch
     return _pinned(state) or _prefetch(state) or _release(state) or switch
+
+
+def _making_way(urgent: Load, state: State) -> frozenset[str]:
+    """The models that no further call is lent, so that they become idle.
+
+    Not one that nobody uses and that somebody has waited for longer than for the one that is to
+    come: it was loaded for him, and would else go as it came.
+    """
+    ledger = state.ledger
+    oldest: dict[str, int] = {}
+    for call in state.waiting:
+        oldest.setdefault(call.model, call.id)
+    return frozenset(
+        model
+        for model in urgent.evict
+        if ledger.residents[model].leases
+        or oldest.get(model, oldest[urgent.model]) >= oldest[urgent.model]
+    )
 
 
 # --- calls for what is resident ---------------------------------------------------------------

@@ -174,19 +174,19 @@ class Forecaster:
     def _forecast(self) -> Forecast:
         strands: list[Strand] = []
         perhaps = set(self._at_any_time)
-        is_all = True
         for node in self._nodes.values():
-            is_all = is_all and node.plan.is_all
             if node.has_more:
                 strands.append(node.waiting or node.wait_behind(self._nodes))
                 perhaps |= node.perhaps
             for call in node.calls.values():
                 strands.append(call.strand or call.go_on())
-                perhaps |= call.course.perhaps
-        expected = {model for strand in strands for model in strand.uses}
+                perhaps |= call.perhaps
+        # Many are alike.
+        expected = {model for uses in {strand.uses for strand in strands} for model in uses}
         return Forecast(
             strands=tuple(strand for strand in strands if strand.uses),
-            is_complete=is_all and perhaps <= expected,
+            is_complete=perhaps <= expected
+            and all(node.plan.is_all for node in self._nodes.values()),
         )
 
 
@@ -196,9 +196,12 @@ class _UnderWay:
 
     label: str
     course: Course
+    # As they were when it last moved.
     strand: Strand | None = None
+    perhaps: frozenset[str] = frozenset()
 
     def go_on(self) -> Strand:
+        self.perhaps = self.course.perhaps
         self.strand = Strand(name=self.label, uses=self.course.ahead)
         return self.strand
 

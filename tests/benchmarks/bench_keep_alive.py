@@ -3,10 +3,11 @@
     python tests/benchmarks/bench_keep_alive.py [--json] [--drafts 8] [--rounds 2]
 
 Every draft is written by one model and criticised by the other, so many rounds, all drafts side by
-side. They begin at once, or one after another, as when the node before them yields its items. The
-peer is what one writes without a budget: a lock around each call which unloads the other model and
-loads the call's own when they differ, in the order in which calls come. Both load through the same
-kind of host and run the same pipeline, one after the other in this process.
+side. They begin at once, or every one and a half lengths of a call, as when the node before them
+yields its items. The peer is what one writes without a budget: a lock around each call which
+unloads the other model and loads the call's own when they differ, in the order in which calls come.
+Both load through the same kind of host and run the same pipeline, one after the other in this
+process.
 
 Hosts: `embedded` is llama.cpp in this process, with the demo's model under two names, which stand
 for a producer and an evaluator; its file is in the page cache. `router` and `ollama` are loopback
@@ -50,8 +51,8 @@ LOADS_AIM, PEER_LOADS = 4, 16
 REPLY_TOKENS = 24
 
 
-STAGGER_S = 0.1
-"""Between the beginnings of two drafts, where they do not begin at once."""
+STAGGER = 1.5
+"""Between the beginnings of two drafts, where they do not begin at once, in lengths of a call."""
 LOAD_S, REPLY_S = 0.5, 0.05
 """Of the emulated servers."""
 
@@ -108,14 +109,31 @@ async def all_rows(drafts: int, rounds: int) -> list[Row]:
     """Every host, every way."""
     rows = []
     for scene_of in (embedded, router, ollama):
-        for stagger_s in (0.0, STAGGER_S):
+        async with scene_of() as scene:
+            call_s = await length_of_a_call(scene)
+        for drafts_begin, stagger_s in (("at once", 0.0), ("in turn", STAGGER * call_s)):
             for run in (with_lock, with_budget):
                 async with scene_of() as scene:
                     pipeline = drafts_pipeline(drafts, rounds, stagger_s=stagger_s)
-                    rows.append(
-                        await run(scene, pipeline, "at once" if not stagger_s else "in turn")
-                    )
+                    rows.append(await run(scene, pipeline, drafts_begin))
     return rows
+
+
+async def length_of_a_call(scene: Scene) -> float:
+    """How long one takes alone, with its model in memory."""
+    pipeline = Pipeline("one call")
+
+    @pipeline.node
+    async def seconds(run: Run) -> float:
+        for _ in range(2):  # the first one loads
+            began = time.monotonic()
+            await run.chat(CRITIC, "What is wrong?", max_output_tokens=REPLY_TOKENS)
+        return time.monotonic() - began
+
+    with tempfile.TemporaryDirectory() as directory:
+        settings = Settings(endpoints=scene.endpoints, traces=Path(directory))
+        result = await pipeline.run_async({}, settings=settings)
+    return float(result.outputs["seconds"])
 
 
 # --- hosts ----------------------------------------------------------------------------------------

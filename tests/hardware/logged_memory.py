@@ -48,6 +48,7 @@ class LoggedStates(NamedTuple):
 class LoggedMemory(NamedTuple):
     """What llama.cpp says that it takes, in MiB, each with two decimals."""
 
+    slots: int
     model_mib: float
     kv_mib: float
     output_mib: float
@@ -80,6 +81,7 @@ def logged_memory(
         log,
     )
     return LoggedMemory(
+        slots=slots,
         model_mib=total("model"),
         kv_mib=total("KV"),
         output_mib=total("output"),

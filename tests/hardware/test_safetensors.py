@@ -2,7 +2,6 @@
 
 import json
 import struct
-from pathlib import Path
 
 import pytest
 
@@ -326,9 +325,7 @@ def test_an_index_leads_nowhere_else(write, name):
     folder = write(files={"model.safetensors.index.json": json.dumps(index).encode()})
     with pytest.raises(ModelFileInvalid, match="beside it") as caught:
         read_safetensors_model(folder)
-    assert caught.value.offset == json.dumps(index).index(Path(name).name) - len(
-        name.removesuffix(Path(name).name)
-    )
+    assert caught.value.offset == json.dumps(index).index(name)
 
 
 def test_serving_nothing_is_refused(write):

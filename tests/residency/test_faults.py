@@ -17,8 +17,8 @@ TROUBLE_S = 900.0
 LONGEST_CALL_S = 30.0
 ANSWERED_WITHIN_S = 20_000.0
 """Every call: when each of five models hangs until its limit of 600 s, some times in a row."""
-HEALED_WITHIN_S = 30.0
-"""What hosts say is looked up every 10 s."""
+HEALED_WITHIN_S = 630.0
+"""A move that hangs goes on for 600 s; what hosts say is looked up every 10 s."""
 SCHEDULES = max(300, settings().max_examples)
 
 
@@ -38,7 +38,7 @@ class Schedule:
         """All of it, with what must be so at the end."""
         randomness, machine = self.randomness, self.machine
         async with self.budget.opened():
-            await self._admit_guests()
+            self._admit_guests()
             others = [
                 asyncio.create_task(work)
                 for work in (machine.make_trouble(), self._forecast(), self._grow_guests())
@@ -50,8 +50,8 @@ class Schedule:
             self._check_ledger()
             for model in randomness.sample(list(machine.servers), len(machine.servers)):
                 await self._check_answer(model)
-            for guest in machine.guests:
-                await self.budget.dismiss_guest(guest)
+            for guest in list(machine.guests):
+                await self._dismiss(guest)
             machine.is_closing = True
             if randomness.random() < 0.3:
                 await self._leave_in_a_hurry()
@@ -59,12 +59,19 @@ class Schedule:
 
     # --- what happens -----------------------------------------------------------------------------
 
-    async def _admit_guests(self) -> None:
+    def _admit_guests(self) -> None:
         for name in "gh"[: self.randomness.choice([0, 0, 1, 2])]:
-            guest = FaultyGuest(name, self.machine)
-            self.machine.guests.append(guest)
-            guest.come_along()
-            self.budget.admit_guest(guest)
+            self._admit(name)
+
+    def _admit(self, name: str) -> None:
+        guest = FaultyGuest(name, self.machine)
+        self.machine.guests.append(guest)
+        guest.come_along()
+        self.budget.admit_guest(guest)
+
+    async def _dismiss(self, guest: FaultyGuest) -> None:
+        await self.budget.dismiss_guest(guest)
+        self.machine.guests.remove(guest)
 
     async def _call(self) -> None:
         """Callers, each of which makes one call after the other; some are cancelled."""
@@ -122,9 +129,15 @@ class Schedule:
             await asyncio.sleep(self.randomness.uniform(0.0, 100.0))
             guest = self.randomness.choice(self.machine.guests)
             guest.is_broken = self.machine.goes_wrong()
-            guest.grow()
-            if self.randomness.random() < 0.5:
-                self.budget.recount_guests()
+            match self.randomness.choice(["grows", "grows and says so", "leaves"]):
+                case "grows":
+                    guest.grow()
+                case "grows and says so":
+                    guest.grow()
+                    self.budget.recount_guests()
+                case "leaves":
+                    await self._dismiss(guest)
+                    self._admit(guest.name)
 
     async def _end(self, tasks) -> None:
         """Ends what goes on for ever, once there was trouble for long enough."""
