@@ -22,7 +22,12 @@ from harness.hardware.footprint import (
 )
 from harness.hardware.gguf import GgufHeader, gguf_header_from_values, read_gguf_header
 from harness.hardware.layer_cache import LayerCache
-from harness.hardware.offload import SplitFootprint, layers_that_fit, split_footprint
+from harness.hardware.offload import (
+    SplitFootprint,
+    first_gpu_layer,
+    layers_that_fit,
+    split_footprint,
+)
 from harness.hardware.quantisation import CacheType, file_type_name
 from harness.hardware.safetensors import (
     SafetensorsModel,
@@ -64,6 +69,7 @@ __all__ = [
     "compute_bytes",
     "decode_limit_tokens_per_s",
     "file_type_name",
+    "first_gpu_layer",
     "fit",
     "format_bytes",
     "gguf_footprint",

@@ -45,6 +45,8 @@ class Tenant:
     """What loading it takes: as it was measured, else as it is expected."""
     call_s: float = 0.0
     """What a call takes, rather too much than too little; 0 as long as nobody knows."""
+    is_split: bool = False
+    """Whether several devices compute it, so that the slowest keeps the others waiting."""
     slots: int | None = None
     """Calls that it answers side by side; None for any number."""
     kv_tokens: int | None = None
@@ -61,10 +63,6 @@ class Tenant:
         """What it takes on all devices together."""
         return sum(self.need.values())
 
-    @property
-    def is_split(self) -> bool:
-        """Whether it is on several devices, so that the slowest keeps the others waiting."""
-        return len(self.need) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

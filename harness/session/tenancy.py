@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 from harness.errors import ConfigurationInvalid
-from harness.hardware import Footprint, gguf_footprint, read_gguf_header
-from harness.inference import FILE_BACKENDS, Endpoint
+from harness.hardware import (
+    Footprint,
+    first_gpu_layer,
+    gguf_footprint,
+    gguf_header_from_values,
+    load_limit_s,
+    read_gguf_header,
+    split_footprint,
+)
+from harness.inference import FILE_BACKENDS, MACHINE, Endpoint
 from harness.residency import Host, Need, Tenant
+from harness.residency.hosts import OllamaHost
 
-_BYTES_PER_S = 1_000_000_000
-"""Of a file, as a common disk gives them: a guess, until a load was measured."""
+_DISK_BYTES_PER_S = 1_000_000_000
+"""Of a common disk: a guess, until a load was measured."""
+_SHORTEST_LOAD_S = 0.1
 _GRACE_S = 5.0
 """Of the budget's own limit beyond the host's, whose error says more."""
+_OLLAMA_CONTEXT_TOKENS = 4096
+"""Of a model that neither its Modelfile nor the endpoint gives another: what Ollama gives below 23
+GiB of GPU memory. On larger ones it is more, so say context_tokens there."""
 
 
 def is_managed(endpoint: Endpoint) -> bool:
@@ -49,6 +60,17 @@ def slots_of(endpoint: Endpoint) -> int | None:
             return endpoint.max_concurrency
 
 
+def is_split(endpoint: Endpoint) -> bool:
+    """Whether only a part of its layers is on its device, and the processor computes the others.
+
+    Raises:
+        ModelFileInvalid: The file is missing or not a GGUF.
+    """
+    if endpoint.path is None or endpoint.device == MACHINE:
+        return False
+    return first_gpu_layer(read_gguf_header(endpoint.path), endpoint.gpu_layers) > 0
+
+
 async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
     """What the budget must know.
 
@@ -66,7 +88,10 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
     return Tenant(
         model=endpoint.tag,
         need=need,
-        load_s=max(sum(need.values()) / _BYTES_PER_S, 0.1),
+        load_s=max(
+            load_limit_s(sum(need.values()), bytes_per_s=(_DISK_BYTES_PER_S,)), _SHORTEST_LOAD_S
+        ),
+        is_split=is_split(endpoint),
         slots=slots,
         kv_tokens=slots * endpoint.context_tokens if slots and endpoint.path else None,
         load_timeout_s=endpoint.load_timeout_s + _GRACE_S,
@@ -78,17 +103,36 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
 async def _need_of(endpoint: Endpoint, host: Host) -> Need:
     if endpoint.need_bytes is not None:
         return {endpoint.device: endpoint.need_bytes}
+    if endpoint.path is not None and endpoint.device != MACHINE:
+        split = split_footprint(
+            read_gguf_header(endpoint.path),
+            gpu_layers=endpoint.gpu_layers,
+            context_tokens=endpoint.context_tokens,
+            slots=slots_of(endpoint) or 1,
+            cache_type_k=endpoint.cache_type_k,
+            cache_type_v=endpoint.cache_type_v,
+        )
+        return {endpoint.device: split.gpu.total_bytes, MACHINE: split.machine.total_bytes}
     footprint = file_footprint(endpoint)
-    if footprint is not None:
-        return {endpoint.device: footprint.total_bytes}
-    if isinstance(host, _TellsNeed):
-        return {endpoint.device: await host.need_bytes()}
-    raise ConfigurationInvalid(
-        f"endpoint '{endpoint.tag}' is managed, and its server does not say how much memory its "
-        'model takes; give it need = "6 GiB"'
+    if footprint is None and isinstance(host, OllamaHost):
+        footprint = await _pulled_footprint(endpoint, host)
+    if footprint is None:
+        raise ConfigurationInvalid(
+            f"endpoint '{endpoint.tag}' is managed, and its server does not say how much memory "
+            'its model takes; give it need = "6 GiB"'
+        )
+    return {endpoint.device: footprint.total_bytes}
+
+
+async def _pulled_footprint(endpoint: Endpoint, host: OllamaHost) -> Footprint | None:
+    """What a model takes that Ollama has on its disk; None where it does not tell how large."""
+    pulled = await host.pulled()
+    if pulled.file_bytes is None:
+        return None
+    said = endpoint.context_tokens if "context_tokens" in endpoint.model_fields_set else None
+    return gguf_footprint(
+        gguf_header_from_values(
+            pulled.model_info, name=endpoint.model_id, tensor_bytes=pulled.file_bytes
+        ),
+        context_tokens=said or pulled.context_tokens or _OLLAMA_CONTEXT_TOKENS,
     )
-
-
-@runtime_checkable
-class _TellsNeed(Protocol):
-    async def need_bytes(self) -> int: ...

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from typing import NamedTuple
 
 LOAD = """
@@ -21,8 +22,11 @@ params.fit_params = params.warmup = False
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
 params.verbosity = 4
 server = xllamacpp.Server(params)
+sys.stdin.read()  # what logs is a thread of its own: whoever reads it says when it is done
 os._exit(0)
 """
+_LOADED = "model loaded"
+_TIMEOUT_S = 60
 MIB = 2**20
 MOST_WITH_A_DOUBT = round(2 * 0.005 * MIB)
 """Cells: MiB are logged with two decimals, and of more cells than these each has a whole number of
@@ -69,9 +73,7 @@ def logged_memory(
         "cache_type_v": cache_type_v,
         "unified": unified,
     }
-    log = subprocess.run(
-        [sys.executable, "-c", LOAD, json.dumps(case)], capture_output=True, check=True, timeout=60
-    ).stderr.decode(errors="replace")
+    log = _log_of(case)
 
     def total(name):
         return sum(map(float, re.findall(rf" {name} buffer size = +([\d.]+) MiB", log)))
@@ -96,6 +98,31 @@ def logged_memory(
         ],
         states=LoggedStates(float(states[1]), float(states[2])) if states else None,
     )
+
+
+def _log_of(case):
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOAD, json.dumps(case)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    )
+    watchdog = threading.Timer(_TIMEOUT_S, process.kill)
+    watchdog.start()
+    lines = []
+    with process:
+        for line in process.stderr:
+            lines.append(line)
+            if _LOADED in line:
+                break
+        process.stdin.close()
+        lines += process.stderr
+    watchdog.cancel()
+    log = "".join(lines)
+    assert _LOADED in log, log
+    return log
 
 
 def exact_bytes(cells, mib):

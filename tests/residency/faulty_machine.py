@@ -24,6 +24,8 @@ class Server:
     is_mute: bool
     """Whether it never says how things are; it then loses nothing either."""
     says_sizes: bool
+    never: frozenset[str] = frozenset()
+    """What fails every time: `load`, `unload`, `report`."""
     lies: float = 1.0
     """What it says its model takes, by what it does take."""
     is_dead: bool = False
@@ -49,6 +51,7 @@ class FaultyMachine:
         faulty: Whether anything may go wrong still.
         is_closing: Whether the budget may unload what is in use.
         log: What happened, and when.
+        broken_promises: What should not have happened.
         open_spans: Of the trace.
     """
 
@@ -57,6 +60,7 @@ class FaultyMachine:
         self.faulty = True
         self.is_closing = False
         self.log: list[str] = []
+        self.broken_promises: list[str] = []
         self.open_spans: Counter[int] = Counter()
         self._fault_rate = randomness.choice([0.0, 0.05, 0.3])
         self._sizes_are_right = randomness.random() < 0.4
@@ -111,6 +115,11 @@ class FaultyMachine:
             loads_itself=not self._sizes_are_right and self.randomness.random() < 0.3,
             is_mute=is_mute,
             says_sizes=self.randomness.random() < 0.6,
+            never=frozenset(
+                action
+                for action in ("load", "unload", "report")
+                if self._fault_rate and self.randomness.random() < 0.05
+            ),
             lies=1.0 if self._sizes_are_right else self._one_of(1.0, 1.0, 0.1, 10.0),
         )
 
@@ -171,9 +180,16 @@ class FaultyMachine:
         """Writes it down."""
         self.log.append(f"{self.now_ns() / 1e9:10.3f}  {text}")
 
-    def goes_wrong(self) -> bool:
+    def goes_wrong(self, server: Server | None = None, action: str = "") -> bool:
         """Whether it does, this time."""
-        return self.faulty and self.randomness.random() < self._fault_rate
+        is_cursed = server is not None and action in server.never
+        return self.faulty and (is_cursed or self.randomness.random() < self._fault_rate)
+
+    def must(self, holds: bool, text: str) -> None:  # noqa: FBT001 - as assert
+        """What must hold: not an assertion, for whoever asked a host expects it to fail."""
+        if not holds:
+            self.note(f"WRONG: {text}")
+            self.broken_promises.append(text)
 
     async def pause(self, most_s: float = 5.0) -> None:
         """Takes its time."""
@@ -250,12 +266,11 @@ class FaultyMachine:
     # --- what must be so --------------------------------------------------------------------------
 
     def check_room(self, server: Server) -> None:
-        """What the budget loads has room: in its ledger, and where all is as it was told."""
+        """What the budget loads has room in its ledger, where all is as it was told."""
         ledger = self.budget.ledger
         if self._sizes_are_right:
             for device in server.real:
-                assert ledger.room_for_models(device) >= 0, (device, ledger)
-                assert self.taken_bytes(device) <= self.real_bytes[device], device
+                self.must(ledger.room_for_models(device) >= 0, f"{server.model} had no room")
 
     def _take(self, record) -> None:
         if isinstance(record, SpanStarted):
@@ -273,8 +288,9 @@ class FaultyHost:
 
     async def load(self) -> None:
         machine, server = self._machine, self._server
-        assert not server.is_busy, f"{server.model} is moved by two"
-        assert server.model not in machine.budget.ledger.residents, f"{server.model} is there"
+        machine.must(not server.is_busy, f"{server.model} is moved by two")
+        is_known = server.model in machine.budget.ledger.residents
+        machine.must(not is_known, f"{server.model} is loaded, and known to be there")
         server.is_busy = True
         machine.note(f"load {server.model}")
         try:
@@ -293,14 +309,14 @@ class FaultyHost:
         if server.is_resident:
             return
         if not machine.bring(server):
-            assert not machine.is_flawless, f"{server.model} has no room"
+            machine.must(not machine.is_flawless, f"{server.model} has no room")
             await machine.pause()
             is_told = not machine.goes_wrong()
             raise LoadFailed("out of memory", endpoint=server.model, out_of_memory=is_told)
         machine.check_room(server)
         stays_anyway = False
         try:
-            if machine.goes_wrong():
+            if machine.goes_wrong(server, "load"):
                 match machine._one_of("fails", "hangs", "comes too late", "is not there"):
                     case "fails":
                         await machine.pause()
@@ -327,8 +343,9 @@ class FaultyHost:
 
     async def unload(self) -> None:
         machine, server = self._machine, self._server
-        assert not server.is_busy, f"{server.model} is moved by two"
-        assert server.calls == 0 or machine.is_closing, f"{server.model} is in use"
+        machine.must(not server.is_busy, f"{server.model} is moved by two")
+        is_free = server.calls == 0 or machine.is_closing
+        machine.must(is_free, f"{server.model} is unloaded, and in use")
         server.is_busy = True
         machine.note(f"unload {server.model}")
         try:
@@ -344,7 +361,7 @@ class FaultyHost:
         machine, server = self._machine, self._server
         if server.is_dead:
             raise EndpointUnreachable("connection refused", endpoint=server.model)
-        if machine.goes_wrong():
+        if machine.goes_wrong(server, "unload"):
             match machine._one_of("stays", "hangs", "goes and fails", "goes and hangs"):
                 case "stays":
                     await machine.pause()
@@ -367,7 +384,7 @@ class FaultyHost:
         await machine.pause(1.0)
         if server.is_dead:
             raise EndpointUnreachable("connection refused", endpoint=server.model)
-        if machine.goes_wrong():
+        if machine.goes_wrong(server, "report"):
             match machine._one_of("hangs", "breaks", "says nothing"):
                 case "hangs":
                     await asyncio.sleep(FOR_EVER_S)
@@ -418,7 +435,7 @@ class FaultyGuest:
         self.resident_bytes = 0
 
     def restore(self) -> None:
-        assert self.is_out, f"{self.name} is there already"
+        self._machine.must(self.is_out, f"guest {self.name} comes, and is there")
         if self.is_broken:
             raise OSError("its file is gone")
         self._machine.note(f"guest {self.name} is back")

@@ -3,7 +3,6 @@
 import asyncio
 import random
 
-import pytest
 from faulty_machine import FaultyGuest, FaultyMachine
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -212,6 +211,7 @@ def run_schedule(seed):
                 pass
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert not schedule.machine.open_spans
+        assert schedule.machine.broken_promises == []
 
     try:
         run_virtually(main)

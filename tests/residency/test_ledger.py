@@ -75,10 +75,8 @@ def test_a_device_is_told_with_its_reserve(device, text):
     assert str(device) == text
 
 
-def test_a_tenant_knows_what_it_takes_in_all_and_whether_it_is_split():
-    split = Tenant(model="a", need={"gpu0": 3, "machine": 4})
-    assert (split.need_bytes, split.is_split) == (7, True)
-    assert not Tenant(model="a", need={"gpu0": 3}).is_split
+def test_a_tenant_knows_what_it_takes_in_all():
+    assert Tenant(model="a", need={"gpu0": 3, "machine": 4}).need_bytes == 7
 
 
 @pytest.mark.parametrize(

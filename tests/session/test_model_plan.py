@@ -206,8 +206,22 @@ def test_a_model_of_a_gpu_takes_from_that_one(tmp_path: Path) -> None:
         parse_bytes("1 GiB"),
         parse_bytes("100 MiB"),
     )
-    assert machine.wanted_bytes == parse_bytes("200 MiB")
-    assert gpu.wanted_bytes == rows(plan)["producer"].need["gpu0"]
+    row = rows(plan)["producer"]
+    assert row.fit == "whole"
+    assert gpu.wanted_bytes == row.need["gpu0"]
+    # What reads the tokens stays with the processor.
+    assert machine.wanted_bytes == parse_bytes("200 MiB") + row.need["machine"]
+
+
+def test_a_model_of_which_a_part_is_on_a_gpu_is_split(tmp_path: Path) -> None:
+    head = '[budget.devices.gpu0]\ncapacity = "1 GiB"\n'
+    split = {**SMALL, "device": "gpu0", "gpu_layers": 20}
+    settings = settings_of(tmp_path, head=head, producer=split, planner=JUDGE)
+
+    row = rows(planned(turns, settings))["producer"]
+
+    assert row.fit == "split"
+    assert row.need["gpu0"] > row.need["machine"] > 0
 
 
 # --- how often what is loaded ---------------------------------------------------------------------

@@ -17,6 +17,8 @@ from harness.residency.hosts.tensorrt_llm import TensorRtLlmHost
 from harness.residency.hosts.triton import TritonHost, TritonOpenAIHost
 from harness.residency.hosts.vllm import VllmHost
 
+__all__ = ["OllamaHost", "host_of"]
+
 Key = str | None
 
 _SERVERS: Mapping[BackendName, Callable[[Endpoint, Key, Key], Host]] = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from harness.hardware import read_gguf_header
-from harness.hardware.offload import first_gpu_layer, split_footprint
+from harness.hardware import first_gpu_layer, read_gguf_header, split_footprint
 from harness.hardware.speed import GPU_SPEEDUP
 from harness.inference import FILE_BACKENDS, MACHINE, Endpoint
 from harness.session.tenancy import slots_of
