@@ -163,12 +163,18 @@ def compute_bytes(
         + 4 * slots * vocabulary        the logits, f32
         + 2 MiB                         token ids, positions, masks of sliding windows
 
+    Or, if that is more than the first line, in a recurrent layer:
+
+        512 * 4 * recurrent_length + 2 * 4 * slots * state elements of a layer
+
     A context of all slots that is shorter than 512 makes the micro-batch shorter.
+
     Held against the compute and output buffers that llama.cpp b11549 logs for a CPU, over Llama
     1B to 70B, Qwen 2.5 and 3, Phi 3, Gemma 3, Mixtral, Qwen3-30B-A3B and gpt-oss: from 0.4 to
-    2.0 MiB too high, of 32 to 280; the cases stand in this function's test. Where feed-forward
-    layers have no gate (GPT-2) it is twice what is taken. Without flash attention up to
-    512 * 4 * heads * cells of a slot come on top; a larger micro-batch takes more in proportion.
+    2.0 MiB too high, of 32 to 280. Over Mamba, Jamba, Falcon H1 and Qwen 3.5: up to a sixth too
+    high. The cases stand in this function's tests. Where feed-forward layers have no gate (GPT-2)
+    it is twice what is taken. Without flash attention up to 512 * 4 * heads * cells of a slot come
+    on top; a larger micro-batch takes more in proportion.
 
     Raises:
         InvalidInput: There is no slot or no context.
@@ -180,8 +186,15 @@ def compute_bytes(
     )
     cells = _cells(context_tokens, slots=slots, unified=unified)
     mask_cells = cells if unified else cells // slots
+    tokens = min(MICRO_BATCH_TOKENS, cells)
+    states = 2 * slots * max(state_bytes(layer) for layer in header.caches)
+    flowing_bytes = _FLOAT_BYTES * tokens * floats
+    if header.recurrent_length:
+        recurrent_bytes = _FLOAT_BYTES * tokens * header.recurrent_length + states
+        flowing_bytes = max(flowing_bytes, recurrent_bytes)
     return (
-        min(MICRO_BATCH_TOKENS, cells) * (_FLOAT_BYTES * floats + _MASK_BYTES * mask_cells)
+        flowing_bytes
+        + _MASK_BYTES * tokens * mask_cells
         + _FLOAT_BYTES * slots * header.vocabulary_size
         + _SMALL_INPUTS_BYTES
     )

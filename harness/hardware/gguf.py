@@ -14,6 +14,7 @@ from typing import Any
 from harness.hardware.gguf_caches import draft_layers, model_caches
 from harness.hardware.gguf_file import GgufFile, GgufValue, read_gguf_file
 from harness.hardware.gguf_keys import ModelKeys, model_keys
+from harness.hardware.gguf_states import recurrent_length
 from harness.hardware.layer_cache import LayerCache
 from harness.hardware.quantisation import UNKNOWN_FILE_TYPE
 from harness.hardware.weights import Weights, even_weights, weights_of
@@ -41,6 +42,8 @@ class GgufHeader:
     """Width of what flows from layer to layer."""
     feed_forward_length: int
     """Inner width that one token passes in a layer; with experts, that of all it uses."""
+    recurrent_length: int
+    """Elements that flow in a recurrent layer for one token; 0 if that is less than the others."""
     expert_count: int
     """Experts in a layer; 0 for a dense model."""
     expert_used_count: int
@@ -155,6 +158,7 @@ def _header(keys: ModelKeys, *, tensor_bytes: int, file_bytes: int, weights: Wei
         context_length=keys.count("context_length"),
         embedding_length=embedding_length,
         feed_forward_length=max(dense_length, used * expert_length),
+        recurrent_length=recurrent_length(keys),
         expert_count=keys.count("expert_count", default=0),
         expert_used_count=used,
         head_count=heads[0],

@@ -97,3 +97,23 @@ def state_elements(keys: ModelKeys, *, heads: int, key_length: int) -> int:
     if keys.architecture in _NO_GROUPS:
         groups = 0
     return max(kernel - 1, 0) * (inner + 2 * groups * state) + state * inner  # Mamba
+
+
+def recurrent_length(keys: ModelKeys) -> int:
+    """Elements that flow in a recurrent layer for one token, where they are at most; 0 for none.
+
+    Mamba: embedding + 7 * inner + 6 * groups * state + heads; RWKV: 19 * embedding. Fitted to the
+    compute buffers of llama.cpp b11549, see `compute_bytes`. Short convolutions and delta nets
+    (LFM2, Qwen 3.5, Kimi) take less than the feed-forward layer beside them.
+
+    Raises:
+        ModelFileInvalid: A key makes no sense.
+    """
+    width = keys.count("embedding_length")
+    if keys.count("wkv.head_size", default=0):
+        return 19 * width
+    inner = keys.count("ssm.inner_size", default=0)
+    if keys.architecture in _ATTENTION_INTERVAL or not inner:
+        return 0
+    grouped = keys.count("ssm.group_count", default=0) * keys.count("ssm.state_size", default=0)
+    return width + 7 * inner + 6 * grouped + keys.count("ssm.time_step_rank", default=0)

@@ -6,6 +6,7 @@ a load that was not prepared.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 
@@ -32,9 +33,10 @@ class Forecast:
     is_complete: bool = False
     """Whether no other model will be called than stands here, so that the others can go."""
 
-    def uses(self, model: str) -> bool:
-        """Whether a model is still to be called."""
-        return any(model in strand.uses for strand in self.strands)
+    @property
+    def models(self) -> frozenset[str]:
+        """Those that are still to be called."""
+        return frozenset(itertools.chain.from_iterable(strand.uses for strand in self.strands))
 
 
 NOTHING_KNOWN = Forecast()

@@ -8,10 +8,10 @@ of waiting for it. The next model is loaded ahead when there is room for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from harness.residency.choice import Choice
-from harness.residency.ledger import Tenant
+from harness.residency.ledger import Resident, Tenant
 from harness.residency.state import Decision, Grant, Load, State, Unload, Wait, WaitingCall
 from harness.residency.urgency import latest_switch_ns
 
@@ -117,6 +117,9 @@ def _switch(state: State) -> Load | Wait:
     if not wanted:
         return Wait()
     due_ns = latest_switch_ns(list(wanted.values()), state)
+    idle = [one for one in state.ledger.residents.values() if one.leases == 0]
+    if not _can_fit(wanted, state, going=idle):
+        return Wait(until_ns=due_ns)
     choice = Choice(state)
     best = choice.best(_by_priority(wanted, state.tenants), "a call waits for it")
     if best is None:
@@ -126,6 +129,20 @@ def _switch(state: State) -> Load | Wait:
         return Wait(until_ns=due_ns)
     latest_ns = max((ns for ns in stay_until_ns if ns is not None), default=0)
     return best if latest_ns <= state.now_ns else Wait(until_ns=min(latest_ns, due_ns))
+
+
+def _can_fit(models: Iterable[str], state: State, *, going: Iterable[Resident]) -> bool:
+    """Whether one of these models has room when those go: a sum, much cheaper than the choice."""
+    tenants = [state.tenants[model] for model in models if model in state.tenants]
+    if not tenants:
+        return False
+    free = {name: state.ledger.room_for_models(name) for name in state.ledger.devices}
+    for resident in going:
+        for name, bytes_ in resident.need.items():
+            free[name] += bytes_
+    return any(
+        all(free[name] >= bytes_ for name, bytes_ in tenant.need.items()) for tenant in tenants
+    )
 
 
 def _by_priority(wanted: Mapping[str, WaitingCall], tenants: Mapping[str, Tenant]) -> list[str]:
@@ -173,8 +190,16 @@ def _pinned(state: State) -> Load | None:
 
 def _prefetch(state: State) -> Load | None:
     """The model that is used next, if there is room for it, or for what is in it no more use."""
-    if not state.forecast.strands or _wanted(state):
-        return None  # to load ahead must not keep those waiting who are here
+    coming = state.forecast.models
+    unused = [
+        one
+        for one in state.ledger.residents.values()
+        if one.leases == 0 and one.model not in coming
+    ]
+    missing = coming - state.ledger.residents.keys() - state.failed
+    # To load ahead must not keep those waiting who are here.
+    if _wanted(state) or not _can_fit(missing, state, going=unused):
+        return None
     choice = Choice(state)
     load = choice.best(choice.wanted_next, "it is used next", is_prefetch=True)
     if load is None or load.guests:
@@ -188,10 +213,11 @@ def _prefetch(state: State) -> Load | None:
 
 def _release(state: State) -> Unload | None:
     """A model that no more call will use: others on the machine can have its memory."""
-    if not state.forecast.is_complete or state.waiting:
+    forecast = state.forecast
+    if not forecast.is_complete or state.waiting:
         return None
     for model, resident in state.ledger.residents.items():
-        if resident.leases or state.tenants[model].pin or state.forecast.uses(model):
+        if resident.leases or state.tenants[model].pin or model in forecast.models:
             continue
         return Unload(model=model, reason="it is not used again in this run")
     return None

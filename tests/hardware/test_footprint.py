@@ -12,6 +12,7 @@ from harness.hardware import (
     LayerCache,
     compute_bytes,
     gguf_footprint,
+    gguf_header_from_values,
     kv_bytes_per_token,
     kv_cache_bytes,
     read_gguf_header,
@@ -19,7 +20,9 @@ from harness.hardware import (
 from harness.hardware.weights import even_weights
 
 
-def model(*, layers, width, feed_forward, heads_kv, head=128, vocabulary=32_000, experts=0):
+def model(
+    *, layers, width, feed_forward, heads_kv, head=128, vocabulary=32_000, experts=0, recurrent=0
+):
     return GgufHeader(
         architecture="llama",
         name="a model",
@@ -30,6 +33,7 @@ def model(*, layers, width, feed_forward, heads_kv, head=128, vocabulary=32_000,
         context_length=131_072,
         embedding_length=width,
         feed_forward_length=feed_forward,
+        recurrent_length=0,
         expert_count=experts,
         expert_used_count=experts,
         head_count=heads_kv,
@@ -164,6 +168,43 @@ def test_the_compute_allowance_is_just_above_what_llama_cpp_reserves(
 ):
     allowance = compute_bytes(shape, context_tokens=context_tokens, slots=slots) / MIB
     assert 0.4 < allowance - compute_mib - output_mib < 2.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "context_tokens", "slots", "logged_mib"),
+    [  # compute and output buffers of llama.cpp b11549, for models with these widths
+        pytest.param("mamba 2560 0 5120 16 0 160", 512, 1, 75.38, id="Mamba 2.8B"),
+        pytest.param("mamba 2560 0 5120 16 0 160", 2048, 4, 76.49, id="Mamba 2.8B, four slots"),
+        pytest.param("mamba2 2560 0 5120 128 1 80", 512, 1, 79.23, id="Mamba 2 2.7B"),
+        pytest.param("mamba2 2560 0 5120 128 1 80", 2048, 4, 86.91, id="Mamba 2 2.7B, four slots"),
+        pytest.param("jamba 2560 8192 5120 16 0 160", 512, 1, 75.89, id="Jamba 3B"),
+        pytest.param("falcon-h1 2048 4096 3072 256 1 48", 512, 1, 56.65, id="Falcon H1"),
+        pytest.param("falcon-h1 2048 4096 3072 256 1 48", 4096, 1, 60.15, id="Falcon H1, long"),
+        pytest.param("falcon-h1 2048 4096 3072 256 1 48", 2048, 4, 76.28, id="Falcon H1, 4 slots"),
+        pytest.param("qwen35 2560 9216 4096 128 16 32", 4096, 1, 83.02, id="Qwen 3.5 4B"),
+        pytest.param("qwen35 2560 9216 4096 128 16 32", 2048, 4, 81.02, id="Qwen 3.5 4B, 4 slots"),
+    ],
+)
+def test_recurrent_models_are_allowed_no_less_than_llama_cpp_reserves(
+    keys, context_tokens, slots, logged_mib
+):
+    architecture, *numbers = keys.split()
+    names = ("embedding_length", "feed_forward_length", "ssm.inner_size", "ssm.state_size",
+             "ssm.group_count", "ssm.time_step_rank")  # fmt: skip
+    header = gguf_header_from_values(
+        {f"{architecture}.{name}": int(number) for name, number in zip(names, numbers, strict=True)}
+        | {
+            "general.architecture": architecture,
+            f"{architecture}.block_count": 4,
+            f"{architecture}.context_length": 32_768,
+            f"{architecture}.attention.head_count": 0,
+            f"{architecture}.ssm.conv_kernel": 4,
+        },
+        name="a model",
+        tensor_bytes=0,
+    )
+    allowance = compute_bytes(header, context_tokens=context_tokens, slots=slots) / MIB
+    assert logged_mib < allowance < 7 / 6 * logged_mib
 
 
 # --- the whole -------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.trace import SpanEnded, SpanStarted, Tracer
 
 FOR_EVER_S = 1e9
+MOST_MOVES = 25
+"""That one thing may lead to: five models that make way, are tried in vain, and come back."""
 
 
 @dataclass(kw_only=True)
@@ -61,6 +63,7 @@ class FaultyMachine:
         self.is_closing = False
         self.log: list[str] = []
         self.broken_promises: list[str] = []
+        self._moves = 0
         self.open_spans: Counter[int] = Counter()
         self._fault_rate = randomness.choice([0.0, 0.05, 0.3])
         self._sizes_are_right = randomness.random() < 0.4
@@ -176,6 +179,17 @@ class FaultyMachine:
         """The time."""
         return round(asyncio.get_running_loop().time() * 1e9)
 
+    def something_happened(self) -> None:
+        """Which may well have models moved."""
+        self._moves = 0
+
+    def begin_move(self, server: Server) -> None:
+        """The budget has asked for one; not again and again, when nothing has changed."""
+        self.must(not server.is_busy, f"{server.model} is moved by two")
+        server.is_busy = True
+        self._moves += 1
+        self.must(self._moves <= MOST_MOVES, f"{server.model} is moved again and again")
+
     def note(self, text: str) -> None:
         """Writes it down."""
         self.log.append(f"{self.now_ns() / 1e9:10.3f}  {text}")
@@ -214,6 +228,7 @@ class FaultyMachine:
 
     async def call(self, server: Server, length_s: float) -> None:
         """One call, which the server answers if it can."""
+        self.something_happened()
         server.calls += 1
         try:
             if server.is_dead:
@@ -232,6 +247,7 @@ class FaultyMachine:
             raise StreamCut("the stream ended", endpoint=server.model)
         finally:
             server.calls -= 1
+            self.something_happened()
 
     async def make_trouble(self) -> None:
         """Has things happen that nobody asked for, for ever."""
@@ -240,6 +256,7 @@ class FaultyMachine:
             server = self.randomness.choice(list(self.servers.values()))
             if server.is_mute or not self.goes_wrong():
                 continue
+            self.something_happened()
             match self._one_of("dies", "loses", "others"):
                 case "dies":
                     self.note(f"{server.model}'s server dies")
@@ -288,11 +305,10 @@ class FaultyHost:
 
     async def load(self) -> None:
         machine, server = self._machine, self._server
-        machine.must(not server.is_busy, f"{server.model} is moved by two")
         is_known = server.model in machine.budget.ledger.residents
         machine.must(not is_known, f"{server.model} is loaded, and known to be there")
-        server.is_busy = True
         machine.note(f"load {server.model}")
+        machine.begin_move(server)
         try:
             await self._load()
             machine.note(f"loaded {server.model}")
@@ -343,11 +359,10 @@ class FaultyHost:
 
     async def unload(self) -> None:
         machine, server = self._machine, self._server
-        machine.must(not server.is_busy, f"{server.model} is moved by two")
         is_free = server.calls == 0 or machine.is_closing
         machine.must(is_free, f"{server.model} is unloaded, and in use")
-        server.is_busy = True
         machine.note(f"unload {server.model}")
+        machine.begin_move(server)
         try:
             await self._unload()
             machine.note(f"unloaded {server.model}")

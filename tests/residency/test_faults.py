@@ -103,6 +103,7 @@ class Schedule:
         randomness, server = self.randomness, self.machine.servers[model]
         kv_tokens = randomness.choice([0, 40, 80, 200])
         length_s = randomness.choice([0.0, 1.0, randomness.uniform(0.0, LONGEST_CALL_S)])
+        self.machine.something_happened()
         async with self.budget.lease(model, kv_tokens=kv_tokens):
             self.machine.note(f"call of {model} begins")
             entry = self.budget.ledger.residents.get(model)
@@ -119,6 +120,7 @@ class Schedule:
                 after = randomness.sample([f"{n}" for n in range(number)], min(number, 1))
                 strands.append(Strand(name=f"{number}", uses=uses, after=frozenset(after)))
             is_complete = randomness.random() < 0.5
+            self.machine.something_happened()
             self.machine.note(f"forecast {[s.uses for s in strands]}, complete {is_complete}")
             self.budget.expect(Forecast(strands=tuple(strands), is_complete=is_complete))
             await asyncio.sleep(randomness.uniform(0.0, 100.0))
@@ -128,6 +130,7 @@ class Schedule:
             await asyncio.sleep(self.randomness.uniform(0.0, 100.0))
             guest = self.randomness.choice(self.machine.guests)
             guest.is_broken = self.machine.goes_wrong()
+            self.machine.something_happened()
             match self.randomness.choice(["grows", "grows and says so", "leaves"]):
                 case "grows":
                     guest.grow()
@@ -168,6 +171,7 @@ class Schedule:
 
     async def _check_answer(self, model: str) -> None:
         """When all goes well again, a model that can be there at all answers."""
+        self.machine.something_happened()
         try:
             async with self.budget.lease(model):
                 server = self.machine.servers[model]
