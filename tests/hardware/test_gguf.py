@@ -26,6 +26,8 @@ from harness.hardware import (
     LayerCache,
     Weights,
     file_type_name,
+    gguf_footprint,
+    gguf_header_from_values,
     read_gguf_header,
 )
 
@@ -41,6 +43,8 @@ def write(tmp_path):
 
     return write
 
+
+from harness.hardware.gguf_file import read_gguf_file
 
 # --- what is read ----------------------------------------------------------------------------
 
@@ -184,6 +188,33 @@ def test_long_values_are_stepped_over(write):
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 500_000
+
+
+def test_what_a_server_tells_of_a_header_leads_to_the_same_figures(demo_model):
+    model = read_gguf_header(demo_model)
+    values = {key: value.content for key, value in read_gguf_file(demo_model).values.items()}
+    assert values["tokenizer.ggml.tokens"] is None  # as Ollama leaves arrays out
+    told = gguf_header_from_values(values, name="smollm2:135m", tensor_bytes=model.tensor_bytes)
+    assert told.caches == model.caches
+    assert (told.name, told.file_type, told.exact_caches) == (model.name, model.file_type, True)
+    case = {"context_tokens": 4096, "slots": 2, "cache_type_k": "q8_0"}
+    ours, theirs = gguf_footprint(model, **case), gguf_footprint(told, **case)
+    assert (theirs.weights_bytes, theirs.kv_bytes) == (ours.weights_bytes, ours.kv_bytes)
+    assert theirs.compute_bytes == pytest.approx(ours.compute_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"llama.block_count": None}, "a model: 'llama.block_count' is not a count"),
+        ({"llama.attention.head_count": None}, "was left out; ask the server for all there is"),
+        ({"general.architecture": 7}, "'general.architecture' is not a text"),
+    ],
+)
+def test_what_a_server_must_tell_is_named(changes, message):
+    values = {key: content for key, (_, content) in SMALL.items()} | changes
+    with pytest.raises(ModelFileInvalid, match=message):
+        gguf_header_from_values(values, name="a model", tensor_bytes=1)
 
 
 # --- split models ----------------------------------------------------------------------------
