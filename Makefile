@@ -4,7 +4,8 @@
 # Beyond them, slower, and skipped where their parts are not to be had:
 #   make test-nightly    the revise loop's promises, held against 30,000 random loops, 200 runs that
 #                        are killed several times each and resumed, 20,000 texts of any kind in the
-#                        memory store, and 200 kills of what writes to it
+#                        memory store, 200 kills of what writes to it, 20,000 damaged headers of each
+#                        kind of model file, and 10,000 schedules of the keep-alive budget with faults
 #   make test-engines    the backend contract on llama-cpp-python, built from source, and on vLLM
 # Another interpreter: make demo PYTHON=python3.12
 
@@ -33,7 +34,8 @@ test: $(VENV)/.test-installed
 
 test-nightly: $(VENV)/.test-installed
 	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest tests/wiggum/test_loop_invariants.py \
-	  tests/memory/test_any_text.py
+	  tests/memory/test_any_text.py tests/hardware/test_any_header.py \
+	  tests/residency/test_faults.py
 	kept=$$(mktemp -d) && PYTHONPATH=tests:tests/inference \
 	  $(BIN)/python tests/session/kill_and_resume.py $$kept 200 && rm -rf $$kept
 	kept=$$(mktemp -d) && $(BIN)/python tests/memory/kill_and_reopen.py $$kept 200 && rm -rf $$kept

@@ -36,7 +36,7 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
         "context, tokens": lambda model: _count(model.context_tokens),
         "slots": lambda model: _count(model.slots),
         "weights": lambda model: _part(model, "weights_bytes"),
-        "KV cache": lambda model: _part(model, "kv_bytes"),
+        "KV cache": _kv_cache,
         "compute": lambda model: _part(model, "compute_bytes"),
         "takes in all": _need,
         "fits": room,
@@ -122,6 +122,13 @@ def _size(value: int | None) -> Text:
 
 def _part(model: PlannedModel, part: Literal["weights_bytes", "kv_bytes", "compute_bytes"]) -> Text:
     return _size(None if model.footprint is None else getattr(model.footprint, part))
+
+
+def _kv_cache(model: PlannedModel) -> Text:
+    size = _part(model, "kv_bytes")
+    if model.footprint is not None and not model.footprint.kv_is_exact:
+        size = Text.assemble("at most ", size)
+    return size
 
 
 def _yes_or_no(value: bool | None) -> Text:  # noqa: FBT001 - a value to show

@@ -29,6 +29,8 @@ class Footprint:
     """Keys and values, for the whole context of all slots; taken at once when it is loaded."""
     compute_bytes: int
     """Intermediate results of one micro-batch, and the logits."""
+    kv_is_exact: bool = True
+    """Whether the cache is known to the byte; else it is as a rule smaller."""
 
     @property
     def total_bytes(self) -> int:
@@ -69,6 +71,7 @@ def gguf_footprint(
         InvalidInput: There is no slot or no context, or the cache type does not suit the model.
     """
     return Footprint(
+        kv_is_exact=header.exact_caches,
         weights_bytes=header.weights.loaded_bytes,
         kv_bytes=kv_cache_bytes(
             header,

@@ -63,6 +63,13 @@ class GgufHeader:
     """The tensors by what needs them."""
 
     @property
+    def active_bytes(self) -> int:
+        """Weights that one token goes through: of the experts those it uses, of the input none."""
+        experts = max(self.expert_count, 1)
+        idle = max(experts - self.expert_used_count, 0)
+        return self.weights.passed_bytes - self.weights.expert_bytes * idle // experts
+
+    @property
     def head_count_kv(self) -> tuple[int, ...]:
         """Key-value heads of each layer; 0 for a layer that caches none."""
         return tuple(cache.heads for cache in self.caches)

@@ -81,7 +81,6 @@ def split_footprint(
     weights = header.weights
     first = first_gpu_layer(header, gpu_layers)
     output_bytes = weights.output_bytes + weights.shared_bytes
-    passed_bytes = sum(weights.layer_bytes) + output_bytes
     if first > header.block_count:  # not even the output
         gpu_weights = 0
         machine_weights = weights.loaded_bytes
@@ -104,7 +103,7 @@ def split_footprint(
             kv_bytes=sum(caches[:first]),
             compute_bytes=compute if first > 0 else ends,
         ),
-        gpu_share=gpu_weights / passed_bytes if passed_bytes else 0.0,
+        gpu_share=gpu_weights / weights.passed_bytes if weights.passed_bytes else 0.0,
     )
 
 

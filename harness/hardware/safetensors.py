@@ -160,6 +160,7 @@ def safetensors_footprint(
         kv_bytes += sequences * blocks * _BLOCK_TOKENS * token_bytes
     widths = 3 * model.feed_forward_length + 5 * model.embedding_length
     return Footprint(
+        kv_is_exact=model.exact_caches,
         weights_bytes=model.tensor_bytes,
         kv_bytes=kv_bytes,
         compute_bytes=batch_tokens * _COMPUTED_BYTES * widths

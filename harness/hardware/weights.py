@@ -36,6 +36,11 @@ class Weights:
         """What is loaded, once."""
         return self.input_bytes + sum(self.layer_bytes) + self.output_bytes
 
+    @property
+    def passed_bytes(self) -> int:
+        """What tokens go through: the layers and the output, not the input's tables."""
+        return sum(self.layer_bytes) + self.output_bytes + self.shared_bytes
+
 
 def weights_of(tensors: Iterable[tuple[str, int]], *, layers: int, drafts: int = 0) -> Weights:
     """Sorts tensors by their names, as llama.cpp names them.

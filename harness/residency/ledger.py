@@ -64,7 +64,6 @@ class Tenant:
         return sum(self.need.values())
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
     """A model that is in memory."""

@@ -53,7 +53,7 @@ TIME_AIM_MS, PEAK_AIM_MB = 60.0, 50.0
 WEIGHTS_AIM, TOTAL_AIM = 0.01, 0.05
 
 # The kernel's other figure, `ru_maxrss`, begins at what the parent had.
-PEER = """
+PEER = r"""
 import re, sys, time
 from gguf import GGUFReader
 start = time.perf_counter()

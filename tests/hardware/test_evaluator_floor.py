@@ -38,7 +38,25 @@ def test_an_evaluator_should_not_be_packed_more_coarsely_than_q8_0(packing, belo
 
 
 @pytest.mark.parametrize(
-    ("label", "bits"), [("Q4_K_M", 4), ("6_5bpw", 6.5), ("AWQ", 4), ("F16", 16), ("dynamic", None)]
+    ("label", "bits"),
+    [
+        ("Q4_K_M", 4),
+        ("Q8_0", 8),
+        ("IQ3_XXS", 3),
+        ("TQ1_0", 1),
+        ("F16", 16),
+        ("BF16", 16),
+        ("FP8", 8),
+        ("W4A16", 4),
+        ("GPTQ-INT8", 8),
+        ("AWQ", 4),
+        ("GPTQ", 4),
+        ("4BIT", 4),
+        ("4.25BPW", 4.25),
+        ("Q4F16_1", 4),
+        ("6_5bpw", 6.5),
+        ("MARLIN", None),
+    ],
 )
 def test_a_label_says_how_many_bits_a_weight_has(label, bits):
     assert label_bits(label) == bits

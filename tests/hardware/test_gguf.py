@@ -30,6 +30,7 @@ from harness.hardware import (
     gguf_header_from_values,
     read_gguf_header,
 )
+from harness.hardware.gguf_file import read_gguf_file
 
 
 @pytest.fixture
@@ -43,8 +44,6 @@ def write(tmp_path):
 
     return write
 
-
-from harness.hardware.gguf_file import read_gguf_file
 
 # --- what is read ----------------------------------------------------------------------------
 

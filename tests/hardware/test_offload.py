@@ -1,5 +1,7 @@
 """A model of which a part is on a GPU, by the rules of llama.cpp's `-ngl`."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.hardware import (
@@ -75,6 +77,13 @@ def test_a_matrix_of_its_own_for_the_output_is_not_in_two_places():
     assert (weights.output_bytes, weights.shared_bytes) == (51, 0)
     assert (weights.expert_bytes, weights.draft_bytes) == (20, 7)
     assert weights.loaded_bytes == 181
+
+
+def test_of_experts_only_those_count_for_speed_that_a_token_uses(demo):
+    assert demo.active_bytes == 30 * LAYER + NORM + INPUT
+    weights = replace(demo.weights, expert_bytes=10 * LAYER)
+    mixed = replace(demo, weights=weights, expert_count=8, expert_used_count=2)
+    assert mixed.active_bytes == demo.active_bytes - 10 * LAYER * 6 // 8
 
 
 def test_as_many_layers_fit_as_there_is_room_for(demo):

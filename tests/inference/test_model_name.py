@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.inference.identity.model_name import bits_of, parse_model_name
+from harness.inference.identity.model_name import parse_model_name
 
 QWEN = "qwen-2.5-7b-instruct"
 
@@ -101,27 +101,3 @@ def test_a_providers_date_is_no_word(text, day):
 )
 def test_a_size_is_found(text, has_size):
     assert parse_model_name(text).has_size is has_size
-
-
-@pytest.mark.parametrize(
-    ("quantisation", "bits"),
-    [
-        ("Q4_K_M", 4),
-        ("Q8_0", 8),
-        ("IQ3_XXS", 3),
-        ("TQ1_0", 1),
-        ("F16", 16),
-        ("BF16", 16),
-        ("FP8", 8),
-        ("W4A16", 4),
-        ("GPTQ-INT8", 8),
-        ("AWQ", 4),
-        ("GPTQ", 4),
-        ("4BIT", 4),
-        ("4.25BPW", 4.25),
-        ("Q4F16_1", 4),
-        ("MARLIN", None),
-    ],
-)
-def test_bits_are_those_of_the_label(quantisation, bits):
-    assert bits_of(quantisation) == bits

@@ -142,7 +142,7 @@ class FaultyMachine:
                     priority=one_of(0, 0, 1),
                 )
             )
-        if self.randomness.random() < 0.25:
+        if self.randomness.random() < 0.4:
             first = tenants[0]
             if all(
                 first.need.get(device.name, 0) <= device.room_bytes // 2 for device in self.devices

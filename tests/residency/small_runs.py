@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
 from harness.residency import Device, Tenant
 from harness.residency.jobs import Job
+from harness.residency.simulation import Known
 
 
 class SmallRun(NamedTuple):
@@ -48,11 +50,59 @@ def small_run(random: Random) -> SmallRun:
     return SmallRun(jobs, devices, tenants)
 
 
+class RoughRun(NamedTuple):
+    """A small run in which nothing is as it should be."""
+
+    jobs: list[Job]
+    devices: list[Device]
+    tenants: list[Tenant]
+    max_wait_s: float
+    known: Known
+    unload_s: float
+
+
+def rough_run(random: Random) -> RoughRun:
+    """A small run with pins, priorities, late arrivals, full caches, and waits that cannot be kept.
+
+    Some do not fit at all.
+    """
+    run = small_run(random)
+    tenants = [
+        replace(
+            tenant,
+            load_s=random.choice((0.0, 1.0, 5.0, 20.0, 60.0)),
+            call_s=random.choice((0.0, 5.0)),
+            kv_tokens=random.choice((None, None, 10, 30)),
+            priority=random.choice((0, 0, 0, 1, -1)),
+            pin=random.random() < 0.1,
+        )
+        for tenant in run.tenants
+    ]
+    jobs = [
+        replace(
+            job,
+            arrives_s=random.choice((0.0, 0.0, random.uniform(0, 60))),
+            kv_tokens=random.choice((0, 5, 15, 40)),
+            call_s=random.choice((0.0, job.call_s)),
+        )
+        for job in run.jobs
+    ]
+    return RoughRun(
+        jobs,
+        run.devices,
+        tenants,
+        max_wait_s=random.choice((0.0, 1.0, 10.0, 60.0, 600.0)),
+        known=random.choice(("full", "arrived", "none")),
+        unload_s=random.choice((0.0, 0.1, 3.0)),
+    )
+
+
 def _tenant(random: Random, model: str, devices: list[Device], load_s: float) -> Tenant:
     where = random.sample(devices, random.randint(1, len(devices)))
     return Tenant(
         model=model,
         need={device.name: random.randint(1, device.capacity_bytes) for device in where},
+        is_split=len(where) > 1,
         load_s=load_s,
         slots=random.choice((1, 2, 4, None)),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from random import Random
 
@@ -29,6 +29,8 @@ class Workload:
     tenants: list[Tenant]
     known: Known
     """What a forecast can say of it."""
+    alternates: bool = False
+    """Whether two models take turns for one thing after another."""
 
 
 PLANNER = Tenant(model="planner", need={"gpu0": 5}, load_s=5.0, slots=8)
@@ -40,15 +42,23 @@ SECONDS = {"planner": 4.0, "producer": 4.0, "evaluator": 2.0, "coder": 3.0}
 
 
 def workloads(seed: int) -> Iterator[Workload]:
-    yield alternation(Random(seed), drafts=64, gap_s=5.0)
     yield alternation(Random(seed), drafts=64, gap_s=0.0)
+    yield alternation(Random(seed), drafts=64, gap_s=0.5)
+    yield alternation(Random(seed), drafts=64, gap_s=2.0)
+    yield alternation(Random(seed), drafts=64, gap_s=2.0, slots=2)
     yield pipelines(Random(seed), requests=24, gap_s=25.0)
     yield skewed(Random(seed), calls=300, gap_s=3.0)
     yield bursts(Random(seed), requests=300, gap_s=4.0)
 
 
-def alternation(random: Random, *, drafts: int, gap_s: float, rounds: int = 3) -> Workload:
-    """Each draft is written and judged, round after round; only one of the two has room."""
+def alternation(
+    random: Random, *, drafts: int, gap_s: float, rounds: int = 3, slots: int = 8
+) -> Workload:
+    """Each draft is written and judged, round after round; only one of the two has room.
+
+    All at once, FIFO groups the calls by itself: every first draft is asked for before any verdict
+    is. With two slots there is more to do than the longest wait leaves time for.
+    """
     jobs = []
     for draft, at_s in enumerate(arrivals(random, drafts, gap_s)):
         before: tuple[str, ...] = ()
@@ -59,12 +69,13 @@ def alternation(random: Random, *, drafts: int, gap_s: float, rounds: int = 3) -
             before = (id_,)
     when = f"one every {gap_s:g} s by chance" if gap_s else "all at once"
     return Workload(
-        name=f"alternation, {when}",
-        about=f"{drafts} drafts x {rounds} rounds, {when}; 12 GiB",
+        name=f"alternation, {when}, {slots} slots",
+        about=f"{drafts} drafts x {rounds} rounds; 12 GiB",
         jobs=jobs,
         devices=gpu(12),
-        tenants=[PRODUCER, EVALUATOR],
-        known="full",
+        tenants=[replace(tenant, slots=slots) for tenant in (PRODUCER, EVALUATOR)],
+        known="arrived" if gap_s else "full",
+        alternates=True,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
+from harness.hardware import is_below_evaluator_floor
 from harness.inference.endpoint import Endpoint
 from harness.inference.identity.address import server_address
 from harness.inference.identity.families import (
@@ -24,7 +25,6 @@ from harness.inference.identity.fingerprint import file_fingerprint
 from harness.inference.identity.metadata import ModelMetadata
 from harness.inference.identity.model_name import (
     ModelName,
-    bits_of,
     parse_model_name,
     same_weights,
 )
@@ -36,9 +36,6 @@ known, since one of them tells no family; strangers."""
 IdentitySource = Literal["file header", "file name", "server", "name", "scripted"]
 """Where it is known from: the file's own word or its name, the server's word, or the name that the
 endpoint asks for. A scripted backend is no model: its tag is all there is."""
-
-_LOW_BITS = 8
-"""Fewer than `Q8_0` has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +75,7 @@ class ModelIdentity:
 
         MXFP4 is not counted: the models that come in it were trained in it.
         """
-        if self.quantisation is None or "MXFP4" in self.quantisation:
-            return False
-        bits = bits_of(self.quantisation)
-        return bits is not None and bits < _LOW_BITS
+        return is_below_evaluator_floor(self.quantisation)
 
 
 def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) -> ModelIdentity:

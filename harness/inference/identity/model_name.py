@@ -122,18 +122,6 @@ def same_weights(one: ModelName, other: ModelName) -> bool:
     return bool(mine) and mine == theirs and len(dates) < 2
 
 
-def bits_of(quantisation: str) -> float | None:
-    """The bits of a weight, by the name of its packing; None for one that does not say.
-
-    A label: `Q4_K_M` takes more than its 4, since scales and some tensors take more.
-    """
-    number = re.search(r"\d+(?:[._]\d+)?(?=[-_]?BPW)|\d+", quantisation.upper())
-    if number is not None:
-        return float(number[0].replace("_", "."))
-    # Both are of 4 bits unless they say otherwise.
-    return 4.0 if quantisation.upper() in {"AWQ", "GPTQ"} else None
-
-
 def _parse_part(text: str, part: str) -> ModelName:
     rest = _FILE_ENDING.sub("", part)
     rest = _BEDROCK.sub("", _BEDROCK.sub("", rest))
