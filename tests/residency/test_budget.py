@@ -230,7 +230,7 @@ def test_a_model_that_goes_is_loaded_again_for_who_comes_meanwhile():
     run_virtually(main)
 
 
-def test_calls_that_overlap_keep_another_model_out_no_longer_than_the_longest_wait():
+def test_calls_that_overlap_keep_another_model_out_no_longer_than_the_longest_wait_and_a_call():
     async def main():
         machine = Machine(10, a=6, b=6)
 
@@ -250,7 +250,7 @@ def test_calls_that_overlap_keep_another_model_out_no_longer_than_the_longest_wa
                 task.cancel()
             await asyncio.gather(*busy, return_exceptions=True)
 
-        assert 45.0 <= waited_s <= 60.1
+        assert 45.0 <= waited_s <= 60.0 + 10.0
 
     run_virtually(main)
 

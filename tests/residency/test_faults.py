@@ -186,8 +186,10 @@ class Schedule:
 
     def _fits_beside_pinned(self, model: str) -> bool:
         machine = self.machine
-        there = {one.model for one in self.budget.tenants.values() if one.pin} | {model}
-        needs = [machine.servers[one].real for one in there]
+        pinned = {one.model for one in self.budget.tenants.values() if one.pin}
+        if any(not machine.servers[one].is_resident for one in pinned - {model}):
+            return False  # room is kept for it that there may not be
+        needs = [machine.servers[one].real for one in pinned | {model}]
         return all(
             sum(need.get(device, 0) for need in needs) <= real_bytes
             for device, real_bytes in machine.real_bytes.items()

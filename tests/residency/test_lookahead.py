@@ -1,0 +1,232 @@
+import heapq
+import itertools
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from states import tenant
+
+from harness.residency import Strand
+from harness.residency.lookahead import Lookahead
+
+
+def strand(name, uses, after=()):
+    return Strand(name=name, uses=tuple(uses), after=frozenset(after))
+
+
+def lookahead(strands, tenants, room):
+    rooms = room if isinstance(room, dict) else {"machine": room}
+    return Lookahead(strands, {one.model: one for one in tenants}, rooms)
+
+
+def of_letters(strands, *, room, load_s=1.0, letters="abcd"):
+    return lookahead(strands, [tenant(model, load_s=load_s) for model in letters], room)
+
+
+def ahead_of(look, residents):
+    return look.advance(look.start(residents))
+
+
+def test_what_is_resident_runs_up_to_the_first_use_of_what_is_not():
+    look = of_letters([strand("x", "abac"), strand("y", "ba")], room=2)
+
+    position = ahead_of(look, "a")
+
+    assert position.at == (1, 0)
+    assert look.wanted(position) == {"b"}
+    assert look.ahead(position) == {"a", "b", "c"}
+    assert look.passed(look.start("a"), position) == {"a"}
+
+
+def test_a_strand_begins_when_those_before_it_have_ended():
+    look = of_letters([strand("x", "a"), strand("y", "b", after=["x"])], room=1)
+
+    assert look.wanted(look.start(())) == {"a"}
+    assert look.wanted(ahead_of(look, "a")) == {"b"}
+
+
+def test_a_strand_that_another_comes_after_may_be_listed_later():
+    look = of_letters([strand("y", "b", after=["x"]), strand("x", "a")], room=2)
+
+    assert look.wanted(ahead_of(look, "ab")) == frozenset()
+
+
+def test_a_strand_comes_after_none_that_the_forecast_does_not_know():
+    look = of_letters([strand("y", "b", after=["ended"])], room=1)
+
+    assert look.wanted(look.start(())) == {"b"}
+
+
+def test_uses_of_models_that_nobody_loads_cost_nothing():
+    look = of_letters([strand("x", ["managed", "a", "managed", "a"])], room=1)
+
+    assert look.least_load_s(look.start(())) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("strands", "room", "load_s"),
+    [
+        pytest.param([strand("x", "aba")], 1, 3.0, id="one after another"),
+        pytest.param([strand("x", "aba")], 2, 2.0, id="with room for both"),
+        pytest.param([strand(n, "abab") for n in "xyz"], 1, 4.0, id="alike, side by side"),
+        pytest.param([strand("x", "ab"), strand("y", "ba")], 1, 3.0, id="crossing"),
+        pytest.param(
+            [strand("x", "ab"), strand("y", "b"), strand("z", "b", after=["y"])],
+            1,
+            2.0,
+            id="others wait for the one that is last",
+        ),
+        pytest.param([], 1, 0.0, id="nothing to come"),
+    ],
+)
+def test_the_least_loading_is_what_it_takes(strands, room, load_s):
+    look = of_letters(strands, room=room)
+
+    assert look.least_load_s(ahead_of(look, ())) == load_s
+
+
+def test_what_stays_is_never_counted_on_to_go():
+    look = of_letters([strand("x", "ab")], room=2, letters="abs")
+
+    position = ahead_of(look, "s")
+
+    assert look.least_load_s(position, {"s"}) == 2.0
+    assert look.least_load_s(ahead_of(of_letters([strand("x", "aba")], room=2), "d"), {"d"}) == 3.0
+
+
+def test_nothing_goes_that_need_not():
+    sizes = {"a": 1, "b": 2, "c": 3, "new": 3}
+    look = lookahead([], [tenant(model, size) for model, size in sizes.items()], 6)
+
+    ways = set(look.ways_to_load(look.start("abc"), "new", ["a", "b", "c"]))
+
+    assert ways == {("c",), ("a", "b")}
+
+
+def test_what_has_room_comes_without_any_going():
+    look = of_letters([], room=2)
+
+    assert list(look.ways_to_load(look.start("a"), "b", ["a"])) == [()]
+
+
+def test_what_no_eviction_makes_room_for_has_no_way_to_come():
+    look = lookahead([], [tenant("a", 1), tenant("b", 5)], 4)
+
+    assert list(look.ways_to_load(look.start("a"), "b", ["a"])) == []
+
+
+def test_many_small_ones_go_for_a_large_one():
+    tenants = [*(tenant(model, 1) for model in "abcdef"), tenant("large", 5)]
+    look = lookahead([], tenants, 6)
+
+    assert list(look.ways_to_load(look.start("abcdef"), "large", list("fedcba"))) == [
+        tuple("fedcb")
+    ]
+
+
+def test_room_is_needed_on_every_device_of_a_model():
+    tenants = [
+        tenant("a", {"gpu0": 2}),
+        tenant("b", {"gpu1": 2}),
+        tenant("split", {"gpu0": 1, "gpu1": 1}),
+    ]
+    look = lookahead([], tenants, {"gpu0": 2, "gpu1": 2})
+
+    assert list(look.ways_to_load(look.start("ab"), "split", ["a", "b"])) == [("a", "b")]
+
+
+@st.composite
+def forecasts(draw):
+    """At most 4 models of any size, and 5 strands of 4 uses, on one device or two."""
+    devices = draw(st.sampled_from([("machine",), ("machine", "gpu0")]))
+    rooms = {device: draw(st.integers(2, 6)) for device in devices}
+    tenants = [
+        tenant(
+            model,
+            {device: draw(st.integers(0, rooms[device])) for device in devices},
+            load_s=float(draw(st.integers(1, 5))),
+        )
+        for model in "abcd"[: draw(st.integers(2, 4))]
+    ]
+    models = st.sampled_from([one.model for one in tenants])
+    strands = []
+    for number in range(draw(st.integers(1, 5))):
+        before = [one.name for one in strands]
+        strands.append(
+            strand(
+                f"s{number}",
+                draw(st.lists(models, min_size=1, max_size=4)),
+                after=draw(st.sets(st.sampled_from(before), max_size=2)) if before else (),
+            )
+        )
+    return strands, tenants, rooms
+
+
+@given(forecasts())
+def test_the_least_loading_of_small_forecasts_is_exact(forecast):
+    strands, tenants, rooms = forecast
+    look = lookahead(strands, tenants, rooms)
+
+    assert look.least_load_s(ahead_of(look, ())) == least_load_s(strands, tenants, rooms)
+
+
+def test_the_least_loading_of_a_large_forecast_is_no_more_than_there_is():
+    random = Random(7)
+    tenants = [tenant(model, random.randint(1, 4), load_s=random.uniform(1, 9)) for model in "abcd"]
+    for _ in range(10):
+        strands = [strand(f"s{n}", random.choices("abcd", k=6)) for n in range(5)]
+        look = lookahead(strands, tenants, 5)
+
+        found = look.least_load_s(ahead_of(look, ()))
+
+        exact = least_load_s(strands, tenants, {"machine": 5})
+        assert sum(one.load_s for one in tenants) <= found <= exact + 1e-9
+
+
+def least_load_s(strands, tenants, rooms):
+    """By Dijkstra over all that can be loaded and all that can go, whether it must or not."""
+    load_s = {one.model: one.load_s for one in tenants}
+    need = {one.model: one.need for one in tenants}
+    number = {one.name: index for index, one in enumerate(strands)}
+
+    def run_all(residents, at):
+        while True:
+            more = tuple(
+                one + 1
+                if one < len(strand.uses)
+                and strand.uses[one] in residents
+                and all(
+                    at[number[name]] == len(strands[number[name]].uses) for name in strand.after
+                )
+                else one
+                for one, strand in zip(at, strands, strict=True)
+            )
+            if more == at:
+                return at
+            at = more
+
+    def fits(residents):
+        return all(sum(need[m].get(d, 0) for m in residents) <= room for d, room in rooms.items())
+
+    start = frozenset(), run_all(frozenset(), (0,) * len(strands))
+    done = tuple(len(strand.uses) for strand in strands)
+    best, order = {start: 0.0}, itertools.count()
+    queue = [(0.0, next(order), start)]
+    while queue:
+        cost, _, (residents, at) = heapq.heappop(queue)
+        if at == done:
+            return cost
+        if cost > best[residents, at]:
+            continue
+        for model in load_s.keys() - residents:
+            for count in range(len(residents) + 1):
+                for kept in itertools.combinations(residents, count):
+                    there = frozenset(kept) | {model}
+                    if not fits(there):
+                        continue
+                    after = there, run_all(there, at)
+                    if cost + load_s[model] < best.get(after, float("inf")):
+                        best[after] = cost + load_s[model]
+                        heapq.heappush(queue, (best[after], next(order), after))
+    raise AssertionError("it cannot be run at all")
