@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 
 from harness.residency.forecast import Strand
 from harness.residency.ledger import Resident, guests_in_the_way
@@ -37,16 +37,14 @@ class Choice:
         wanted = self._lookahead.wanted(self._later) - self._later.residents
         return sorted(wanted - self._state.failed)
 
-    def best(self, models: Sequence[str], why: str, *, is_prefetch: bool = False) -> Load | None:
+    def best(self, reasons: Mapping[str, str]) -> Load | None:
         """The best load of one of these models; None where none has room beside what is pinned.
 
         Args:
-            models: Those that are as good as others come first.
-            why: What the reason begins with.
-            is_prefetch: What the load is to say of itself.
+            reasons: By model, why it should come; of two that are as good the first one is taken.
         """
         best: tuple[float, str, tuple[str, ...]] | None = None
-        for model in models:
+        for model in reasons:
             for victims in self._lookahead.ways_to_load(self._later, model, self._going):
                 cost_s = self._cost_s(model, victims)
                 if best is None or cost_s < best[0]:
@@ -61,22 +59,36 @@ class Choice:
             model=model,
             evict=victims,
             guests=guests_in_the_way(ledger, self._state.tenants[model].need),
-            reason=", ".join([why, *map(self._why_it_goes, victims)]),
-            is_prefetch=is_prefetch,
+            reason=", ".join([reasons[model], *map(self._why_it_goes, victims)]),
+            is_prefetch=all(call.model != model for call in self._state.waiting),
         )
 
     def stays_until_ns(self, model: str) -> int | None:
-        """When a resident may go for another; None as long as calls use it.
+        """When a resident may go for another; None where some call must end first.
 
-        One that is about to be used again is kept, though idle, for as long as loading it again
-        would take: whatever comes then, no more than that was lost.
+        One that is about to be used again is kept, though idle: until calls to others have ended
+        that come before it, if they are shorter than its load, and from then on, while nothing
+        happens, for as long as loading it again would take. Whatever comes then, not much more than
+        that was lost.
         """
-        resident = self._state.ledger.residents[model]
-        if resident.leases:
+        residents, tenants = self._state.ledger.residents, self._state.tenants
+        if residents[model].leases:
             return None
         if model not in self._used_before:
             return 0
-        return resident.idle_since_ns + round(self._state.tenants[model].load_s * 1e9)
+        load_s = tenants[model].load_s
+        if any(one.leases and tenants[one.model].call_s <= load_s for one in residents.values()):
+            return None
+        idle_since_ns = max(one.idle_since_ns for one in residents.values() if not one.leases)
+        return idle_since_ns + round(load_s * 1e9)
+
+    def can_go(self, model: str) -> bool:
+        """Whether a resident makes room for what nobody waits for yet: only if it is over."""
+        return (
+            self._state.forecast.is_complete
+            and not self._state.ledger.residents[model].leases
+            and not self.is_used_again(model)
+        )
 
     def is_used_again(self, model: str) -> bool:
         """Whether the forecast has a use for it."""

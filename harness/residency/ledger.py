@@ -76,6 +76,8 @@ class Resident:
     """Calls that are using it now."""
     kv_tokens: int = 0
     """What these calls may come to hold in its KV cache, together."""
+    since_ns: int = 0
+    """When it came."""
     idle_since_ns: int = 0
     """When its last call ended, or else its load; means nothing while there are leases."""
 

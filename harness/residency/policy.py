@@ -108,11 +108,14 @@ def _urgent(state: State) -> Load | None:
     if state.now_ns < due_ns:
         return None
     model, call = next(iter(wanted.items()))
-    return Choice(state).best([model], f"it has been waited for {_seconds(state, call)} s")
+    return Choice(state).best({model: f"it has been waited for {_seconds(state, call)} s"})
 
 
 def _switch(state: State) -> Load | Wait:
-    """A switch for a call that waits, if now is the time; else when to look again."""
+    """A switch for a call that waits, if now is the time; else when to look again.
+
+    A model that nobody waits for yet goes before, where that saves loads and costs no resident.
+    """
     wanted = _wanted(state)
     if not wanted:
         return Wait()
@@ -121,7 +124,11 @@ def _switch(state: State) -> Load | Wait:
     if not _can_fit(wanted, state, going=idle):
         return Wait(until_ns=due_ns)
     choice = Choice(state)
-    best = choice.best(_by_priority(wanted, state.tenants), "a call waits for it")
+    reasons = dict.fromkeys(wanted, "a call waits for it")
+    ahead = dict.fromkeys(choice.wanted_next, "it is used before what calls wait for")
+    best = choice.best(_of_highest_rank(reasons | {**ahead, **reasons}, state.tenants))
+    if best is not None and best.is_prefetch and not all(map(choice.can_go, best.evict)):
+        best = choice.best(_of_highest_rank(reasons, state.tenants))
     if best is None:
         return Wait()
     stay_until_ns = [choice.stays_until_ns(model) for model in best.evict]
@@ -145,14 +152,14 @@ def _can_fit(models: Iterable[str], state: State, *, going: Iterable[Resident]) 
     )
 
 
-def _by_priority(wanted: Mapping[str, WaitingCall], tenants: Mapping[str, Tenant]) -> list[str]:
+def _of_highest_rank(reasons: Mapping[str, str], tenants: Mapping[str, Tenant]) -> dict[str, str]:
     """The models that come first: of the highest priority, and one that fits whole before others.
 
     A model that is split over devices computes as slowly as the slowest of them.
     """
-    ranks = {model: (tenants[model].priority, not tenants[model].is_split) for model in wanted}
+    ranks = {model: (tenants[model].priority, not tenants[model].is_split) for model in reasons}
     highest = max(ranks.values())
-    return [model for model in wanted if ranks[model] == highest]
+    return {model: reason for model, reason in reasons.items() if ranks[model] == highest}
 
 
 def _seconds(state: State, call: WaitingCall) -> str:
@@ -166,17 +173,13 @@ def _overgrown(state: State) -> Unload | None:
     """A model that must go since those that are there take more than there is."""
     ledger = state.ledger
     for device in ledger.devices:
-        if ledger.room_for_models(device) >= 0:
+        there = [one for one in ledger.residents.values() if one.need.get(device)]
+        # A single model that turned out larger than the room has found room all the same.
+        if ledger.room_for_models(device) >= 0 or len(there) < 2:
             continue
-        idle = [
-            one
-            for one in ledger.residents.values()
-            if one.leases == 0 and one.need.get(device) and not state.tenants[one.model].pin
-        ]
-        if idle and len(ledger.residents) > 1:
-            going = min(
-                idle, key=lambda one: (state.tenants[one.model].priority, one.idle_since_ns)
-            )
+        idle = [one for one in there if one.leases == 0 and not state.tenants[one.model].pin]
+        if idle:
+            going = min(idle, key=lambda o: (state.tenants[o.model].priority, o.idle_since_ns))
             return Unload(model=going.model, reason=f"'{device}' holds more than it has room for")
     return None
 
@@ -184,7 +187,7 @@ def _overgrown(state: State) -> Unload | None:
 def _pinned(state: State) -> Load | None:
     for model, tenant in state.tenants.items():
         if tenant.pin and model not in state.ledger.residents and model not in state.failed:
-            return Choice(state).best([model], "it is pinned", is_prefetch=True)
+            return Choice(state).best({model: "it is pinned"})
     return None
 
 
@@ -201,13 +204,9 @@ def _prefetch(state: State) -> Load | None:
     if _wanted(state) or not _can_fit(missing, state, going=unused):
         return None
     choice = Choice(state)
-    load = choice.best(choice.wanted_next, "it is used next", is_prefetch=True)
-    if load is None or load.guests:
+    load = choice.best(dict.fromkeys(choice.wanted_next, "it is used next"))
+    if load is None or load.guests or not all(map(choice.can_go, load.evict)):
         return None
-    residents, complete = state.ledger.residents, state.forecast.is_complete
-    for model in load.evict:
-        if residents[model].leases or choice.is_used_again(model) or not complete:
-            return None
     return load
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import structlog
 
+from harness.errors import EndpointUnreachable
 from harness.inference import MACHINE
 from harness.residency.host import Host, HostReport
 from harness.residency.ledger import Device, Need, Resident, Tenant
@@ -143,6 +144,7 @@ class Residents:
             need=need,
             leases=self._leases[model],
             kv_tokens=self._kv_tokens[model],
+            since_ns=self._tracer.now_ns(),
             idle_since_ns=self._tracer.now_ns(),
         )
         self.failed -= {model}
@@ -188,6 +190,10 @@ class Residents:
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
                 return await self._hosts[model].report()
+        except EndpointUnreachable as error:
+            _log.debug("a server is not there", model=model, error=describe(error))
+            if not self._leases[model]:
+                return HostReport(resident=False)  # what has died has nothing in memory
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for an answer
             _log.debug("a host does not say what it holds", model=model, error=describe(error))
         return None

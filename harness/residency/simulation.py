@@ -182,19 +182,10 @@ class _World:
         for job in self._jobs.values():
             if not job.after:
                 self._expect(job)
-        self._consider()
         while self._unfinished and self._decisions < self._most_decisions:
-            next_ns = self._coming[0][0] if self._coming else None
-            if next_ns is None and self._alarm_ns is None:
+            self._consider()
+            if not self._go_on():
                 break
-            if self._alarm_ns is not None and (next_ns is None or self._alarm_ns < next_ns):
-                # A wait until a time that is over would make no time pass.
-                self._now_ns = max(self._alarm_ns, self._now_ns + 1)
-                self._consider()
-            else:
-                self._now_ns, _, happen = heapq.heappop(self._coming)
-                happen()
-                self._consider()
         return SimulatedRun(
             makespan_s=self._ended_ns / 1e9,
             loads_of=dict(self._loads),
@@ -204,6 +195,19 @@ class _World:
             decisions=self._decisions,
             events=tuple(self._events),
         )
+
+    def _go_on(self) -> bool:
+        """Lets time pass until something happens; False if nothing ever will."""
+        next_ns = self._coming[0][0] if self._coming else None
+        if self._alarm_ns is not None and (next_ns is None or self._alarm_ns < next_ns):
+            # A wait until a time that is over would make no time pass.
+            self._now_ns = max(self._alarm_ns, self._now_ns + 1)
+            return True
+        if next_ns is None:
+            return False
+        self._now_ns, _, happen = heapq.heappop(self._coming)
+        happen()
+        return True
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -271,7 +275,9 @@ class _World:
 
     def _came(self) -> None:
         assert self._moving is not None
-        self._residents[self._moving.model] = replace(self._moving, idle_since_ns=self._now_ns)
+        self._residents[self._moving.model] = replace(
+            self._moving, since_ns=self._now_ns, idle_since_ns=self._now_ns
+        )
         self._note("loaded", self._moving.model)
         self._moving = None
 

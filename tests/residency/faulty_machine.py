@@ -31,6 +31,7 @@ class Server:
     lies: float = 1.0
     """What it says its model takes, by what it does take."""
     is_dead: bool = False
+    """It cannot be reached; what it had is gone, or is not."""
     is_resident: bool = False
     is_coming: bool = False
     """Its model has its memory, and no calls can begin."""
@@ -85,9 +86,11 @@ class FaultyMachine:
             tracer=Tracer(self._take, clock=self.now_ns),
             max_wait_s=randomness.choice([0.0, 10.0, 60.0]),
         )
-        for server in self.servers.values():
-            if not server.is_mute and randomness.random() < 0.1 and self._has_room(server):
-                server.is_resident = True
+        # What does not fit beside what is pinned would be taken for smaller than it is.
+        if not any(tenant.pin for tenant in self.budget.tenants.values()):
+            for server in self.servers.values():
+                if not server.is_mute and randomness.random() < 0.2 and self._has_room(server):
+                    server.is_resident = True
 
     @property
     def is_flawless(self) -> bool:
@@ -257,11 +260,16 @@ class FaultyMachine:
             if server.is_mute or not self.goes_wrong():
                 continue
             self.something_happened()
-            match self._one_of("dies", "loses", "others"):
+            match self._one_of("dies", "hides", "loses", "others"):
                 case "dies":
                     self.note(f"{server.model}'s server dies")
                     server.is_dead = True
                     self.leave(server)
+                    await asyncio.sleep(self.randomness.uniform(0.0, 40.0))
+                    server.is_dead = False
+                case "hides":
+                    self.note(f"{server.model}'s server cannot be reached")
+                    server.is_dead = True
                     await asyncio.sleep(self.randomness.uniform(0.0, 40.0))
                     server.is_dead = False
                 case "loses" if server.is_resident and not server.is_busy:

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+from harness.errors import EndpointUnreachable
 from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.trace import Tracer
 
@@ -26,6 +27,7 @@ class Machine:
         report_s: How long a host thinks before it looks how things are, and before it says so.
         says_sizes: Whether hosts say what models take.
         broken: What fails, such as `load a`, and an unload then takes nothing out; `report a`.
+        dead: Models whose servers have died: they cannot be reached.
         taken: What is taken by each model that is in memory, or on its way in or out.
         calls: How many calls use each model.
     """
@@ -39,6 +41,7 @@ class Machine:
         self.report_s = (0.0, 0.0)
         self.says_sizes = True
         self.broken: set[str] = set()
+        self.dead: set[str] = set()
         self.taken: dict[str, int] = {}
         self.calls = dict.fromkeys(needs, 0)
 
@@ -71,6 +74,11 @@ class Machine:
         """Others run meanwhile, as with any real host."""
         await asyncio.sleep(self.takes_s)
 
+    def reach(self, model: str) -> None:
+        """Asks its server, if it is there."""
+        if model in self.dead:
+            raise EndpointUnreachable("connection refused", endpoint=model)
+
     async def perform(self, action: str) -> None:
         self.log.append(action)
         await self.pause()
@@ -89,6 +97,7 @@ class Host:
 
     async def load(self) -> None:
         machine, model = self._machine, self._model
+        machine.reach(model)
         assert model not in machine.taken, f"{model} is loaded twice"
         machine.taken[model] = machine.needs[model]
         assert sum(machine.taken.values()) <= machine.capacity_bytes, machine.taken
@@ -100,11 +109,13 @@ class Host:
 
     async def unload(self) -> None:
         machine, model = self._machine, self._model
+        machine.reach(model)
         assert machine.calls[model] == 0, f"{model} is unloaded while it is in use"
         await machine.perform(f"unload {model}")
         machine.taken.pop(model, None)
 
     async def report(self) -> HostReport | None:
+        self._machine.reach(self._model)
         if f"report {self._model}" in self._machine.broken:
             raise OSError(f"cannot report {self._model}")
         before_s, after_s = self._machine.report_s

@@ -5,7 +5,7 @@ import pytest
 from machine import Machine, loop_ns
 from virtual_time import run_virtually
 
-from harness.errors import DoesNotFit, LoadFailed, StreamCut
+from harness.errors import DoesNotFit, EndpointUnreachable, LoadFailed, StreamCut
 from harness.residency import Device, Forecast, KeepAliveBudget, Strand, Tenant
 from harness.trace import CounterSet, Instant, SpanEnded, SpanStarted, Tracer
 
@@ -594,6 +594,43 @@ def test_after_a_call_that_failed_it_is_looked_at_once_whether_the_model_is_ther
 
             await use(budget, "a")
             assert machine.log == ["load a", "load a"]
+
+    run_virtually(main)
+
+
+def test_a_server_that_has_died_keeps_nobody_from_its_room():
+    async def main():
+        machine = Machine(10, a=6, b=6)
+        async with machine.lending() as budget:
+            await use(budget, "a")
+            machine.dead.add("a")
+            del machine.taken["a"]
+
+            await use(budget, "b")
+            with pytest.raises(EndpointUnreachable):
+                await use(budget, "a")
+
+            assert residents(budget) == {}
+            machine.dead.clear()
+            await use(budget, "a")
+            assert residents(budget) == {"a": 0}
+
+    run_virtually(main)
+
+
+def test_a_server_that_answers_calls_is_not_taken_for_dead():
+    async def main():
+        machine = Machine(10, a=6, b=6)
+        async with machine.lending() as budget:
+            async with budget.lease("a"):
+                machine.dead.add("a")
+                await asyncio.sleep(30.0)
+                assert residents(budget) == {"a": 1}
+            await asyncio.sleep(11.0)
+            assert residents(budget) == {}
+            machine.dead.clear()
+            await asyncio.sleep(11.0)
+            assert residents(budget) == {"a": 0}
 
     run_virtually(main)
 

@@ -86,18 +86,24 @@ def test_it_opens_in_perfetto(result):
         [
             (
                 result.files.perfetto_trace,
-                "select s.name, t.name as track from slice s join track t on s.track_id = t.id "
-                "where s.name in ('load', 'unload') and t.name like 'model %' order by s.ts",
+                (
+                    "select s.name, t.name as track from slice s join track t on s.track_id = t.id "
+                    "where s.name in ('load', 'unload') and t.name like 'model %' order by s.ts"
+                ),
             ),
             (
                 result.files.perfetto_trace,
-                "select distinct a.string_value as said from slice s join args a using (arg_set_id)"
-                " where s.name = 'unload' and a.key like '%reason'",
+                (
+                    "select distinct a.string_value as said from slice s join args a using (arg_set_id)"
+                    " where s.name = 'unload' and a.key like '%reason'"
+                ),
             ),
             (
                 result.files.perfetto_trace,
-                "select max(c.value) as most, min(c.value) as least from counter c "
-                "join track t on c.track_id = t.id where t.name like 'resident%'",
+                (
+                    "select max(c.value) as most, min(c.value) as least from counter c "
+                    "join track t on c.track_id = t.id where t.name like 'resident%'"
+                ),
             ),
         ]
     )
