@@ -124,8 +124,8 @@ class Endpoint(BaseModel):
     always the budget's. Other clients of that server would find the model gone."""
     need_bytes: int | None = Field(default=None, alias="need", gt=0)
     """What the model takes once it is loaded: bytes, or a text such as "6 GiB". When left out, read
-    from the file, or asked of the server; of a server that takes a share of its GPU whatever the
-    model (vLLM, SGLang, TensorRT-LLM), it is that share."""
+    from the file, or asked of Ollama; another server that is managed needs it. Of one that takes a
+    share of its GPU whatever the model (vLLM, SGLang, TensorRT-LLM) it is that share."""
     pin: bool = False
     """Whether it is loaded when a run begins and stays until its end."""
     priority: int = Field(default=0, ge=-10, le=10)

@@ -137,6 +137,7 @@ class KeepAliveBudget:
     def expect(self, forecast: Forecast) -> None:
         """Says what is to come from now on, in place of what was said before."""
         self._forecast = forecast
+        self._residents.expect_anew()
         self._consider()
 
     @asynccontextmanager

@@ -86,14 +86,16 @@ class Chains:
         return Forecast(strands=tuple(self._strands.values()), is_complete=True)
 
     def forecast_at(self, now_s: float) -> Forecast:
-        """What has not ended of the chains whose first job has arrived; others may come."""
-        return Forecast(
-            strands=tuple(
-                strand
-                for head, strand in self._strands.items()
-                if self._left[head][0].arrives_s <= now_s
-            )
-        )
+        """What has not ended of what has arrived; others may come.
+
+        What comes after something that has not arrived has not either, whatever its own time.
+        """
+        known: dict[str, Strand] = {}
+        for head, strand in self._strands.items():  # each after those that it comes after
+            unended = self._after[head] & self._strands.keys()
+            if self._left[head][0].arrives_s <= now_s and unended <= known.keys():
+                known[head] = strand
+        return Forecast(strands=tuple(known.values()))
 
     def _continued(self, job: Job, followers: Counter[str]) -> str | None:
         """The head of the chain that a job goes on, if it is the only one that comes next there."""

@@ -14,6 +14,8 @@ def why_it_waits(call: WaitingCall, state: State) -> str:
             return f"slots: all {tenant.slots} of '{call.model}' are taken"
         if tenant.kv_tokens is not None and resident.kv_tokens + call.kv_tokens > tenant.kv_tokens:
             return f"KV cache: that of '{call.model}' is full"
+        if any(one.model == call.model and one.id < call.id for one in state.waiting):
+            return f"an earlier call of '{call.model}' waits"
         return f"'{call.model}' makes way for a model that was waited for longer"
     if ledger.moving is not None:
         return f"'{ledger.moving.model}' is on the move"

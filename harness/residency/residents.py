@@ -36,7 +36,6 @@ class Residents:
 
     Attributes:
         tenants: By tag, with what was learned.
-        failed: Models whose last load, or unload, went wrong.
         moving: What is on its way in or out, and the bytes that are taken by it.
     """
 
@@ -50,7 +49,6 @@ class Residents:
         changed: Callable[[], None],
     ) -> None:
         self.tenants = {tenant.model: tenant for tenant in tenants}
-        self.failed: frozenset[str] = frozenset()
         self.moving: Resident | None = None
         self._estimates = dict(self.tenants)
         self._hosts = dict(hosts)
@@ -58,6 +56,9 @@ class Residents:
         self._tracer = tracer
         self._changed = changed
         self._there: dict[str, Resident] = {}
+        self._failed: set[str] = set()
+        self._uncalled: set[str] = set()
+        self._in_vain: set[str] = set()
         self._leases: Counter[str] = Counter()
         self._kv_tokens: Counter[str] = Counter()
         self._moves: Counter[str] = Counter()
@@ -69,6 +70,11 @@ class Residents:
         """What is in memory, by tag."""
         return self._there
 
+    @property
+    def failed(self) -> frozenset[str]:
+        """Models whose last load or unload went wrong, or that were loaded ahead in vain."""
+        return frozenset(self._failed | self._in_vain)
+
     def host(self, model: str) -> Host:
         """What loads a model."""
         return self._hosts[model]
@@ -77,6 +83,8 @@ class Residents:
 
     def begin_use(self, model: str, *, kv_tokens: int) -> None:
         """A call has been granted the model."""
+        self._uncalled.discard(model)
+        self._in_vain.discard(model)
         self._leases[model] += 1
         self._kv_tokens[model] += kv_tokens
         self._recount(model)
@@ -147,11 +155,19 @@ class Residents:
             since_ns=self._tracer.now_ns(),
             idle_since_ns=self._tracer.now_ns(),
         )
-        self.failed -= {model}
+        self._failed.discard(model)
+        self._uncalled.add(model)
 
     def went(self, model: str) -> Resident:
         """A model is on its way out: nobody is lent it any more."""
+        if model in self._uncalled:
+            # To load it ahead again, while the same is expected, would be in vain again.
+            self._in_vain.add(model)
         return self._there.pop(model)
+
+    def expect_anew(self) -> None:
+        """Something else is expected: what was loaded in vain may be loaded ahead again."""
+        self._in_vain.clear()
 
     def kept(self, resident: Resident) -> None:
         """A model that should have gone is still there."""
@@ -160,7 +176,7 @@ class Residents:
 
     def note_failure(self, model: str) -> None:
         """From now on it is moved only where a call wants it."""
-        self.failed |= {model}
+        self._failed.add(model)
 
     def found_too_large(self, model: str, free: Need) -> bool:
         """Takes down that a model did not fit into what was free.

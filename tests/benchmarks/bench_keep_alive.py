@@ -1,6 +1,7 @@
 """Two models with room for one: loads and wall time with the budget, and with a lock that swaps.
 
     python tests/benchmarks/bench_keep_alive.py [--json] [--drafts 8] [--rounds 2]
+        [--llama-server PATH]
 
 Every draft is written by one model and criticised by the other, so many rounds, all drafts side by
 side. They begin at once, or every one and a half lengths of a call, as when the node before them
@@ -12,7 +13,8 @@ process.
 Hosts: `embedded` is llama.cpp in this process, with the demo's model under two names, which stand
 for a producer and an evaluator; its file is in the page cache. `router` and `ollama` are loopback
 servers which follow the documentation of llama-server's router and of Ollama, count their loads,
-and answer canned texts; a load takes 0.5 s there and a call 0.05 s.
+and answer canned texts; a load takes 0.5 s there and a call 0.05 s. `llama-server` is a real
+router, where one is found or named; its loads are counted in its log.
 """
 
 from __future__ import annotations
@@ -20,15 +22,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
+import socket
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import structlog
 
 for place in ("residency", "inference"):
@@ -53,6 +60,8 @@ REPLY_TOKENS = 24
 
 STAGGER = 1.5
 """Between the beginnings of two drafts, where they do not begin at once, in lengths of a call."""
+LOADED = "spawning server instance with name"
+"""What a router's log has for each load."""
 LOAD_S, REPLY_S = 0.5, 0.05
 """Of the emulated servers."""
 
@@ -87,10 +96,11 @@ def main() -> None:
     arguments.add_argument("--json", action="store_true")
     arguments.add_argument("--drafts", type=int, default=8)
     arguments.add_argument("--rounds", type=int, default=2)
+    arguments.add_argument("--llama-server", default=shutil.which("llama-server"))
     options = arguments.parse_args()
     # On standard output by default, where --json prints.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    rows = asyncio.run(all_rows(options.drafts, options.rounds))
+    rows = asyncio.run(all_rows(options.drafts, options.rounds, options.llama_server))
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
@@ -105,10 +115,13 @@ def main() -> None:
     print(f"\naim: at most {LOADS_AIM} loads with the budget where the lock takes {PEER_LOADS}")
 
 
-async def all_rows(drafts: int, rounds: int) -> list[Row]:
+async def all_rows(drafts: int, rounds: int, llama_server: str | None) -> list[Row]:
     """Every host, every way."""
     rows = []
-    for scene_of in (embedded, router, ollama):
+    scenes = [embedded, router, ollama]
+    if llama_server is not None:
+        scenes.append(partial(real_router, llama_server))
+    for scene_of in scenes:
         async with scene_of() as scene:
             call_s = await length_of_a_call(scene)
         for drafts_begin, stagger_s in (("at once", 0.0), ("in turn", STAGGER * call_s)):
@@ -173,6 +186,48 @@ async def router() -> AsyncIterator[Scene]:
 
 
 @asynccontextmanager
+async def real_router(llama_server: str) -> AsyncIterator[Scene]:
+    """A real llama-server router, with the demo's model under two names."""
+    with running_router(llama_server) as (url, log):
+        scene = _scene("llama-server", "llamacpp", url)
+        yield replace(scene, server_loads=lambda: log.read_text(errors="replace").count(LOADED))
+
+
+@contextmanager
+def running_router(llama_server: str) -> Iterator[tuple[str, Path]]:
+    """A router of its own, once it answers: its address, and its log."""
+    demo = demo_endpoint()
+    assert demo is not None
+    assert demo.path is not None
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    with tempfile.TemporaryDirectory() as folder:
+        for tag in (PRODUCER, CRITIC):
+            Path(folder, f"{tag}.gguf").symlink_to(demo.path)
+        log = Path(folder, "log")
+        command = [llama_server, "--models-dir", folder, "--models-max", "2"]
+        command += ["--no-models-autoload", "--port", port, "-c", "2048", "-np", "4"]
+        with log.open("wb") as said:
+            server = subprocess.Popen(command, stdout=said, stderr=said)
+        try:
+            url = f"http://127.0.0.1:{port}/v1"
+            while not _answers(url):
+                time.sleep(0.1)
+            yield url, log
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/models").is_success
+    except httpx.ConnectError:
+        return False
+
+
+@asynccontextmanager
 async def ollama() -> AsyncIterator[Scene]:
     """An Ollama with two models pulled."""
     server = ResidentOllama(
@@ -186,6 +241,10 @@ async def ollama() -> AsyncIterator[Scene]:
 
 
 def _served(server: Any, host: str, backend: str, url: str) -> Scene:
+    return replace(_scene(host, backend, url), server_loads=lambda: cast("int", server.loads))
+
+
+def _scene(host: str, backend: str, url: str) -> Scene:
     endpoints = {
         tag: Endpoint.model_validate(
             {"tag": tag, "backend": backend, "url": url, "manage": True, "need": GIB}
@@ -196,7 +255,7 @@ def _served(server: Any, host: str, backend: str, url: str) -> Scene:
         host=host,
         endpoints=endpoints,
         capacity_bytes=int(1.5 * GIB),
-        server_loads=lambda: cast("int", server.loads),
+        server_loads=lambda: None,
     )
 
 

@@ -166,6 +166,7 @@ def test_the_plan_as_json_has_all_of_it(project: Path) -> None:
     producer, judge = said["models"]
     assert (producer["tag"], producer["roles"]) == ("producer", ["planner", "producer"])
     assert (producer["pin"], producer["priority"], producer["fit"]) == (True, 3, "whole")
+    assert producer["footprint"].pop("kv_is_exact") is True
     assert sum(producer["footprint"].values()) == producer["need"]["machine"]
     assert producer["load_time"]["source"] == "guess"
     assert (judge["fit"], judge["footprint"], judge["is_managed"]) == ("never", None, True)

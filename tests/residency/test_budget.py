@@ -307,6 +307,51 @@ def test_a_model_that_cannot_be_loaded_ahead_is_tried_again_for_a_call_only():
     run_virtually(main)
 
 
+def test_a_model_that_was_loaded_ahead_in_vain_is_not_loaded_ahead_again():
+    async def main():
+        machine = Machine(10, a=6, b=6)
+        machine.takes_s = 1.0
+        async with machine.lending() as budget:
+            strand = Strand(name="node", uses=("b", "a", "b"))
+            budget.expect(Forecast(strands=(strand,), is_complete=True))
+            await use(budget, "a")
+
+            assert machine.log == ["load b", "unload b", "load a"]
+
+    run_virtually(main)
+
+
+def test_a_call_waits_for_nothing_that_is_expected_and_has_no_room():
+    async def main():
+        machine = Machine(10, a=6, huge=11)
+        async with machine.lending(huge={"priority": 1}) as budget:
+            budget.expect(Forecast(strands=(Strand(name="node", uses=("huge", "a")),)))
+            await use(budget, "a")
+
+    run_virtually(main)
+
+
+def test_a_model_in_use_does_not_make_way_for_one_that_is_pinned_and_was_lost():
+    async def main():
+        machine = Machine(10, p=4, a=5, b=5)
+        async with machine.lending(p={"pin": True}) as budget:
+            await until_idle()
+            a, b = Call(budget, "a"), Call(budget, "b")
+            await a.began.wait()
+            assert not b.began.is_set()
+            del machine.taken["p"]  # which gives b room, once it is noticed
+            await b.began.wait()
+            await asyncio.sleep(30.0)
+            assert machine.log == ["load p", "load a", "load b"]
+
+            await a.end()
+            await until_idle()
+            assert machine.log[3:] == ["unload a", "load p"]
+            await b.end()
+
+    run_virtually(main)
+
+
 @pytest.mark.parametrize("is_next", [True, False])
 def test_a_model_that_does_not_go_when_nobody_needs_it_is_left_alone(is_next):
     async def main():

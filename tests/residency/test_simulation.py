@@ -198,6 +198,13 @@ def test_a_later_arrival_is_no_part_of_an_earlier_chain():
     assert [strand.name for strand in chains.forecast_at(9).strands] == ["1", "2"]
 
 
+def test_what_comes_after_something_that_has_not_arrived_has_not_either():
+    chains = Chains([job("1", arrives_s=9), job("2", after=("1",)), job("3", after=("1",))])
+
+    assert chains.forecast_at(5).strands == ()
+    assert len(chains.forecast_at(9).strands) == 3
+
+
 # --- what cannot be -----------------------------------------------------------------------------
 
 

@@ -17,6 +17,19 @@ from harness.trace import Journal
 DRAFTS, ROUNDS = 4, 2
 WRITER, CRITIC = "writer", "critic"
 
+MOVES = """
+    select s.name, t.name as track from slice s join track t on s.track_id = t.id
+    where s.name in ('load', 'unload') and t.name like 'model %' order by s.ts
+"""
+REASONS = """
+    select distinct a.string_value as said from slice s join args a using (arg_set_id)
+    where s.name = 'unload' and a.key like '%reason'
+"""
+RESIDENT = """
+    select max(c.value) as most, min(c.value) as least
+    from counter c join track t on c.track_id = t.id where t.name like 'resident%'
+"""
+
 pipeline = Pipeline("two models, room for one")
 
 
@@ -82,31 +95,8 @@ def test_a_call_that_waits_for_a_load_says_which(result):
 
 
 def test_it_opens_in_perfetto(result):
-    moves, why, resident = query_traces(
-        [
-            (
-                result.files.perfetto_trace,
-                (
-                    "select s.name, t.name as track from slice s join track t on s.track_id = t.id "
-                    "where s.name in ('load', 'unload') and t.name like 'model %' order by s.ts"
-                ),
-            ),
-            (
-                result.files.perfetto_trace,
-                (
-                    "select distinct a.string_value as said from slice s join args a using (arg_set_id)"
-                    " where s.name = 'unload' and a.key like '%reason'"
-                ),
-            ),
-            (
-                result.files.perfetto_trace,
-                (
-                    "select max(c.value) as most, min(c.value) as least from counter c "
-                    "join track t on c.track_id = t.id where t.name like 'resident%'"
-                ),
-            ),
-        ]
-    )
+    trace = result.files.perfetto_trace
+    moves, why, resident = query_traces([(trace, MOVES), (trace, REASONS), (trace, RESIDENT)])
 
     assert {move["track"] for move in moves} >= {f"model {WRITER}", f"model {CRITIC}"}, moves
     assert any(f"room for {CRITIC}" in str(row["said"]) for row in why), json.dumps(why)

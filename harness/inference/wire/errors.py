@@ -135,6 +135,11 @@ def error_from_reply(
     return _server_error(status, said, endpoint=endpoint)
 
 
+def words_of(body: bytes) -> str:
+    """What an error reply says for people, in whichever of the shapes it comes."""
+    return _read(body).message or body.decode("utf-8", "replace").strip()[:500]
+
+
 def context_overflow(
     said: str,
     *,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from harness.errors import ConfigurationInvalid
 from harness.inference import Backend, EmbeddedLlamaCpp, Endpoint, LlamaCppPython
 from harness.inference.endpoint import FILE_BACKENDS, BackendName
+from harness.inference.wire.connection import bearer
 from harness.residency.host import Host
 from harness.residency.hosts.engine import EngineHost
 from harness.residency.hosts.ollama import OllamaHost
@@ -51,7 +52,7 @@ def host_of(
         keep_alive: The seconds for which calls ask Ollama to keep the model.
 
     Raises:
-        ConfigurationInvalid: Nothing can load it as it is written down.
+        ConfigurationInvalid: Nothing can load it as it is written down, or a key cannot be sent.
     """
     if endpoint.backend in FILE_BACKENDS:
         assert isinstance(backend, EmbeddedLlamaCpp | LlamaCppPython)
@@ -64,4 +65,4 @@ def host_of(
             f"endpoint '{endpoint.tag}': backend '{endpoint.backend}' cannot be told to load a "
             "model or to let it go; set manage to false"
         )
-    return make(endpoint, api_key, control_key)
+    return make(endpoint, api_key, bearer(control_key, endpoint=endpoint.tag))

@@ -13,6 +13,7 @@ import orjson
 from harness.errors import EndpointUnreachable, InferenceError, LoadFailed
 from harness.inference import Endpoint
 from harness.inference.wire.connection import Connection
+from harness.inference.wire.errors import words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,11 @@ class Page:
         except orjson.JSONDecodeError:
             return None
         return value
+
+    @property
+    def said(self) -> str:
+        """Its status, and the words of an error in whatever shape it comes."""
+        return f"HTTP {self.status}: {words_of(self.body)}"
 
 
 class Control:
@@ -118,10 +124,10 @@ class Control:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Page:
-        said = {**(headers or {}), **({"content-type": "application/json"} if content else {})}
+        sent = {**(headers or {}), **({"content-type": "application/json"} if content else {})}
         try:
             response = await self._connection.client.request(
-                method, self.root + path, content=content, params=params, headers=said
+                method, self.root + path, content=content, params=params, headers=sent
             )
         except httpx.RequestError as error:
             raise EndpointUnreachable(

@@ -7,7 +7,6 @@ from typing import Final
 
 from harness.errors import AuthenticationFailed, InferenceError, LoadFailed, ModelNotFound
 from harness.residency.hosts.control import Control, Page
-from harness.residency.hosts.said import said
 
 _NO_ROOM: Final = re.compile(
     r"out[ _]of[ _](?:device[ _])?memory|failed to allocate|unable to allocate|cannot allocate"
@@ -27,11 +26,11 @@ def failure(control: Control, page: Page, *, doing: str) -> InferenceError:
     """
     error = control.refusal(page)
     if isinstance(error, AuthenticationFailed):
-        return _key_refused(control, said(page))
+        return _key_refused(control, page.said)
     if isinstance(error, ModelNotFound):
         return error
     return LoadFailed(
-        f"the server could not {doing} '{control.endpoint.model_id}': {said(page)}",
+        f"the server could not {doing} '{control.endpoint.model_id}': {page.said}",
         endpoint=control.endpoint.tag,
         out_of_memory=_NO_ROOM.search(page.body.decode("utf-8", "replace")) is not None,
     )

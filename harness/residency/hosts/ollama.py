@@ -26,7 +26,6 @@ from harness.residency.hosts.ollama_pulled import (
     same_model,
 )
 from harness.residency.hosts.patience import FIRST_PAUSE_S, clear_up, until
-from harness.residency.hosts.said import said
 
 _NO_ROOM: Final = re.compile(
     r"out of (?:device )?memory|requires more system memory|too large for system"
@@ -106,9 +105,11 @@ class OllamaHost:
 
         Raises:
             ModelNotFound: It was never pulled.
+            LoadFailed: The server does not say so in time.
             InferenceError: The server cannot be asked.
         """
-        return await ask_pulled(self._control)
+        async with self._control.in_time("describe"):
+            return await ask_pulled(self._control)
 
     async def aclose(self) -> None:
         """Closes the connections; the model stays as it is."""
@@ -150,9 +151,9 @@ class OllamaHost:
         """Why it is not loaded."""
         model_id, tag = self._endpoint.model_id, self._endpoint.tag
         error = self._control.refusal(page)
-        if _NO_ROOM.search(said(page)):
+        if _NO_ROOM.search(page.said):
             return LoadFailed(
-                f"Ollama has no room for '{model_id}' ({said(page)}); let other models go, lower "
+                f"Ollama has no room for '{model_id}' ({page.said}); let other models go, lower "
                 "context_tokens, or use a smaller quantisation",
                 endpoint=tag,
                 out_of_memory=True,
@@ -161,12 +162,12 @@ class OllamaHost:
             return never_pulled(page, self._control)
         if b"does not support chat" in page.body:
             return LoadFailed(
-                f"'{model_id}' does not chat ({said(page)}); is it there to embed? Then set "
+                f"'{model_id}' does not chat ({page.said}); is it there to embed? Then set "
                 "embeddings = true",
                 endpoint=tag,
             )
         if isinstance(error, ServerError):
-            return LoadFailed(f"Ollama could not load '{model_id}': {said(page)}", endpoint=tag)
+            return LoadFailed(f"Ollama could not load '{model_id}': {page.said}", endpoint=tag)
         return error
 
     async def _is_gone(self) -> bool:
@@ -178,7 +179,7 @@ class OllamaHost:
         page = await self._control.post("/api/generate", fields)
         if page.status != 200:
             raise LoadFailed(
-                f"Ollama keeps '{self._endpoint.model_id}': {said(page)}",
+                f"Ollama keeps '{self._endpoint.model_id}': {page.said}",
                 endpoint=self._endpoint.tag,
             )
         return False

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import ModelNotFound, ServerError
 from harness.residency.hosts.control import Control, Page
-from harness.residency.hosts.said import said
 
 _NUM_CTX: Final = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 _DEFAULT_PLACES: Final = ("registry.ollama.ai/", "library/")
@@ -67,7 +66,7 @@ def never_pulled(page: Page, control: Control) -> ModelNotFound:
     """What it means that Ollama does not know the model."""
     model_id = control.endpoint.model_id
     return ModelNotFound(
-        f"Ollama does not have '{model_id}' ({said(page)}); get it: ollama pull {model_id}",
+        f"Ollama does not have '{model_id}' ({page.said}); get it: ollama pull {model_id}",
         endpoint=control.endpoint.tag,
     )
 

@@ -19,7 +19,6 @@ from harness.inference import Endpoint
 from harness.residency.host import HostReport
 from harness.residency.hosts.control import Control, Page
 from harness.residency.hosts.patience import clear_up, until
-from harness.residency.hosts.said import said
 
 _FULL: Final = re.compile(r"model limit reached", re.IGNORECASE)
 _ALREADY: Final = "already running"
@@ -109,10 +108,10 @@ class RouterHost:
                 f"that GET {self._control.root}/models lists",
                 endpoint=tag,
             )
-        if _FULL.search(said(page)):
+        if _FULL.search(page.said):
             raise LoadFailed(
                 f"the router has as many models loaded as it may, and all are in use "
-                f"({said(page)}); start it with a higher --models-max, since the budget decides "
+                f"({page.said}); start it with a higher --models-max, since the budget decides "
                 "what fits",
                 endpoint=tag,
                 out_of_memory=True,
@@ -120,7 +119,7 @@ class RouterHost:
         error = self._control.refusal(page)
         if isinstance(error, ServerError):
             raise LoadFailed(
-                f"the router could not load '{model_id}': {said(page)}", endpoint=tag
+                f"the router could not load '{model_id}': {page.said}", endpoint=tag
             ) from error
         raise error
 
@@ -159,7 +158,7 @@ class RouterHost:
         page = await self._control.post("/models/unload", {"model": self._endpoint.model_id})
         if page.status != 200 and not _says(page, _NOT_THERE):
             raise LoadFailed(
-                f"the router keeps '{self._endpoint.model_id}': {said(page)}",
+                f"the router keeps '{self._endpoint.model_id}': {page.said}",
                 endpoint=self._endpoint.tag,
             )
         await until(self._is_gone)
@@ -210,4 +209,4 @@ class _Listed(BaseModel):
 
 
 def _says(page: Page, words: str) -> bool:
-    return page.status == 400 and words in said(page)
+    return page.status == 400 and words in page.said

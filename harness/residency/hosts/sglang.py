@@ -23,6 +23,7 @@ from harness.residency.hosts.failures import failure, misread, switched_off
 from harness.residency.hosts.patience import clear_up, until
 
 _NEEDS: Final = "--enable-memory-saver"
+_TAKE: Final = "/resume_memory_occupation"
 _NO_SUCH_PAGE: Final = 404
 _NOT_READY: Final = 503
 
@@ -57,13 +58,14 @@ class SglangHost:
             if not await self._is_paused():
                 return
             reload = await self._reload_request()
+            await self._take()
             try:
-                await self._do("/resume_memory_occupation", {}, doing="load")
                 if reload:
                     await self._do("/update_weights_from_disk", reload, doing="load")
                 await self._go_on()
             except BaseException:
-                await clear_up(self._release, limit_s=self._endpoint.load_timeout_s)
+                # It may go on already, and calls of others run.
+                await clear_up(self._let_go, limit_s=self._endpoint.load_timeout_s)
                 raise
 
     async def unload(self) -> None:
@@ -80,8 +82,7 @@ class SglangHost:
                 return
             await self._check_memory_saver()
             try:
-                await self._do("/pause_generation", {"mode": "retract"}, doing="let go of")
-                await until(self._is_idle)
+                await self._pause()
             except BaseException:
                 await clear_up(self._go_on, limit_s=self._endpoint.load_timeout_s)
                 raise
@@ -151,6 +152,26 @@ class SglangHost:
         if not isinstance(fields, Mapping):
             raise misread(self._control, page)
         return fields
+
+    async def _take(self) -> None:
+        """Has it take its memory again."""
+        try:
+            page = await self._control.post(_TAKE, {}, headers=self._headers)
+        except BaseException:
+            # It may have it all the same.
+            await clear_up(self._release, limit_s=self._endpoint.load_timeout_s)
+            raise
+        if page.status != 200:
+            # Not to be given back: it has not got it.
+            raise failure(self._control, page, doing="load")
+
+    async def _let_go(self) -> None:
+        await self._pause()
+        await self._release()
+
+    async def _pause(self) -> None:
+        await self._do("/pause_generation", {"mode": "retract"}, doing="let go of")
+        await until(self._is_idle)
 
     async def _release(self) -> None:
         await self._do("/release_memory_occupation", {}, doing="let go of")

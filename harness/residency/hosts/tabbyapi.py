@@ -49,11 +49,16 @@ class TabbyApiHost:
             if await self._loaded() == self._endpoint.model_id:
                 return
             try:
-                await self._load()
+                page = await self._ask_to_load()
+                if page.status == 200:
+                    self._check_loaded(page)
             except BaseException:
                 # A load that its client has left stays in memory until it is unloaded.
                 await clear_up(self._unload, limit_s=self._endpoint.load_timeout_s)
                 raise
+            if page.status != 200:
+                # It has not begun, and what was there still is: maybe another model.
+                raise self._refused(page)
 
     async def unload(self) -> None:
         """Has it let go, unless another is there; see `Host.unload`.
@@ -92,14 +97,14 @@ class TabbyApiHost:
                 return name
         raise misread(self._control, page)
 
-    async def _load(self) -> None:
+    async def _ask_to_load(self) -> Page:
         # The field was called `name` until 2024.
         name = self._endpoint.model_id
-        page = await self._control.post(
+        return await self._control.post(
             "/v1/model/load", {"model_name": name, "name": name}, headers=self._headers
         )
-        if page.status != 200:
-            raise self._not_loaded(page)
+
+    def _check_loaded(self, page: Page) -> None:
         # It tells of every module, of a draft model's too, which comes first.
         status: object = None
         for event in _events(page.body):
@@ -108,11 +113,12 @@ class TabbyApiHost:
             status = event.get("status")
         if status != "finished":
             raise LoadFailed(
-                f"TabbyAPI stopped in the middle of loading '{name}'; its log says why",
+                f"TabbyAPI stopped in the middle of loading '{self._endpoint.model_id}'; its log "
+                "says why",
                 endpoint=self._endpoint.tag,
             )
 
-    def _not_loaded(self, page: Page) -> Exception:
+    def _refused(self, page: Page) -> Exception:
         if b"Could not find the model path" in page.body:
             return ModelNotFound(
                 f"TabbyAPI has no folder '{self._endpoint.model_id}' in its model_dir; set the "

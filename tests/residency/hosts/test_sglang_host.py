@@ -140,6 +140,34 @@ def test_a_load_that_is_cancelled_leaves_it_without_its_memory():
     assert (server.has_died, server.gpu_bytes) == (False, 0)
 
 
+def test_a_load_that_is_cancelled_when_calls_run_again_pauses_it_before_it_lets_go():
+    async def main():
+        server = gone(unanswered={"/continue_generation"})
+        async with server, host_at(server.root, SGLANG) as host:
+            loading = asyncio.create_task(host.load())
+            await server.keeps_waiting.wait()
+            server.busy_for = 2
+            loading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await loading
+            return await host.report(), server
+
+    report, server = asyncio.run(main())
+
+    assert report == GONE
+    assert (server.has_died, server.gpu_bytes) == (False, 0)
+
+
+def test_one_that_refuses_to_take_its_memory_again_is_not_asked_to_give_it_back():
+    server = gone()
+    server.instead["/resume_memory_occupation"] = (502, {"error": "Bad gateway"})
+
+    _, report = fail(server, "load", error=LoadFailed, match="Bad gateway")
+
+    assert report == GONE
+    assert (server.has_died, server.posted()) == (False, ["/resume_memory_occupation"])
+
+
 def test_one_that_starts_or_has_broken_is_not_taken_for_paused():
     async def main():
         server = SavingSglang(is_healthy=False)

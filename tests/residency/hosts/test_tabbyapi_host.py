@@ -96,6 +96,14 @@ def test_a_folder_that_is_not_there_is_a_model_that_is_not_found():
     assert error.endpoint == "writer"
 
 
+def test_a_load_that_is_refused_leaves_another_model_where_it_is():
+    server = TabbyServer(folders=("llama",), loaded="llama")
+
+    fail_to_load(server, error=ModelNotFound, match="no folder 'qwen'")
+
+    assert (server.loaded, server.log) == ("llama", [])
+
+
 @pytest.mark.parametrize(
     ("said", "out_of_memory"),
     [(NO_ROOM, True), ("Models quantized with 'exl2' require the exllamav2 backend", False)],

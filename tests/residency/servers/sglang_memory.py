@@ -78,6 +78,8 @@ class SavingSglang(Controlled):
                 await answer.json({"message": "Generation paused successfully.", "status": "ok"})
             case "/continue_generation":
                 self.is_paused = False
+                if path in self.unanswered:
+                    await self.hold(answer)
                 await answer.json({"message": "Generation continued successfully.", "status": "ok"})
             case "/flush_cache":
                 idle = self._look_whether_idle()
