@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
@@ -21,6 +22,7 @@ def results() -> Console:
 def log_to_stderr() -> None:
     """Warnings are for people: standard output is for what was asked for."""
     structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         processors=[
             structlog.processors.add_log_level,
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),

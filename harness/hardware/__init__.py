@@ -38,6 +38,7 @@ from harness.hardware.safetensors import (
 from harness.hardware.sizes import format_bytes, parse_bytes
 from harness.hardware.speed import (
     BANDWIDTHS,
+    GAIN_PER_DOUBLING,
     BandwidthName,
     Fit,
     decode_limit_tokens_per_s,
@@ -55,6 +56,7 @@ from harness.hardware.weights import Weights
 __all__ = [
     "BANDWIDTHS",
     "EVALUATOR_FLOOR",
+    "GAIN_PER_DOUBLING",
     "WEIGHT_FORMATS",
     "BandwidthName",
     "CacheType",

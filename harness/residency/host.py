@@ -21,10 +21,10 @@ class HostReport:
 class Host(Protocol):
     """One model, and the server or the engine that it is loaded by.
 
-    A load or an unload ends within the endpoint's `load_timeout_s` and the seconds that clearing up
-    may take, but for an engine in this process, which nothing can stop; how long to wait for a report
-    is its caller's to say. None is called while another of the same host is under way, but for
-    `report`, which may be called while calls are answered.
+    A load or an unload ends within the endpoint's `load_timeout_s` and the seconds that clearing
+    up may take; one of an engine in this process ends when it ends. How long to wait for a report
+    is for its caller to say. None of the three is called while another of the same host is under
+    way; any may be while calls are answered.
     """
 
     async def load(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from harness.inference import (
     metrics_source,
 )
 from harness.inference.identity.address import server_address
-from harness.residency import KeepAliveBudget, Tenant, check_fits
+from harness.residency import Host, KeepAliveBudget, Tenant, check_fits
 from harness.session.call_stack import Shared, call_stack, with_fallbacks
 from harness.session.demo_model import demo_endpoint
 from harness.session.devices import devices_of
@@ -27,7 +28,7 @@ from harness.session.opened_endpoint import OpenedEndpoint, Unusable, open_endpo
 from harness.session.sampler import Noticing, Sampled, sampling
 from harness.session.settings import Settings
 from harness.session.tenancy import tenant_of
-from harness.trace import Tracer
+from harness.trace import Tracer, describe
 
 _log = structlog.get_logger(__name__)
 
@@ -67,7 +68,9 @@ def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> Non
     for tag, endpoint in endpoints.items():
         # A trace is shown to others: where a file lies on this machine is not theirs to know.
         said = endpoint.model_dump(
-            mode="json", exclude={"tag", "api_key_env", "path"}, exclude_defaults=True
+            mode="json",
+            exclude={"tag", "api_key_env", "control_key_env", "path"},
+            exclude_defaults=True,
         )
         if endpoint.path is not None:
             said["file"] = endpoint.path.name
@@ -236,17 +239,25 @@ async def _tenants(
     Of a server that cannot be asked just now nothing is known: its model is then called as it is,
     unless the run cannot do without it.
     """
+    hosts = {one.endpoint.tag: (one.endpoint, one.host) for one in opened if one.host is not None}
+    # Side by side: a server that does not answer is not waited for once for each of its models.
+    found = await asyncio.gather(*(_tenant_or_error(*one) for one in hosts.values()))
     tenants = {}
-    for one in opened:
-        if one.host is None:
-            continue
-        try:
-            tenants[one.endpoint.tag] = await tenant_of(one.endpoint, one.host)
-        except HarnessError:
-            if one.endpoint.tag in required:
-                raise
-            _log.warning("a model is not the budget's", endpoint=one.endpoint.tag, exc_info=True)
+    for tag, tenant in zip(hosts, found, strict=True):
+        if isinstance(tenant, Tenant):
+            tenants[tag] = tenant
+        elif tag in required:
+            raise tenant
+        else:
+            _log.warning("a model is not the budget's", endpoint=tag, error=describe(tenant))
     return tenants
+
+
+async def _tenant_or_error(endpoint: Endpoint, host: Host) -> Tenant | HarnessError:
+    try:
+        return await tenant_of(endpoint, host)
+    except HarnessError as error:
+        return error
 
 
 def _open_budget(

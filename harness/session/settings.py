@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -19,11 +19,13 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    field_validator,
+    model_validator,
 )
 
 from harness.errors import ConfigurationInvalid, did_you_mean
 from harness.hardware import parse_bytes
-from harness.inference import Endpoint
+from harness.inference import MACHINE, Endpoint
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
 from harness.trace import ContentPolicy, Durability, TimelineFormat
@@ -78,6 +80,11 @@ class DeviceSettings(BaseModel):
     reserve_bytes: Size = Field(default=0, alias="reserve", ge=0)
     """What is kept free of it."""
 
+    @model_validator(mode="after")
+    def _leaves_something(self) -> Self:
+        _check_reserve(self.reserve_bytes, capacity_bytes=self.capacity_bytes)
+        return self
+
 
 class BudgetSettings(BaseModel):
     """`[budget]`: how much memory models, and the vectors of passages, may take."""
@@ -92,6 +99,26 @@ class BudgetSettings(BaseModel):
     """How long a call to a model that is not in memory may be put off in favour of others."""
     devices: dict[str, DeviceSettings] = {}
     """Other memory that endpoints name as their `device`, by that name."""
+
+    @field_validator("devices")
+    @classmethod
+    def _is_other_memory(cls, value: dict[str, DeviceSettings]) -> dict[str, DeviceSettings]:
+        if MACHINE in value:
+            raise ValueError(
+                f"'{MACHINE}' is the machine's own memory, whose capacity and reserve are given "
+                "under [budget] itself"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _leaves_something(self) -> Self:
+        _check_reserve(self.reserve_bytes, capacity_bytes=self.capacity_bytes)
+        return self
+
+
+def _check_reserve(reserve_bytes: int, *, capacity_bytes: int | None) -> None:
+    if capacity_bytes is not None and reserve_bytes >= capacity_bytes:
+        raise ValueError("reserve is not less than capacity, which leaves nothing for models")
 
 
 class MemorySettings(BaseModel):

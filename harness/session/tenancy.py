@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from harness.errors import ConfigurationInvalid
+import asyncio
+
+from harness.errors import ConfigurationInvalid, InferenceError
 from harness.hardware import (
     Footprint,
     first_gpu_layer,
@@ -15,12 +17,15 @@ from harness.hardware import (
 from harness.inference import FILE_BACKENDS, MACHINE, Endpoint
 from harness.residency import Host, Need, Tenant
 from harness.residency.hosts import OllamaHost
+from harness.residency.hosts.patience import CLEARING_UP_S
 
 _DISK_BYTES_PER_S = 1_000_000_000
 """Of a common disk: a guess, until a load was measured."""
 _SHORTEST_LOAD_S = 0.1
-_GRACE_S = 5.0
-"""Of the budget's own limit beyond the host's, whose error says more."""
+_ASKING_S = 10.0
+"""Longest that a server may take to say how large a model is."""
+_GRACE_S = CLEARING_UP_S + 5.0
+"""Of the budget's own limit beyond the host's, whose error says more once it has cleared up."""
 _OLLAMA_CONTEXT_TOKENS = 4096
 """Of a model that neither its Modelfile nor the endpoint gives another: what Ollama gives below 23
 GiB of GPU memory. On larger ones it is more, so say context_tokens there."""
@@ -81,9 +86,15 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
     Raises:
         ConfigurationInvalid: Nobody says how large it is.
         ModelFileInvalid: Its file is missing or not a GGUF.
-        InferenceError: Its server cannot be asked.
+        InferenceError: Its server cannot be asked, or does not say it in time.
     """
-    need = await _need_of(endpoint, host)
+    try:
+        async with asyncio.timeout(_ASKING_S):
+            need = await _need_of(endpoint, host)
+    except TimeoutError as error:
+        raise InferenceError(
+            f"its server did not say within {_ASKING_S:g} s how large it is", endpoint=endpoint.tag
+        ) from error
     slots = slots_of(endpoint)
     return Tenant(
         model=endpoint.tag,

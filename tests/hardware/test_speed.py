@@ -5,6 +5,7 @@ import pytest
 from harness.errors import InvalidInput
 from harness.hardware import (
     BANDWIDTHS,
+    GAIN_PER_DOUBLING,
     decode_limit_tokens_per_s,
     fit,
     load_limit_s,
@@ -44,6 +45,13 @@ def test_a_load_takes_as_long_as_the_slowest_on_the_way():
 
 def test_a_batch_shares_its_weights():
     assert weights_per_sequence(70 * GB, sequences=10) == 7 * GB
+
+
+def test_each_doubling_of_a_batch_gains_less_than_the_one_before():
+    assert GAIN_PER_DOUBLING[0] == (0.8, 0.9)
+    assert GAIN_PER_DOUBLING[-1] == (0.05, 0.1)
+    assert list(GAIN_PER_DOUBLING) == sorted(GAIN_PER_DOUBLING, reverse=True)
+    assert all(least < most for least, most in GAIN_PER_DOUBLING)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ class Machine:
         log: What happened, in order: `load a`, `unload a`.
         held: While an event stands here under `load a`, that waits for it.
         takes_s: How long a load takes, and an unload.
-        report_s: How long a host thinks before it looks how things are, and before it says so.
+        slow_reports: For each of the next reports, how long a host waits before it looks how things
+            are, and how long before it says so.
         says_sizes: Whether hosts say what models take.
         broken: What fails, such as `load a`, and an unload then takes nothing out; `report a`.
         dead: Models whose servers have died: they cannot be reached.
@@ -38,7 +39,7 @@ class Machine:
         self.log: list[str] = []
         self.held: dict[str, asyncio.Event] = {}
         self.takes_s = 0.0
-        self.report_s = (0.0, 0.0)
+        self.slow_reports: list[tuple[float, float]] = []
         self.says_sizes = True
         self.broken: set[str] = set()
         self.dead: set[str] = set()
@@ -118,7 +119,8 @@ class Host:
         self._machine.reach(self._model)
         if f"report {self._model}" in self._machine.broken:
             raise OSError(f"cannot report {self._model}")
-        before_s, after_s = self._machine.report_s
+        slow = self._machine.slow_reports
+        before_s, after_s = slow.pop(0) if slow else (0.0, 0.0)
         await asyncio.sleep(before_s)
         taken = self._machine.taken.get(self._model)
         await asyncio.sleep(after_s)

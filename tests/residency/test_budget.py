@@ -505,6 +505,24 @@ def test_a_model_for_which_nobody_can_make_room_fails_and_is_tried_again_for_the
     run_virtually(main)
 
 
+def test_who_waits_is_told_when_what_is_pinned_turns_out_to_leave_no_room():
+    async def main():
+        machine = Machine(10, p=4, a=6)
+        machine.held["load p"] = asyncio.Event()
+        budget = machine.budget(p={"pin": True})
+        machine.needs["p"] = 7
+        async with budget.opened():
+            await until_idle()
+            call = Call(budget, "a")
+            await until_idle()
+            machine.held["load p"].set()
+
+            with pytest.raises(DoesNotFit, match="10 B less 7 B of pinned 'p', which leaves 3 B"):
+                await call.task
+
+    run_virtually(main)
+
+
 # --- calls that are given up --------------------------------------------------------------------
 
 
@@ -717,10 +735,13 @@ def test_what_is_said_of_a_model_that_came_and_went_meanwhile_counts_for_nothing
         machine.takes_s = 1.0
         machine.says_sizes = False
         async with machine.lending() as budget:
-            await use(budget, "a", for_s=9.0)
-            machine.report_s = (1.5, 3.0)  # it looks while b is there, and says so when a is back
+            async with budget.lease("a"):
+                # Asked after 10 s; it looks while b is there, and says so when a is back.
+                machine.slow_reports.append((2.0, 2.9))
+                await asyncio.sleep(9.5)
             await use(budget, "b")
             await use(budget, "a", for_s=3.0)
+            assert machine.slow_reports == []
             assert machine.log == ["load a", "unload a", "load b", "unload b", "load a"]
 
             assert residents(budget) == {"a": 0}
@@ -810,7 +831,7 @@ def test_closing_while_it_is_asked_how_large_a_model_is_leaves_nothing_in_memory
     async def main():
         machine = Machine(10, a=6)
         async with machine.lending() as budget:
-            machine.report_s = (0.0, 4.0)
+            machine.slow_reports.append((0.0, 4.0))
             call = Call(budget, "a")
             await until_idle()
             assert machine.taken == {"a": 6}

@@ -426,19 +426,20 @@ def test_a_run_that_cannot_help_but_thrash_is_warned_of_with_what_would_help(
 def test_the_same_file_with_other_settings_is_loaded_twice(tmp_path: Path) -> None:
     plan = planned(turns, settings_of(tmp_path, producer=SMALL, planner=WIDE))
 
-    warning = warned(plan, "want the same file")
+    warning = warned(plan, "want the same weights")
     assert "context_tokens (2048 and 1024), slots (2 and 1)" in warning
-    assert "it is loaded twice" in warning
+    assert "they are loaded twice" in warning
 
 
-def test_a_copy_of_a_file_is_the_same_file(tmp_path: Path) -> None:
+def test_a_copy_of_a_file_has_the_same_weights(tmp_path: Path) -> None:
     copy = tmp_path / "copy.gguf"
     copy.symlink_to(FILE)
     plan = planned(
         turns, settings_of(tmp_path, producer=SMALL, planner={**SMALL, "path": str(copy)})
     )
 
-    assert "with different" not in warned(plan, "want the same file")
+    warning = warned(plan, "want the same weights")
+    assert f"(copy.gguf and {FILE.name}): they are loaded twice" in warning
 
 
 def test_one_endpoint_for_both_roles_is_no_reason_to_warn(tmp_path: Path) -> None:

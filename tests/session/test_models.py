@@ -13,8 +13,8 @@ from harness import Pipeline, Run, load_run
 from harness.errors import ConfigurationInvalid, ModelFileInvalid
 from harness.inference import ChatRequest, Endpoint, ScriptedBackend, as_messages
 from harness.session import Settings, open_shim
-from harness.session.models import open_models
-from harness.trace import CounterSet, Tracer
+from harness.session.models import describe_endpoints, open_models
+from harness.trace import CounterSet, Instant, Tracer
 
 NOBODY = "http://127.0.0.1:9/v1"
 """The discard port, which nothing listens at."""
@@ -135,6 +135,21 @@ def test_in_a_run_its_record_and_its_result_warn_of_it(tmp_path):
     assert [one.attributes["message"] for one in instants if one.name == "warning"] == [warning]
 
 
+def test_a_managed_server_that_is_down_and_not_needed_is_warned_of_in_one_line():
+    table = {"backend": "ollama", "url": NOBODY, "model_id": "m", "manage": True}
+
+    async def main():
+        async with opened(endpoints_of(idle=table)) as models:
+            assert models.budget is None
+
+    with capture_logs() as logs:
+        asyncio.run(main())
+    (line,) = logs
+    assert (line["event"], line["endpoint"]) == ("a model is not the budget's", "idle")
+    assert "does not answer" in line["error"]
+    assert "exc_info" not in line
+
+
 # --- what is opened is closed --------------------------------------------------------------------
 
 
@@ -233,3 +248,16 @@ def test_one_server_is_sampled_once_however_its_address_is_written():
                     return await tracks.get()
 
     assert asyncio.run(main()) == "server a", "the first of its tags, though the other was called"
+
+
+def test_a_record_does_not_say_where_keys_are_kept():
+    records = []
+    endpoint = Endpoint(
+        tag="writer", url=NOBODY, backend="sglang", api_key_env="A_KEY", control_key_env="ANOTHER"
+    )
+
+    describe_endpoints({"writer": endpoint}, Tracer(records.append))
+
+    (said,) = [one.attributes for one in records if isinstance(one, Instant)]
+    assert said["backend"] == "sglang"
+    assert not {"api_key_env", "control_key_env"} & said.keys()

@@ -118,6 +118,18 @@ def test_the_environment_goes_before_the_file_and_arguments_before_both(tmp_path
             "\n[endpoints.a]\nurl = 'http://h'\nbackend = 'vlm'\n", 4, "'vllm'", id="backend"
         ),
         pytest.param("[budget]\ncapacity = 'lots'\n", 2, "8 GiB", id="size"),
+        pytest.param(
+            "[budget]\n[budget.devices.machine]\ncapacity = '1 GiB'\n",
+            1,
+            "under [budget] itself",
+            id="the machine among the devices",
+        ),
+        pytest.param(
+            "[budget.devices.gpu0]\ncapacity = '1 GiB'\nreserve = '1 GiB'\n",
+            1,
+            "leaves nothing",
+            id="a reserve of everything",
+        ),
         pytest.param("[limits]\nmax_calls = 0\n", 2, "greater than 0", id="a limit of nothing"),
         pytest.param("[limits]\n\nmax_cost_usd = nan\n", 3, "greater than 0", id="no number"),
         pytest.param(

@@ -289,6 +289,27 @@ def test_models_that_push_each_other_out_are_told_how_much_room_they_need(tmp_pa
     assert finding.evidence.figures["reloads"] == 4
 
 
+def test_models_of_a_gpu_are_told_how_much_of_it_they_need(tmp_path: Path) -> None:
+    run = planted_runs.swap_thrash()
+    for model in ("small", "large"):
+        run.endpoint(model, backend="llama-cpp-python", device="gpu0")
+
+    finding = found(run, tmp_path)["swap-thrash"]
+
+    assert '[budget.devices.gpu0] capacity = "300 MiB"' in finding.move[0]
+
+
+def test_loads_made_ahead_that_nobody_waits_for_cost_nothing(tmp_path: Path) -> None:
+    run = planted_runs.PlantedRun()
+    at_ms = 0
+    for turn in range(6):
+        model, other = ("small", "large") if turn % 2 else ("large", "small")
+        run.span("load", at_ms, 900, model=other, need_bytes=1, prefetch=True)
+        at_ms = run.call(at_ms, model=model, tokens=100).end_ms
+
+    assert found(run, tmp_path) == {}
+
+
 def test_the_place_where_prompts_begin_to_differ_is_shown(tmp_path: Path) -> None:
     finding = found(planted_runs.drifting_prefix(), tmp_path)["drifting-prefix"]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
-from harness.errors import HarnessError, InferenceError
+from harness.errors import HarnessError
 from harness.hardware import Footprint
 from harness.inference import Endpoint
 from harness.residency import Tenant
@@ -15,9 +13,6 @@ from harness.session.models import api_key_of, control_key_of
 from harness.session.opened_endpoint import open_endpoint
 from harness.session.tenancy import file_footprint, is_managed, tenant_of
 from harness.trace import monotonic
-
-_ASKING_S: Final = 10.0
-"""Longest that a server may take to say it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +42,8 @@ async def size_up(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSi
     try:
         footprint = file_footprint(endpoint)
         return ModelSize(tenant=await _tenant(endpoint, environment), footprint=footprint)
-    except TimeoutError:
-        error: HarnessError = InferenceError(
-            f"its server did not say within {_ASKING_S:g} s how large it is", endpoint=endpoint.tag
-        )
-    except HarnessError as raised:
-        error = raised
-    return ModelSize(footprint=footprint, error=error)
+    except HarnessError as error:
+        return ModelSize(footprint=footprint, error=error)
 
 
 async def _tenant(endpoint: Endpoint, environment: Mapping[str, str]) -> Tenant:
@@ -66,8 +56,7 @@ async def _tenant(endpoint: Endpoint, environment: Mapping[str, str]) -> Tenant:
     )
     assert opened.host is not None
     try:
-        async with asyncio.timeout(_ASKING_S):
-            return await tenant_of(endpoint, opened.host)
+        return await tenant_of(endpoint, opened.host)
     finally:
         await opened.host.aclose()
         await opened.backend.aclose()

@@ -43,9 +43,10 @@ def on_same_weights(
         differing = ", ".join(_differences(mine, its))
         if mine.backend in FILE_BACKENDS:
             size = format_bytes(one.need_bytes + other.need_bytes)
-            why = f" with different {differing}" if differing else ""
+            file = " and ".join(dict.fromkeys((one.model, other.model)))
+            why = f", with different {differing}" if differing else ""
             yield (
-                f"{both} want the same file, {one.model},{why}: it is loaded twice, and both take "
+                f"{both} want the same weights ({file}){why}: they are loaded twice, and take "
                 f"{size} together; give both roles one endpoint, whose settings do for either"
             )
         elif differing:

@@ -22,6 +22,8 @@ LEAST_WAITS = 2
 """Calls that waited for room; one alone may have met a busy moment."""
 
 _MIB = 1 << 20
+_TABLES = {"machine": "budget"}
+"""Where the capacity of memory is set that is no device of its own."""
 
 
 def cold_start(observed: Observed) -> Finding | None:
@@ -56,7 +58,9 @@ def swap_thrash(observed: Observed) -> Finding | None:
     if len(again) < LEAST_RELOADS:
         return None
     between = [u for u in observed.unloads if u.start_ns < again[-1].start_ns]
-    lost_ns = length_ns([*again, *between])
+    lost_ns = length_ns(
+        [*(part for load in again for part in _waited_for(load, observed)), *between]
+    )
     loads = Counter(load.model for load in observed.loads)
     taking_turns = [model for model, count in loads.most_common() if count > 1]
     if len(loads) == 1 or not observed.matters(lost_ns):
@@ -66,13 +70,13 @@ def swap_thrash(observed: Observed) -> Finding | None:
         severity="warning",
         model=None,
         seen=f"{named(taking_turns)} took turns in memory: {len(observed.loads)} loads where "
-        f"{len(loads)} would have done. Loading again and making room took "
+        f"{len(loads)} would have done. Waiting for these loads, and making room, took "
         f"{observed.said(lost_ns)}.",
         evidence=Evidence.of(
             again, loads=len(observed.loads), models=len(loads), reloads=len(again)
         ),
         meaning="Swap thrash: the models do not fit into memory together, and calls to them "
-        "alternate, so each call pushes out what the next one needs.",
+        "alternate, so that what is pushed out for one is needed again for the next.",
         layer="L4a",
         move=(
             *_room_for_all(observed),
@@ -135,9 +139,15 @@ def _waited_for(load: Load, observed: Observed) -> list[Interval]:
 
 
 def _room_for_all(observed: Observed) -> tuple[str, ...]:
-    """The capacity that would have held everything, where the needs are known."""
-    needs = {load.model: load.need_bytes for load in observed.loads if load.need_bytes}
-    if len(needs) < 2:
-        return ()
-    mib = math.ceil(sum(needs.values()) / _MIB)
-    return (f'give all of them room: [budget] capacity = "{mib} MiB" or more in harness.toml',)
+    """The capacity, by device, that would have held everything, where the needs are known."""
+    needs: dict[str, dict[str, int]] = {}
+    for load in observed.loads:
+        if load.need_bytes:
+            device = observed.server(load.model).device
+            needs.setdefault(device, {})[load.model] = load.need_bytes
+    return tuple(
+        f"give all of them room: [{_TABLES.get(device, f'budget.devices.{device}')}] capacity = "
+        f'"{math.ceil(sum(of_models.values()) / _MIB)} MiB" or more in harness.toml'
+        for device, of_models in needs.items()
+        if len(of_models) > 1
+    )

@@ -50,6 +50,8 @@ class Server:
     """Processor threads of an embedded model; None where they are all cores but one."""
     file: str | None = None
     """Name of the GGUF file of a model in this process."""
+    device: str = "machine"
+    """Whose memory its model takes: the machine's own, or a GPU's."""
     max_concurrency: int | None = None
     """Calls that the harness lets through to it at one time; None for any number."""
     drop: tuple[str, ...] = ()
@@ -345,6 +347,7 @@ def _server(said: Attributes) -> Server:
         context_tokens=_whole(said.get("context_tokens"), default=4096),
         threads=_whole(said.get("threads"), default=None),
         file=file if isinstance(file := said.get("file"), str) else None,
+        device=str(said.get("device", "machine")),
         max_concurrency=_whole(said.get("max_concurrency"), default=None),
         drop=_texts_in(said.get("drop")),
         fallback=_texts_in(said.get("fallback")),

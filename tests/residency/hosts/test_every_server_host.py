@@ -114,6 +114,23 @@ def test_an_answer_of_another_kind_of_server_is_an_error(kind, what):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [KINDS["sglang"], KINDS["tensorrt-llm"], KINDS["tabbyapi"]],
+    ids=["sglang", "tensorrt-llm", "tabbyapi"],
+)
+def test_a_key_that_was_read_with_its_newline_is_shown_without(kind):
+    key = kind.control_key or "boss"
+
+    async def main():
+        server = kind.there(**({} if kind.control_key else {"admin_key": key}))
+        async with server, host_at(server.root, kind, control_key=f"{key}\n") as host:
+            await host.unload()
+            return await host.report()
+
+    assert asyncio.run(main()) == GONE
+
+
 @every_kind
 def test_a_load_without_room_says_so_and_leaves_nothing(kind):
     async def main():

@@ -647,6 +647,16 @@ def test_nothing_is_known_of_what_was_never_pulled():
     asyncio.run(main())
 
 
+def test_a_server_that_does_not_say_what_a_model_is_is_not_waited_for_for_ever():
+    async def main():
+        server = ollama(silent={"/api/show"})
+        async with server, host_of(server, load_timeout_s=0.2) as host:
+            with pytest.raises(LoadFailed, match=r"could not describe its model in 0\.2 s"):
+                await host.pulled()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     "page", [(200, []), (500, {"error": "boom"})], ids=["something else", "an error"]
 )
