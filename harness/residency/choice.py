@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from harness.residency.forecast import Strand
 from harness.residency.ledger import Resident, guests_in_the_way
 from harness.residency.lookahead import Lookahead
 from harness.residency.state import Load, State
+
+_MOMENT_NS: Final = 50_000_000
+"""After a call: soon the one is here that it was made for, and may be for a model that fits beside.
+Who chose before that would choose among the others."""
 
 
 class Choice:
@@ -37,18 +42,29 @@ class Choice:
         wanted = self._lookahead.wanted(self._later) - self._later.residents
         return sorted(wanted - self._state.failed)
 
-    def best(self, reasons: Mapping[str, str]) -> Load | None:
+    @property
+    def idle(self) -> list[str]:
+        """The residents that may go at once, those first that are missed least."""
+        residents = self._state.ledger.residents
+        return [model for model in self._going if not residents[model].leases]
+
+    def best(
+        self, reasons: Mapping[str, str], *, going: Sequence[str] | None = None
+    ) -> Load | None:
         """The best load of one of these models; None where none has room beside what is pinned.
 
         Args:
             reasons: By model, why it should come; of two that are as good the first one is taken.
+            going: The residents that may go; None for all that are not pinned.
         """
-        best: tuple[float, str, tuple[str, ...]] | None = None
+        going = self._going if going is None else going
+        best: tuple[tuple[float, bool], str, tuple[str, ...]] | None = None
         for model in reasons:
-            for victims in self._lookahead.ways_to_load(self._later, model, self._going):
-                cost_s = self._cost_s(model, victims)
-                if best is None or cost_s < best[0]:
-                    best = cost_s, model, victims
+            for victims in self._lookahead.ways_to_load(self._later, model, going):
+                # How long calls take is not known at first: of equal ways, one that need not wait.
+                cost = self._cost_s(model, victims), self._must_wait(victims)
+                if best is None or cost < best[0]:
+                    best = cost, model, victims
         if best is None:
             return None
         _, model, victims = best
@@ -66,18 +82,17 @@ class Choice:
     def stays_until_ns(self, model: str) -> int | None:
         """When a resident may go for another; None where some call must end first.
 
-        One that is about to be used again is kept, though idle: until calls to others have ended
-        that come before it, if they are shorter than its load, and from then on, while nothing
-        happens, for as long as loading it again would take. Whatever comes then, not much more than
-        that was lost.
+        One that is about to be used again is kept, though idle: while calls to others are under
+        way, which may come before it, and from then on, while nothing happens, for as long as
+        loading it again would take. That no call waits too long for it is seen to elsewhere.
         """
         residents, tenants = self._state.ledger.residents, self._state.tenants
         if residents[model].leases:
             return None
         if model not in self._used_before:
-            return 0
+            return residents[model].idle_since_ns + _MOMENT_NS
         load_s = tenants[model].load_s
-        if any(one.leases and tenants[one.model].call_s <= load_s for one in residents.values()):
+        if any(one.leases for one in residents.values()):
             return None
         idle_since_ns = max(one.idle_since_ns for one in residents.values() if not one.leases)
         return idle_since_ns + round(load_s * 1e9)
@@ -105,6 +120,9 @@ class Choice:
             + max(waits_s, default=0.0)
         )
 
+    def _must_wait(self, victims: Collection[str]) -> bool:
+        return any(self._state.ledger.residents[victim].leases for victim in victims)
+
     def _missed(self, resident: Resident) -> tuple[int, float, str]:
         """How much it is missed, where the forecast sees no difference; the least goes first.
 
@@ -116,7 +134,7 @@ class Choice:
         return tenant.priority, per_byte / (idle_ns + 1), resident.model
 
     def _why_it_goes(self, model: str) -> str:
-        if model in self._used_after:
+        if self.is_used_again(model):
             return f"'{model}' is used again later than others"
         if self._state.forecast.is_complete:
             return f"'{model}' is not used again"

@@ -8,19 +8,18 @@ of waiting for it. The next model is loaded ahead when there is room for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from harness.residency.choice import Choice
 from harness.residency.ledger import Resident, Tenant
 from harness.residency.state import Decision, Grant, Load, State, Unload, Wait, WaitingCall
-from harness.residency.urgency import latest_switch_ns
+from harness.residency.urgency import latest_switch_ns, makes_way
 
 
 def decide(state: State) -> Decision:
     """What is to be done next."""
     urgent = _urgent(state)
-    making_way = _making_way(urgent, state) if urgent else frozenset()
-    granted = tuple(_grantable(state, making_way))
+    granted = tuple(_grantable(state, urgent))
     if granted:
         return Grant(calls=granted)
     if state.ledger.moving is not None:
@@ -37,38 +36,27 @@ def decide(state: State) -> Decision:
     return _pinned(state) or _prefetch(state) or _release(state) or switch
 
 
-def _making_way(urgent: Load, state: State) -> frozenset[str]:
-    """The models that no further call is lent, so that they become idle.
-
-    Not one that nobody uses and that somebody has waited for longer than for the one that is to
-    come: it was loaded for him, and would else go as it came.
-    """
-    ledger = state.ledger
-    oldest: dict[str, int] = {}
-    for call in state.waiting:
-        oldest.setdefault(call.model, call.id)
-    return frozenset(
-        model
-        for model in urgent.evict
-        if ledger.residents[model].leases
-        or oldest.get(model, oldest[urgent.model]) >= oldest[urgent.model]
-    )
-
-
 # --- calls for what is resident ---------------------------------------------------------------
 
 
-def _grantable(state: State, making_way: Collection[str]) -> Iterator[int]:
+def _grantable(state: State, urgent: Load | None) -> Iterator[int]:
     """The calls that can begin, in order; of one model none before an earlier one.
 
     Where models must take turns, none is sent to wait in a server: there it could not be overtaken,
     and would keep its model in memory. Elsewhere servers keep their own queues.
     """
     is_crowded = state.is_crowded
-    held_up = set(making_way)
+    held_up: set[str] = set()
+    going = urgent.evict if urgent is not None else ()
+    due: WaitingCall | None = None
     taken = {model: (one.leases, one.kv_tokens) for model, one in state.ledger.residents.items()}
     for call in state.waiting:
+        if urgent is not None and due is None and call.model == urgent.model:
+            due = call  # those before it have been waiting longer, and go first
         if call.model in held_up or call.model not in taken:
+            continue
+        if due is not None and call.model in going and makes_way(call, due, state):
+            held_up.add(call.model)
             continue
         leases, kv_tokens = taken[call.model]
         tenant = state.tenants[call.model]
@@ -108,14 +96,12 @@ def _urgent(state: State) -> Load | None:
     if state.now_ns < due_ns:
         return None
     model, call = next(iter(wanted.items()))
-    return Choice(state).best({model: f"it has been waited for {_seconds(state, call)} s"})
+    choice, why = Choice(state), {model: f"it has been waited for {_seconds(state, call)} s"}
+    return choice.best(why, going=choice.idle) or choice.best(why)
 
 
 def _switch(state: State) -> Load | Wait:
-    """A switch for a call that waits, if now is the time; else when to look again.
-
-    A model that nobody waits for yet goes before, where that saves loads and costs no resident.
-    """
+    """A switch for a call that waits, if now is the time; else when to look again."""
     wanted = _wanted(state)
     if not wanted:
         return Wait()
@@ -125,10 +111,7 @@ def _switch(state: State) -> Load | Wait:
         return Wait(until_ns=due_ns)
     choice = Choice(state)
     reasons = dict.fromkeys(wanted, "a call waits for it")
-    ahead = dict.fromkeys(choice.wanted_next, "it is used before what calls wait for")
-    best = choice.best(_of_highest_rank(reasons | {**ahead, **reasons}, state.tenants))
-    if best is not None and best.is_prefetch and not all(map(choice.can_go, best.evict)):
-        best = choice.best(_of_highest_rank(reasons, state.tenants))
+    best = choice.best(_of_highest_rank(reasons, state.tenants))
     if best is None:
         return Wait()
     stay_until_ns = [choice.stays_until_ns(model) for model in best.evict]
@@ -172,20 +155,22 @@ def _seconds(state: State, call: WaitingCall) -> str:
 def _overgrown(state: State) -> Unload | None:
     """A model that must go since those that are there take more than there is."""
     ledger = state.ledger
-    for device in ledger.devices:
+    for device in sorted(ledger.devices):
         there = [one for one in ledger.residents.values() if one.need.get(device)]
         # A single model that turned out larger than the room has found room all the same.
         if ledger.room_for_models(device) >= 0 or len(there) < 2:
             continue
         idle = [one for one in there if one.leases == 0 and not state.tenants[one.model].pin]
         if idle:
-            going = min(idle, key=lambda o: (state.tenants[o.model].priority, o.idle_since_ns))
+            going = min(
+                idle, key=lambda o: (state.tenants[o.model].priority, o.idle_since_ns, o.model)
+            )
             return Unload(model=going.model, reason=f"'{device}' holds more than it has room for")
     return None
 
 
 def _pinned(state: State) -> Load | None:
-    for model, tenant in state.tenants.items():
+    for model, tenant in sorted(state.tenants.items()):
         if tenant.pin and model not in state.ledger.residents and model not in state.failed:
             return Choice(state).best({model: "it is pinned"})
     return None
@@ -215,7 +200,7 @@ def _release(state: State) -> Unload | None:
     forecast = state.forecast
     if not forecast.is_complete or state.waiting:
         return None
-    for model, resident in state.ledger.residents.items():
+    for model, resident in sorted(state.ledger.residents.items()):
         if resident.leases or state.tenants[model].pin or model in forecast.models:
             continue
         return Unload(model=model, reason="it is not used again in this run")

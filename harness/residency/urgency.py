@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from harness.residency.state import State, WaitingCall
 
-_EARNED_BY = 10
-"""So many times as long as its load took a model is kept, where not all can be served in time."""
+_LONGEST_TURN: Final = 2
+"""How many times the longest wait a model stays at most, while others are waited for too long."""
+
+
+def makes_way(call: WaitingCall, due: WaitingCall, state: State) -> bool:
+    """Whether a call is not lent its model any more, since that must go for one that is due.
+
+    Not if it could not wait for its model to come back either: it would be due as soon as the other
+    has come, and models would go for each other after every call. But no turn lasts for ever.
+
+    Args:
+        call: Which waits for a model that is resident.
+        due: Which has been waiting for longer, for one that is not.
+        state: Tells how long loads and calls take.
+    """
+    own, other = state.tenants[call.model], state.tenants[due.model]
+    back_ns = state.now_ns + round((other.load_s + other.call_s + own.load_s) * 1e9)
+    turn_ns = state.now_ns - state.ledger.residents[call.model].since_ns
+    can_wait = back_ns <= call.since_ns + state.max_wait_ns
+    return can_wait or turn_ns >= _LONGEST_TURN * state.max_wait_ns
 
 
 def latest_switch_ns(oldest: Sequence[WaitingCall], state: State) -> int:
@@ -20,9 +39,6 @@ def latest_switch_ns(oldest: Sequence[WaitingCall], state: State) -> int:
         min over k of (deadline_k - sum over j < k of (load_j + call_j)) - what calls under way take
 
     Kept as far as calls take no longer than is known of them, and as there is time enough for all.
-    Where there is not, and somebody is late already, to switch for whoever is latest would make all
-    of them later: then a model that is still called keeps its room until its load is no more than a
-    tenth of the time that it was there.
 
     Args:
         oldest: The oldest call of each model that is not resident, the oldest first.
@@ -37,12 +53,4 @@ def latest_switch_ns(oldest: Sequence[WaitingCall], state: State) -> int:
         ahead_ns += round((tenant.load_s + tenant.call_s) * 1e9)
     under_way = [state.tenants[one.model].call_s for one in residents.values() if one.leases]
     latest_ns -= round(max(under_way, default=0.0) * 1e9)
-    if oldest and oldest[0].since_ns + state.max_wait_ns >= state.now_ns:
-        return latest_ns
-    called = {call.model for call in state.waiting}
-    earned = [
-        one.since_ns + round(_EARNED_BY * state.tenants[one.model].load_s * 1e9)
-        for one in residents.values()
-        if one.model in called
-    ]
-    return max([latest_ns, *earned])
+    return latest_ns
