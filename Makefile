@@ -35,7 +35,7 @@ test: $(VENV)/.test-installed
 test-nightly: $(VENV)/.test-installed
 	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest tests/wiggum/test_loop_invariants.py \
 	  tests/memory/test_any_text.py tests/hardware/test_any_header.py \
-	  tests/residency/test_faults.py
+	  tests/residency/test_fault_schedules.py
 	kept=$$(mktemp -d) && PYTHONPATH=tests:tests/inference \
 	  $(BIN)/python tests/session/kill_and_resume.py $$kept 200 && rm -rf $$kept
 	kept=$$(mktemp -d) && $(BIN)/python tests/memory/kill_and_reopen.py $$kept 200 && rm -rf $$kept

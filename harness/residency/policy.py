@@ -160,7 +160,7 @@ def _overgrown(state: State) -> Unload | None:
         # A single model that turned out larger than the room has found room all the same.
         if ledger.room_for_models(device) >= 0 or len(there) < 2:
             continue
-        idle = [one for one in there if one.leases == 0 and not state.tenants[one.model].pin]
+        idle = [one for one in there if one.leases == 0 and _may_go(one.model, state)]
         if idle:
             going = min(
                 idle, key=lambda o: (state.tenants[o.model].priority, o.idle_since_ns, o.model)
@@ -172,7 +172,8 @@ def _overgrown(state: State) -> Unload | None:
 def _pinned(state: State) -> Load | None:
     for model, tenant in sorted(state.tenants.items()):
         if tenant.pin and model not in state.ledger.residents and model not in state.failed:
-            return Choice(state).best({model: "it is pinned"})
+            choice = Choice(state)
+            return choice.best({model: "it is pinned"}, going=choice.idle)
     return None
 
 
@@ -195,13 +196,18 @@ def _prefetch(state: State) -> Load | None:
     return load
 
 
+def _may_go(model: str, state: State) -> bool:
+    """Whether it goes although no call needs its room; not again where it did not the last time."""
+    return not state.tenants[model].pin and model not in state.failed
+
+
 def _release(state: State) -> Unload | None:
     """A model that no more call will use: others on the machine can have its memory."""
     forecast = state.forecast
     if not forecast.is_complete or state.waiting:
         return None
     for model, resident in sorted(state.ledger.residents.items()):
-        if resident.leases or state.tenants[model].pin or model in forecast.models:
+        if resident.leases or model in forecast.models or not _may_go(model, state):
             continue
         return Unload(model=model, reason="it is not used again in this run")
     return None

@@ -3,7 +3,7 @@ import random
 
 import pytest
 from machine import Machine, loop_ns
-from virtual_time import run_virtually
+from virtual_loop import run_virtually
 
 from harness.errors import DoesNotFit, EndpointUnreachable, LoadFailed, StreamCut
 from harness.residency import Device, Forecast, KeepAliveBudget, Strand, Tenant
@@ -44,9 +44,8 @@ class Call:
 
 
 async def until_idle():
-    """Lets every task run until it waits for something."""
-    for _ in range(20):
-        await asyncio.sleep(0)
+    """Lets every task run until it waits for something, and the moment pass before a model goes."""
+    await asyncio.sleep(0.1)
 
 
 # --- one model --------------------------------------------------------------------------------
@@ -815,6 +814,7 @@ def test_closing_before_a_move_has_begun_leaves_nothing_in_memory():
         machine = Machine(10, a=6, b=6)
         async with machine.lending() as budget:
             await use(budget, "a")
+            await until_idle()
             call = Call(budget, "b")
             await asyncio.sleep(0)
             assert machine.log == ["load a"]

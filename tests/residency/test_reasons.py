@@ -22,7 +22,7 @@ A, B, C = tenant("a", 6, slots=2, kv_tokens=100), tenant("b", 6), tenant("c", 4)
             [resident("a", 6, leases=1, kv_tokens=60)],
             calls("a", "a", kv_tokens=40),
             None,
-            "an earlier call of 'a' waits",
+            "KV cache: an earlier call waits for room in that of 'a'",
         ),
         pytest.param(
             [resident("a", 6, leases=1)],

@@ -310,6 +310,16 @@ def test_loads_made_ahead_that_nobody_waits_for_cost_nothing(tmp_path: Path) -> 
     assert found(run, tmp_path) == {}
 
 
+def test_no_gateway_is_suspected_between_a_run_and_a_model_in_its_own_process(
+    tmp_path: Path,
+) -> None:
+    run = planted_runs.idle_server()
+    assert "idle-device" in found(run, tmp_path)
+
+    run.endpoint("small", backend="embedded")
+    assert "idle-device" not in found(run, tmp_path)
+
+
 def test_the_place_where_prompts_begin_to_differ_is_shown(tmp_path: Path) -> None:
     finding = found(planted_runs.drifting_prefix(), tmp_path)["drifting-prefix"]
 

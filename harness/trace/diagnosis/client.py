@@ -252,6 +252,8 @@ def _all_places_taken(observed: Observed) -> list[Interval]:
 def _idle_server(observed: Observed) -> Finding | None:
     """Calls were under way to a server that said it had none."""
     for model, calls in observed.by_model().items():
+        if observed.server(model).is_in_process:
+            continue  # nothing is in between, and while another model loads it cannot be sampled
         idle = common(
             observed.while_counter(model, "running", lambda running: running == 0),
             observed.while_counter(model, "waiting", lambda waiting: waiting == 0),

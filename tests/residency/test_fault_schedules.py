@@ -6,7 +6,7 @@ import random
 from faulty_machine import FaultyGuest, FaultyMachine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_time import run_virtually
+from virtual_loop import run_virtually
 
 from harness.errors import DoesNotFit, HarnessError, LoadFailed
 from harness.residency import Forecast, Strand
