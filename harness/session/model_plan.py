@@ -24,6 +24,7 @@ from harness.session.planning.planned_jobs import CALL_S, planned_jobs
 from harness.session.planning.planned_memory import PlannedMemory, planned_memory
 from harness.session.planning.planned_model import PlannedModel, planned_model
 from harness.session.settings import WORDLLAMA, Settings
+from harness.session.tenancy import check_managed
 from harness.session.uses import uses_of
 from harness.session.usual_rounds import usual_rounds
 from harness.trace import AUDIT_LOG, Tracer
@@ -102,6 +103,7 @@ async def plan_models(
     # 1. Who is asked.
     graph.check()
     endpoints = known_endpoints(settings)
+    check_managed(endpoints.values())
     casting = Casting(endpoints, settings)
     await casting.ask_servers(Tracer(), environment=environment)
     judges = judges_of(casting, settings)

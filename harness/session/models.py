@@ -27,7 +27,7 @@ from harness.session.fallbacks import check_fallbacks
 from harness.session.opened_endpoint import OpenedEndpoint, Unusable, open_endpoint
 from harness.session.sampler import Noticing, Sampled, sampling
 from harness.session.settings import Settings
-from harness.session.tenancy import tenant_of
+from harness.session.tenancy import check_managed, tenant_of
 from harness.trace import Tracer, describe
 
 _log = structlog.get_logger(__name__)
@@ -108,10 +108,12 @@ async def open_models(
 
     Raises:
         ConfigurationInvalid: A required endpoint does not exist or its API key is missing, a
-            fallback does not exist, or the call cache cannot be opened.
+            fallback does not exist, two models are managed at a server that holds one, or the call
+            cache cannot be opened.
         ModelFileInvalid: A required embedded model's file is missing or not a GGUF.
     """
     check_fallbacks(endpoints)
+    check_managed(endpoints.values())
     _check_required(required, endpoints)
     warn = warn or _log.warning
     async with AsyncExitStack() as stack:

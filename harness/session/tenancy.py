@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from harness.errors import ConfigurationInvalid, InferenceError
 from harness.hardware import (
@@ -15,12 +16,16 @@ from harness.hardware import (
     split_footprint,
 )
 from harness.inference import FILE_BACKENDS, MACHINE, Endpoint
+from harness.inference.endpoint import BackendName
+from harness.inference.identity.address import server_address
 from harness.residency import Host, Need, Tenant
 from harness.residency.hosts import OllamaHost
 from harness.residency.hosts.patience import CLEARING_UP_S
 
 _DISK_BYTES_PER_S = 1_000_000_000
 """Of a common disk: a guess, until a load was measured."""
+_OF_ONE_MODEL: frozenset[BackendName] = frozenset({"vllm", "sglang", "tensorrt-llm", "tabbyapi"})
+"""Servers in which a model is loaded in place of another, or that serve one alone."""
 _SHORTEST_LOAD_S = 0.1
 _ASKING_S = 10.0
 """Longest that a server may take to say how large a model is."""
@@ -34,6 +39,25 @@ GiB of GPU memory. On larger ones it is more, so say context_tokens there."""
 def is_managed(endpoint: Endpoint) -> bool:
     """Whether its model is the budget's."""
     return endpoint.backend in FILE_BACKENDS or endpoint.manage
+
+
+def check_managed(endpoints: Iterable[Endpoint]) -> None:
+    """Refuses two managed models at a server that holds one: each would be gone for the other.
+
+    Raises:
+        ConfigurationInvalid: There are two; the budget could not tell which of them is there.
+    """
+    managed: dict[str, str] = {}
+    for endpoint in endpoints:
+        if not endpoint.manage or endpoint.backend not in _OF_ONE_MODEL or endpoint.url is None:
+            continue
+        other = managed.setdefault(server_address(endpoint.url), endpoint.tag)
+        if other != endpoint.tag:
+            raise ConfigurationInvalid(
+                f"endpoints '{other}' and '{endpoint.tag}' are both managed at {endpoint.url}, and "
+                f"a server of backend '{endpoint.backend}' holds one model; set manage to false "
+                "for one of them, or give it a server of its own"
+            )
 
 
 def file_footprint(endpoint: Endpoint) -> Footprint | None:
