@@ -11,6 +11,9 @@ from harness.inference import MACHINE
 Need = Mapping[str, int]
 """Bytes by device."""
 
+_FORGETTING = 0.95
+"""How much of the longest call's length still counts after another one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -62,6 +65,10 @@ class Tenant:
     def need_bytes(self) -> int:
         """What it takes on all devices together."""
         return sum(self.need.values())
+
+    def after_call(self, call_s: float) -> Tenant:
+        """The same with what a call taught: as long as the longest one, slowly forgotten."""
+        return replace(self, call_s=max(call_s, _FORGETTING * self.call_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

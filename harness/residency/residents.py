@@ -20,8 +20,6 @@ _log = structlog.get_logger(__name__)
 _LOOK_EVERY_S = 10.0
 """Between two looks whether a model is still where the ledger has it."""
 _REPORT_TIMEOUT_S = 5.0
-_FORGETTING = 0.95
-"""How much of the longest call's length still counts after another one."""
 
 
 class Residents:
@@ -109,9 +107,7 @@ class Residents:
         self._kv_tokens[model] -= kv_tokens
         self._recount(model, idle_since_ns=now_ns)
         if call_s is not None:
-            tenant = self.tenants[model]
-            # The longest one, slowly forgotten.
-            self.tenants[model] = replace(tenant, call_s=max(call_s, _FORGETTING * tenant.call_s))
+            self.tenants[model] = self.tenants[model].after_call(call_s)
 
     def _recount(self, model: str, *, idle_since_ns: int | None = None) -> None:
         resident = self._there.get(model)

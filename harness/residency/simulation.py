@@ -33,8 +33,6 @@ Known = Literal["full", "arrived", "none"]
 after them; or only the calls that wait."""
 
 _UNLOAD_S: Final = 0.1
-_FORGETTING: Final = 0.95
-"""As the budget learns how long calls take: the longest one, slowly forgotten."""
 _DECISIONS_A_JOB: Final = 100
 """A policy that decides more often than that goes round in circles."""
 
@@ -248,7 +246,7 @@ class _World:
             kv_tokens=one.kv_tokens - job.kv_tokens,
             idle_since_ns=self._now_ns,
         )
-        self._tenants[job.model] = replace(tenant, call_s=max(call_s, _FORGETTING * tenant.call_s))
+        self._tenants[job.model] = tenant.after_call(call_s)
         if self._in_server[job.model]:
             self._begin(self._in_server[job.model].popleft())
         self._note("end", job.model, job=job.id)

@@ -207,7 +207,7 @@ def running_router(llama_server: str) -> Iterator[tuple[str, Path]]:
             Path(folder, f"{tag}.gguf").symlink_to(demo.path)
         log = Path(folder, "log")
         command = [llama_server, "--models-dir", folder, "--models-max", "2"]
-        command += ["--no-models-autoload", "--port", port, "-c", "2048", "-np", "4"]
+        command += ["--no-models-autoload", "--port", port, "-c", "2048", "-np", "4", "-t", "1"]
         with log.open("wb") as said:
             server = subprocess.Popen(command, stdout=said, stderr=said)
         try:

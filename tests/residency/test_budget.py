@@ -844,6 +844,27 @@ def test_closing_while_it_is_asked_how_large_a_model_is_leaves_nothing_in_memory
     run_virtually(main)
 
 
+def test_a_run_that_is_cancelled_leaves_nothing_in_memory():
+    async def main():
+        machine = Machine(10, a=6, b=4)
+
+        async def run():
+            async with machine.lending() as budget:
+                await use(budget, "b")
+                await use(budget, "a", for_s=1000.0)
+
+        running = asyncio.create_task(run())
+        await asyncio.sleep(10.0)
+        assert machine.taken == {"a": 6, "b": 4}
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+        assert running.cancelled()
+        assert machine.taken == {}
+
+    run_virtually(main)
+
+
 def test_what_goes_wrong_in_the_block_comes_out_of_it_as_it_is():
     async def main():
         machine = Machine(10, a=6)
