@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from harness.errors import DoesNotFit
 from harness.hardware import format_bytes
+from harness.inference import MACHINE
 from harness.residency.ledger import Device, Tenant
 
 
@@ -33,9 +34,18 @@ def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, 
         leaves = f", which leaves {format_bytes(max(room_bytes, 0))}" if len(parts) > 1 else ""
         raise DoesNotFit(
             f"model '{model}' needs {format_bytes(need_bytes)} and the whole budget of '{name}' is "
-            f"{' '.join(parts)}{leaves}; lower its context_tokens or slots, use a smaller "
-            "quantisation, or raise [budget] capacity",
+            f"{' '.join(parts)}{leaves}; {_remedy(device, pinned)}",
             model=model,
             need_bytes=need_bytes,
             capacity_bytes=device.capacity_bytes,
         )
+
+
+def _remedy(device: Device, pinned: Collection[str]) -> str:
+    table = "[budget]" if device.name == MACHINE else f"[budget.devices.{device.name}]"
+    ways = ["lower its context_tokens or slots", "use a smaller quantisation"]
+    if pinned:
+        ways.append("leave out a pin")
+    if device.reserve_bytes:
+        ways.append("lower the reserve")
+    return f"{', '.join(ways)}, or raise capacity under {table}"

@@ -19,9 +19,7 @@ def tenant(model, gib, *, on="machine", **how):
 
 
 MACHINE = Device(name="machine", capacity_bytes=6 * GIB)
-REMEDY = (
-    "; lower its context_tokens or slots, use a smaller quantisation, or raise [budget] capacity"
-)
+REMEDY = "; lower its context_tokens or slots, use a smaller quantisation"
 
 
 @pytest.mark.parametrize(
@@ -48,39 +46,44 @@ def test_what_is_larger_than_the_whole_budget_is_refused_with_numbers_and_remedy
     error = caught.value
     assert (error.model, error.need_bytes, error.capacity_bytes) == ("huge", 7 * GIB, 6 * GIB)
     assert str(error) == (
-        "model 'huge' needs 7.0 GiB and the whole budget of 'machine' is 6.0 GiB" + REMEDY
+        "model 'huge' needs 7.0 GiB and the whole budget of 'machine' is 6.0 GiB"
+        f"{REMEDY}, or raise capacity under [budget]"
     )
 
 
 @pytest.mark.parametrize(
-    ("device", "others", "is_"),
+    ("device", "others", "is_", "ways"),
     [
         pytest.param(
             Device(name="machine", capacity_bytes=6 * GIB, reserve_bytes=GIB // 2),
             (),
             "6.0 GiB less 512.0 MiB in reserve, which leaves 5.5 GiB",
+            ", lower the reserve",
             id="a reserve",
         ),
         pytest.param(
             MACHINE,
             (tenant("b", 1, pin=True), tenant("c", 2, pin=True), tenant("d", 3)),
             "6.0 GiB less 1.0 GiB of pinned 'b' less 2.0 GiB of pinned 'c', which leaves 3.0 GiB",
+            ", leave out a pin",
             id="pinned ones",
         ),
         pytest.param(
             Device(name="machine", capacity_bytes=6 * GIB, reserve_bytes=2 * GIB),
             (tenant("b", 5, pin=True),),
             "6.0 GiB less 2.0 GiB in reserve less 5.0 GiB of pinned 'b', which leaves 0 B",
+            ", leave out a pin, lower the reserve",
             id="more than there is",
         ),
     ],
 )
-def test_the_message_has_the_sum(device, others, is_):
+def test_the_message_has_the_sum_and_what_would_help(device, others, is_, ways):
     with pytest.raises(DoesNotFit) as caught:
         check_fits("a", tenants(tenant("a", 6), *others), devices(device))
 
     assert str(caught.value) == (
-        f"model 'a' needs 6.0 GiB and the whole budget of 'machine' is {is_}" + REMEDY
+        f"model 'a' needs 6.0 GiB and the whole budget of 'machine' is {is_}"
+        f"{REMEDY}{ways}, or raise capacity under [budget]"
     )
 
 
@@ -90,3 +93,8 @@ def test_a_model_on_several_devices_must_fit_on_each():
 
     with pytest.raises(DoesNotFit, match=r"needs 7\.0 GiB and the whole budget of 'machine'"):
         check_fits("a", tenants(split), devices(MACHINE, gpu))
+
+    small = Device(name="gpu0", capacity_bytes=GIB)
+    roomy = Device(name="machine", capacity_bytes=8 * GIB)
+    with pytest.raises(DoesNotFit, match=r"raise capacity under \[budget\.devices\.gpu0\]"):
+        check_fits("a", tenants(split), devices(roomy, small))

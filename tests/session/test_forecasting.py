@@ -22,7 +22,7 @@ from harness.session.roles import Roles
 from harness.session.settings import BudgetSettings, TraceSettings
 from harness.session.uses import uses_of
 from harness.session.usual_rounds import NOTHING_USUAL, UsualRounds
-from harness.trace import Tracer
+from harness.trace import Tracer, monotonic
 
 ROLES = ("planner", "producer", "critic", "editor", "evaluator")
 
@@ -502,7 +502,7 @@ def test_without_a_budget_nobody_looks_ahead(tmp_path: Path) -> None:
 
 
 class CountedHost:
-    """Loads a model in ten seconds of a clock that stands still otherwise."""
+    """Loads a model in ten seconds of its clock, and at once."""
 
     def __init__(self, model: str, clock: Clock) -> None:
         self.loads = 0
@@ -527,16 +527,20 @@ class CountedHost:
 
 
 class Clock:
-    """Stands still until it is set."""
+    """Goes on, and can be set forward."""
 
     now_ns = 0
 
     def __call__(self) -> int:
-        return self.now_ns
+        return self.now_ns + monotonic()
+
+
+LONGER_THAN_A_MOMENT_S = 0.1
+"""A model that nobody uses for so long is not kept for what nobody has said will come."""
 
 
 def drafts() -> Pipeline:
-    """Eight drafts, each revised once; each begins when the one before it is to be judged."""
+    """Eight drafts, each revised once; each begins a while after the one before it was written."""
     pipeline = Pipeline("drafts")
     turns = [asyncio.Event() for _ in range(8)]
 
@@ -544,6 +548,7 @@ def drafts() -> Pipeline:
     async def texts(run: Run, number: int) -> str:
         if number:
             await turns[number - 1].wait()
+            await asyncio.sleep(LONGER_THAN_A_MOMENT_S)
         text = await run.chat("producer", f"{number}")
         turns[number].set()
         await run.chat("evaluator", text)
