@@ -40,7 +40,8 @@ class State:
     max_wait_ns: int = 60_000_000_000
     """How long a call may be put off in favour of others."""
     failed: frozenset[str] = frozenset()
-    """Models whose last load failed: they are loaded for a call, and not ahead of one."""
+    """Models whose last load failed, or that were loaded ahead in vain, or did not go when they
+    should: they move for a call, and not without one."""
 
     @property
     def is_crowded(self) -> bool:
