@@ -105,11 +105,11 @@ def main() -> None:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
     print(f"{options.drafts} drafts, {options.rounds} rounds of writing and criticising\n")
-    print("host      drafts begin       way      loads  server's  calls   wall, s")
+    print("host          drafts begin       way      loads  server's  calls   wall, s")
     for row in rows:
         counted = "-" if row.server_loads is None else row.server_loads
         print(
-            f"{row.host:<10}{row.drafts_begin:<19}{row.way:<7}{row.loads:>7}{counted:>10}"
+            f"{row.host:<14}{row.drafts_begin:<19}{row.way:<7}{row.loads:>7}{counted:>10}"
             f"{row.calls:>7}{row.wall_s:>10.2f}"
         )
     print(f"\naim: at most {LOADS_AIM} loads with the budget where the lock takes {PEER_LOADS}")
