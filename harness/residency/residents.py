@@ -216,6 +216,7 @@ class Residents:
         reports = await asyncio.gather(*map(self.report, models))
         for model, report in zip(models, reports, strict=True):
             if report is not None and report.resident:
+                self._tracer.instant("adopt", model=model, reason="it was in memory already")
                 self.came(model, report)
 
     def look_at(self, model: str) -> None:

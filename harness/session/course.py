@@ -149,7 +149,8 @@ class Course:
 
     def answered(self, model: str) -> None:
         """A call of a model has ended, however it did."""
-        self._calls[model] -= 1
+        # Of an attempt that failed, calls may end after the next has begun.
+        self._calls[model] = max(self._calls[model] - 1, 0)
         if self._calls[model] > 0 or not self._pieces:
             return
         piece = self._pieces[0]

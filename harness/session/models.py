@@ -279,7 +279,12 @@ def _open_budget(
             check_fits(model, tenants, {device.name: device for device in devices})
     hosts = {one.endpoint.tag: one.host for one in opened if one.host is not None}
     for device in devices:
-        tracer.instant("budget", device=device.name, capacity_bytes=device.room_bytes)
+        tracer.instant(
+            "budget",
+            device=device.name,
+            capacity_bytes=device.room_bytes,
+            reserve_bytes=device.reserve_bytes,
+        )
     return KeepAliveBudget(
         devices=devices,
         tenants=tenants.values(),

@@ -61,6 +61,9 @@ class PlantedRun:
     def endpoint(self, tag: str, **settings: Any) -> None:
         self._records.append((0, Instant(None, "endpoint", 0, {"model": tag, **settings})))
 
+    def device(self, name: str, **sizes: int) -> None:
+        self._records.append((0, Instant(None, "budget", 0, {"device": name, **sizes})))
+
     def node(
         self, name: str, at_ms: int, ms: int, *, after: Iterable[int] = (), **more: Any
     ) -> int:

@@ -299,6 +299,15 @@ def test_models_of_a_gpu_are_told_how_much_of_it_they_need(tmp_path: Path) -> No
     assert '[budget.devices.gpu0] capacity = "300 MiB"' in finding.move[0]
 
 
+def test_what_is_kept_free_comes_on_top_of_the_room_they_need(tmp_path: Path) -> None:
+    run = planted_runs.swap_thrash()
+    run.device("machine", capacity_bytes=100 << 20, reserve_bytes=50 << 20)
+
+    finding = found(run, tmp_path)["swap-thrash"]
+
+    assert '[budget] capacity = "350 MiB"' in finding.move[0]
+
+
 def test_loads_made_ahead_that_nobody_waits_for_cost_nothing(tmp_path: Path) -> None:
     run = planted_runs.PlantedRun()
     at_ms = 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import httpx
@@ -14,6 +14,7 @@ from harness.errors import EndpointUnreachable, InferenceError, LoadFailed
 from harness.inference import Endpoint
 from harness.inference.wire.connection import Connection
 from harness.inference.wire.errors import words_of
+from harness.residency.hosts.patience import CLEARING_UP_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,22 @@ class Control:
                 f"{self.endpoint.load_timeout_s:g} s; raise load_timeout_s if it needs longer",
                 endpoint=self.endpoint.tag,
             ) from error
+
+    @asynccontextmanager
+    async def or_else(self, undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """Undoes what the block has done if it does not come to its end, a cancellation included.
+
+        Args:
+            undo: Has a few seconds. What goes wrong with it is not told: the error that ended the
+                block says more.
+        """
+        try:
+            yield
+        except BaseException:
+            with suppress(InferenceError, TimeoutError):
+                async with asyncio.timeout(min(self.endpoint.load_timeout_s, CLEARING_UP_S)):
+                    await undo()
+            raise
 
     async def aclose(self) -> None:
         """Closes the connections."""

@@ -25,7 +25,7 @@ from harness.residency.hosts.ollama_pulled import (
     never_pulled,
     same_model,
 )
-from harness.residency.hosts.patience import FIRST_PAUSE_S, clear_up, until
+from harness.residency.hosts.patience import FIRST_PAUSE_S, until
 
 _NO_ROOM: Final = re.compile(
     r"out of (?:device )?memory|requires more system memory|too large for system"
@@ -65,14 +65,11 @@ class OllamaHost:
             InferenceError: The server cannot be asked, or has too much to do.
         """
         async with self._control.in_time("load"):
-            was_there = await self._find() is not None
-            try:
+            if await self._find() is not None:
                 await self._ask_to_load()
-            except BaseException:
-                if not was_there:
-                    limit_s = self._endpoint.load_timeout_s
-                    await clear_up(self._take_back, limit_s=limit_s)
-                raise
+                return
+            async with self._control.or_else(self._take_back):
+                await self._ask_to_load()
 
     async def unload(self) -> None:
         """Has it let go, and waits until its runner has ended; see `Host.unload`.

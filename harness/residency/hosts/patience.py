@@ -1,13 +1,10 @@
-"""How hosts wait for a server, and how they clear up after what it could not do."""
+"""How hosts wait for a server."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final
-
-from harness.errors import InferenceError
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
@@ -22,13 +19,3 @@ async def until(it_is_so: Callable[[], Awaitable[bool]]) -> None:
     while not await it_is_so():
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-
-
-async def clear_up(action: Callable[[], Awaitable[None]], *, limit_s: float) -> None:
-    """Does what it can in so many seconds, or in `CLEARING_UP_S` if that is less.
-
-    What goes wrong is not told: whoever clears up has an error already that says more.
-    """
-    with suppress(InferenceError, TimeoutError):
-        async with asyncio.timeout(min(limit_s, CLEARING_UP_S)):
-            await action()

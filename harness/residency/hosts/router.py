@@ -18,7 +18,7 @@ from harness.errors import LoadFailed, ModelNotFound, ServerError
 from harness.inference import Endpoint
 from harness.residency.host import HostReport
 from harness.residency.hosts.control import Control, Page
-from harness.residency.hosts.patience import clear_up, until
+from harness.residency.hosts.patience import until
 
 _FULL: Final = re.compile(r"model limit reached", re.IGNORECASE)
 _ALREADY: Final = "already running"
@@ -56,14 +56,11 @@ class RouterHost:
                 await self._let_go()
             asking = asyncio.ensure_future(self._ask_to_load())
             try:
-                # Not to be broken off: the router would load the model all the same, a moment
-                # after it was seen not to.
-                self._check_taken(await asyncio.shield(asking))
-                await until(self._is_loaded)
-            except BaseException:
-                limit_s = self._endpoint.load_timeout_s
-                await clear_up(partial(self._take_back, asking), limit_s=limit_s)
-                raise
+                async with self._control.or_else(partial(self._take_back, asking)):
+                    # Not to be broken off: the router would load the model all the same, a moment
+                    # after it was seen not to.
+                    self._check_taken(await asyncio.shield(asking))
+                    await until(self._is_loaded)
             finally:
                 asking.cancel()
 

@@ -20,7 +20,7 @@ from harness.inference import Endpoint
 from harness.residency.host import HostReport
 from harness.residency.hosts.control import Control, Page
 from harness.residency.hosts.failures import failure, misread, switched_off
-from harness.residency.hosts.patience import clear_up, until
+from harness.residency.hosts.patience import until
 
 _NEEDS: Final = "--enable-memory-saver"
 _TAKE: Final = "/resume_memory_occupation"
@@ -59,14 +59,11 @@ class SglangHost:
                 return
             reload = await self._reload_request()
             await self._take()
-            try:
+            # It may go on already, and calls of others run.
+            async with self._control.or_else(self._let_go):
                 if reload:
                     await self._do("/update_weights_from_disk", reload, doing="load")
                 await self._go_on()
-            except BaseException:
-                # It may go on already, and calls of others run.
-                await clear_up(self._let_go, limit_s=self._endpoint.load_timeout_s)
-                raise
 
     async def unload(self) -> None:
         """Has the server pause, and give its memory back; see `Host.unload`.
@@ -81,11 +78,8 @@ class SglangHost:
             if await self._is_paused():
                 return
             await self._check_memory_saver()
-            try:
+            async with self._control.or_else(self._go_on):
                 await self._pause()
-            except BaseException:
-                await clear_up(self._go_on, limit_s=self._endpoint.load_timeout_s)
-                raise
             # From here on its memory may be gone, whatever it answers: it stays paused.
             await self._release()
 
@@ -155,12 +149,9 @@ class SglangHost:
 
     async def _take(self) -> None:
         """Has it take its memory again."""
-        try:
+        # Without an answer it may have it all the same.
+        async with self._control.or_else(self._release):
             page = await self._control.post(_TAKE, {}, headers=self._headers)
-        except BaseException:
-            # It may have it all the same.
-            await clear_up(self._release, limit_s=self._endpoint.load_timeout_s)
-            raise
         if page.status != 200:
             # Not to be given back: it has not got it.
             raise failure(self._control, page, doing="load")

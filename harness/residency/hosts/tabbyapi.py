@@ -15,7 +15,6 @@ from harness.inference import Endpoint
 from harness.residency.host import HostReport
 from harness.residency.hosts.control import Control, Page
 from harness.residency.hosts.failures import failure, misread
-from harness.residency.hosts.patience import clear_up
 
 _NOTHING_LOADED = 503
 
@@ -48,14 +47,11 @@ class TabbyApiHost:
         async with self._control.in_time("load"):
             if await self._loaded() == self._endpoint.model_id:
                 return
-            try:
+            # A load that its client has left stays in memory until it is unloaded.
+            async with self._control.or_else(self._unload):
                 page = await self._ask_to_load()
                 if page.status == 200:
                     self._check_loaded(page)
-            except BaseException:
-                # A load that its client has left stays in memory until it is unloaded.
-                await clear_up(self._unload, limit_s=self._endpoint.load_timeout_s)
-                raise
             if page.status != 200:
                 # It has not begun, and what was there still is: maybe another model.
                 raise self._refused(page)

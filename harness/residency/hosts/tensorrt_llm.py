@@ -15,7 +15,7 @@ from harness.inference import Endpoint
 from harness.residency.host import HostReport
 from harness.residency.hosts.control import Control, Page
 from harness.residency.hosts.failures import failure, misread, switched_off
-from harness.residency.hosts.patience import clear_up, until
+from harness.residency.hosts.patience import until
 from harness.residency.hosts.runtime_control_auth import early_signed_headers, signed_headers
 
 _NEEDS: Final = (
@@ -62,11 +62,8 @@ class TensorRtLlmHost:
         async with self._control.in_time("load"):
             if await self._state() == _RUNNING:
                 return
-            try:
+            async with self._control.or_else(self._park):
                 await until(self._has_resumed)
-            except BaseException:
-                await clear_up(self._park, limit_s=self._endpoint.load_timeout_s)
-                raise
 
     async def unload(self) -> None:
         """Has the server end its calls and give its memory back; see `Host.unload`.

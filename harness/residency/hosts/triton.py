@@ -17,7 +17,7 @@ from harness.inference import Endpoint
 from harness.residency.host import HostReport
 from harness.residency.hosts.control import Control, Page
 from harness.residency.hosts.failures import failure, misread, switched_off
-from harness.residency.hosts.patience import clear_up, until
+from harness.residency.hosts.patience import until
 
 _NEEDS: Final = "--model-control-mode=explicit"
 _NOT_EXPLICIT: Final = re.compile(
@@ -54,12 +54,9 @@ class TritonHost:
         async with self._control.in_time("load"):
             if "READY" in await self._states():
                 return
-            try:
+            async with self._control.or_else(self._let_go):
                 page = await self._control.post(f"{self._path}/load", {})
                 _check(self._control, page, doing="load")
-            except BaseException:
-                await clear_up(self._let_go, limit_s=self._endpoint.load_timeout_s)
-                raise
 
     async def unload(self) -> None:
         """Has it unloaded, and waits until the calls under way have ended; see `Host.unload`.
@@ -132,12 +129,9 @@ class TritonOpenAIHost:
         async with self._control.in_time("load"):
             if await self._is_there():
                 return
-            try:
+            async with self._control.or_else(self._let_go):
                 page = await self._control.post(f"{self._path}/load")
                 _check(self._control, page, doing="load")
-            except BaseException:
-                await clear_up(self._let_go, limit_s=self._endpoint.load_timeout_s)
-                raise
 
     async def unload(self) -> None:
         """Has it unloaded; the server answers when the calls under way have ended.

@@ -15,7 +15,7 @@ from harness.inference import Endpoint
 from harness.residency.host import HostReport
 from harness.residency.hosts.control import Control
 from harness.residency.hosts.failures import failure, misread, switched_off
-from harness.residency.hosts.patience import clear_up, until
+from harness.residency.hosts.patience import until
 
 _NEEDS: Final = "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment"
 _NO_SUCH_PAGE: Final = 404
@@ -43,12 +43,9 @@ class VllmHost:
         async with self._control.in_time("wake"):
             if not await self._is_asleep():
                 return
-            try:
+            async with self._control.or_else(self._sleep):
                 await self._wake()
                 await until(self._is_awake)
-            except BaseException:
-                await clear_up(self._sleep, limit_s=self._endpoint.load_timeout_s)
-                raise
 
     async def unload(self) -> None:
         """Has the server end its calls and sleep; see `Host.unload`.
@@ -61,12 +58,9 @@ class VllmHost:
             if await self._is_asleep():
                 return
             await self._check_sleep_mode()
-            try:
+            # One that is on its way to sleep takes no calls: else it is known to be awake.
+            async with self._control.or_else(self._wake):
                 await self._sleep()
-            except BaseException:
-                # One that is on its way to sleep takes no calls: now it is known to be awake.
-                await clear_up(self._wake, limit_s=self._endpoint.load_timeout_s)
-                raise
 
     async def report(self) -> HostReport:
         """Whether it is awake; see `Host.report`.

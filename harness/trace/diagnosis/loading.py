@@ -9,7 +9,7 @@ from harness.trace.calls import Call, Interval
 from harness.trace.diagnosis.finding import Evidence, Finding, named
 from harness.trace.diagnosis.intervals import common, length_ns, without
 from harness.trace.diagnosis.moves import moves
-from harness.trace.diagnosis.observed import LEAST_LOST_NS, Load, Observed
+from harness.trace.diagnosis.observed import LEAST_LOST_NS, MACHINE, Load, Observed
 from harness.trace.diagnosis.timing import waits_before_sending
 
 LONG_LOAD_NS = 200_000_000
@@ -22,7 +22,7 @@ LEAST_WAITS = 2
 """Calls that waited for room; one alone may have met a busy moment."""
 
 _MIB = 1 << 20
-_TABLES = {"machine": "budget"}
+_TABLES = {MACHINE: "budget"}
 """Where the capacity of memory is set that is no device of its own."""
 
 
@@ -80,7 +80,7 @@ def swap_thrash(observed: Observed) -> Finding | None:
         layer="L4a",
         move=(
             *_room_for_all(observed),
-            "group the calls by model: first all that one model has to do, then all of the other",
+            "run more items side by side: of those, one model does all before another comes",
             *moves("let both stay", observed.server(taking_turns[0])),
             "use smaller weights for one of them",
         ),
@@ -114,7 +114,7 @@ def budget_wait(observed: Observed) -> Finding | None:
         move=(
             *_room_for_all(observed),
             *moves("let both stay", observed.server(waited[0].model)),
-            "group the calls by model, so that only one is needed at a time",
+            "use smaller weights for one of them",
         ),
         lost_ns=lost_ns,
     )
@@ -139,7 +139,7 @@ def _waited_for(load: Load, observed: Observed) -> list[Interval]:
 
 
 def _room_for_all(observed: Observed) -> tuple[str, ...]:
-    """The capacity, by device, that would have held everything, where the needs are known."""
+    """The capacity, by device, that would have held all, where the needs are known."""
     needs: dict[str, dict[str, int]] = {}
     for load in observed.loads:
         if load.need_bytes:
@@ -147,7 +147,12 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
             needs.setdefault(device, {})[load.model] = load.need_bytes
     return tuple(
         f"give all of them room: [{_TABLES.get(device, f'budget.devices.{device}')}] capacity = "
-        f'"{math.ceil(sum(of_models.values()) / _MIB)} MiB" or more in harness.toml'
+        f'"{_mib(sum(of_models.values()) + observed.reserves.get(device, 0))} MiB" or more in '
+        "harness.toml"
         for device, of_models in needs.items()
         if len(of_models) > 1
     )
+
+
+def _mib(size_bytes: int) -> int:
+    return math.ceil(size_bytes / _MIB)

@@ -31,6 +31,9 @@ LEAST_LOST_SHARE = 0.05
 TEXTS_OF_CALLS = 200
 """Of so many calls, from the first, the texts are compared: a fault that repeats shows in them."""
 
+MACHINE = "machine"
+"""The device of models that are in the machine's own memory."""
+
 _SERVER_TRACK = "server "
 
 
@@ -50,7 +53,7 @@ class Server:
     """Processor threads of an embedded model; None where they are all cores but one."""
     file: str | None = None
     """Name of the GGUF file of a model in this process."""
-    device: str = "machine"
+    device: str = MACHINE
     """Whose memory its model takes: the machine's own, or a GPU's."""
     max_concurrency: int | None = None
     """Calls that the harness lets through to it at one time; None for any number."""
@@ -143,6 +146,8 @@ class Observed:
     """When texts were being embedded."""
     servers: Mapping[str, Server] = field(default_factory=dict)
     """Endpoints, by tag."""
+    reserves: Mapping[str, int] = field(default_factory=dict)
+    """Bytes that the budget keeps free of each device's capacity."""
     counters: Mapping[tuple[str, str], tuple[CounterSet, ...]] = field(default_factory=dict)
     """What servers said of themselves, by tag and name, each in order."""
     nodes: Mapping[int, Interval] = field(default_factory=dict)
@@ -226,6 +231,7 @@ def observe(journal: Journal) -> Observed:
         circuit=tuple(reading.circuit),
         embeddings=tuple(reading.embeddings),
         servers=reading.servers,
+        reserves=reading.reserves,
         counters={key: tuple(values) for key, values in reading.counters.items()},
         nodes=reading.nodes,
         node_names=reading.node_names,
@@ -247,6 +253,7 @@ class _Reading:
         self.circuit: list[CircuitChange] = []
         self.embeddings: list[Interval] = []
         self.servers: dict[str, Server] = {}
+        self.reserves: dict[str, int] = {}
         self.counters: dict[tuple[str, str], list[CounterSet]] = {}
         self.nodes: dict[int, Interval] = {}
         self.node_names: dict[int, str] = {}
@@ -265,6 +272,10 @@ class _Reading:
                 case Instant(name="endpoint"):
                     server = _server(item.attributes)
                     self.servers[server.tag] = server
+                case Instant(name="budget"):
+                    device = str(item.attributes.get("device", MACHINE))
+                    said = item.attributes.get("reserve_bytes")
+                    self.reserves[device] = _whole(said, default=0)
                 case Instant(name="retry"):
                     self._note_retry(item)
                 case Instant(name="fallback"):
@@ -347,7 +358,7 @@ def _server(said: Attributes) -> Server:
         context_tokens=_whole(said.get("context_tokens"), default=4096),
         threads=_whole(said.get("threads"), default=None),
         file=file if isinstance(file := said.get("file"), str) else None,
-        device=str(said.get("device", "machine")),
+        device=str(said.get("device", MACHINE)),
         max_concurrency=_whole(said.get("max_concurrency"), default=None),
         drop=_texts_in(said.get("drop")),
         fallback=_texts_in(said.get("fallback")),
