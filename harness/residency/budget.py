@@ -190,7 +190,8 @@ class KeepAliveBudget:
 
     async def dismiss_guest(self, guest: Guest) -> None:
         """Counts it no more; one that is out stays out. Afterwards nobody brings it back."""
-        await self._movers.idle()
+        # Not for a load, which may last: guests that go for one have gone when it begins.
+        await self._movers.no_guest_returns()
         self._guests.remove(guest)
         self.recount_guests()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -75,9 +75,9 @@ class Movers:
         """The span of a model's load, while it is being loaded."""
         return self._load[1] if self._load is not None and self._load[0] == model else None
 
-    async def idle(self) -> None:
-        """Returns when no move is under way."""
-        while self.is_busy:  # the next may have begun in the very moment the last was over
+    async def no_guest_returns(self) -> None:
+        """Returns when no guest is on its way back."""
+        while isinstance(self._move, Restore):
             await self._idle.wait()
 
     def begin(self, move: Move, state: State) -> None:
@@ -87,8 +87,7 @@ class Movers:
         if not isinstance(move, Restore):
             self._guests.models_moved()
         self._residents.begin_move(self._what_moves(move, state))
-        taken = {name: state.ledger.taken_bytes(name) for name in state.ledger.devices}
-        self._free = {n: d.room_bytes - taken[n] for n, d in state.ledger.devices.items()}
+        self._free = _free_bytes(move, state)
         if isinstance(move, Load) and not move.evict:
             for guest in move.guests:
                 self._guests.evict(guest, reason=f"room for {move.model}")
@@ -234,3 +233,11 @@ class Movers:
             return NOTHING_REFUSED  # it takes more than was thought; others may make room
         self._residents.note_failure(model)
         return {model: error}
+
+
+def _free_bytes(move: Move, state: State) -> Need:
+    """What is free by device when a move begins, the guests gone that go for it."""
+    leaving = move.guests if isinstance(move, Load) else ()
+    ledger = state.ledger
+    ledger = replace(ledger, guests=tuple(g for g in ledger.guests if g.name not in leaving))
+    return {n: d.room_bytes - ledger.taken_bytes(n) for n, d in ledger.devices.items()}

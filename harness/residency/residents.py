@@ -139,7 +139,7 @@ class Residents:
             load_s: How long loading took; None for one that was there already.
         """
         tenant = self.tenants[model]
-        need = self._said_need(model, report) or self._estimates[model].need
+        need = self._said_need(model, report) or tenant.need
         self.tenants[model] = replace(
             tenant, need=need, load_s=tenant.load_s if load_s is None else load_s
         )
@@ -279,17 +279,17 @@ class Residents:
             return None
         devices = self._estimates[model].need
         gpus = [device for device in devices if device != MACHINE]
-        if len(devices) == 1:
-            (device,) = devices
-            on_gpu = report.total_bytes if report.gpu_bytes is None else report.gpu_bytes
-            said = {device: on_gpu if gpus else report.total_bytes}
-        elif len(gpus) == 1 and report.gpu_bytes is not None:
+        if len(gpus) == 1 and report.gpu_bytes is not None:
+            # What its server found no room for on the GPU is in the machine's memory.
             said = {gpus[0]: report.gpu_bytes, MACHINE: report.total_bytes - report.gpu_bytes}
+        elif len(devices) == 1:
+            said = dict.fromkeys(devices, report.total_bytes)
         else:
             return None
         return {
             device: max(min(bytes_, self._most_room_bytes(model, device)), 1)
             for device, bytes_ in said.items()
+            if bytes_ > 0 or device in devices
         }
 
     def _most_room_bytes(self, model: str, device: str) -> int:

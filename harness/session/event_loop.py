@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,8 +20,23 @@ def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
     may, and its run has said so and gone on without it.
     """
     runner = asyncio.Runner()
+    task: asyncio.Task[T] | None = None
+
+    async def watched() -> T:
+        nonlocal task
+        task = asyncio.current_task()
+        return await main
+
     try:
-        return runner.run(main)
+        return runner.run(watched())
+    except KeyboardInterrupt:
+        # Where Ctrl-C was ignored when it began, as in the background, the runner leaves it as it
+        # is: then it comes from wherever the loop is, and cancels nothing.
+        if task is not None and not task.done() and not task.cancelling():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                runner.get_loop().run_until_complete(task)
+        raise
     finally:
         _close(runner)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Literal
 
 from harness.errors import (
@@ -170,14 +171,21 @@ async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen
             case "fixed" if endpoint.url is not None and endpoint.backend not in _NOT_ASKED:
                 facts = await server_facts(endpoint, api_key=api_key_of(endpoint, environment))
                 return replace(seen, reachable=facts.reachable)
-            case "run" if endpoint.path is not None and not endpoint.path.is_file():
-                return replace(seen, problem=f"there is no file {endpoint.path}")
+            case "run" if endpoint.path is not None:
+                return replace(seen, problem=_problem_of(endpoint.path))
             case _:
                 return seen
     except EndpointUnreachable as error:
         return replace(seen, reachable=False, problem=_said(error, endpoint))
     except HarnessError as error:
         return replace(seen, problem=_said(error, endpoint))
+
+
+def _problem_of(file: Path) -> str | None:
+    try:
+        return None if file.is_file() else f"there is no file {file}"
+    except OSError as error:
+        return f"{file} cannot be looked at ({error.strerror})"
 
 
 def _said(error: HarnessError, endpoint: Endpoint) -> str:

@@ -7,6 +7,7 @@ before the defaults.
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -322,7 +323,9 @@ def _start_paths_at(values: dict[str, Any], base: Path) -> None:
 
     def start(table: object, key: str) -> None:
         if isinstance(table, dict) and isinstance(table.get(key), str):
-            table[key] = base / Path(table[key]).expanduser()
+            # That of pathlib fails where there is no such user; this one leaves the name, as shells
+            # do.
+            table[key] = base / os.path.expanduser(table[key])  # noqa: PTH111 - see above
 
     start(values, "traces")
     start(values, "rubrics")

@@ -281,6 +281,19 @@ def test_the_list_is_a_table_that_says_what_could_not_be_asked(tmp_path: Path) -
     assert f"\njudge: the server at {NOBODY} does not answer" in listed.stdout
 
 
+def test_files_that_cannot_be_looked_at_are_told_of_their_endpoints_alone(tmp_path: Path) -> None:
+    too_long = {"path": f"{'a' * 300}.gguf"}
+    endpoints = {"file": SMALL, "absent": {"path": "absent.gguf"}, "too long": too_long}
+
+    listed = done("list", "--json", cwd=tmp_path, endpoints=endpoints)
+
+    problems = {one["tag"]: one["problem"] for one in json.loads(listed.stdout)}
+    assert (listed.returncode, listed.stderr) == (1, "")
+    assert problems["file"] is None
+    assert problems["absent"] == "there is no file absent.gguf"
+    assert problems["too long"].endswith("cannot be looked at (File name too long)")
+
+
 def test_a_missing_key_is_told_of_its_endpoint_alone(tmp_path: Path) -> None:
     endpoints = {"file": SMALL, "judge": {**JUDGE, "api_key_env": "NO_SUCH_KEY"}}
 

@@ -4,9 +4,10 @@ import random
 import pytest
 from machine import Machine, loop_ns
 from virtual_loop import run_virtually
+from visitor import Visitor
 
 from harness.errors import DoesNotFit, EndpointUnreachable, LoadFailed, StreamCut
-from harness.residency import Device, Forecast, KeepAliveBudget, Strand, Tenant
+from harness.residency import Device, Forecast, HostReport, KeepAliveBudget, Strand, Tenant
 from harness.trace import CounterSet, Instant, SpanEnded, SpanStarted, Tracer
 
 
@@ -483,6 +484,33 @@ def test_a_model_that_turns_out_too_large_has_others_make_room():
 
             assert machine.log == ["load a", "load b in vain", "unload a", "load b"]
             assert residents(budget) == {"b": 0}
+
+    run_virtually(main)
+
+
+def test_what_a_model_turned_out_to_take_is_remembered_where_its_host_says_nothing():
+    async def main():
+        machine = Tight(10, a=5, b=5)
+        machine.says_sizes = False
+        async with machine.lending() as budget:
+            for model in "ababab":
+                await use(budget, model)
+
+            assert [line for line in machine.log if "in vain" in line] == ["load b in vain"]
+
+    run_virtually(main)
+
+
+def test_what_has_no_room_without_guests_either_is_tried_once():
+    async def main():
+        machine = Tight(10, a=6)
+        machine.real_bytes = 5
+        async with machine.lending() as budget:
+            budget.admit_guest(Visitor("vectors", 5, machine))
+            with pytest.raises(LoadFailed, match="out of memory"):
+                await use(budget, "a")
+
+            assert machine.log == ["load a in vain"]
 
     run_virtually(main)
 
@@ -969,8 +997,34 @@ def test_every_device_has_a_counter_of_its_own():
     assert of == {"resident": [0, 0, 0, 5, 0], "resident gpu0": [0, 8, 0, 5, 0]}
 
 
+@pytest.mark.parametrize(
+    ("gpu_bytes", "there"), [(5, {"gpu0": 5, "machine": 3}), (8, {"gpu0": 8}), (None, {"gpu0": 8})]
+)
+def test_what_a_server_has_no_room_for_on_the_gpu_is_counted_in_the_machine(gpu_bytes, there):
+    async def main():
+        budget = KeepAliveBudget(
+            devices=[
+                Device(name="machine", capacity_bytes=20),
+                Device(name="gpu0", capacity_bytes=10),
+            ],
+            tenants=[Tenant(model="a", need={"gpu0": 8})],
+            hosts={
+                "a": Roomy(HostReport(resident=True, total_bytes=8, gpu_bytes=gpu_bytes)),
+            },
+            tracer=Tracer(clock=loop_ns),
+        )
+        async with budget.opened():
+            await use(budget, "a")
+            assert budget.ledger.residents["a"].need == there
+
+    run_virtually(main)
+
+
 class Roomy:
-    """A host that says nothing."""
+    """A host that always says the same, or nothing."""
+
+    def __init__(self, report=None):
+        self._report = report
 
     async def load(self):
         pass
@@ -979,7 +1033,7 @@ class Roomy:
         pass
 
     async def report(self):
-        return None
+        return self._report
 
     async def aclose(self):
         pass

@@ -263,6 +263,23 @@ def test_a_guest_that_just_comes_back_is_dismissed_when_it_is_there():
     asyncio.run(main())
 
 
+def test_a_guest_is_dismissed_at_once_although_models_load():
+    async def main():
+        machine = Machine(10, a=4)
+        machine.held["load a"] = asyncio.Event()
+        async with machine.lending() as budget, asyncio.TaskGroup() as group:
+            guest = Visitor("vectors", 5, machine)
+            budget.admit_guest(guest)
+            calling = group.create_task(use(budget, "a"))
+            await until(lambda: machine.log == ["load a"])
+            async with asyncio.timeout(1):
+                await budget.dismiss_guest(guest)
+            assert not calling.done()
+            machine.held["load a"].set()
+
+    asyncio.run(main())
+
+
 def test_room_that_a_dismissed_guest_leaves_is_given_to_another():
     async def main():
         machine = Machine(10)

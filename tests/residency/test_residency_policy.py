@@ -218,6 +218,17 @@ def test_what_is_used_next_comes_ahead_into_free_room():
     assert decide(replace(present, failed=frozenset("b"))) == Wait()
 
 
+def test_of_models_that_are_used_next_the_one_of_highest_priority_comes_ahead():
+    forecast = expected(["a"], ["b"])
+
+    decision = decide(state([tenant("a"), tenant("b", priority=1)], room=1, forecast=forecast))
+    assert (decision.model, decision.is_prefetch) == ("b", True)
+
+    tenants = [tenant("a"), tenant("b", 2, priority=1), tenant("c")]
+    present = state(tenants, [resident("c", leases=1)], room=2, forecast=forecast)
+    assert decide(present).model == "a", "there is no room for b"
+
+
 @pytest.mark.parametrize(
     ("forecast", "leases"),
     [

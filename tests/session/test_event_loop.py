@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import NodeFailed, Pipeline, Settings, Timeout
-from harness.session import run_to_its_end
+from harness.session import event_loop, run_to_its_end
 
 
 async def stubborn() -> str:
@@ -74,3 +74,26 @@ def test_an_error_of_the_coroutine_is_raised() -> None:
 
     with pytest.raises(KeyError):
         run_to_its_end(main())
+
+
+def test_ctrl_c_that_cancels_nothing_leaves_the_coroutine_its_time_to_clean_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_loop, "_GRACE_S", 0.01)
+    ended = []
+
+    def interrupt() -> None:
+        # As a handler has it that is not the runner's: in the background there is none of its own.
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(interrupt)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_to_its_end(main())
+    assert ended == [True]

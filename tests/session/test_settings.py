@@ -73,6 +73,11 @@ def test_limits_are_those_of_a_run(tmp_path: Path) -> None:
     assert settings.limits.limits == Limits(max_tokens=5000, max_seconds=90.5)
 
 
+def test_the_home_of_nobody_is_a_name_like_any_other(tmp_path: Path) -> None:
+    settings = read(tmp_path, '[endpoints.a]\npath = "~nobody-has-this-name/m.gguf"\n')
+    assert settings.endpoints["a"].path == tmp_path / "~nobody-has-this-name/m.gguf"
+
+
 def test_relative_paths_start_at_the_settings_file(tmp_path: Path) -> None:
     embedded = read(tmp_path, FULL).endpoints["llama-3.1"]
     assert embedded.backend == "embedded"
