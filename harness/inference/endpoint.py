@@ -129,8 +129,8 @@ class Endpoint(BaseModel):
     pin: bool = False
     """Whether it is loaded when a run begins and stays until its end."""
     priority: int = Field(default=0, ge=-10, le=10)
-    """Of models that want the same room, the highest is loaded first; and the lowest goes first,
-    where what comes next makes no difference."""
+    """Of models that calls wait for, the highest is loaded first. Ahead of calls, the highest comes
+    first and the lowest goes first where it makes no difference to the loads."""
     load_timeout_s: float = Field(default=600.0, gt=0)
     """Longest that loading it may take, and letting it go."""
     control_key_env: str | None = None

@@ -54,15 +54,17 @@ class Choice:
         """The best load of one of these models; None where none has room beside what is pinned.
 
         Args:
-            reasons: By model, why it should come; of two that are as good the first one is taken.
+            reasons: By model, why it should come; of two that are as good the one of higher
+                priority is taken, or else the first.
             going: The residents that may go; None for all that are not pinned.
         """
         going = self._going if going is None else going
-        best: tuple[tuple[float, bool], str, tuple[str, ...]] | None = None
+        best: tuple[tuple[float, bool, int], str, tuple[str, ...]] | None = None
         for model in reasons:
+            priority = self._state.tenants[model].priority
             for victims in self._lookahead.ways_to_load(self._later, model, going):
                 # How long calls take is not known at first: of equal ways, one that need not wait.
-                cost = self._cost_s(model, victims), self._must_wait(victims)
+                cost = self._cost_s(model, victims), self._must_wait(victims), -priority
                 if best is None or cost < best[0]:
                     best = cost, model, victims
         if best is None:

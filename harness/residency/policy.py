@@ -190,15 +190,10 @@ def _prefetch(state: State) -> Load | None:
     if _wanted(state) or not _can_fit(missing, state, going=unused):
         return None
     choice = Choice(state)
-    reasons = dict.fromkeys(choice.wanted_next, "it is used next")
-    if not reasons:
+    load = choice.best(dict.fromkeys(choice.wanted_next, "it is used next"))
+    if load is None or load.guests or not all(map(choice.can_go, load.evict)):
         return None
-    # Where there is no room for those that come first, there may be for others.
-    for some in (_of_highest_rank(reasons, state.tenants), reasons):
-        load = choice.best(some)
-        if load is not None and not load.guests and all(map(choice.can_go, load.evict)):
-            return load
-    return None
+    return load
 
 
 def _may_go(model: str, state: State) -> bool:
