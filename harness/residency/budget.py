@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
 from harness.inference import MACHINE
@@ -83,6 +83,7 @@ class KeepAliveBudget:
         )
         self._left = frozenset(left)
         self._forecast = NOTHING_KNOWN
+        self._was_surprised = False
         self._queue: dict[int, _Queued] = {}
         self._ids = itertools.count(1)
         self._alarm: asyncio.TimerHandle | None = None
@@ -213,6 +214,8 @@ class KeepAliveBudget:
             )
         )
         self._queue[queued.call.id] = queued
+        if self._forecast.is_complete and model not in self._forecast.models:
+            self._was_surprised = True
         self._evict_the_outgrown()
         self._consider()
         try:
@@ -280,7 +283,10 @@ class KeepAliveBudget:
             ledger=self.ledger,
             tenants=self._residents.tenants,
             waiting=tuple(queued.call for queued in self._queue.values()),
-            forecast=self._forecast,
+            # One that has left something out once may do so again.
+            forecast=replace(self._forecast, is_complete=False)
+            if self._was_surprised
+            else self._forecast,
             max_wait_ns=self._max_wait_ns,
             failed=self._residents.failed,
         )

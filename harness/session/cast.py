@@ -13,7 +13,10 @@ from harness.session.usual_rounds import NOTHING_USUAL, UsualRounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """Who plays what in a run, and how long its loops usually are. Fallbacks are left out."""
+    """Who plays what in a run, and how long its loops usually are. Fallbacks are left out.
+
+    So is, of what is certain, who shortens drafts: most are short enough.
+    """
 
     roles: Roles
     """The roles that models are asked in."""
@@ -59,19 +62,15 @@ class Cast:
         return (Stretch(models=models, comes_again=len(models) > 1),) if models else ()
 
     def _evaluation(self) -> tuple[Stretch, ...]:
-        """All evaluators side by side, and before them who shortens what they are shown."""
+        """All evaluators side by side."""
         judges = self.roles.evaluators
-        if not judges:
-            return ()
-        shortening = (Stretch(models=(self.summariser,)),) if self.summariser else ()
-        return (*shortening, Stretch(models=judges))
+        return (Stretch(models=judges),) if judges else ()
 
     def _tags_of(self, role: str) -> tuple[str, ...]:
         if role == MEMORY:
             return (self.embedder,) if self.embedder else ()
         if role == EVALUATOR:
-            shortening = (self.summariser,) if self.summariser else ()
-            return (*shortening, *self.roles.evaluators) if self.roles.evaluators else ()
+            return tuple(self.roles.evaluators)
         try:
             return (self.roles.model(role),)
         except ConfigurationInvalid:

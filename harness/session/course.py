@@ -112,6 +112,7 @@ class Course:
         self._pieces: list[_Piece] = []
         self._loop: LoopAhead | None = None
         self._has_moved = False
+        self._was_surprised = False
         self._begin()
 
     @property
@@ -119,6 +120,11 @@ class Course:
         """Tags, the present or next one first, each stretch of one once."""
         tags = itertools.chain.from_iterable(piece.ahead for piece in self._pieces)
         return tuple(tag for tag, _ in itertools.groupby(tags))
+
+    @property
+    def was_surprised(self) -> bool:
+        """Whether a model was asked out of its turn, so that more than this may still be asked."""
+        return self._was_surprised
 
     @property
     def perhaps(self) -> frozenset[str]:
@@ -140,6 +146,8 @@ class Course:
         self._has_moved = True
         self._calls[model] += 1
         index = self._index_of(model)
+        if index is None or (index and self._is_asking_another(model)):
+            self._was_surprised = True
         if index is None:
             self._drop_if_begun()
             self._pieces.insert(0, _Piece(Stretch(models=(model,)), (model,)))
@@ -208,6 +216,10 @@ class Course:
             )
             index = _first(self._pieces, model)
         return index
+
+    def _is_asking_another(self, model: str) -> bool:
+        """Whether calls are under way of a stretch that would be taken to lie behind."""
+        return any(self._calls[one] > 0 for one in self._pieces[0].stretch.models if one != model)
 
     def _drop_if_begun(self) -> None:
         """What was asked last is over, if it is no loop's: that goes on behind what comes now."""

@@ -18,6 +18,7 @@ from harness.residency import NOTHING_KNOWN, Forecast, Strand
 from harness.session.cast import Cast
 from harness.session.course import Course, Plan
 from harness.session.node_uses import MEMORY, Loop, NodeUses
+from harness.session.roles import EVALUATOR
 
 
 class Foresight:
@@ -90,9 +91,14 @@ class Forecaster:
         self._expect = expect
         self._nodes = _nodes_ahead(graph, {name: cast.plan_of(one) for name, one in uses.items()})
         self._nodes_left = len(graph.nodes)
-        # Passages are embedded in the background as well, after whoever remembered them has ended.
-        remembers = any(MEMORY in one.roles for one in uses.values())
-        self._at_any_time = {cast.embedder} if remembers and cast.embedder else set[str]()
+        roles = {role for one in uses.values() for role in one.roles}
+        self._at_any_time: set[str] = set()
+        if MEMORY in roles and cast.embedder:
+            # Passages are embedded in the background as well, after whoever remembered them.
+            self._at_any_time.add(cast.embedder)
+        if EVALUATOR in roles and cast.summariser and cast.roles.evaluators:
+            # Only a draft that is too long is shortened: not worth a load ahead.
+            self._at_any_time.add(cast.summariser)
         self._under_way: dict[str, _UnderWay] = {}
         self._told = NOTHING_KNOWN
         self._has_begun = False
@@ -122,7 +128,7 @@ class Forecaster:
         if ahead is None:
             return
         label = node if item is None else f"{node}[{item}]"
-        call = _UnderWay(label, Course(ahead.plan))
+        call = _UnderWay(label, Course(ahead.plan), ahead)
         ahead.begun.add(item)
         ahead.calls[item] = self._under_way[label] = call
         for follower in ahead.followers:
@@ -156,6 +162,7 @@ class Forecaster:
 
     def _note(self, call: _UnderWay) -> None:
         call.strand = None
+        call.node.is_misread |= call.course.was_surprised
         self._tell_soon()
 
     def _tell_soon(self) -> None:
@@ -186,7 +193,7 @@ class Forecaster:
         return Forecast(
             strands=tuple(strand for strand in strands if strand.uses),
             is_complete=perhaps <= expected
-            and all(node.plan.is_all for node in self._nodes.values()),
+            and all(node.plan.is_all and not node.is_misread for node in self._nodes.values()),
         )
 
 
@@ -196,6 +203,7 @@ class _UnderWay:
 
     label: str
     course: Course
+    node: _NodeAhead
     # As they were when it last moved.
     strand: Strand | None = None
     perhaps: frozenset[str] = frozenset()
@@ -215,6 +223,8 @@ class _NodeAhead:
     uses: tuple[str, ...]
     perhaps: frozenset[str]
     is_mapped: bool
+    # Whether a call of it has asked what was not foreseen, or in another order.
+    is_misread: bool = False
     # The nodes that it waits for, and asks models behind.
     after: tuple[str, ...]
     followers: list[_NodeAhead] = field(default_factory=list)

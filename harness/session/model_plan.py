@@ -175,7 +175,7 @@ async def plan_models(
             *warnings.on_turns(calls, memory, loads or {}),
             *warnings.on_offload(models, endpoints),
             *warnings.on_unsized(models),
-            *warnings.on_spares(models, needed),
+            *warnings.on_spares(models, needed | memory.pinned),
         ),
         refusals=refusals,
     )

@@ -85,9 +85,11 @@ class Sources:
         declared = node.policies.over(graph.policies).models
         if declared is None:
             return read
-        if read.is_all and set(read.roles) == set(declared):
+        if read.is_all and set(read.roles) - {MEMORY} == set(declared):
             return read
-        return NodeUses(uses=(Turn(roles=tuple(dict.fromkeys(declared))),) if declared else ())
+        # Who remembers is in no role, and is not declared.
+        roles = dict.fromkeys((*declared, MEMORY) if MEMORY in read.roles else declared)
+        return NodeUses(uses=(Turn(roles=tuple(roles)),) if roles else ())
 
 
 def _of_node(node: Node) -> Bound:
@@ -148,7 +150,7 @@ class _Reading:
                 # It may do anything with the run, if it names it.
                 self.is_all &= not any(self._names.is_run(one) for one in ast.walk(part))
             case _:
-                for child in ast.iter_child_nodes(part):
+                for child in _as_run(part):
                     self.read(child)
 
     # --- calls ------------------------------------------------------------------------------------
@@ -277,6 +279,13 @@ class _Reading:
 
     def _is_inside(self, named: ast.expr | None) -> bool:
         return isinstance(named, ast.Name) and named.id in self._inside
+
+
+def _as_run(part: ast.AST) -> Iterable[ast.AST]:
+    """The parts of a part, in the order in which they are run."""
+    if isinstance(part, ast.Assign):  # a function's result may be given the function's name
+        return (part.value, *part.targets)
+    return ast.iter_child_nodes(part)
 
 
 def _by_turns(uses: Iterable[Turn | Loop]) -> list[Turn | Loop]:

@@ -291,6 +291,22 @@ def test_what_is_expected_next_is_loaded_ahead_and_what_is_expected_no_more_goes
     run_virtually(main)
 
 
+def test_a_forecast_that_has_left_a_model_out_lets_none_go_any_more():
+    async def main():
+        machine = Machine(10, a=4, b=4)
+        async with machine.lending() as budget:
+            strand = Strand(name="node", uses=("a",))
+            budget.expect(Forecast(strands=(strand,), is_complete=True))
+            for model in "babab":
+                await use(budget, model)
+                await until_idle()
+
+            assert machine.log.count("load b") == 1
+            assert residents(budget) == {"a": 0, "b": 0}
+
+    run_virtually(main)
+
+
 def test_a_model_that_cannot_be_loaded_ahead_is_tried_again_for_a_call_only():
     async def main():
         machine = Machine(10, a=4, b=4)

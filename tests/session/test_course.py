@@ -208,3 +208,27 @@ def test_the_end_of_a_loop_of_an_earlier_attempt_changes_nothing(
     it.end_loop(loop)
     it.answered("p")
     assert it.ahead == before
+
+
+# --- what was not foreseen ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "steps", "was_surprised"),
+    [
+        pytest.param([one("a"), one("b")], ["+a", "-a", "+b"], False, id="in order"),
+        pytest.param([one("a"), one("b")], ["+b"], False, id="a stretch left out"),
+        pytest.param([one("a", "b"), one("c")], ["+a", "+b", "-a"], False, id="side by side"),
+        pytest.param([by_turns("a", "b")], ["+b", "+a"], False, id="by turns"),
+        pytest.param([rounds(3)], ["+p", "-p", "+e", "-e", "+p"], False, id="a loop"),
+        pytest.param([one("a")], ["+b"], True, id="one that was not expected"),
+        pytest.param([one("a"), one("b")], ["+b", "-b", "+a"], True, id="one that came before"),
+        pytest.param([one("a"), one("b")], ["+a", "+b"], True, id="two side by side, in truth"),
+    ],
+)
+def test_a_model_that_is_asked_out_of_its_turn_is_noticed(
+    parts: list[Stretch | Rounds], steps: list[str], *, was_surprised: bool
+) -> None:
+    it = course(*parts)
+    steps_of(it, *steps)
+    assert it.was_surprised is was_surprised

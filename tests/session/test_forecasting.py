@@ -451,6 +451,30 @@ def test_a_model_that_embeds_passages_stays_as_long_as_the_run() -> None:
     ]
 
 
+def test_who_only_shortens_long_drafts_is_not_expected_and_not_let_go() -> None:
+    pipeline = Pipeline("judged")
+
+    @pipeline.node
+    async def text(run: Run) -> object:
+        return await run.evaluate("draft", rubric="answer")
+
+    async def main() -> list[str]:
+        told: list[Forecast] = []
+        endpoints = {tag: Endpoint(tag=tag, backend="scripted") for tag in ("judge", "short")}
+        roles = Roles(endpoints, {"evaluator": "judge", "producer": "short"})
+        forecaster = Forecaster(
+            pipeline,
+            uses_of(pipeline),
+            cast=Cast(roles=roles.with_evaluators("judge"), summariser="short"),
+            expect=told.append,
+        )
+        forecaster.begins("text", None)
+        await asyncio.sleep(0)
+        return [said(one) for one in told]
+
+    assert asyncio.run(main()) == ["text: judge; ..."]
+
+
 def test_a_runs_budget_is_told_and_what_earlier_runs_took_counts(tmp_path: Path) -> None:
     pipeline = Pipeline("told")
     told: list[str] = []
@@ -558,17 +582,28 @@ def drafts() -> Pipeline:
     return pipeline
 
 
-async def loads_of_drafts(tmp_path: Path, tell: Callable[[KeepAliveBudget, Forecast], None]) -> int:
-    """How often models are loaded, where there is room for one of two.
+async def loads_in(
+    pipeline: Pipeline,
+    tmp_path: Path,
+    *tags: str,
+    room_for: int,
+    tell: Callable[[KeepAliveBudget, Forecast], None] = KeepAliveBudget.expect,
+    **inputs: object,
+) -> int:
+    """How often models are loaded.
 
     Args:
+        pipeline: What is run.
         tmp_path: For the run's files.
+        tags: The models; roles are their names.
+        room_for: How many of them have room beside each other.
         tell: Tells the budget the forecast, or does not.
+        inputs: The pipeline's.
     """
     clock = Clock()
-    hosts = {tag: CountedHost(tag, clock) for tag in ("producer", "evaluator")}
+    hosts = {tag: CountedHost(tag, clock) for tag in tags}
     budget = KeepAliveBudget(
-        devices=[Device(name="machine", capacity_bytes=10)],
+        devices=[Device(name="machine", capacity_bytes=6 * room_for)],
         tenants=[Tenant(model=tag, need={"machine": 6}, load_s=10.0) for tag in hosts],
         hosts=hosts,
         tracer=Tracer(clock=clock),
@@ -582,11 +617,7 @@ async def loads_of_drafts(tmp_path: Path, tell: Callable[[KeepAliveBudget, Forec
     }
     async with budget.opened():
         ended = await run_watched(
-            drafts(),
-            tmp_path,
-            backends=backends,
-            expect=partial(tell, budget),
-            numbers=list(range(8)),
+            pipeline, tmp_path, backends=backends, expect=partial(tell, budget), **inputs
         )
     assert ended.status == "finished"
     return sum(host.loads for host in hosts.values())
@@ -597,7 +628,81 @@ def keep_to_oneself(budget: KeepAliveBudget, forecast: Forecast) -> None:
 
 
 def test_with_the_forecast_models_that_take_turns_are_loaded_once_a_round(tmp_path: Path) -> None:
-    told = asyncio.run(loads_of_drafts(tmp_path, KeepAliveBudget.expect))
-    untold = asyncio.run(loads_of_drafts(tmp_path, keep_to_oneself))
+    def loads(tell: Callable[[KeepAliveBudget, Forecast], None]) -> int:
+        return asyncio.run(
+            loads_in(
+                drafts(),
+                tmp_path,
+                "producer",
+                "evaluator",
+                room_for=1,
+                tell=tell,
+                numbers=list(range(8)),
+            )
+        )
+
+    told, untold = loads(KeepAliveBudget.expect), loads(keep_to_oneself)
     assert told == 4
     assert untold > 2 * told
+
+
+async def ask_both(run: Run, first: str, second: str) -> None:
+    for _ in range(5):
+        await run.chat(first, "")
+        await run.chat(second, "")
+
+
+def side_by_side() -> Pipeline:
+    pipeline = Pipeline("side by side")
+
+    @pipeline.node
+    async def text(run: Run) -> None:
+        await asyncio.gather(
+            ask_both(run, "producer", "critic"), ask_both(run, "planner", "editor")
+        )
+
+    return pipeline
+
+
+def in_lambdas() -> Pipeline:
+    pipeline = Pipeline("in lambdas")
+
+    @pipeline.node
+    async def text(run: Run) -> None:
+        write = lambda: run.chat("producer", "")  # noqa: E731
+        judge = lambda: run.chat("critic", "")  # noqa: E731
+        for _ in range(5):
+            await write()
+            await judge()
+
+    return pipeline
+
+
+def handed_on() -> Pipeline:
+    pipeline = Pipeline("handed on")
+
+    async def ask(run: Run, role: str) -> str:
+        return await run.chat(role, "")
+
+    @pipeline.node
+    async def text(run: Run, role: str = "producer") -> None:
+        for _ in range(5):
+            await ask(run, role)
+            await asyncio.sleep(LONGER_THAN_A_MOMENT_S)
+
+    return pipeline
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "inputs", "most"),
+    [
+        pytest.param(side_by_side(), {}, 4, id="side by side in one node"),
+        pytest.param(in_lambdas(), {}, 3, id="in lambdas"),
+        pytest.param(handed_on(), {"role": "critic"}, 3, id="in a role that is an input"),
+    ],
+)
+def test_a_source_that_was_misread_costs_a_load_at_most(
+    pipeline: Pipeline, inputs: dict[str, object], most: int, tmp_path: Path
+) -> None:
+    tags = ("producer", "critic", "planner", "editor")
+    assert asyncio.run(loads_in(pipeline, tmp_path, *tags, room_for=4, **inputs)) <= most

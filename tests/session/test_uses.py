@@ -83,6 +83,14 @@ async def function_inside(run: Run) -> list[str]:
     return await run.map(draft, drafts)
 
 
+async def function_inside_and_its_result(run: Run) -> str:
+    async def draft() -> str:
+        return await run.chat("producer", "")
+
+    draft = await draft()
+    return await run.chat("critic", draft)
+
+
 async def function_inside_with_its_run(run: Run) -> list[str]:
     async def draft(topic: str, run: Run) -> str:
         return await run.chat("producer", topic)
@@ -106,6 +114,11 @@ async def loops(run: Run, draft: str, rounds: int = 5) -> str:
 async def loops_again_and_again(run: Run) -> None:
     for task in ("a", "b"):
         await run.wiggum(task, rubric="answer")
+
+
+async def notes(run: Run) -> str:
+    await run.remember("text")
+    return await run.chat("producer", "")
 
 
 async def memory(run: Run) -> float:
@@ -134,6 +147,11 @@ async def memory(run: Run) -> float:
             id="a function inside, where it is named",
         ),
         pytest.param(function_inside_with_its_run, turns("producer", "producer"), id="its own run"),
+        pytest.param(
+            function_inside_and_its_result,
+            turns("producer", "critic"),
+            id="a function inside, whose result takes its name",
+        ),
         pytest.param(lambdas, turns("producer"), id="a lambda"),
         pytest.param(
             loops,
@@ -367,6 +385,8 @@ def test_all_that_a_run_offers_is_known() -> None:
         ),
         pytest.param(by_names, ["critic"], turns("critic"), id="goes before the source"),
         pytest.param(by_names, [], (), id="none"),
+        pytest.param(memory, ["producer"], (Turn(roles=("producer", "memory")),), id="and memory"),
+        pytest.param(notes, ["producer"], turns("memory", "producer"), id="as the source has it"),
     ],
 )
 def test_a_node_that_declares_roles_asks_in_those(
