@@ -25,6 +25,7 @@ TESTS = (
     "tests/inference/test_cancellation.py",
     "tests/inference/test_llama_cpp_python.py",
     "tests/inference/test_cache_types.py",
+    "tests/inference/test_package_memory.py",
     "tests/residency/hosts/test_engine_host.py",
 )
 

@@ -14,6 +14,7 @@ from harness.hardware.evaluator_floor import (
 )
 from harness.hardware.footprint import (
     Footprint,
+    Loading,
     compute_bytes,
     gguf_footprint,
     kv_bytes_per_token,
@@ -64,6 +65,7 @@ __all__ = [
     "Footprint",
     "GgufHeader",
     "LayerCache",
+    "Loading",
     "SafetensorsModel",
     "SplitFootprint",
     "WeightFormat",

@@ -12,11 +12,54 @@ from harness.hardware.quantisation import CacheType, cache_format
 from harness.hardware.sizes import format_bytes
 
 _CELL_STEP: Final = 256  # llama.cpp pads a context to a multiple of this
-MICRO_BATCH_TOKENS: Final = 512
-"""llama.cpp's default `--ubatch-size`."""
 _FLOAT_BYTES: Final = 4
 _MASK_BYTES: Final = 2
 _SMALL_INPUTS_BYTES: Final = 2 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How llama.cpp is told to load a model.
+
+    Raises:
+        InvalidInput: There is no slot or no context.
+    """
+
+    context_tokens: int
+    """Tokens that each slot can hold (llama.cpp's `n_ctx` is this times slots)."""
+    slots: int = 1
+    """Requests served at once (`n_parallel`), each with a cache of its own."""
+    cache_type_k: CacheType = "f16"
+    """Type of the cached keys."""
+    cache_type_v: CacheType = "f16"
+    """Type of the cached values; quantised, it needs flash attention."""
+    unified: bool = False
+    """Whether the slots share one cache instead (`--kv-unified`), as they do when llama-server is
+    not told how many there are."""
+    micro_batch_tokens: int = 512
+    """Tokens that are computed at once (`--ubatch-size`, and no more than `--batch-size`)."""
+    whole_windows: bool = False
+    """Whether layers with a sliding window keep the whole context too (`--swa-full`)."""
+    computed_logits: int | None = None
+    """Tokens of a micro-batch for which there is room for logits; None for one of each slot."""
+    kept_logits: int | None = None
+    """Tokens whose logits are kept for the caller; None for one of each slot."""
+
+    def __post_init__(self) -> None:
+        if self.context_tokens < 1 or self.slots < 1:
+            raise InvalidInput(
+                f"{self.slots} slots of {self.context_tokens} tokens serve nothing; give 1 or more "
+                "of each"
+            )
+
+    def cells(self, *, window_tokens: int | None = None) -> int:
+        """Cells of all slots: a cache for each of them, or one for all."""
+        caches, sharers = (1, self.slots) if self.unified else (self.slots, 1)
+        cells = _padded(sharers * self.context_tokens)
+        if window_tokens is not None and not self.whole_windows:
+            # What a micro-batch reads must fit beside what its first token looks back on.
+            cells = min(cells, _padded(sharers * window_tokens + self.micro_batch_tokens))
+        return caches * cells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,95 +87,45 @@ class Footprint:
         )
 
 
-def gguf_footprint(
-    header: GgufHeader,
-    *,
-    context_tokens: int,
-    slots: int = 1,
-    cache_type_k: CacheType = "f16",
-    cache_type_v: CacheType = "f16",
-    unified: bool = False,
-) -> Footprint:
-    """What llama.cpp's server takes for a model, over all devices together.
+def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
+    """What llama.cpp takes for a model, over all devices together.
 
     Not counted: the process itself (a CUDA context is some hundred MiB), image projectors,
-    adapters, draft models and saved prompts.
-
-    Args:
-        header: The model.
-        context_tokens: Tokens that each slot can hold (llama.cpp's `n_ctx` is this times slots).
-        slots: Requests served at once (`n_parallel`), each with a cache of its own.
-        cache_type_k: Type of the cached keys.
-        cache_type_v: Type of the cached values; quantised, it needs flash attention.
-        unified: Whether the slots share one cache instead (`--kv-unified`), as they do when
-            llama-server is not told how many there are.
+    adapters, draft models, saved prompts and checkpoints of windows.
 
     Raises:
-        InvalidInput: There is no slot or no context, or the cache type does not suit the model.
+        InvalidInput: The cache type does not suit the model.
     """
     return Footprint(
         kv_is_exact=header.exact_caches,
         weights_bytes=header.weights.loaded_bytes,
-        kv_bytes=kv_cache_bytes(
-            header,
-            context_tokens=context_tokens,
-            slots=slots,
-            cache_type_k=cache_type_k,
-            cache_type_v=cache_type_v,
-            unified=unified,
-        ),
-        compute_bytes=compute_bytes(
-            header, context_tokens=context_tokens, slots=slots, unified=unified
-        ),
+        kv_bytes=kv_cache_bytes(header, loading),
+        compute_bytes=compute_bytes(header, loading),
     )
 
 
-def kv_cache_bytes(
-    header: GgufHeader,
-    *,
-    context_tokens: int,
-    slots: int = 1,
-    cache_type_k: CacheType = "f16",
-    cache_type_v: CacheType = "f16",
-    unified: bool = False,
-) -> int:
-    """The KV cache as llama.cpp allocates it; arguments and errors as of `gguf_footprint`.
+def kv_cache_bytes(header: GgufHeader, loading: Loading) -> int:
+    """The KV cache as llama.cpp allocates it.
 
     Exact where `header.exact_caches` is true; else a figure that is as a rule too high.
+
+    Raises:
+        InvalidInput: The cache type does not suit the model.
     """
-    return sum(
-        layer_cache_bytes(
-            header,
-            context_tokens=context_tokens,
-            slots=slots,
-            cache_type_k=cache_type_k,
-            cache_type_v=cache_type_v,
-            unified=unified,
-        )
-    )
+    return sum(layer_cache_bytes(header, loading))
 
 
-def layer_cache_bytes(
-    header: GgufHeader,
-    *,
-    context_tokens: int,
-    slots: int = 1,
-    cache_type_k: CacheType = "f16",
-    cache_type_v: CacheType = "f16",
-    unified: bool = False,
-) -> list[int]:
-    """What each layer's part of the cache takes; arguments and errors as of `gguf_footprint`.
+def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
+    """What each layer's part of the cache takes; errors as of `kv_cache_bytes`.
 
     bytes = cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
     """
-    keys, values = cache_format(cache_type_k), cache_format(cache_type_v)
+    keys, values = cache_format(loading.cache_type_k), cache_format(loading.cache_type_v)
 
     def bytes_of(layer: LayerCache) -> int:
-        cells = _cells(
-            context_tokens, slots=slots, unified=unified, window_tokens=layer.window_tokens
-        )
+        cells = loading.cells(window_tokens=layer.window_tokens)
         token_bytes = layer_token_bytes(header, layer, keys=keys, values=values)
-        return cells * token_bytes + slots * state_bytes(layer)
+        return cells * token_bytes + loading.slots * state_bytes(layer)
 
     return [bytes_of(layer) for layer in header.caches]
 
@@ -153,16 +146,14 @@ def kv_bytes_per_token(
     )
 
 
-def compute_bytes(
-    header: GgufHeader, *, context_tokens: int, slots: int = 1, unified: bool = False
-) -> int:
-    """Bytes for what flows through one micro-batch of 512 tokens: an allowance.
+def compute_bytes(header: GgufHeader, loading: Loading) -> int:
+    """Bytes for what flows through one micro-batch, of 512 tokens for example: an allowance.
 
     llama.cpp has no formula: it plans the graph and measures it. With flash attention (which it
     chooses itself wherever it can) the peak is in the feed-forward layer, in f32:
 
         512 * 4 * max(3 * feed_forward + 5 * embedding, (2 * experts_used + 6) * embedding)
-        + 512 * 2 * cells of a slot     the attention mask, f16
+        + 512 * 2 * cells of a slot     the attention mask, f16; another for whole windows
         + 4 * slots * vocabulary        the logits, f32
         + 2 MiB                         token ids, positions, masks of sliding windows
 
@@ -170,53 +161,48 @@ def compute_bytes(
 
         512 * 4 * recurrent_length + 2 * 4 * slots * state elements of a layer
 
+    Or in place of the first two lines, where there is room for the logits of a whole micro-batch:
+
+        512 * 4 * (vocabulary + 8 * embedding)
+
     A context of all slots that is shorter than 512 makes the micro-batch shorter.
 
     Held against the compute and output buffers that llama.cpp b11549 logs for a CPU, over Llama
     1B to 70B, Qwen 2.5 and 3, Phi 3, Gemma 3, Mixtral, Qwen3-30B-A3B and gpt-oss: from 0.4 to
     2.0 MiB too high, of 32 to 280. Over Mamba, Jamba, Falcon H1 and Qwen 3.5: up to a sixth too
-    high. The cases stand in this function's tests. Where feed-forward layers have no gate (GPT-2)
-    it is twice what is taken. Without flash attention up to 512 * 4 * heads * cells of a slot come
-    on top; a larger micro-batch takes more in proportion.
-
-    Raises:
-        InvalidInput: There is no slot or no context.
+    high; with logits of a whole micro-batch up to a tenth, and for encoders two or three times.
+    The cases stand in this function's tests. Where feed-forward layers have no gate (GPT-2) it is
+    twice what is taken. Without flash attention up to 512 * 4 * heads * cells of a slot come on
+    top.
     """
     width = header.embedding_length
     floats = max(
         3 * header.feed_forward_length + 5 * width,
         (2 * header.expert_used_count + 6) * width,
     )
-    cells = _cells(context_tokens, slots=slots, unified=unified)
-    mask_cells = cells if unified else cells // slots
-    tokens = min(MICRO_BATCH_TOKENS, cells)
-    states = 2 * slots * max(state_bytes(layer) for layer in header.caches)
+    cells = loading.cells()
+    mask_cells = cells if loading.unified else cells // loading.slots
+    has_windows = any(layer.window_tokens for layer in header.caches)
+    masks = 2 if loading.whole_windows and has_windows else 1
+    tokens = min(loading.micro_batch_tokens, cells)
+    masks_bytes = masks * _MASK_BYTES * tokens * mask_cells
     flowing_bytes = _FLOAT_BYTES * tokens * floats
     if header.recurrent_length:
+        states = 2 * loading.slots * max(state_bytes(layer) for layer in header.caches)
         recurrent_bytes = _FLOAT_BYTES * tokens * header.recurrent_length + states
         flowing_bytes = max(flowing_bytes, recurrent_bytes)
-    return (
-        flowing_bytes
-        + _MASK_BYTES * tokens * mask_cells
-        + _FLOAT_BYTES * slots * header.vocabulary_size
-        + _SMALL_INPUTS_BYTES
-    )
+    peak_bytes = flowing_bytes + masks_bytes
+    if loading.computed_logits is not None and header.has_output:
+        logits = min(loading.computed_logits, tokens) * header.vocabulary_size
+        peak_bytes = max(peak_bytes, _FLOAT_BYTES * (logits + 8 * tokens * width))
+    return peak_bytes + kept_logits_bytes(header, loading) + _SMALL_INPUTS_BYTES
 
 
-def _cells(
-    context_tokens: int, *, slots: int, unified: bool, window_tokens: int | None = None
-) -> int:
-    """Cells of all slots: a cache for each of them, or one for all."""
-    if context_tokens < 1 or slots < 1:
-        raise InvalidInput(
-            f"{slots} slots of {context_tokens} tokens serve nothing; give 1 or more of each"
-        )
-    caches, sharers = (1, slots) if unified else (slots, 1)
-    cells = _padded(sharers * context_tokens)
-    if window_tokens is not None:
-        # What a micro-batch reads must fit beside what its first token looks back on.
-        cells = min(cells, _padded(sharers * window_tokens + MICRO_BATCH_TOKENS))
-    return caches * cells
+def kept_logits_bytes(header: GgufHeader, loading: Loading) -> int:
+    """Bytes of the logits that the caller is shown, in f32; they are in the machine's memory."""
+    kept = loading.slots if loading.kept_logits is None else loading.kept_logits
+    length = header.vocabulary_size if header.has_output else header.embedding_length
+    return _FLOAT_BYTES * kept * length
 
 
 def _padded(tokens: int) -> int:

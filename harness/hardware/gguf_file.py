@@ -127,10 +127,15 @@ class GgufFile:
 def read_gguf_file(path: Path) -> GgufFile:
     """Read one file's keys, and its tensors' sizes.
 
+    It is mapped: one that is cut at that very moment, as by a download that begins anew, ends the
+    process with SIGBUS.
+
     Raises:
         ModelFileInvalid: It is missing, is no GGUF, or is cut or damaged.
     """
     try:
+        if path.is_fifo():  # which would be waited for
+            raise ModelFileInvalid("is a pipe; give the path of a .gguf file", path=path)
         with path.open("rb") as file:
             if not path.stat().st_size:  # which cannot be mapped
                 raise ModelFileInvalid(f"is empty; {_DAMAGED}", path=path, offset=0)

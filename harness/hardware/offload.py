@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness.hardware.footprint import (
-    MICRO_BATCH_TOKENS,
     Footprint,
+    Loading,
     compute_bytes,
+    kept_logits_bytes,
     layer_cache_bytes,
 )
 from harness.hardware.gguf import GgufHeader
-from harness.hardware.quantisation import CacheType
 from harness.hardware.speed import GPU_SPEEDUP, offload_speedup
 
 _FLOAT_BYTES: Final = 4
@@ -42,14 +42,7 @@ class SplitFootprint:
 
 
 def split_footprint(
-    header: GgufHeader,
-    *,
-    gpu_layers: int | None,
-    context_tokens: int,
-    slots: int = 1,
-    cache_type_k: CacheType = "f16",
-    cache_type_v: CacheType = "f16",
-    unified: bool = False,
+    header: GgufHeader, loading: Loading, *, gpu_layers: int | None
 ) -> SplitFootprint:
     """What llama.cpp takes on a GPU and in the machine's memory.
 
@@ -59,25 +52,14 @@ def split_footprint(
 
     Args:
         header: The model.
+        loading: How it is loaded.
         gpu_layers: llama.cpp's `-ngl`: layers from the last back, the output being one; None for
             all.
-        context_tokens: As for `gguf_footprint`.
-        slots: As for `gguf_footprint`.
-        cache_type_k: As for `gguf_footprint`.
-        cache_type_v: As for `gguf_footprint`.
-        unified: As for `gguf_footprint`.
 
     Raises:
-        InvalidInput: There is no slot or no context, or the cache type does not suit the model.
+        InvalidInput: The cache type does not suit the model.
     """
-    caches = layer_cache_bytes(
-        header,
-        context_tokens=context_tokens,
-        slots=slots,
-        cache_type_k=cache_type_k,
-        cache_type_v=cache_type_v,
-        unified=unified,
-    )
+    caches = layer_cache_bytes(header, loading)
     weights = header.weights
     first = first_gpu_layer(header, gpu_layers)
     output_bytes = weights.output_bytes + weights.shared_bytes
@@ -87,11 +69,9 @@ def split_footprint(
     else:
         gpu_weights = sum(weights.layer_bytes[first:]) + output_bytes
         machine_weights = weights.input_bytes + sum(weights.layer_bytes[:first])
-    compute = compute_bytes(header, context_tokens=context_tokens, slots=slots, unified=unified)
-    ends = (
-        _FLOAT_BYTES * MICRO_BATCH_TOKENS * header.embedding_length
-        + _FLOAT_BYTES * slots * header.vocabulary_size
-    )
+    compute = compute_bytes(header, loading)
+    tokens = min(loading.micro_batch_tokens, loading.cells())
+    ends = _FLOAT_BYTES * tokens * header.embedding_length + kept_logits_bytes(header, loading)
     return SplitFootprint(
         gpu=Footprint(
             weights_bytes=gpu_weights,
@@ -114,31 +94,14 @@ def first_gpu_layer(header: GgufHeader, gpu_layers: int | None) -> int:
     return max(header.block_count + 1 - gpu_layers, 0)
 
 
-def layers_that_fit(
-    header: GgufHeader,
-    *,
-    gpu_bytes: int,
-    context_tokens: int,
-    slots: int = 1,
-    cache_type_k: CacheType = "f16",
-    cache_type_v: CacheType = "f16",
-    unified: bool = False,
-) -> int:
+def layers_that_fit(header: GgufHeader, loading: Loading, *, gpu_bytes: int) -> int:
     """The most that can be given to llama.cpp as `-ngl` for a GPU with `gpu_bytes` free.
 
-    Whether less than all is worth it says `SplitFootprint.speedup`. Other arguments and errors are
-    those of `split_footprint`.
+    Whether less than all is worth it says `SplitFootprint.speedup`. Errors are those of
+    `split_footprint`.
     """
     for layers in range(header.block_count + 1, 0, -1):
-        split = split_footprint(
-            header,
-            gpu_layers=layers,
-            context_tokens=context_tokens,
-            slots=slots,
-            cache_type_k=cache_type_k,
-            cache_type_v=cache_type_v,
-            unified=unified,
-        )
+        split = split_footprint(header, loading, gpu_layers=layers)
         if split.gpu.total_bytes <= gpu_bytes:
             return layers
     return 0

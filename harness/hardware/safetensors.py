@@ -40,6 +40,11 @@ _MAX_LAYERS: Final = 4096
 _LATENT_NOT_CACHED: Final = frozenset({"minicpm3", "plm"})
 _WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
 _ONE_HEAD: Final = frozenset({"falcon", "gpt_bigcode", "RefinedWeb", "RefinedWebModel"})
+# Of models whose layers are recurrent in part, which of them are does not stand there in one way.
+_RECURRENT: Final = frozenset(
+    {"attn_layer_period", "full_attention_interval", "hybrid_override_pattern", "ssm_cfg"}
+)
+_ENCODER: Final = ("bert", "roberta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +110,7 @@ def read_safetensors_model(folder: Path) -> SafetensorsModel:
         feed_forward_length=_feed_forward_length(config, width),
         vocabulary_size=config.count("vocab_size", default=0),
         caches=caches,
-        exact_caches=exact,
+        exact_caches=exact and not _is_of_another_kind(config),
     )
 
 
@@ -200,6 +205,15 @@ def _beside(index: Path, name: str) -> Path:
             f"'{name}' is not the name of a .safetensors file beside it", path=index, offset=at
         )
     return index.with_name(name)
+
+
+def _is_of_another_kind(config: ModelConfig) -> bool:
+    """Whether some layers are recurrent, in ways not read here, or it is an encoder."""
+    names = config.values.keys() | config.whole.keys()
+    if any(name in _RECURRENT or name.startswith("mamba_") for name in names):
+        return True
+    model_type = str(config.get("model_type") or "")
+    return model_type.endswith(_ENCODER)
 
 
 def _caches(config: ModelConfig, *, layers: int, width: int) -> tuple[tuple[LayerCache, ...], bool]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from harness.errors import ConfigurationInvalid, InferenceError
 from harness.hardware import (
     Footprint,
+    Loading,
     first_gpu_layer,
     gguf_footprint,
     gguf_header_from_values,
@@ -17,6 +18,7 @@ from harness.hardware import (
 )
 from harness.inference import FILE_BACKENDS, MACHINE, Endpoint
 from harness.inference.endpoint import BackendName
+from harness.inference.engines.loading import loading_of
 from harness.inference.identity.address import server_address
 from harness.residency import Host, Need, Tenant
 from harness.residency.hosts import OllamaHost
@@ -68,14 +70,8 @@ def file_footprint(endpoint: Endpoint) -> Footprint | None:
     """
     if endpoint.path is None:
         return None
-    return gguf_footprint(
-        read_gguf_header(endpoint.path),
-        context_tokens=endpoint.context_tokens,
-        # llama-cpp-python computes one sequence at a time.
-        slots=slots_of(endpoint) or 1,
-        cache_type_k=endpoint.cache_type_k,
-        cache_type_v=endpoint.cache_type_v,
-    )
+    header = read_gguf_header(endpoint.path)
+    return gguf_footprint(header, loading_of(endpoint, header))
 
 
 def slots_of(endpoint: Endpoint) -> int | None:
@@ -139,13 +135,9 @@ async def _need_of(endpoint: Endpoint, host: Host) -> Need:
     if endpoint.need_bytes is not None:
         return {endpoint.device: endpoint.need_bytes}
     if endpoint.path is not None and endpoint.device != MACHINE:
+        header = read_gguf_header(endpoint.path)
         split = split_footprint(
-            read_gguf_header(endpoint.path),
-            gpu_layers=endpoint.gpu_layers,
-            context_tokens=endpoint.context_tokens,
-            slots=slots_of(endpoint) or 1,
-            cache_type_k=endpoint.cache_type_k,
-            cache_type_v=endpoint.cache_type_v,
+            header, loading_of(endpoint, header), gpu_layers=endpoint.gpu_layers
         )
         return {endpoint.device: split.gpu.total_bytes, MACHINE: split.machine.total_bytes}
     footprint = file_footprint(endpoint)
@@ -169,5 +161,5 @@ async def _pulled_footprint(endpoint: Endpoint, host: OllamaHost) -> Footprint |
         gguf_header_from_values(
             pulled.model_info, name=endpoint.model_id, tensor_bytes=pulled.file_bytes
         ),
-        context_tokens=said or pulled.context_tokens or _OLLAMA_CONTEXT_TOKENS,
+        Loading(context_tokens=said or pulled.context_tokens or _OLLAMA_CONTEXT_TOKENS),
     )

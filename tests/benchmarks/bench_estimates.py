@@ -36,7 +36,7 @@ from gguf_writer import F32, I32, SMALL, STRING, TENSOR_BYTES, header
 from logged_memory import MIB, MOST_WITH_A_DOUBT, LoggedMemory, exact_bytes, logged_memory
 from tiny_models import MODELS, write_model
 
-from harness.hardware import Footprint, GgufHeader, gguf_footprint, read_gguf_header
+from harness.hardware import Footprint, GgufHeader, Loading, gguf_footprint, read_gguf_header
 from harness.session.demo_model import demo_endpoint
 
 CONTEXTS = (512, 2048, 8192)
@@ -140,7 +140,7 @@ def demo_estimates(grid: Iterable[tuple[int, int, str]]) -> list[Estimate]:
         }
         logged = logged_memory(path, **case)
         name = f"{context_tokens:>6} tokens, {slots} slots, {types}"
-        estimates.append(estimate(name, model, gguf_footprint(model, **case), logged))
+        estimates.append(estimate(name, model, gguf_footprint(model, Loading(**case)), logged))
     return estimates
 
 
@@ -151,7 +151,7 @@ def tiny_estimates(folder: Path) -> list[Estimate]:
         model = read_gguf_header(path)
         case = {"context_tokens": TINY_CONTEXT, "slots": TINY_SLOTS}
         logged = logged_memory(path, **case)
-        estimates.append(estimate(name, model, gguf_footprint(model, **case), logged))
+        estimates.append(estimate(name, model, gguf_footprint(model, Loading(**case)), logged))
     return estimates
 
 

@@ -108,11 +108,11 @@ def test_the_plan_of_the_example_is_a_table_and_what_is_to_be_said_of_it(project
     assert rows["quantisation"] == ["Q4_1", "Q4_K_M"]
     assert rows["weights"] == ["92.1 MiB", "-"]
     assert rows["KV cache"] == ["22.5 MiB", "-"]
-    assert rows["takes in all"] == ["132.4 MiB on machine", "200.0 MiB on machine"]
+    assert rows["takes in all"] == ["120.7 MiB on machine", "200.0 MiB on machine"]
     assert rows["fits"] == ["whole, alone", "whole, alone"]
     assert rows["loads"] == ["3", "3"]
     assert rows["one load, s"] == ["0.1 (guess)", "0.2 (guess)"]
-    assert "machine: 300.0 MiB; all of these models together take 332.4 MiB" in plan.stdout
+    assert "machine: 300.0 MiB; all of these models together take 320.7 MiB" in plan.stdout
     assert "predicted: 6 loads, 1.0 s of loading (guessed from sizes" in plan.stdout
     assert "every mapped node to have 4 items" in plan.stdout
     assert "warning: evaluator 'judge' is quantised to Q4_K_M" in plan.stdout

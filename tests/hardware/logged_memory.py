@@ -17,6 +17,10 @@ params.n_parallel = case["slots"]
 params.kv_unified = case["unified"]
 params.cache_type_k = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_k"].upper())
 params.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_v"].upper())
+params.n_batch, params.swa_full = case["batch_tokens"], case["whole_windows"]
+if case["embeds"]:
+    params.embedding = True
+    params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
 params.fit_params = params.warmup = False
 # More threads than free cores spin for seconds at the end of a load.
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
@@ -62,7 +66,16 @@ class LoggedMemory(NamedTuple):
 
 
 def logged_memory(
-    path, *, context_tokens, slots=1, cache_type_k="f16", cache_type_v="f16", unified=False
+    path,
+    *,
+    context_tokens,
+    slots=1,
+    cache_type_k="f16",
+    cache_type_v="f16",
+    unified=False,
+    batch_tokens=2048,
+    whole_windows=False,
+    embeds=False,
 ):
     """Load a model in a process of its own, and read what that said."""
     case = {
@@ -72,6 +85,9 @@ def logged_memory(
         "cache_type_k": cache_type_k,
         "cache_type_v": cache_type_v,
         "unified": unified,
+        "batch_tokens": batch_tokens,
+        "whole_windows": whole_windows,
+        "embeds": embeds,
     }
     log = _log_of(case)
 

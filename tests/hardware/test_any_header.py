@@ -19,6 +19,7 @@ from tiny_models import MODELS, write_model
 
 from harness.errors import InvalidInput, ModelFileInvalid
 from harness.hardware import (
+    Loading,
     gguf_footprint,
     gguf_header_from_values,
     read_gguf_header,
@@ -107,9 +108,9 @@ def test_any_gguf_header_is_read_or_refused_at_a_byte(headers, generator, rewrit
         assert model.tensor_bytes <= model.file_bytes == path.stat().st_size
         assert model.weights.loaded_bytes <= model.tensor_bytes
         with contextlib.suppress(InvalidInput):  # heads of an odd width
-            needed = gguf_footprint(model, context_tokens=4096)
+            needed = gguf_footprint(model, Loading(context_tokens=4096))
             assert needed.total_bytes >= model.weights.loaded_bytes
-            split = split_footprint(model, gpu_layers=2, context_tokens=4096)
+            split = split_footprint(model, Loading(context_tokens=4096), gpu_layers=2)
             assert split.gpu.kv_bytes + split.machine.kv_bytes == needed.kv_bytes
     assert TRIES / 3 < refused < TRIES  # both outcomes were seen
 
@@ -132,7 +133,7 @@ def test_whatever_a_server_tells_is_understood_or_refused(generator, headers, re
             refused += 1
             continue
         with contextlib.suppress(InvalidInput):
-            assert gguf_footprint(model, context_tokens=4096).total_bytes >= 1000
+            assert gguf_footprint(model, Loading(context_tokens=4096)).total_bytes >= 1000
     assert 0 < refused < TRIES
 
 

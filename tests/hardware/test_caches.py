@@ -9,6 +9,7 @@ from tiny_models import MODELS, write_model
 
 from harness.hardware import (
     LayerCache,
+    Loading,
     gguf_header_from_values,
     kv_bytes_per_token,
     kv_cache_bytes,
@@ -35,7 +36,7 @@ def test_the_caches_of_every_kind_of_model_are_those_that_llama_cpp_makes(tmp_pa
     assert sorted(windows.values()) == sorted(c.layers for c in logged.caches if c.layers)
 
     states = [cache.state_elements for cache in model.caches if cache.state_elements]
-    cached_bytes = kv_cache_bytes(model, context_tokens=CONTEXT_TOKENS, slots=SLOTS)
+    cached_bytes = kv_cache_bytes(model, Loading(context_tokens=CONTEXT_TOKENS, slots=SLOTS))
     assert cached_bytes - 4 * SLOTS * sum(states) == sum(
         exact_bytes(cache.cells, mib)
         for cache in logged.caches
@@ -57,12 +58,32 @@ def test_slots_that_share_a_cache_have_the_cells_that_llama_cpp_gives_them(tmp_p
 
     model = read_gguf_header(path)
     by_cells = Counter(
-        kv_cache_bytes(one, context_tokens=1000, slots=3, unified=True) // kv_bytes_per_token(one)
+        kv_cache_bytes(one, Loading(context_tokens=1000, slots=3, unified=True))
+        // kv_bytes_per_token(one)
         for one in (
             replace(model, caches=(replace(cache, state_elements=0),)) for cache in model.caches
         )
     )
     assert by_cells == {cache.cells: cache.layers for cache in logged.caches}
+
+
+@pytest.mark.parametrize(
+    ("micro_batch_tokens", "whole_windows"),
+    [(128, False), (512, False), (512, True)],
+    ids=["a small micro-batch", "the default", "whole windows"],
+)
+def test_a_window_takes_what_llama_cpp_gives_it(tmp_path, micro_batch_tokens, whole_windows):
+    path = write_model(tmp_path / "m.gguf", "gemma3")
+    case = {"context_tokens": 2048, "slots": SLOTS, "whole_windows": whole_windows}
+    logged = logged_memory(path, batch_tokens=micro_batch_tokens, **case)
+
+    loading = Loading(micro_batch_tokens=micro_batch_tokens, **case)
+    cached_bytes = kv_cache_bytes(read_gguf_header(path), loading)
+    assert cached_bytes == sum(
+        exact_bytes(cache.cells, mib)
+        for cache in logged.caches
+        for mib in (cache.keys_mib, cache.values_mib)
+    )
 
 
 # --- rules -----------------------------------------------------------------------------------
@@ -145,7 +166,7 @@ def test_layers_have_the_windows_of_their_architecture(architecture, keys, expec
 )
 def test_a_window_takes_its_cells(window, slots, unified, cells):
     model = replace(told("llama"), caches=(replace(FULL, window_tokens=window),))
-    cached_bytes = kv_cache_bytes(model, context_tokens=8192, slots=slots, unified=unified)
+    cached_bytes = kv_cache_bytes(model, Loading(context_tokens=8192, slots=slots, unified=unified))
     assert cached_bytes == cells * 2 * 2 * 32
 
 
@@ -270,7 +291,7 @@ def test_recurrent_layers_keep_a_state_that_does_not_grow(architecture, keys, re
     )
     for context_tokens in (1024, 65_536):
         both, keys_only = (
-            kv_cache_bytes(one, context_tokens=context_tokens, slots=3)
+            kv_cache_bytes(one, Loading(context_tokens=context_tokens, slots=3))
             for one in (model, attending)
         )
         assert both - keys_only == 3 * 4 * elements * sum(kind in "rb" for kind in kinds)
@@ -283,7 +304,7 @@ def test_layers_that_only_draft_keep_nothing_and_are_not_loaded():
 
 
 def test_an_encoder_keeps_nothing():
-    assert kv_cache_bytes(told("bert"), context_tokens=8192) == 0
+    assert kv_cache_bytes(told("bert"), Loading(context_tokens=8192)) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from harness.hardware import (
     Footprint,
     GgufHeader,
     LayerCache,
+    Loading,
     compute_bytes,
     gguf_footprint,
     gguf_header_from_values,
@@ -64,7 +65,7 @@ def test_a_token_takes_its_published_bytes(layers, heads_kv, token_bytes):
 
 
 def test_8192_tokens_of_32_layers_of_32_heads_take_4_gib():
-    assert kv_cache_bytes(shaped(32, 32, 128), context_tokens=8192) == 4 * 2**30
+    assert kv_cache_bytes(shaped(32, 32, 128), Loading(context_tokens=8192)) == 4 * 2**30
 
 
 @pytest.mark.parametrize(
@@ -73,9 +74,11 @@ def test_8192_tokens_of_32_layers_of_32_heads_take_4_gib():
 def test_4096_tokens_of_the_demo_model_take_what_llama_cpp_allocates(demo_model, cache_type, mib):
     cache_bytes = kv_cache_bytes(
         read_gguf_header(demo_model),
-        context_tokens=4096,
-        cache_type_k=cache_type,
-        cache_type_v=cache_type,
+        Loading(
+            context_tokens=4096,
+            cache_type_k=cache_type,
+            cache_type_v=cache_type,
+        ),
     )
     assert f"{cache_bytes / MIB:.1f}" == mib
 
@@ -95,7 +98,7 @@ def test_4096_tokens_of_the_demo_model_take_what_llama_cpp_allocates(demo_model,
 )
 def test_every_slot_has_its_context_padded_to_256(context_tokens, slots, cells):
     one = shaped(1, 1, 64)
-    needed = kv_cache_bytes(one, context_tokens=context_tokens, slots=slots)
+    needed = kv_cache_bytes(one, Loading(context_tokens=context_tokens, slots=slots))
     assert needed == cells * kv_bytes_per_token(one)
 
 
@@ -110,13 +113,13 @@ def test_keys_and_values_are_counted_by_their_own_width_and_type():
 
 def test_a_cache_type_whose_blocks_do_not_fit_the_heads_is_refused():
     with pytest.raises(InvalidInput, match=r"a model cannot have a q8_0 KV cache.*use f16"):
-        gguf_footprint(shaped(32, 32, 80), context_tokens=4096, cache_type_k="q8_0")
+        gguf_footprint(shaped(32, 32, 80), Loading(context_tokens=4096, cache_type_k="q8_0"))
 
 
 @pytest.mark.parametrize(("context_tokens", "slots"), [(0, 1), (4096, 0), (-1, 1)])
 def test_no_context_or_no_slot_is_refused(context_tokens, slots):
     with pytest.raises(InvalidInput, match="give 1 or more of each"):
-        gguf_footprint(shaped(1, 1, 64), context_tokens=context_tokens, slots=slots)
+        gguf_footprint(shaped(1, 1, 64), Loading(context_tokens=context_tokens, slots=slots))
 
 
 # --- compute buffers -------------------------------------------------------------------------
@@ -166,7 +169,7 @@ GPT_OSS_20B = model(
 def test_the_compute_allowance_is_just_above_what_llama_cpp_reserves(
     shape, context_tokens, slots, compute_mib, output_mib
 ):
-    allowance = compute_bytes(shape, context_tokens=context_tokens, slots=slots) / MIB
+    allowance = compute_bytes(shape, Loading(context_tokens=context_tokens, slots=slots)) / MIB
     assert 0.4 < allowance - compute_mib - output_mib < 2.0
 
 
@@ -203,7 +206,7 @@ def test_recurrent_models_are_allowed_no_less_than_llama_cpp_reserves(
         name="a model",
         tensor_bytes=0,
     )
-    allowance = compute_bytes(header, context_tokens=context_tokens, slots=slots) / MIB
+    allowance = compute_bytes(header, Loading(context_tokens=context_tokens, slots=slots)) / MIB
     assert logged_mib < allowance < 7 / 6 * logged_mib
 
 
@@ -240,7 +243,7 @@ def test_a_footprint_is_what_llama_cpp_logs(demo_model, context_tokens, slots, t
         "unified": unified,
     }
     logged = logged_memory(demo_model, **case)
-    needed = gguf_footprint(read_gguf_header(demo_model), **case)
+    needed = gguf_footprint(read_gguf_header(demo_model), Loading(**case))
 
     assert round(needed.weights_bytes / MIB, 2) == logged.model_mib
     assert round(needed.kv_bytes / MIB, 2) == logged.kv_mib
@@ -253,3 +256,31 @@ def test_a_footprint_is_what_llama_cpp_logs(demo_model, context_tokens, slots, t
     assert 0 < excess_mib < 3
     in_all_mib = logged.model_mib + logged.kv_mib + logged.compute_mib + logged.output_mib
     assert needed.total_bytes / MIB == pytest.approx(in_all_mib, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("loading", "how", "share"),
+    [
+        pytest.param(
+            Loading(context_tokens=4096, slots=4, micro_batch_tokens=128),
+            {"batch_tokens": 128},
+            1.4,
+            id="as the embedded engine chats",
+        ),
+        pytest.param(
+            Loading(context_tokens=4096, slots=4, computed_logits=512),
+            {"batch_tokens": 512, "embeds": True},
+            1.05,
+            id="as it embeds: with room for the logits of a micro-batch",
+        ),
+    ],
+)
+def test_the_engines_settings_are_in_the_allowance(demo_model, loading, how, share):
+    logged = logged_memory(demo_model, context_tokens=4096, slots=4, **how)
+    header = read_gguf_header(demo_model)
+
+    logged_mib = logged.compute_mib + logged.output_mib
+    assert logged_mib < compute_bytes(header, loading) / MIB < share * logged_mib
+    needed_mib = gguf_footprint(header, loading).total_bytes / MIB
+    in_all_mib = logged.model_mib + logged.kv_mib + logged_mib
+    assert needed_mib == pytest.approx(in_all_mib, rel=0.05)

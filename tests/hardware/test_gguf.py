@@ -1,5 +1,6 @@
 """Reading GGUF headers: real, synthetic, split, cut and mutated."""
 
+import os
 import struct
 import time
 import tracemalloc
@@ -24,6 +25,7 @@ from harness.errors import ModelFileInvalid
 from harness.hardware import (
     GgufHeader,
     LayerCache,
+    Loading,
     Weights,
     file_type_name,
     gguf_footprint,
@@ -172,6 +174,17 @@ def test_keys_mean_what_llama_cpp_takes_them_for(write, changes, expected):
     assert {field: getattr(model, field) for field in expected} == expected
 
 
+def test_of_an_encoder_no_table_is_needed_at_the_output(write):
+    as_encoder = {key.replace("llama", "bert"): value for key, value in SMALL.items()}
+    as_encoder["general.architecture"] = (STRING, "bert")
+
+    chats, encodes = read_gguf_header(write()), read_gguf_header(write(as_encoder))
+
+    assert (chats.has_output, encodes.has_output) == (True, False)
+    assert (chats.weights.shared_bytes, encodes.weights.shared_bytes) == (384, 0)
+    assert chats.weights.loaded_bytes == encodes.weights.loaded_bytes
+
+
 def test_long_values_are_stepped_over(write):
     path = write(
         {
@@ -197,7 +210,7 @@ def test_what_a_server_tells_of_a_header_leads_to_the_same_figures(demo_model):
     assert told.caches == model.caches
     assert (told.name, told.file_type, told.exact_caches) == (model.name, model.file_type, True)
     case = {"context_tokens": 4096, "slots": 2, "cache_type_k": "q8_0"}
-    ours, theirs = gguf_footprint(model, **case), gguf_footprint(told, **case)
+    ours, theirs = gguf_footprint(model, Loading(**case)), gguf_footprint(told, Loading(**case))
     assert (theirs.weights_bytes, theirs.kv_bytes) == (ours.weights_bytes, ours.kv_bytes)
     assert theirs.compute_bytes == pytest.approx(ours.compute_bytes, rel=0.05)
 
@@ -303,6 +316,12 @@ def test_a_missing_file_is_refused_with_its_path_and_a_remedy(tmp_path):
     ) as caught:
         read_gguf_header(path)
     assert caught.value.offset is None
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "m.gguf")
+    with pytest.raises(ModelFileInvalid, match="is a pipe"):
+        read_gguf_header(tmp_path / "m.gguf")
 
 
 def test_a_directory_is_refused(tmp_path):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.hardware import (
+    Loading,
     gguf_footprint,
     gguf_header_from_values,
     layers_that_fit,
@@ -35,7 +36,7 @@ def demo(demo_model):
     ],
 )
 def test_layers_go_to_the_gpu_from_the_last_with_their_caches(demo, gpu_layers, on_gpu, outputs):
-    split = split_footprint(demo, gpu_layers=gpu_layers, context_tokens=4096)
+    split = split_footprint(demo, Loading(context_tokens=4096), gpu_layers=gpu_layers)
     # The vocabulary's matrix is needed at both ends, and so in both places.
     assert split.gpu.weights_bytes == on_gpu * LAYER + outputs * (NORM + INPUT)
     assert split.machine.weights_bytes == (30 - on_gpu) * LAYER + INPUT + (1 - outputs) * NORM
@@ -44,15 +45,15 @@ def test_layers_go_to_the_gpu_from_the_last_with_their_caches(demo, gpu_layers, 
 
 
 def test_a_model_that_is_not_on_the_gpu_takes_there_nothing_and_here_its_footprint(demo):
-    split = split_footprint(demo, gpu_layers=0, context_tokens=4096, slots=2)
+    split = split_footprint(demo, Loading(context_tokens=4096, slots=2), gpu_layers=0)
     assert split.gpu.total_bytes == 0
-    assert split.machine == gguf_footprint(demo, context_tokens=4096, slots=2)
+    assert split.machine == gguf_footprint(demo, Loading(context_tokens=4096, slots=2))
     assert split.speedup() == 1
 
 
 def test_a_model_that_is_on_the_gpu_leaves_little_here(demo):
-    split = split_footprint(demo, gpu_layers=None, context_tokens=4096)
-    whole = gguf_footprint(demo, context_tokens=4096)
+    split = split_footprint(demo, Loading(context_tokens=4096), gpu_layers=None)
+    whole = gguf_footprint(demo, Loading(context_tokens=4096))
     assert split.gpu.weights_bytes == whole.weights_bytes
     assert split.gpu.compute_bytes == whole.compute_bytes
     assert split.machine.weights_bytes == INPUT
@@ -87,14 +88,16 @@ def test_of_experts_only_those_count_for_speed_that_a_token_uses(demo):
 
 
 def test_as_many_layers_fit_as_there_is_room_for(demo):
-    everything = split_footprint(demo, gpu_layers=None, context_tokens=4096).gpu.total_bytes
+    everything = split_footprint(
+        demo, Loading(context_tokens=4096), gpu_layers=None
+    ).gpu.total_bytes
     for gpu_bytes, layers in ((everything, 31), (everything - 1, 30), (0, 0), (10**12, 31)):
-        assert layers_that_fit(demo, gpu_bytes=gpu_bytes, context_tokens=4096) == layers
-    half = split_footprint(demo, gpu_layers=15, context_tokens=4096).gpu.total_bytes
-    assert layers_that_fit(demo, gpu_bytes=half, context_tokens=4096) == 15
+        assert layers_that_fit(demo, Loading(context_tokens=4096), gpu_bytes=gpu_bytes) == layers
+    half = split_footprint(demo, Loading(context_tokens=4096), gpu_layers=15).gpu.total_bytes
+    assert layers_that_fit(demo, Loading(context_tokens=4096), gpu_bytes=half) == 15
     # Half of the cache leaves room for more of the layers.
     quantised = layers_that_fit(
-        demo, gpu_bytes=half, context_tokens=4096, cache_type_k="q8_0", cache_type_v="q8_0"
+        demo, Loading(context_tokens=4096, cache_type_k="q8_0", cache_type_v="q8_0"), gpu_bytes=half
     )
     assert quantised > 15
 
@@ -111,7 +114,9 @@ def test_most_of_a_model_on_the_gpu_is_worth_much_less_than_all_of_it():
         name="a model",
         tensor_bytes=20 * 10**9,
     )
-    most = split_footprint(model, gpu_layers=19, context_tokens=4096)
+    most = split_footprint(model, Loading(context_tokens=4096), gpu_layers=19)
     assert most.gpu_share == 0.9
     assert round(most.speedup(), 2) == 5.26
-    assert split_footprint(model, gpu_layers=21, context_tokens=4096).speedup() == pytest.approx(10)
+    assert split_footprint(
+        model, Loading(context_tokens=4096), gpu_layers=21
+    ).speedup() == pytest.approx(10)

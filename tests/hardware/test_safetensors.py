@@ -177,6 +177,9 @@ MIXED = ["sliding_attention", "full_attention"] * 4
             False,
             id="states of an unknown size",
         ),
+        pytest.param({"attn_layer_period": 8}, ". " * 8, False, id="recurrent but for some"),
+        pytest.param({"mamba_d_state": 16}, ". " * 8, False, id="recurrent beside attention"),
+        pytest.param({"model_type": "modernbert"}, ". " * 8, False, id="an encoder"),
     ],
 )
 def test_windows_are_those_of_the_configuration(write, keys, expected, exact):

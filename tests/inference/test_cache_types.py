@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from harness.hardware import CacheType, gguf_footprint, read_gguf_header
+from harness.hardware import CacheType, Loading, gguf_footprint, read_gguf_header
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
 from harness.inference.engines.placement import type_number
 from harness.session.demo_model import demo_endpoint
@@ -80,7 +80,7 @@ os._exit(0)
     def computed(cache_type):
         header = read_gguf_header(endpoint_with(backend).path)
         types = {"cache_type_k": cache_type, "cache_type_v": cache_type}
-        return gguf_footprint(header, context_tokens=LONG, **types).kv_bytes
+        return gguf_footprint(header, Loading(context_tokens=LONG, **types)).kv_bytes
 
     saved = taken("f16") - taken("q4_0")
 

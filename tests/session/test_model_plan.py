@@ -13,7 +13,7 @@ import pytest
 from harness import Pipeline, Run, load_settings
 from harness.cli.pipeline_file import load_pipeline
 from harness.errors import ConfigurationInvalid, SameModel
-from harness.hardware import format_bytes, gguf_footprint, parse_bytes, read_gguf_header
+from harness.hardware import Loading, format_bytes, gguf_footprint, parse_bytes, read_gguf_header
 from harness.hardware.speed import offload_speedup
 from harness.session.demo_model import demo_endpoint
 from harness.session.model_plan import ModelPlan, plan_models
@@ -115,8 +115,9 @@ def rows(plan: ModelPlan) -> dict[str, PlannedModel]:
 
 
 def need_of(*, context_tokens: int, slots: int) -> int:
-    header = read_gguf_header(FILE)
-    return gguf_footprint(header, context_tokens=context_tokens, slots=slots).total_bytes
+    """Bytes, as the embedded engine loads it."""
+    loading = Loading(context_tokens=context_tokens, slots=slots, micro_batch_tokens=128)
+    return gguf_footprint(read_gguf_header(FILE), loading).total_bytes
 
 
 # --- what is taken, and where there is room -------------------------------------------------------

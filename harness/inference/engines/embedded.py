@@ -24,10 +24,11 @@ from typing import Any
 import httpx
 
 from harness.errors import LoadFailed, ModelFileInvalid, ServerError
-from harness.hardware import CacheType
+from harness.hardware import CacheType, read_gguf_header
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.load_errors import why_not_loaded
+from harness.inference.engines.loading import loading_of
 from harness.inference.engines.placement import gpu_of
 from harness.inference.engines.seen_devices import seen_devices
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
@@ -114,11 +115,7 @@ class EmbeddedLlamaCpp:
         try:
             await to_its_end(self._start)
         except (RuntimeError, ValueError, MemoryError) as error:
-            raise why_not_loaded(
-                self._endpoint,
-                slots=self._endpoint.slots,
-                free_bytes=seen_devices().free_bytes(self._endpoint),
-            ) from error
+            raise why_not_loaded(self._endpoint, seen_devices()) from error
         except asyncio.CancelledError:
             await self.unload()
             raise
@@ -183,25 +180,27 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
     # Here rather than at the top: the engine is 34 MB and needed only once a model loads.
     import xllamacpp  # noqa: PLC0415
 
+    assert endpoint.path is not None
+    loading = loading_of(endpoint, read_gguf_header(endpoint.path))
     params = xllamacpp.CommonParams()
     params.model.path = str(endpoint.path)
     # Else replies would name the model by its path on this machine.
     params.model_alias = [endpoint.model_id]
     # llama.cpp divides the context between the slots; an endpoint states it per call.
-    params.n_ctx = endpoint.context_tokens * endpoint.slots
-    params.n_parallel = endpoint.slots
+    params.n_ctx = loading.context_tokens * loading.slots
+    params.n_parallel = loading.slots
     # Flash attention, which quantised values need, llama.cpp switches on by itself.
-    params.cache_type_k = _ggml_type(xllamacpp, endpoint.cache_type_k)
-    params.cache_type_v = _ggml_type(xllamacpp, endpoint.cache_type_v)
+    params.cache_type_k = _ggml_type(xllamacpp, loading.cache_type_k)
+    params.cache_type_v = _ggml_type(xllamacpp, loading.cache_type_v)
     _place(xllamacpp, params, endpoint)
     threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    # How much is computed between two looks at the queue: until then other slots wait, and nothing
-    # can be cancelled. On a CPU prompts are read as fast with 128 as with the default, 2048. A text
-    # to embed has to fit into one.
-    params.n_batch = 512 if endpoint.embeddings else 128
-    # Prompts that lost their slot would be kept beside the model, up to 8 GiB that nobody counts.
+    params.n_batch = loading.micro_batch_tokens
+    # Prompts that lost their slot would be kept beside the model, up to 8 GiB that nobody counts;
+    # and up to 32 copies of each slot's sliding windows and states. Without them, a prompt that
+    # departs from the one before it further back than its window is read anew.
     params.cache_ram_mib = 0
+    params.n_ctx_checkpoints = 0
     params.endpoint_metrics = True
     params.embedding = endpoint.embeddings
     params.verbosity = -1

@@ -25,10 +25,12 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
+from harness.hardware import read_gguf_header
 from harness.inference.completion import FinishReason, TokenLogprob, Usage
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.load_errors import why_not_loaded
-from harness.inference.engines.placement import gpu_of, needs_flash_attention, type_number
+from harness.inference.engines.loading import loading_of
+from harness.inference.engines.placement import gpu_of, type_number
 from harness.inference.engines.seen_devices import seen_devices
 from harness.inference.engines.stop_texts import StopTexts
 from harness.inference.message import Message
@@ -322,29 +324,29 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
         raise ModelFileInvalid(
             f"there is no such file; set path of endpoint '{endpoint.tag}' to a GGUF", path=path
         )
+    loading = loading_of(endpoint, read_gguf_header(path))
     placement = _placement(library, endpoint)
     threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     try:
         with _LOADING:
             llama = library.Llama(
                 str(path),
-                n_ctx=endpoint.context_tokens,
-                # A text is embedded in one go, whatever its length.
-                n_batch=endpoint.context_tokens if endpoint.embeddings else 512,
-                n_ubatch=endpoint.context_tokens if endpoint.embeddings else 512,
+                n_ctx=loading.context_tokens,
+                n_batch=loading.micro_batch_tokens,
+                n_ubatch=loading.micro_batch_tokens,
                 n_threads=threads,
                 n_threads_batch=threads,
-                type_k=type_number(endpoint.cache_type_k),
-                type_v=type_number(endpoint.cache_type_v),
-                flash_attn=needs_flash_attention(endpoint),
+                type_k=type_number(loading.cache_type_k),
+                type_v=type_number(loading.cache_type_v),
+                # Quantised values cannot be read without; and what all heads make of a long context
+                # would be in memory at once.
+                flash_attn=True,
                 **placement,
                 embedding=endpoint.embeddings,
                 verbose=False,
             )
     except Exception as error:  # its parts raise what they like
-        raise why_not_loaded(
-            endpoint, slots=1, free_bytes=seen_devices().free_bytes(endpoint), said=str(error)
-        ) from error
+        raise why_not_loaded(endpoint, seen_devices(), said=str(error)) from error
     # It prints warnings for errors, such as that a computation was stopped.
     logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
     return llama

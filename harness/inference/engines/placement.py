@@ -9,18 +9,12 @@ from harness.hardware.quantisation import TENSOR_FORMATS
 from harness.inference.endpoint import Endpoint
 
 _NUMBERS = {one.name.lower(): number for number, one in TENSOR_FORMATS.items()}
-_WHOLE_NUMBERS: frozenset[CacheType] = frozenset({"f32", "f16", "bf16"})
 _GPU = re.compile(r"gpu(\d+)")
 
 
 def type_number(cache_type: CacheType) -> int:
     """What `ggml_type` calls it."""
     return _NUMBERS[cache_type]
-
-
-def needs_flash_attention(endpoint: Endpoint) -> bool:
-    """Whether the endpoint's cache cannot be read without: quantised values cannot."""
-    return endpoint.cache_type_v not in _WHOLE_NUMBERS
 
 
 def gpu_of(endpoint: Endpoint) -> int | None:

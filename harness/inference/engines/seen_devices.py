@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.inference.endpoint import Endpoint
-from harness.inference.engines.placement import gpu_of
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenDevices:
@@ -16,17 +13,6 @@ class SeenDevices:
     """All of the machine's own memory."""
     free_gpu_bytes: tuple[int, ...]
     """What is free on each GPU, in the order of their numbers."""
-
-    def free_bytes(self, endpoint: Endpoint) -> int:
-        """What its model could be given at the most: of its GPU, or of all devices together.
-
-        Of the machine's own memory that is all there is: an allocation of less succeeds, though
-        less may be free.
-        """
-        number = gpu_of(endpoint)
-        if number is not None and number < len(self.free_gpu_bytes):
-            return self.free_gpu_bytes[number]
-        return self.machine_bytes + sum(self.free_gpu_bytes)
 
 
 def seen_devices() -> SeenDevices:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.hardware import first_gpu_layer, read_gguf_header, split_footprint
 from harness.hardware.speed import GPU_SPEEDUP
 from harness.inference import FILE_BACKENDS, MACHINE, Endpoint
-from harness.session.tenancy import slots_of
+from harness.inference.engines.loading import loading_of
 
 
 def offload_estimate(endpoint: Endpoint) -> str | None:
@@ -22,14 +22,7 @@ def offload_estimate(endpoint: Endpoint) -> str | None:
     on_machine = first_gpu_layer(header, layers)
     if on_machine == 0:
         return None
-    split = split_footprint(
-        header,
-        gpu_layers=layers,
-        context_tokens=endpoint.context_tokens,
-        slots=slots_of(endpoint) or 1,
-        cache_type_k=endpoint.cache_type_k,
-        cache_type_v=endpoint.cache_type_v,
-    )
+    split = split_footprint(header, loading_of(endpoint, header), gpu_layers=layers)
     return (
         f"with gpu_layers = {layers}, {max(header.block_count - on_machine, 0)} of its "
         f"{header.block_count} layers and {split.gpu_share:.0%} of its weights are on "
