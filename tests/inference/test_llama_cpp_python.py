@@ -749,6 +749,19 @@ def test_a_text_that_has_no_vector_is_refused(text, error, said):
     assert isinstance(caught.value, InferenceError)
 
 
+@needs_package
+def test_a_text_longer_than_the_model_was_trained_for_is_refused(tmp_path):
+    name = b"llama.context_length" + (4).to_bytes(4, "little")  # an unsigned number of 32 bits
+    data = small_endpoint().path.read_bytes()
+    at = data.index(name) + len(name)
+    path = tmp_path / "short.gguf"
+    path.write_bytes(data[:at] + (16).to_bytes(4, "little") + data[at + 4 :])
+
+    assert embedded("a river", path=path).vectors.shape == (1, 576)
+    with pytest.raises(ContextOverflow, match="the context 16"):
+        embedded("a river " * 20, path=path)
+
+
 def test_a_model_that_embeds_does_not_chat_nor_the_other_way_round():
     async def main():
         with pytest.raises(NotOffered, match="unset the endpoint's embeddings"):

@@ -209,8 +209,10 @@ class LlamaCppEngine:
     def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
         """Their vectors, and how many tokens they were."""
         lengths = [len(self._llama.tokenize(text.encode())) for text in texts]
-        if max(lengths) > self._endpoint.context_tokens:
-            raise self._overflow("text", max(lengths))
+        # A model reads no more in one go than it was trained for, whatever its context.
+        room = min(self._endpoint.context_tokens, self._llama.n_batch)
+        if max(lengths) > room:
+            raise self._overflow("text", max(lengths), context_tokens=room)
         if min(lengths) == 0:
             # The package would write to memory that is not its own.
             raise ServerError(
@@ -243,8 +245,10 @@ class LlamaCppEngine:
             status=400,
         )
 
-    def _overflow(self, what: str, tokens: int) -> ContextOverflow:
-        context_tokens = self._endpoint.context_tokens
+    def _overflow(
+        self, what: str, tokens: int, *, context_tokens: int | None = None
+    ) -> ContextOverflow:
+        context_tokens = context_tokens or self._endpoint.context_tokens
         return ContextOverflow(
             f"the {what} has {tokens} tokens, the context {context_tokens}. {SHORTEN}",
             endpoint=self._endpoint.tag,
