@@ -7,25 +7,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from harness.hardware.gguf_caches import draft_layers, model_caches
+from harness.hardware.gguf_caches import NO_OUTPUT, draft_layers, model_caches
 from harness.hardware.gguf_file import GgufFile, GgufValue, read_gguf_file
 from harness.hardware.gguf_keys import ModelKeys, model_keys
 from harness.hardware.gguf_states import recurrent_length
 from harness.hardware.layer_cache import LayerCache
 from harness.hardware.quantisation import UNKNOWN_FILE_TYPE
 from harness.hardware.weights import Weights, even_weights, weights_of
-
-_NO_OUTPUT: Final = frozenset(
-    {
-        "bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "nomic-bert",
-        "nomic-bert-moe",
-    }
-)  # fmt: skip
-"""Encoders for which llama.cpp makes no matrix for logits, of the tokens' or of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +61,11 @@ class GgufHeader:
     which a server left out what is needed: `caches` is then as a rule too much."""
     weights: Weights
     """The tensors by what needs them."""
-    has_output: bool = True
-    """Whether it has logits; encoders have none."""
+
+    @property
+    def has_output(self) -> bool:
+        """Whether it has logits; encoders have none."""
+        return self.architecture not in NO_OUTPUT
 
     @property
     def active_bytes(self) -> int:
@@ -105,7 +100,12 @@ def read_gguf_header(path: Path) -> GgufHeader:
     files = [first, *(read_gguf_file(part) for part in _further_parts(first))]
     keys = model_keys(first)
     tensors = itertools.chain.from_iterable(file.tensors.items() for file in files)
-    weights = weights_of(tensors, layers=keys.layers, drafts=draft_layers(keys))
+    weights = weights_of(
+        tensors,
+        layers=keys.layers,
+        drafts=draft_layers(keys),
+        has_output=keys.architecture not in NO_OUTPUT,
+    )
     return _header(
         keys,
         tensor_bytes=sum(file.tensor_bytes for file in files),
@@ -160,7 +160,6 @@ def _header(keys: ModelKeys, *, tensor_bytes: int, file_bytes: int, weights: Wei
         value_length=keys.count("attention.value_length", default=head_length),
     )
 
-    has_output = keys.architecture not in _NO_OUTPUT
     used = max(keys.counts("expert_used_count", default=(0,)))
     untold_length = 4 * embedding_length if keys.is_untold("feed_forward_length") else 0
     dense_length = max(keys.counts("feed_forward_length", default=(untold_length,)))
@@ -183,8 +182,7 @@ def _header(keys: ModelKeys, *, tensor_bytes: int, file_bytes: int, weights: Wei
         vocabulary_size=_vocabulary_size(keys),
         caches=caches.layers,
         exact_caches=caches.exact,
-        weights=weights if has_output else replace(weights, shared_bytes=0),
-        has_output=has_output,
+        weights=weights,
     )
 
 

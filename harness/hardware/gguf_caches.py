@@ -21,13 +21,17 @@ from harness.hardware.gguf_states import (
 from harness.hardware.gguf_windows import layer_windows
 from harness.hardware.layer_cache import LayerCache
 
-_NO_CACHE: Final = frozenset(
+NO_OUTPUT: Final = frozenset(
     {
-        "bert", "clef", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3",
-        "llada", "llada-moe", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1",
-        "wavtokenizer-dec",
+        "bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "nomic-bert",
+        "nomic-bert-moe",
     }
 )  # fmt: skip
+"""Encoders for which llama.cpp makes no matrix for logits, of the tokens' or of their own."""
+
+_NO_CACHE: Final = NO_OUTPUT | {
+    "clef", "dream", "gemma-embedding", "llada", "llada-moe", "rnd1", "wavtokenizer-dec",
+}  # fmt: skip
 """What reads or writes a text all at once: encoders and diffusion models."""
 
 _CACHES_OF_THEIR_OWN: Final = frozenset(

@@ -25,7 +25,8 @@ class Weights:
     output_bytes: int
     """What turns the last layer's result into logits."""
     shared_bytes: int
-    """Of the input, what is the output's matrix too; 0 for a model that has one of its own."""
+    """Of the input, what is the output's matrix too; 0 for a model that has one of its own, or
+    none."""
     expert_bytes: int
     """Of the layers, all experts together."""
     draft_bytes: int
@@ -42,13 +43,16 @@ class Weights:
         return sum(self.layer_bytes) + self.output_bytes + self.shared_bytes
 
 
-def weights_of(tensors: Iterable[tuple[str, int]], *, layers: int, drafts: int = 0) -> Weights:
+def weights_of(
+    tensors: Iterable[tuple[str, int]], *, layers: int, drafts: int = 0, has_output: bool = True
+) -> Weights:
     """Sorts tensors by their names, as llama.cpp names them.
 
     Args:
         tensors: Names and bytes.
         layers: How many layers the header speaks of.
         drafts: How many of them, from the last, only draft.
+        has_output: Whether it makes logits, if need be with the matrix of its input.
     """
     by_layer = [0] * layers
     input_bytes = output_bytes = expert_bytes = shared_bytes = 0
@@ -69,7 +73,7 @@ def weights_of(tensors: Iterable[tuple[str, int]], *, layers: int, drafts: int =
         input_bytes=input_bytes,
         layer_bytes=tuple(by_layer[: layers - drafts]),
         output_bytes=output_bytes,
-        shared_bytes=0 if own_output else shared_bytes,
+        shared_bytes=0 if own_output or not has_output else shared_bytes,
         expert_bytes=expert_bytes,
         draft_bytes=sum(by_layer[layers - drafts :]),
     )

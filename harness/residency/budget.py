@@ -137,7 +137,7 @@ class KeepAliveBudget:
 
     def expect(self, forecast: Forecast) -> None:
         """Says what is to come from now on, in place of what was said before."""
-        self._forecast = forecast
+        self._forecast = replace(forecast, is_complete=False) if self._was_surprised else forecast
         self._residents.expect_anew()
         self._consider()
 
@@ -214,8 +214,10 @@ class KeepAliveBudget:
             )
         )
         self._queue[queued.call.id] = queued
-        if self._forecast.is_complete and model not in self._forecast.models:
+        if self._forecast.is_complete and not self._forecast.expects(model):
+            # One that has left a model out may do so again.
             self._was_surprised = True
+            self._forecast = replace(self._forecast, is_complete=False)
         self._evict_the_outgrown()
         self._consider()
         try:
@@ -283,10 +285,7 @@ class KeepAliveBudget:
             ledger=self.ledger,
             tenants=self._residents.tenants,
             waiting=tuple(queued.call for queued in self._queue.values()),
-            # One that has left something out once may do so again.
-            forecast=replace(self._forecast, is_complete=False)
-            if self._was_surprised
-            else self._forecast,
+            forecast=self._forecast,
             max_wait_ns=self._max_wait_ns,
             failed=self._residents.failed,
         )

@@ -41,11 +41,15 @@ def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, 
         )
 
 
+def capacity_table(device: Device) -> str:
+    """Where a person sets how much of it there is: the table in harness.toml."""
+    return "[budget]" if device.name == MACHINE else f"[budget.devices.{device.name}]"
+
+
 def _remedy(device: Device, pinned: Collection[str]) -> str:
-    table = "[budget]" if device.name == MACHINE else f"[budget.devices.{device.name}]"
     ways = ["lower its context_tokens or slots", "use a smaller quantisation"]
     if pinned:
         ways.append("leave out a pin")
     if device.reserve_bytes:
         ways.append("lower the reserve")
-    return f"{', '.join(ways)}, or raise capacity under {table}"
+    return f"{', '.join(ways)}, or raise capacity under {capacity_table(device)}"

@@ -38,6 +38,10 @@ class Forecast:
         """Those that are still to be called."""
         return frozenset(itertools.chain.from_iterable(strand.uses for strand in self.strands))
 
+    def expects(self, model: str) -> bool:
+        """Whether it is one of those; cheaper, and asked at every call."""
+        return any(model in strand.uses for strand in self.strands)
+
 
 NOTHING_KNOWN = Forecast()
 """Where nobody says what comes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from harness.hardware import format_bytes
@@ -130,6 +130,10 @@ class Ledger:
         """What guests take."""
         return sum(guest.resident_bytes for guest in self.guests)
 
+    def free_bytes(self, device: str) -> int:
+        """What nobody takes there. Below 0 where too much is taken."""
+        return self.devices[device].room_bytes - self.taken_bytes(device)
+
     def room_for_models(self, device: str) -> int:
         """What no model takes there: guests would go for one. Below 0 where too much is taken."""
         return self.devices[device].room_bytes - self.model_bytes(device)
@@ -142,6 +146,10 @@ class Ledger:
         """A ledger without this model."""
         rest = {name: one for name, one in self.residents.items() if name != model}
         return replace(self, residents=rest)
+
+    def without_guests(self, names: Collection[str]) -> Ledger:
+        """A ledger without these guests."""
+        return replace(self, guests=tuple(one for one in self.guests if one.name not in names))
 
 
 def guests_in_the_way(ledger: Ledger, need: Need | None = None) -> tuple[str, ...]:
@@ -159,7 +167,7 @@ def guests_in_the_way(ledger: Ledger, need: Need | None = None) -> tuple[str, ..
 
 def returning_guests(ledger: Ledger) -> tuple[str, ...]:
     """The guests that may come back, the smallest first: as many as there is room for."""
-    room_bytes = ledger.devices[MACHINE].room_bytes - ledger.taken_bytes(MACHINE)
+    room_bytes = ledger.free_bytes(MACHINE)
     names = []
     out = [guest for guest in ledger.guests if guest.is_out]
     for guest in sorted(out, key=lambda g: (g.needed_bytes, g.name)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
@@ -87,7 +87,9 @@ class Movers:
         if not isinstance(move, Restore):
             self._guests.models_moved()
         self._residents.begin_move(self._what_moves(move, state))
-        self._free = _free_bytes(move, state)
+        # The guests that go for it take nothing any more when it is tried.
+        ledger = state.ledger.without_guests(move.guests if isinstance(move, Load) else ())
+        self._free = {device: ledger.free_bytes(device) for device in ledger.devices}
         if isinstance(move, Load) and not move.evict:
             for guest in move.guests:
                 self._guests.evict(guest, reason=f"room for {move.model}")
@@ -233,11 +235,3 @@ class Movers:
             return NOTHING_REFUSED  # it takes more than was thought; others may make room
         self._residents.note_failure(model)
         return {model: error}
-
-
-def _free_bytes(move: Move, state: State) -> Need:
-    """What is free by device when a move begins, the guests gone that go for it."""
-    leaving = move.guests if isinstance(move, Load) else ()
-    ledger = state.ledger
-    ledger = replace(ledger, guests=tuple(g for g in ledger.guests if g.name not in leaving))
-    return {n: d.room_bytes - ledger.taken_bytes(n) for n, d in ledger.devices.items()}

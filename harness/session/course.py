@@ -103,6 +103,10 @@ class Course:
 
     Args:
         plan: What it is expected to ask.
+
+    Attributes:
+        was_surprised: Whether a model was asked out of its turn, so that more than this may still
+            be asked.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -112,7 +116,7 @@ class Course:
         self._pieces: list[_Piece] = []
         self._loop: LoopAhead | None = None
         self._has_moved = False
-        self._was_surprised = False
+        self.was_surprised = False
         self._begin()
 
     @property
@@ -120,11 +124,6 @@ class Course:
         """Tags, the present or next one first, each stretch of one once."""
         tags = itertools.chain.from_iterable(piece.ahead for piece in self._pieces)
         return tuple(tag for tag, _ in itertools.groupby(tags))
-
-    @property
-    def was_surprised(self) -> bool:
-        """Whether a model was asked out of its turn, so that more than this may still be asked."""
-        return self._was_surprised
 
     @property
     def perhaps(self) -> frozenset[str]:
@@ -147,7 +146,7 @@ class Course:
         self._calls[model] += 1
         index = self._index_of(model)
         if index is None or (index and self._is_asking_another(model)):
-            self._was_surprised = True
+            self.was_surprised = True
         if index is None:
             self._drop_if_begun()
             self._pieces.insert(0, _Piece(Stretch(models=(model,)), (model,)))

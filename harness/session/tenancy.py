@@ -22,7 +22,7 @@ from harness.inference.engines.loading import loading_of
 from harness.inference.identity.address import server_address
 from harness.residency import Host, Need, Tenant
 from harness.residency.hosts import OllamaHost
-from harness.residency.hosts.patience import CLEARING_UP_S
+from harness.residency.hosts.control import CLEARING_UP_S
 
 _DISK_BYTES_PER_S = 1_000_000_000
 """Of a common disk: a guess, until a load was measured."""

@@ -657,13 +657,16 @@ def test_cancelling_a_call_under_way_gives_its_lease_back():
 
 def test_models_that_are_in_memory_already_are_taken_as_they_are():
     async def main():
+        records = []
         machine = Machine(10, a=6, b=3)
         machine.taken["a"] = 7
-        async with machine.lending() as budget:
+        async with machine.lending(Tracer(records.append, clock=loop_ns)) as budget:
             await use(budget, "a")
             assert machine.log == []
             assert budget.ledger.model_bytes("machine") == 7
         assert machine.log == ["unload a"]
+        (adopted,) = [r for r in records if isinstance(r, Instant) and r.name == "adopt"]
+        assert adopted.attributes == {"model": "a", "reason": "it was in memory already"}
 
     run_virtually(main)
 

@@ -555,6 +555,18 @@ def test_what_only_stands_in_may_never_fit(tmp_path: Path) -> None:
     assert plan.loads == 1
 
 
+def test_of_what_is_pinned_and_never_fits_no_fallback_is_spoken(tmp_path: Path) -> None:
+    kept = {**JUDGE, "need": "1 GiB", "pin": True}
+    settings = settings_of(
+        tmp_path, capacity="300 MiB", roles={"producer": "small"}, small=SMALL, kept=kept
+    )
+
+    plan = planned(turns, settings)
+
+    assert any("model 'kept' needs 1.0 GiB" in one for one in plan.refusals)
+    assert not any("falls back" in one for one in plan.warnings)
+
+
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"no model")

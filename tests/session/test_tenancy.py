@@ -7,7 +7,7 @@ import pytest
 from harness.errors import ConfigurationInvalid
 from harness.inference import Endpoint, connect
 from harness.residency.hosts import host_of
-from harness.residency.hosts.patience import CLEARING_UP_S
+from harness.residency.hosts.control import CLEARING_UP_S
 from harness.session.tenancy import check_managed, tenant_of
 from harness.trace import monotonic
 

@@ -158,9 +158,10 @@ class LlamaCppEngine:
             ContextOverflow: The prompt leaves no room for a token.
         """
         prompt = self.prompt(request.messages)
-        room = self._endpoint.context_tokens - len(prompt)
+        context_tokens = self._endpoint.context_tokens
+        room = context_tokens - len(prompt)
         if room < 1:
-            raise self._overflow("prompt", len(prompt))
+            raise self._overflow("prompt", len(prompt), context_tokens=context_tokens)
         grammar = None if request.reply_schema is None else self._grammar(request.reply_schema)
         self._start_counting()
         seed = self._library.LLAMA_DEFAULT_SEED if request.seed is None else request.seed
@@ -245,10 +246,7 @@ class LlamaCppEngine:
             status=400,
         )
 
-    def _overflow(
-        self, what: str, tokens: int, *, context_tokens: int | None = None
-    ) -> ContextOverflow:
-        context_tokens = context_tokens or self._endpoint.context_tokens
+    def _overflow(self, what: str, tokens: int, *, context_tokens: int) -> ContextOverflow:
         return ContextOverflow(
             f"the {what} has {tokens} tokens, the context {context_tokens}. {SHORTEN}",
             endpoint=self._endpoint.tag,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Final
 
 import httpx
 import orjson
@@ -14,7 +15,9 @@ from harness.errors import EndpointUnreachable, InferenceError, LoadFailed
 from harness.inference import Endpoint
 from harness.inference.wire.connection import Connection
 from harness.inference.wire.errors import words_of
-from harness.residency.hosts.patience import CLEARING_UP_S
+
+CLEARING_UP_S: Final = 10.0
+"""Longest that whoever has given up a load waits until nothing is left of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,6 @@ from typing import Final
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 """A load takes seconds, and is not to be waited for much longer than it takes."""
-CLEARING_UP_S: Final = 10.0
-"""Longest that whoever has given up a load waits until nothing is left of it."""
 
 
 async def until(it_is_so: Callable[[], Awaitable[bool]]) -> None:

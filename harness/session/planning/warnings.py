@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 
 from harness.hardware import format_bytes
-from harness.inference import FILE_BACKENDS, MACHINE, Endpoint
+from harness.inference import FILE_BACKENDS, Endpoint
 from harness.inference.identity.address import server_address
 from harness.residency import Device
+from harness.residency.fit import capacity_table
 from harness.session.casting import Casting
 from harness.session.planning.asked_models import Stages
 from harness.session.planning.offload import offload_estimate
@@ -167,8 +168,7 @@ def _sum(both: Sequence[str], memory: PlannedMemory, device: Device) -> str:
 
 def _remedies(both: Sequence[str], memory: PlannedMemory, device: Device) -> str:
     """What would let two models be in memory together."""
-    table = "[budget]" if device.name == MACHINE else f"[budget.devices.{device.name}]"
-    ways = [f"more capacity under {table}"]
+    ways = [f"more capacity under {capacity_table(device)}"]
     caches = [(tag, parts.kv_bytes) for tag in both if (parts := memory.sizes[tag].footprint)]
     if caches:
         sizes = " and ".join(f"{format_bytes(size)} of '{tag}'" for tag, size in caches)
