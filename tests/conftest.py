@@ -9,11 +9,12 @@ import pytest
 from demo import DemoRun, run_demo
 from hypothesis import settings
 
-# Every day a few examples, the same ones each time; `HYPOTHESIS_PROFILE=nightly` tries many new
-# ones. A loaded machine is no reason to fail.
-settings.register_profile("daily", max_examples=100, derandomize=True, deadline=None)
+# In the fast tier a few examples, the same ones each time; `make test-nightly` tries many new ones.
+# A loaded machine is no reason to fail.
+settings.register_profile("fast", max_examples=25, derandomize=True, deadline=None)
+settings.register_profile("all", max_examples=100, derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=10_000, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "daily"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 def pytest_configure() -> None:

@@ -1,4 +1,4 @@
-"""Runs the tests that need more than an installation from wheels: `make test-engines`.
+"""Runs pytest, with its arguments, beside engines that need more than wheels: `make test-all`.
 
 - llama-cpp-python is built from source, for which there must be a C++ compiler.
 - vLLM is started by the script that `VLLM_START` names. It takes a port, prints the process id and
@@ -20,22 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-TESTS = (
-    "tests/inference/test_contract.py",
-    "tests/inference/test_cancellation.py",
-    "tests/inference/test_llama_cpp_python.py",
-    "tests/inference/test_cache_types.py",
-    "tests/inference/test_package_memory.py",
-    "tests/residency/hosts/test_engine_host.py",
-)
-
 
 def main() -> int:
     build_llama_cpp_python()
     with vllm() as url:
         environment = os.environ | ({"HARNESS_TEST_VLLM_URL": url} if url else {})
         # The output of a skipped test says why it was.
-        command = [sys.executable, "-m", "pytest", "-rs", *TESTS]
+        command = [sys.executable, "-m", "pytest", "-rs", *sys.argv[1:]]
         return subprocess.run(command, env=environment, check=False).returncode
 
 

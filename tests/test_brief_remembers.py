@@ -12,6 +12,8 @@ from demo import DemoRun, run_demo
 from harness.memory import MemoryStore
 from harness.trace import RunRecord, load_run
 
+pytestmark = pytest.mark.slow
+
 TASK = "How large a model fits on one graphics card, and how much memory does its cache take?"
 OTHER = "# Prices\n\nA graphics card with 24 GB of memory costs 900 euros, and its cache nothing.\n"
 """Of one part, so that at least two topics of three are of the first run, whatever is chosen."""

@@ -11,6 +11,8 @@ from perfetto import query_trace
 
 from harness.trace import RunRecord, load_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def record(demo_run: DemoRun) -> RunRecord:

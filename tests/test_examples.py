@@ -100,6 +100,7 @@ def test_each_is_under_80_lines_and_the_guide_names_it(path: Path) -> None:
 # --- compare ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_comparison_quotes_every_sentence_of_both_documents_and_no_other(
     comparison: dict[str, Any],
 ) -> None:
@@ -227,6 +228,7 @@ PLANTED = {
 """What is wrong in the sample, by what stands in its line."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", PLANTED, ids=lambda code: code.strip())
 def test_every_planted_fault_is_named_by_its_line(review: dict[str, Any], code: str) -> None:
     (line,) = [n for n, text in enumerate(SAMPLE.splitlines(), start=1) if code in text]

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from demo import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:

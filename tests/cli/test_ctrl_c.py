@@ -18,6 +18,8 @@ from servers.emulated import Answer, Asked, Emulated
 from harness import load_run
 from harness.trace import Instant, Journal, SpanRecord
 
+pytestmark = pytest.mark.slow
+
 COMMAND = Path(sys.executable).with_name("harness")
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 LONGEST_S = 10

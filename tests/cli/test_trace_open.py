@@ -18,6 +18,8 @@ from demo import DemoRun
 
 from tests.chromium import Chromium
 
+pytestmark = pytest.mark.slow
+
 COMMAND = Path(sys.executable).with_name("harness")
 
 

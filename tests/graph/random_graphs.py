@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from random import Random
 
 import networkx as nx
+from hypothesis import strategies as st
 
 from harness.graph import Graph
 
+SEED = st.integers(0, 2**32 - 1)
+"""Of a `Random` from which a whole pipeline follows."""
 TICK_S = 1 / 1024
 """Node times are whole numbers of these: sums of them are exact, so that two may be compared."""
 MOST_NEEDS = 4

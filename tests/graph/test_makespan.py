@@ -7,9 +7,9 @@ from functools import partial
 from itertools import pairwise
 from random import Random
 
-import pytest
 import virtual_time
-from random_graphs import TICK_S, WORKING, Shape, depths, graph_of, random_dag
+from hypothesis import given
+from random_graphs import SEED, TICK_S, WORKING, Shape, depths, graph_of, random_dag
 
 from harness.graph import Graph, NodeCall, execute
 from harness.trace import Tracer
@@ -94,7 +94,7 @@ def run_scripted(shape: Shape, *, workers: int | None = None) -> Timed:
     )
 
 
-@pytest.mark.parametrize("seed", range(300))
+@given(seed=SEED)
 def test_without_a_limit_a_run_takes_as_long_as_its_critical_path(seed):
     shape = scripted(seed)
 
@@ -104,7 +104,7 @@ def test_without_a_limit_a_run_takes_as_long_as_its_critical_path(seed):
     assert timed.outputs == depths(shape)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@given(seed=SEED)
 def test_with_k_workers_none_idles_and_a_run_takes_at_most_grahams_bound(seed):
     shape = scripted(seed)
 
@@ -216,7 +216,7 @@ def run_stream(stream: Stream, *, workers: int | None = None) -> Timed:
     return timed
 
 
-@pytest.mark.parametrize("seed", range(100))
+@given(seed=SEED)
 def test_an_item_goes_through_all_maps_without_waiting_for_another(seed):
     stream = scripted_stream(seed)
 
@@ -225,7 +225,7 @@ def test_an_item_goes_through_all_maps_without_waiting_for_another(seed):
     assert timed.makespan_s == stream.shape().critical_path_s
 
 
-@pytest.mark.parametrize("seed", range(100))
+@given(seed=SEED)
 def test_with_k_workers_none_idles_while_an_item_is_there(seed):
     stream = scripted_stream(seed)
     shape = stream.shape()

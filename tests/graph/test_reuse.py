@@ -39,6 +39,7 @@ def whole(tmp_path):
 # --- cut anywhere --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_cut_at_any_record_goes_on_and_makes_no_finished_call_again(whole, tmp_path):
     ended, path = whole
     lines = len(path.read_bytes().splitlines())

@@ -219,6 +219,7 @@ def test_a_footprint_is_the_sum_of_its_parts_and_prints_them():
     assert str(needed) == "202.0 MiB (weights 92.0 MiB, KV cache 90.0 MiB, compute 20.0 MiB)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("context_tokens", "slots", "types", "unified"),
     [

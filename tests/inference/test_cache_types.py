@@ -15,6 +15,8 @@ from harness.inference.engines.placement import type_number
 from harness.session.demo_model import demo_endpoint
 from harness.trace import monotonic
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 LONG = 8192
 MEMORY_IN_USE = Path("/proc/self/statm")

@@ -48,6 +48,7 @@ async def cancelled(backend, running, *, pause_s):
     return before, after
 
 
+@pytest.mark.slow
 def test_llama_cpp_stops_writing():
     endpoint = demo_endpoint().model_copy(update={"context_tokens": 2048, "threads": 1})
 

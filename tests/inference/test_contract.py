@@ -53,7 +53,10 @@ def rows_for(trial):
             pytest.param(
                 row,
                 id=row.name,
-                marks=[pytest.mark.skip(reason=row.missing)] if row.missing else [],
+                marks=[
+                    *[pytest.mark.slow] * row.is_real,
+                    *[pytest.mark.skip(reason=row.missing)] * bool(row.missing),
+                ],
             )
             for row in ROWS
             if trial not in row.lacks

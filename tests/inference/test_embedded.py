@@ -25,6 +25,8 @@ from harness.inference import (
 )
 from harness.session.demo_model import demo_endpoint
 
+pytestmark = pytest.mark.slow
+
 CONTEXT_TOKENS = 512
 COUNT = "Count from one to ten in words."
 

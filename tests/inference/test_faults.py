@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from servers.emulated import Answer, Asked, Emulated
 from servers.fault_proxy import BODIES, Fault, FaultProxy
 
@@ -151,6 +152,7 @@ def stack(url):
     )
 
 
+@pytest.mark.slow
 def test_every_call_ends_in_the_right_answer_or_the_right_error_within_its_deadline():
     outcomes, seconds, met, sockets, tasks = asyncio.run(storm(seed=7))
 

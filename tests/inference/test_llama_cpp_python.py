@@ -37,6 +37,8 @@ from harness.inference.engines.stop_texts import StopTexts
 from harness.session.demo_model import demo_endpoint
 from harness.trace import monotonic
 
+pytestmark = pytest.mark.slow
+
 CONTEXT_TOKENS = 2048
 COUNT = "Count from one to ten in words."
 LONG = "river and mill " * 300

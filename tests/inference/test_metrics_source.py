@@ -280,6 +280,7 @@ def small_endpoint():
     return demo.model_copy(update={"context_tokens": 512, "slots": 2, "threads": 1})
 
 
+@pytest.mark.slow
 def test_the_embedded_engine_can_be_asked_while_it_answers():
     async def main():
         model = EmbeddedLlamaCpp(small_endpoint())
@@ -366,6 +367,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_a_model_can_be_unloaded_however_often_it_is_asked():
     # A process of its own: what goes wrong here is that it hangs, with the interpreter's lock.
     done = subprocess.run(

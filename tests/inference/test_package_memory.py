@@ -12,10 +12,13 @@ from harness.inference import Endpoint
 from harness.inference.engines.loading import loading_of
 from harness.session.demo_model import demo_endpoint
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("llama_cpp") is None,
-    reason="needs llama-cpp-python: pip install 'wiggum-harness[llama-cpp]'",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("llama_cpp") is None,
+        reason="needs llama-cpp-python: pip install 'wiggum-harness[llama-cpp]'",
+    ),
+]
 
 MIB = 1 << 20
 LOAD = """

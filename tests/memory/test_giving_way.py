@@ -137,6 +137,7 @@ async def search_while_models_come_and_go(directory, trace, *, times):
     return [one for own in searchers.fallbacks for one in own]
 
 
+@pytest.mark.slow
 def test_eight_search_on_while_the_budget_takes_the_lane_and_gives_it_back(directory, tmp_path):
     with RunTrace(tmp_path, name="searches", options=TraceOptions(timelines=())) as trace:
         fallbacks = asyncio.run(search_while_models_come_and_go(directory, trace, times=5))

@@ -6,6 +6,7 @@ from judged_collection import CRANFIELD, JudgedCollection, ndcg
 from harness.memory import MemoryStore, reciprocal_rank_fusion
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CRANFIELD.exists(), reason=f"no Cranfield collection at {CRANFIELD}")
 def test_both_lanes_together_find_better_than_either_and_than_by_their_ranks(tmp_path, embedder):
     collection = JudgedCollection.read(CRANFIELD)

@@ -260,6 +260,7 @@ def _passages(truth: Truth):
     return (passage for _, passage in truth.passages_between(0, truth.last_sequence()))
 
 
+@pytest.mark.slow
 def test_a_copy_made_while_it_is_written_to_is_whole_or_says_that_it_is_not(made, tmp_path):
     pid = os.fork()
     if not pid:

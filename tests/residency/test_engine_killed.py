@@ -18,6 +18,8 @@ from harness.residency.hosts.engine import EngineHost
 from harness.session.demo_model import demo_endpoint
 from harness.trace import Tracer
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 NEED_BYTES = 200 * MIB
 SERVED_MODEL = Path(__file__).parent / "served_model.py"

@@ -378,6 +378,7 @@ class BusyMachine(Machine):
                 guest.become(self.randomness.randint(0, self.capacity_bytes + 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_calls_come_guests_leave_them_room_and_come_back(seed):
     randomness = random.Random(seed)

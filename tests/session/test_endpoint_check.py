@@ -69,6 +69,7 @@ def demo(**fields: object) -> Endpoint:
 # --- what is seen ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_embedded_model_shows_what_it_can_do() -> None:
     (found,) = check(demo(slots=4))
     assert found == replace(
@@ -97,6 +98,7 @@ def test_an_embedded_model_shows_what_it_can_do() -> None:
     assert 1 < found.tokens_per_s < 10_000
 
 
+@pytest.mark.slow
 def test_one_slot_answers_one_call_at_a_time() -> None:
     (found,) = check(demo(slots=1))
     assert (found.slots, found.at_once, found.side_by_side) == (1, 4, 1)
@@ -308,6 +310,7 @@ class PacedOllama(OllamaServer):
             await super().respond(asked, Paced(answer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [1, 2, 4])
 def test_calls_that_ollama_answers_one_after_the_other_are_seen(parallel: int) -> None:
     found = check_server(PacedOllama(parallel=parallel), "ollama")

@@ -488,6 +488,7 @@ def test_rounds_that_began_with_another_draft_than_the_one_given_are_refused(
 # --- a real model ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_real_models_scores_stay_on_the_scale_whatever_it_is_worth_as_a_judge(
     tmp_path: Path, rubric: str
 ) -> None:

@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("kill_and_resume.py")
 TESTS = SCRIPT.parents[1]
 

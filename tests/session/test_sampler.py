@@ -203,6 +203,7 @@ def test_a_cancelled_block_is_cancelled_and_its_sources_are_closed():
 # --- the real engine -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sampled_engine_still_notices_that_a_call_was_cancelled():
     # Asked every quarter of a second it would not, and read the whole prompt first.
     endpoint = demo_endpoint()

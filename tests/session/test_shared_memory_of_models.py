@@ -14,6 +14,8 @@ from harness.session.settings import BudgetSettings, TraceSettings
 from harness.session.tenancy import file_footprint
 from harness.trace import Journal
 
+pytestmark = pytest.mark.slow
+
 DRAFTS, ROUNDS = 4, 2
 WRITER, CRITIC = "writer", "critic"
 

@@ -221,6 +221,7 @@ def test_totals_are_those_of_the_reports(tmp_path):
     assert b.cost_usd == pytest.approx(42e-6)
 
 
+@pytest.mark.slow
 def test_ten_thousand_spans_are_compared_within_two_seconds(tmp_path):
     randomness = random.Random(5)
 

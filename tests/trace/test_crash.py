@@ -65,6 +65,7 @@ def printed(folder):
     return (folder / "printed").read_text().split() if (folder / "printed").exists() else []
 
 
+@pytest.mark.slow
 def test_runs_are_killed_in_the_middle(killed_runs):
     in_the_middle = [
         folder
@@ -76,6 +77,7 @@ def test_runs_are_killed_in_the_middle(killed_runs):
     assert len({len(printed(folder)) for folder in in_the_middle}) > 20  # and at many moments
 
 
+@pytest.mark.slow
 def test_nothing_that_somebody_was_told_is_done_is_lost_by_a_kill(killed_runs):
     for folder in killed_runs:
         journal = journal_of(folder)
@@ -92,6 +94,7 @@ def test_nothing_that_somebody_was_told_is_done_is_lost_by_a_kill(killed_runs):
         assert all(nodes[name].status == "ok" for name in told), folder
 
 
+@pytest.mark.slow
 def test_a_killed_run_shows_what_it_was_doing(killed_runs):
     for folder in killed_runs:
         journal = journal_of(folder)
@@ -114,6 +117,7 @@ def test_a_killed_run_shows_what_it_was_doing(killed_runs):
             assert spans[1].status == "unfinished", folder
 
 
+@pytest.mark.slow
 def test_a_killed_run_has_timelines_and_figures(killed_runs, tmp_path):
     for number, folder in enumerate(killed_runs):
         if (journal := journal_of(folder)) is None:
@@ -169,6 +173,7 @@ def naive_reading(data):
     return spans, others, flows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["first", "last"])
 def test_a_journal_cut_at_any_byte_has_everything_before_the_cut(whole_journal, tmp_path, end):
     size, first_line = len(whole_journal), whole_journal.index(b"\n") + 1
@@ -458,6 +463,7 @@ def test_a_joined_process_that_was_killed_shows_what_it_was_doing(joined_run):
     assert run.ended.status == "ok"
 
 
+@pytest.mark.slow
 def test_perfetto_shows_all_processes_in_one_timeline(joined_run):
     lost = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
     names = "SELECT name, count(*) AS count FROM slice GROUP BY name"

@@ -20,6 +20,8 @@ from harness.trace import (
     write_chrome_trace,
 )
 
+pytestmark = pytest.mark.slow
+
 RECORDED = ROOT / "traces/recorded"
 
 

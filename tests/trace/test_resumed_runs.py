@@ -493,6 +493,7 @@ def test_what_a_run_ended_as_can_be_said(tmp_path, left_by, said, ended):
     assert (last.status, last.error) == ended
 
 
+@pytest.mark.slow
 def test_the_timelines_of_a_resumed_run_show_all_of_it(tmp_path):
     clock = ManualClock(start_ns=5 * HOUR_NS)
     first = record_part(tmp_path, clock)
@@ -606,6 +607,7 @@ def journal_of(folder):
     return path
 
 
+@pytest.mark.slow
 def test_runs_are_killed_several_times(killed_runs):
     parts = Counter(Journal(journal_of(folder)).parts for folder in killed_runs)
 
@@ -613,6 +615,7 @@ def test_runs_are_killed_several_times(killed_runs):
     assert max(parts) >= 4
 
 
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_gives_what_an_uninterrupted_one_does(killed_runs):
     alone = journal_of(killed_runs[0].with_name("uninterrupted"))
     expected = sorted(one.node for one in load_run(alone).outputs)
@@ -624,6 +627,7 @@ def test_a_run_killed_again_and_again_gives_what_an_uninterrupted_one_does(kille
         assert check_journal(journal_of(folder)).is_whole
 
 
+@pytest.mark.slow
 def test_nothing_that_was_done_is_done_again_and_every_call_counts(killed_runs):
     for folder in killed_runs:
         begun = (folder / "calls").read_text().split()

@@ -28,6 +28,8 @@ from harness.trace import (
     TimelineFormat,
 )
 
+pytestmark = pytest.mark.slow
+
 RANDOM_RUNS = 200
 ORDERLY_RUNS = 20
 AT_ONCE = 40

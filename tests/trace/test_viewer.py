@@ -209,6 +209,7 @@ def test_ctrl_c_ends_it_at_once_though_a_page_is_open(trace):
     assert (process.returncode, errors) == (130, "")
 
 
+@pytest.mark.slow
 def test_a_browser_is_opened_and_all_ends_with_its_tab(trace, tmp_path):
     browser = tmp_path / "browser.py"
     browser.write_text(BROWSER_CLOSED_AT_ONCE)

@@ -15,6 +15,8 @@ import pytest
 from harness.trace.timelines.viewer import TraceViewer
 from tests.chromium import Chromium, open_trace
 
+pytestmark = pytest.mark.slow
+
 RECORDED = Path(__file__).parents[2] / "traces" / "recorded" / "brief.json"
 
 TWO_PROCESSES = [

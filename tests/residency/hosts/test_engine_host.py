@@ -18,6 +18,8 @@ from harness.residency.hosts.engine import EngineHost
 from harness.session.demo_model import demo_endpoint
 from harness.trace import monotonic
 
+pytestmark = pytest.mark.slow
+
 TCP_SOCKETS, LISTEN = Path("/proc/net/tcp"), "0A"
 THERE, GONE = HostReport(resident=True), HostReport(resident=False)
 

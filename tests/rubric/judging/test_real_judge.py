@@ -9,6 +9,8 @@ from harness.rubric import Cap, Dimension, Draft, Evaluator, Rubric, Scale
 from harness.rubric.judging.reply_schema import MOST_ISSUES, REASON_CHARS, scores_of
 from harness.session.demo_model import demo_endpoint
 
+pytestmark = pytest.mark.slow
+
 CLEAR = Dimension(
     name="clear",
     judge="Is it clear?",
