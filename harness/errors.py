@@ -33,7 +33,8 @@
     └── MemoryStoreFailed
 
 An error carries its facts as attributes; its message says what happened, to what, and what would
-mend it. A draft that was not accepted is a result, not an error.
+mend it. Its `code` is stable where the wording is not: `rubric.weight-not-positive`. A draft that
+was not accepted is a result, not an error.
 """
 
 from __future__ import annotations
@@ -46,7 +47,27 @@ from typing import Any, Literal
 
 
 class HarnessError(Exception):
-    """The root: catch this to catch everything that `harness` raises on purpose."""
+    """The root: catch this to catch everything that `harness` raises on purpose.
+
+    Attributes:
+        code: What went wrong, for programs: an area and a name, as in `call.timeout`. It stays the
+            same when the message is reworded.
+    """
+
+    code: str = "harness.failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A warning that a program could react to; as text, its message."""
+
+    code: str
+    """Stable, like an error's."""
+    message: str
+    """What is so, and what would change it."""
+
+    def __str__(self) -> str:
+        return self.message
 
 
 # --- what a person wrote ---------------------------------------------------------------------
@@ -60,15 +81,27 @@ class InvalidInput(HarnessError):
         line: Its line there, counted from 1, if known.
     """
 
-    def __init__(self, message: str, *, path: Path | None = None, line: int | None = None) -> None:
+    code = "input.invalid"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        path: Path | None = None,
+        line: int | None = None,
+    ) -> None:
         where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
         super().__init__(where + message)
+        self.code = code or type(self).code
         self.path = path
         self.line = line
 
 
 class ConfigurationInvalid(InvalidInput):
     """`harness.toml`, an environment variable or a command-line value does not parse."""
+
+    code = "config.invalid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +114,8 @@ class Problem:
     """Its line there, counted from 1, if known."""
     message: str
     """What is wrong, and what would mend it."""
+    code: str = "rubric.invalid"
+    """The same for programs."""
 
     def __str__(self) -> str:
         return str(InvalidInput(self.message, path=self.path, line=self.line))
@@ -93,29 +128,39 @@ class RubricInvalid(InvalidInput):
         problems: All that is wrong, in the order of the lines; the message is the first one's.
     """
 
+    code = "rubric.invalid"
+
     def __init__(
         self,
         message: str,
         *,
+        code: str | None = None,
         path: Path | None = None,
         line: int | None = None,
         others: Sequence[Problem] = (),
     ) -> None:
         more = f" (and {len(others)} more: harness rubric check {path})" if others else ""
-        super().__init__(message + more, path=path, line=line)
-        self.problems = (Problem(path=path, line=line, message=message), *others)
+        super().__init__(message + more, code=code, path=path, line=line)
+        first = Problem(path=path, line=line, message=message, code=self.code)
+        self.problems = (first, *others)
 
 
 class PipelineInvalid(InvalidInput):
     """A pipeline has a cycle, an unknown name, or inputs that do not match."""
 
+    code = "pipeline.invalid"
+
 
 class SameModel(InvalidInput):
     """Two roles that must be different models resolve to the same one."""
 
+    code = "roles.same-model"
+
 
 class SameFamily(InvalidInput):
     """Two roles that must not be relatives resolve to models of one family."""
+
+    code = "roles.same-family"
 
 
 # --- one call to a model ---------------------------------------------------------------------
@@ -128,6 +173,8 @@ class InferenceError(HarnessError):
         endpoint: The tag of the endpoint that was called.
     """
 
+    code = "call.failed"
+
     def __init__(self, message: str, *, endpoint: str) -> None:
         super().__init__(f"{endpoint}: {message}")
         self.endpoint = endpoint
@@ -136,17 +183,25 @@ class InferenceError(HarnessError):
 class EndpointUnreachable(InferenceError):
     """Nothing answered at the endpoint's address."""
 
+    code = "call.unreachable"
+
 
 class CircuitOpen(EndpointUnreachable):
     """The endpoint was not asked, as it could not be reached again and again just before."""
+
+    code = "call.circuit-open"
 
 
 class AuthenticationFailed(InferenceError):
     """The server refused the credentials, or there were none."""
 
+    code = "call.not-authorized"
+
 
 class ModelNotFound(InferenceError):
     """The server is there, but does not serve this model."""
+
+    code = "call.model-not-found"
 
 
 class ContextOverflow(InferenceError):
@@ -156,6 +211,8 @@ class ContextOverflow(InferenceError):
         prompt_tokens: Length of the prompt, if the server said it.
         context_tokens: Length of the context, if the server said it.
     """
+
+    code = "call.context-overflow"
 
     def __init__(
         self,
@@ -177,6 +234,8 @@ class Overloaded(InferenceError):
         retry_after_s: How long the server asked callers to wait, in seconds, if it did.
     """
 
+    code = "call.overloaded"
+
     def __init__(self, message: str, *, endpoint: str, retry_after_s: float | None = None) -> None:
         super().__init__(message, endpoint=endpoint)
         self.retry_after_s = retry_after_s
@@ -184,6 +243,8 @@ class Overloaded(InferenceError):
 
 class RateLimited(Overloaded):
     """The account, not the server, is at its limit (HTTP 429)."""
+
+    code = "call.rate-limited"
 
 
 TimeLimit = Literal[
@@ -199,6 +260,8 @@ class CallTimeout(InferenceError):
         limit: Which.
     """
 
+    code = "call.timeout"
+
     def __init__(self, message: str, *, endpoint: str, limit: TimeLimit = "timeout_s") -> None:
         super().__init__(message, endpoint=endpoint)
         self.limit = limit
@@ -206,6 +269,8 @@ class CallTimeout(InferenceError):
 
 class StreamCut(InferenceError):
     """The reply's stream ended without its proper end; what had arrived is not a reply."""
+
+    code = "call.stream-cut"
 
 
 class ReplyInvalid(InferenceError):
@@ -215,6 +280,8 @@ class ReplyInvalid(InferenceError):
         text: The reply as it came.
     """
 
+    code = "call.reply-invalid"
+
     def __init__(self, message: str, *, endpoint: str, text: str) -> None:
         super().__init__(message, endpoint=endpoint)
         self.text = text
@@ -223,6 +290,8 @@ class ReplyInvalid(InferenceError):
 class NotOffered(InferenceError):
     """The server, or its model, does not do what was asked: embed, count tokens."""
 
+    code = "call.not-offered"
+
 
 class ServerError(InferenceError):
     """The server failed, or refused the request for a reason of its own.
@@ -230,6 +299,8 @@ class ServerError(InferenceError):
     Attributes:
         status: The HTTP status, if there was one.
     """
+
+    code = "call.server-error"
 
     def __init__(self, message: str, *, endpoint: str, status: int | None = None) -> None:
         super().__init__(message, endpoint=endpoint)
@@ -242,6 +313,8 @@ class LoadFailed(InferenceError):
     Attributes:
         out_of_memory: Whether there was no room for it, so that it may go when others have left.
     """
+
+    code = "model.load-failed"
 
     def __init__(self, message: str, *, endpoint: str, out_of_memory: bool = False) -> None:
         super().__init__(message, endpoint=endpoint)
@@ -259,6 +332,8 @@ class ModelFileInvalid(HarnessError):
         offset: Byte at which reading stopped, or None when the file could not be opened.
     """
 
+    code = "model.file-invalid"
+
     def __init__(self, message: str, *, path: Path, offset: int | None = None) -> None:
         where = f"{path}: " if offset is None else f"{path}: at byte {offset}: "
         super().__init__(where + message)
@@ -275,6 +350,8 @@ class DoesNotFit(HarnessError):
         capacity_bytes: What the budget has in all.
     """
 
+    code = "budget.does-not-fit"
+
     def __init__(self, message: str, *, model: str, need_bytes: int, capacity_bytes: int) -> None:
         super().__init__(message)
         self.model = model
@@ -288,6 +365,8 @@ class DoesNotFit(HarnessError):
 class EvaluationFailed(HarnessError):
     """No valid verdict could be reached; this is never a score of zero."""
 
+    code = "evaluation.failed"
+
 
 class EvaluatorAbstained(EvaluationFailed):
     """The evaluator answered, and no score could be read from what it said.
@@ -295,6 +374,8 @@ class EvaluatorAbstained(EvaluationFailed):
     Attributes:
         abstentions: How many judgements were asked for in vain.
     """
+
+    code = "evaluation.abstained"
 
     def __init__(self, message: str, *, abstentions: int = 1) -> None:
         super().__init__(message)
@@ -308,6 +389,8 @@ class LimitReached(HarnessError):
         limit: Which of them.
     """
 
+    code = "loop.limit-reached"
+
     def __init__(self, message: str, *, limit: Literal["tokens", "cost", "time", "calls"]) -> None:
         super().__init__(message)
         self.limit = limit
@@ -315,6 +398,8 @@ class LimitReached(HarnessError):
 
 class RunLimitReached(LimitReached):
     """The same of the whole run's limits: what is done is kept, and the run ends."""
+
+    code = "run.limit-reached"
 
 
 class NodeFailed(HarnessError):
@@ -325,6 +410,8 @@ class NodeFailed(HarnessError):
         result: The `RunResult`, if a whole run failed, or the `Execution` of what was nested in a
             node: what was done all the same, and all that failed.
     """
+
+    code = "node.failed"
 
     result: Any = None
 
@@ -349,6 +436,8 @@ class NodeTimedOut(HarnessError):
         limit: Which of the two.
     """
 
+    code = "node.timeout"
+
     def __init__(self, message: str, *, limit: Literal["total_s", "idle_s"]) -> None:
         super().__init__(message)
         self.limit = limit
@@ -361,6 +450,8 @@ class JournalInvalid(HarnessError):
         path: The journal.
         line: The first line that is not a record, counted from 1.
     """
+
+    code = "journal.invalid"
 
     def __init__(self, message: str, *, path: Path, line: int) -> None:
         super().__init__(f"{path}:{line}: {message}")
@@ -377,6 +468,8 @@ class ExportFailed(HarnessError):
         rejected_spans: How many it said it did not keep.
     """
 
+    code = "export.failed"
+
     def __init__(
         self, message: str, *, address: str, status: int | None = None, rejected_spans: int = 0
     ) -> None:
@@ -392,6 +485,8 @@ class MemoryStoreFailed(HarnessError):
     Attributes:
         path: The store's directory.
     """
+
+    code = "memory.failed"
 
     def __init__(self, message: str, *, path: Path) -> None:
         super().__init__(f"{path}: {message}")

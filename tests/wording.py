@@ -1,0 +1,69 @@
+"""The wording of every coded message, in one file: `python tests/wording.py --write` makes it anew.
+
+Messages are read from the source, so none is missed because no test makes it happen. A message
+with a code is an error that is raised, or a call with `code="area.name"`. What the program puts into
+it stands in braces.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import harness
+from harness import errors
+
+PACKAGE = Path(harness.__file__).parent
+SNAPSHOT = Path(__file__).with_name("wording.txt")
+CLASSES = {
+    name: one.code
+    for name, one in vars(errors).items()
+    if isinstance(one, type) and issubclass(one, errors.HarnessError)
+}
+
+
+def wording() -> str:
+    """A line for each message: its code, and its text."""
+    found = {line for path in sorted(PACKAGE.rglob("*.py")) for line in _messages(path)}
+    return "".join(f"{line}\n" for line in sorted(found))
+
+
+def _messages(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and (code := _code(node)) and (text := _text(node)):
+            yield f"{code}: {text}"
+
+
+def _code(call: ast.Call) -> str | None:
+    for keyword in call.keywords:
+        if keyword.arg == "code":
+            value = keyword.value
+            return value.value if isinstance(value, ast.Constant) and value.value else None
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    return CLASSES.get(name)
+
+
+def _text(call: ast.Call) -> str:
+    named = [one.value for one in call.keywords if one.arg in {"message", "what", "remedy", "seen"}]
+    return " | ".join(_template(one) for one in (*call.args[:1], *named))
+
+
+def _template(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value).replace("\n", "\\n")
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_template, node.values))
+    if isinstance(node, ast.FormattedValue):
+        return f"{{{ast.unparse(node.value)}}}"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _template(node.left) + _template(node.right)
+    return f"{{{ast.unparse(node)}}}"
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        SNAPSHOT.write_text(wording(), encoding="utf-8")
+    else:
+        sys.stdout.write(wording())
