@@ -1,8 +1,8 @@
 """The wording of every coded message, in one file: `python tests/wording.py --write` makes it anew.
 
 Messages are read from the source, so none is missed because no test makes it happen. A message
-with a code is an error that is raised, or a call with `code="area.name"`. What the program puts into
-it stands in braces.
+with a code is an error that is raised, or a call with `code="area.name"`. What the program puts
+into it stands in braces.
 """
 
 from __future__ import annotations
