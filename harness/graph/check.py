@@ -45,6 +45,7 @@ def _check_output(node: Node, graph: Graph) -> None:
     except TypeError as error:
         raise PipelineInvalid(
             f"what node '{node.name}' returns has to be in the run's journal: {error}",
+            code="pipeline.output-not-recordable",
             path=node.path,
             line=node.line,
         ) from error
@@ -55,6 +56,7 @@ def _check_output(node: Node, graph: Graph) -> None:
         except TypeError as error:
             raise PipelineInvalid(
                 f"node '{node.name}' has on_error=Default({on_error.value!r}): {error}",
+                code="pipeline.default-does-not-fit",
                 path=node.path,
                 line=node.line,
             ) from error
@@ -68,6 +70,7 @@ def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
             raise PipelineInvalid(
                 f"each= of node '{node.name}' maps over '{source.name}', which returns "
                 f"{described(produced)} and not a list",
+                code="pipeline.maps-no-list",
                 path=node.path,
                 line=node.line,
             )
@@ -77,6 +80,7 @@ def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
         raise PipelineInvalid(
             f"node '{node.name}' takes '{parameter.name}' as {described(wanted)}, and "
             f"'{source.name}' {what} {described(produced)}; make the annotations agree",
+            code="pipeline.types-disagree",
             path=node.path,
             line=node.line,
         )

@@ -156,6 +156,7 @@ class _Running:
             _log.warning(
                 "an output was changed after it was written down, and a run that goes on from the "
                 "journal would not see that; let the node that takes it change a copy",
+                code="run.output-changed",
                 node=label,
             )
         wholes = {

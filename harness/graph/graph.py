@@ -62,7 +62,7 @@ class Graph:
             on_error=on_error,
         )
         if (mistake := self.policies.mistake()) is not None:
-            raise PipelineInvalid(f"pipeline '{name}': {mistake}")
+            raise PipelineInvalid(f"pipeline '{name}': {mistake}", code="pipeline.option-invalid")
         # By source: who takes it. Keeps the adding of a node from looking at all others.
         self._takers: dict[str, list[str]] = {}
 
@@ -182,14 +182,16 @@ class Graph:
         if not prefix.isidentifier():
             raise PipelineInvalid(
                 f"prefix={prefix!r} would give nodes names that no parameter can bear; write "
-                "it as a variable's name"
+                "it as a variable's name",
+                code="pipeline.prefix-invalid",
             )
         inputs = {s for node in other.nodes.values() for s in node.sources} - other.nodes.keys()
         for name in takes or {}:
             if name not in inputs:
                 raise PipelineInvalid(
                     f"takes= names '{name}', which is not an input of pipeline '{other.name}'; "
-                    + did_you_mean(name, inputs)
+                    + did_you_mean(name, inputs),
+                    code="pipeline.unknown-input",
                 )
         sources = {name: f"{prefix}_{name}" for name in other.nodes} | dict(takes or {})
         added: list[Node] = []
@@ -241,6 +243,7 @@ class Graph:
             raise PipelineInvalid(
                 f"pipeline '{self.name}' has two nodes called '{node.name}'; the first is on line "
                 f"{earlier.line}",
+                code="pipeline.duplicate-node",
                 path=node.path,
                 line=node.line,
             )
@@ -253,6 +256,7 @@ class Graph:
             raise PipelineInvalid(
                 f"node '{node.name}' closes a cycle: {' → '.join(cycle)}; a parameter that bears a "
                 "node's name waits for that node, so rename one of them",
+                code="pipeline.cycle",
                 path=node.path,
                 line=node.line,
             )

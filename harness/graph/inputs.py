@@ -68,6 +68,7 @@ def _agreed(first: Input, second: Input) -> Input:
         raise PipelineInvalid(
             f"nodes '{first.node.name}' and '{second.node.name}' take the input '{first.name}' "
             "with different types or defaults; give both the same, or rename one",
+            code="pipeline.inputs-disagree",
             path=second.node.path,
             line=second.node.line,
         )
@@ -85,7 +86,8 @@ def bind_inputs(graph: Graph, given: Mapping[str, object]) -> dict[str, object]:
         if name not in inputs:
             what = "is a node, not an input" if name in graph.nodes else "is not an input"
             raise PipelineInvalid(
-                f"'{name}' {what} of pipeline '{graph.name}'; {did_you_mean(name, inputs)}"
+                f"'{name}' {what} of pipeline '{graph.name}'; {did_you_mean(name, inputs)}",
+                code="pipeline.unknown-input",
             )
     return {
         name: _checked(item, given[name]) if name in given else _default(graph, item)
@@ -102,6 +104,7 @@ def _default(graph: Graph, item: Input) -> object:
     raise PipelineInvalid(
         f"node '{node.name}' needs '{item.name}', which is neither given nor the name of a node; "
         "give it" + (f", or name a node; {did_you_mean(item.name, others)}" if others else ""),
+        code="pipeline.input-missing",
         path=node.path,
         line=node.line,
     )
@@ -124,7 +127,8 @@ def _checked(item: Input, value: object) -> object:
         where = "".join(f"[{key!r}]" for key in first["loc"])
         raise PipelineInvalid(
             f"input '{item.name}{where}' does not fit node '{item.node.name}': {first['msg']} "
-            f"(given: {said})"
+            f"(given: {said})",
+            code="pipeline.input-invalid",
         ) from error
 
 

@@ -29,6 +29,7 @@ def count_items(state: State) -> int | None:
         raise PipelineInvalid(
             f"each= walks lists side by side, and they differ in length: {listed}; to take each "
             'with each, say combine="product"',
+            code="pipeline.lengths-differ",
             path=node.path,
             line=node.line,
         )

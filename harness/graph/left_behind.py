@@ -34,7 +34,11 @@ def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
     task.add_done_callback(forget)
     if task.done():
         return
-    _log.warning("a node goes on although it was cancelled, and is left behind", node=label)
+    _log.warning(
+        "a node goes on although it was cancelled, and is left behind",
+        code="run.node-left-behind",
+        node=label,
+    )
     log.left_behind.add(task)
     task.add_done_callback(log.left_behind.discard)
     coroutine = task.get_coro()

@@ -121,6 +121,7 @@ class Node:
             raise PipelineInvalid(
                 f"the annotation of {what} in node '{self.name}' cannot be resolved "
                 f"({error}); import the name at run time, not only under TYPE_CHECKING",
+                code="pipeline.annotation-unresolved",
                 path=self.path,
                 line=self.line,
             ) from error

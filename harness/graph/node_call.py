@@ -163,7 +163,8 @@ class NodeCall:
             raise InvalidInput(
                 f"run.map calls '{node.name}' with one item at a time, and it takes "
                 f"{len(node.parameters)} values; what is the same for all it can see from inside "
-                "the node"
+                "the node",
+                code="pipeline.map-takes-one-value",
             )
         item = replace(node.parameters[0], source="items", is_mapped=True)
         graph = Graph(self.label)

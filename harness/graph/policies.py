@@ -32,7 +32,10 @@ class Retry:
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
-            raise InvalidInput(f"Retry(attempts={self.attempts}); the first call is one of them")
+            raise InvalidInput(
+                f"Retry(attempts={self.attempts}); the first call is one of them",
+                code="pipeline.attempts-not-positive",
+            )
         _check_not_negative("Retry", "first_delay_s", self.first_delay_s)
         _check_not_negative("Retry", "longest_delay_s", self.longest_delay_s)
 
@@ -67,7 +70,10 @@ class Timeout:
         for name in ("total_s", "idle_s"):
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
-                raise InvalidInput(f"Timeout({name}={limit:g}); it must be more than 0")
+                raise InvalidInput(
+                    f"Timeout({name}={limit:g}); it must be more than 0",
+                    code="pipeline.timeout-not-positive",
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,10 @@ class Concurrency:
 
     def __post_init__(self) -> None:
         if self.limit < 1:
-            raise InvalidInput(f"Concurrency({self.limit}) would let no call begin; give 1 or more")
+            raise InvalidInput(
+                f"Concurrency({self.limit}) would let no call begin; give 1 or more",
+                code="pipeline.concurrency-not-positive",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,4 +177,6 @@ NO_POLICIES = Policies()
 
 def _check_not_negative(owner: str, name: str, value: float) -> None:
     if not value >= 0:
-        raise InvalidInput(f"{owner}({name}={value:g}); it cannot be less than 0")
+        raise InvalidInput(
+            f"{owner}({name}={value:g}); it cannot be less than 0", code="pipeline.policy-negative"
+        )

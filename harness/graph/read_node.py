@@ -41,7 +41,8 @@ def read_node(
     if code is None:
         raise PipelineInvalid(
             f"{function!r} cannot be a node, since it has no signature to read names from; wrap it "
-            "in a function written with def"
+            "in a function written with def",
+            code="pipeline.node-without-signature",
         )
     chosen = function.__name__ if name is None else name
     path, line = Path(code.co_filename), code.co_firstlineno
@@ -49,6 +50,7 @@ def read_node(
         raise PipelineInvalid(
             f"a node cannot be called '{chosen}', since a parameter of that name receives the run; "
             "rename the function",
+            code="pipeline.node-name-reserved",
             path=path,
             line=line,
         )
@@ -56,12 +58,15 @@ def read_node(
         raise PipelineInvalid(
             f"a node cannot be called {chosen!r}, since a parameter could not bear that name; give "
             "it another: name=…",
+            code="pipeline.node-name-invalid",
             path=path,
             line=line,
         )
     policies = policies or NO_POLICIES
     if (mistake := _mistake(each, takes, combine) or policies.mistake()) is not None:
-        raise PipelineInvalid(f"node '{chosen}': {mistake}", path=path, line=line)
+        raise PipelineInvalid(
+            f"node '{chosen}': {mistake}", code="pipeline.option-invalid", path=path, line=line
+        )
     signature = _named_parameters(function, f"node '{chosen}'", path, line)
     mapped, taken = dict(each or {}), dict(takes or {})
     own = [p for p in signature if p != RUN_PARAMETER]
@@ -71,12 +76,14 @@ def read_node(
                 raise PipelineInvalid(
                     f"{option}= of node '{chosen}' names '{parameter}', which is not a parameter "
                     f"that takes a value; {did_you_mean(parameter, own)}",
+                    code="pipeline.unknown-parameter",
                     path=path,
                     line=line,
                 )
     if both := mapped.keys() & taken.keys():
         raise PipelineInvalid(
             f"each= and takes= of node '{chosen}' both say where '{min(both)}' is from; leave one",
+            code="pipeline.parameter-taken-twice",
             path=path,
             line=line,
         )
@@ -125,6 +132,7 @@ def _read_when(
         raise PipelineInvalid(
             f"when= of node '{node}' must be a plain function of nodes and inputs; what has to ask "
             "a model is a node of its own",
+            code="pipeline.when-not-plain",
             path=path,
             line=line,
         )
@@ -148,6 +156,7 @@ def _named_parameters(
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             raise PipelineInvalid(
                 f"{what} takes {parameter}; an edge is a parameter name, so name them all",
+                code="pipeline.parameter-without-name",
                 path=path,
                 line=line,
             )
@@ -155,6 +164,7 @@ def _named_parameters(
             raise PipelineInvalid(
                 f"parameter '{parameter.name}' of {what} is positional-only; values are given by "
                 "name, so remove the '/'",
+                code="pipeline.parameter-positional-only",
                 path=path,
                 line=line,
             )

@@ -175,6 +175,7 @@ class Schedule:
             raise PipelineInvalid(
                 f"each= maps over '{parameter.source}', which gave {type(values).__name__} and "
                 "not a list",
+                code="pipeline.maps-no-list",
                 path=state.step.node.path,
                 line=state.step.node.line,
             )

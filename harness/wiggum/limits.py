@@ -45,7 +45,10 @@ class Limits:
         for name in FIELD_OF.values():
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
-                raise InvalidInput(f"{name} is {limit:g}; it must be more than 0, or left out")
+                raise InvalidInput(
+                    f"{name} is {limit:g}; it must be more than 0, or left out",
+                    code="loop.limit-not-positive",
+                )
 
     def said(self, limit: LimitName) -> str:
         """One of them as messages say it: `max_tokens = 4000`."""
@@ -71,7 +74,10 @@ class LoopLimits(Limits):
 
     def __post_init__(self) -> None:
         if self.max_rounds < 1:
-            raise InvalidInput(f"max_rounds is {self.max_rounds}; at least one round is needed")
+            raise InvalidInput(
+                f"max_rounds is {self.max_rounds}; at least one round is needed",
+                code="loop.rounds-not-positive",
+            )
         # Not super(): a class with slots is made twice, and super() means the first.
         Limits.__post_init__(self)
 

@@ -297,15 +297,20 @@ def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) ->
     if not rounds:
         return
     if [one.number for one in rounds] != list(range(1, len(rounds) + 1)):
-        raise InvalidInput("the rounds to go on from are not all from the first on, in order")
+        raise InvalidInput(
+            "the rounds to go on from are not all from the first on, in order",
+            code="loop.rounds-out-of-order",
+        )
     if rounds[0].draft != first_draft.text:
         raise InvalidInput(
-            "the rounds to go on from began with another draft; begin with that of the first round"
+            "the rounds to go on from began with another draft; begin with that of the first round",
+            code="loop.other-draft",
         )
     if any(one.verdict.rubric_sha256 != rubric.sha256 for one in rounds):
         raise InvalidInput(
             f"the rounds to go on from were not scored by rubric '{rubric.id}' as it is now; "
-            "begin the loop anew"
+            "begin the loop anew",
+            code="loop.other-rubric",
         )
 
 

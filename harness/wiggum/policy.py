@@ -36,9 +36,14 @@ class LoopPolicy:
 
     def __post_init__(self) -> None:
         if not self.noise >= 0:
-            raise InvalidInput(f"noise is {self.noise:g}; it cannot be less than 0")
+            raise InvalidInput(
+                f"noise is {self.noise:g}; it cannot be less than 0", code="loop.noise-negative"
+            )
         if self.patience < 1:
-            raise InvalidInput(f"patience is {self.patience}; it must be 1 or more")
+            raise InvalidInput(
+                f"patience is {self.patience}; it must be 1 or more",
+                code="loop.patience-not-positive",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,8 @@ def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
             recorded.append(item)
     if not 0 <= loop < len(loops):
         raise InvalidInput(
-            f"there is no loop {loop} in {journal.path}; it has {len(loops)}, counted from 0"
+            f"there is no loop {loop} in {journal.path}; it has {len(loops)}, counted from 0",
+            code="loop.not-found",
         )
     rounds = [item.attributes for item in recorded if item.span == loops[loop]]
     texts = _texts_of(rounds, journal)
@@ -188,19 +189,22 @@ def _round(recorded: Attributes, texts: dict[str, str], journal: Journal) -> Rou
     if draft is None or rest is None:
         raise InvalidInput(
             f"round {number} cannot be restored from {journal.path}: the run did not record texts; "
-            'runs that are to be gone on with need content = "full"'
+            'runs that are to be gone on with need content = "full"',
+            code="loop.texts-not-recorded",
         )
     if len(draft) != recorded.get("draft_chars"):
         raise InvalidInput(
             f"round {number} cannot be restored from {journal.path}: a secret was left out of its "
-            "draft; begin the loop anew"
+            "draft; begin the loop anew",
+            code="loop.draft-redacted",
         )
     try:
         return _as_json().validate_python({**from_json(rest), "draft": draft})
     except ValueError as error:  # pydantic's errors are of its kind
         raise InvalidInput(
             f"round {number} cannot be restored from {journal.path}: it was written by another "
-            "version, or a secret was left out of it; begin the loop anew"
+            "version, or a secret was left out of it; begin the loop anew",
+            code="loop.round-unreadable",
         ) from error
 
 
