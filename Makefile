@@ -3,7 +3,8 @@
 #   make test          formatting, lint, types and the fast tests: before each commit
 #   make test-all      that, and the slow tests: real engines and browsers, kills, more examples
 #   make test-nightly  the random campaigns in full length
-# A slow test is skipped, with the reason, where its part is missing.
+# A slow test is skipped, with the reason, where its part is missing, and fails where REQUIRE names
+# that part: make test-all REQUIRE=vllm,chromium
 # Another interpreter: make demo PYTHON=python3.12
 
 PYTHON ?= python3

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from collections.abc import Generator
 
 import pytest
 from demo import DemoRun, run_demo
 from hypothesis import settings
+
+# What a test may be skipped for, by the word that stands in the reason.
+PARTS = frozenset(
+    "chromium cranfield jsonschema llama-cpp-python llama-server longdocs node ollama opentelemetry-proto "
+    "safetensors torch viztracer vllm".split()
+)
+REQUIRED = frozenset(filter(None, os.environ.get("REQUIRE", "").lower().split(",")))
 
 # In the fast tier a few examples, the same ones each time; `make test-nightly` tries many new ones.
 # A loaded machine is no reason to fail.
@@ -18,12 +27,38 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 def pytest_configure() -> None:
-    """Lets the processes that tests start be interrupted.
+    """Checks `REQUIRE`, and lets the processes that tests start be interrupted.
 
     Whoever runs the tests in the background may have Ctrl-C ignored, and what is ignored stays
     ignored in every process below.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if unknown := REQUIRED - PARTS:
+        raise pytest.UsageError(f"REQUIRE: {', '.join(unknown)}; known: {', '.join(sorted(PARTS))}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fails a test that would be skipped for a part that `REQUIRE` names."""
+    report = yield
+    _fail_if_required(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a file of tests that is skipped as a whole."""
+    report = yield
+    _fail_if_required(report)
+    return report
+
+
+def _fail_if_required(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        if REQUIRED.intersection(re.findall(r"[a-z-]+", reason.lower())):
+            report.outcome = "failed"
+            report.longrepr = f"REQUIRE names a part that is missing: {reason}"
 
 
 @pytest.fixture(scope="session")
