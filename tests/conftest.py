@@ -12,10 +12,21 @@ from demo import DemoRun, run_demo
 from hypothesis import settings
 
 # What a test may be skipped for, by the word that stands in the reason.
-PARTS = frozenset(
-    "chromium cranfield jsonschema llama-cpp-python llama-server longdocs node ollama opentelemetry-proto "
-    "safetensors torch viztracer vllm".split()
-)
+PARTS = {
+    "chromium",
+    "cranfield",
+    "jsonschema",
+    "llama-cpp-python",
+    "llama-server",
+    "longdocs",
+    "node",
+    "ollama",
+    "opentelemetry-proto",
+    "safetensors",
+    "torch",
+    "viztracer",
+    "vllm",
+}
 REQUIRED = frozenset(filter(None, os.environ.get("REQUIRE", "").lower().split(",")))
 
 # In the fast tier a few examples, the same ones each time; `make test-nightly` tries many new ones.
