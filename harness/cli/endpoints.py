@@ -64,7 +64,8 @@ def _check(tags: tuple[str, ...], config: Path | None) -> list[EndpointCheck]:
     if not known:
         raise InvalidInput(
             "there are no endpoints; write [endpoints.<tag>] into harness.toml, "
-            "or set HARNESS_ENDPOINTS"
+            "or set HARNESS_ENDPOINTS",
+            code="config.no-endpoints",
         )
     with Console(stderr=True).status("") as status:
         return asyncio.run(

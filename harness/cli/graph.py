@@ -73,7 +73,9 @@ def graph(
     log_to_stderr()
     try:
         if as_json and form is not None:
-            raise InvalidInput("--json and --format are two forms; give one")
+            raise InvalidInput(
+                "--json and --format are two forms; give one", code="option.excludes-another"
+            )
         pipeline = load_pipeline(target)
         pipeline.check()
         drawing = drawing_of(pipeline, _seen(run, traces, pipeline) if run else None)
@@ -98,6 +100,7 @@ def _seen(run: str, traces: Path | None, pipeline: Graph) -> RunSeen:
         raise InvalidInput(
             f"a run of the pipeline '{journal.started.name}', and not of '{pipeline.name}'; "
             "harness runs lists the others",
+            code="run.other-pipeline",
             path=path,
         )
     return run_seen(journal)
@@ -126,4 +129,6 @@ def _write(text: str, output: Path | None) -> None:
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InvalidInput(f"cannot be written ({error.strerror})", path=output) from error
+        raise InvalidInput(
+            f"cannot be written ({error.strerror})", code="file.unwritable", path=output
+        ) from error

@@ -167,7 +167,10 @@ def get(*, passage_id: str, store: Path | None, config: Path | None) -> None:
     with _existing(store, config) as opened:
         passage = opened.get(passage_id)
         if passage is None:
-            raise InvalidInput(f"no passage '{passage_id}'; harness memory search shows ids")
+            raise InvalidInput(
+                f"no passage '{passage_id}'; harness memory search shows ids",
+                code="memory.unknown-passage",
+            )
     _write_json(_passage_as_json(passage))
 
 
@@ -239,7 +242,9 @@ def _existing(store: Path | None, config: Path | None) -> Iterator[MemoryStore]:
         settings = _settings(store, config)
         path = settings.memory.path
         if path is not None and not (path / FILE_NAME).is_file():
-            raise InvalidInput("there is no store; harness memory add makes one", path=path)
+            raise InvalidInput(
+                "there is no store; harness memory add makes one", code="memory.no-store", path=path
+            )
         with open_store(settings) as opened:
             yield opened
 

@@ -201,7 +201,8 @@ def _endpoints(settings: Settings) -> dict[str, Endpoint]:
     if not endpoints:
         raise InvalidInput(
             "there are no endpoints; write [endpoints.<tag>] into harness.toml, "
-            "or set HARNESS_ENDPOINTS"
+            "or set HARNESS_ENDPOINTS",
+            code="config.no-endpoints",
         )
     return endpoints
 

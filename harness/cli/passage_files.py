@@ -79,7 +79,7 @@ def files_of(names: Iterable[str]) -> list[Path | None]:
         elif path.exists():
             files.append(path)
         else:
-            raise InvalidInput("there is no such file", path=path)
+            raise InvalidInput("there is no such file", code="file.missing", path=path)
     return files
 
 
@@ -124,7 +124,9 @@ def _files_under(directory: Path) -> list[Path]:
     )
     if not found:
         kinds = ", ".join(sorted(_DOCUMENTS | _LINES))
-        raise InvalidInput(f"no file in it ends in {kinds}; name files", path=directory)
+        raise InvalidInput(
+            f"no file in it ends in {kinds}; name files", code="passage.no-files", path=directory
+        )
     return found
 
 
@@ -154,7 +156,9 @@ def _lines(path: Path | None, given: Given) -> Iterator[tuple[Passage, int]]:
             try:
                 stream = stack.enter_context(path.open("rb"))
             except OSError as error:
-                raise InvalidInput(f"cannot be read ({error.strerror})", path=path) from error
+                raise InvalidInput(
+                    f"cannot be read ({error.strerror})", code="file.unreadable", path=path
+                ) from error
         read = 0
         for number, line in enumerate(stream, start=1):
             read += len(line)
@@ -176,11 +180,13 @@ def _passage(line: bytes, path: Path, number: int, given: Given) -> Passage:
         )
     except orjson.JSONDecodeError as error:
         message = f"not JSON ({error}); each line must be one object"
-        raise InvalidInput(message, path=path, line=number) from error
+        raise InvalidInput(message, code="passage.not-json", path=path, line=number) from error
     except ValidationError as error:
-        raise InvalidInput(_explained(error), path=path, line=number) from error
+        raise InvalidInput(
+            _explained(error), code="passage.malformed", path=path, line=number
+        ) from error
     except InvalidInput as error:
-        raise InvalidInput(str(error), path=path, line=number) from error
+        raise InvalidInput(str(error), code=error.code, path=path, line=number) from error
 
 
 def _explained(error: ValidationError) -> str:

@@ -28,7 +28,9 @@ def load_pipeline(target: str) -> Pipeline:
     if name:
         if name not in pipelines:
             raise InvalidInput(
-                f"there is no pipeline '{name}'; {did_you_mean(name, pipelines)}", path=path
+                f"there is no pipeline '{name}'; {did_you_mean(name, pipelines)}",
+                code="pipeline.unknown",
+                path=path,
             )
         return pipelines[name]
     if len({id(pipeline) for pipeline in pipelines.values()}) != 1:
@@ -37,7 +39,11 @@ def load_pipeline(target: str) -> Pipeline:
             if pipelines
             else 'define one at the top level: my_pipeline = Pipeline("name")'
         )
-        raise InvalidInput(f"there are {len(pipelines)} pipelines here; {remedy}", path=path)
+        raise InvalidInput(
+            f"there are {len(pipelines)} pipelines here; {remedy}",
+            code="pipeline.not-one",
+            path=path,
+        )
     return next(iter(pipelines.values()))
 
 
@@ -61,7 +67,8 @@ def _find_file(file: str) -> Path:
         str(p) for p in path.parent.glob("*.py")
     }
     raise InvalidInput(
-        f"there is no file '{file}', nor a pattern of that name; {did_you_mean(file, known)}"
+        f"there is no file '{file}', nor a pattern of that name; {did_you_mean(file, known)}",
+        code="pipeline.no-file",
     )
 
 
@@ -75,7 +82,11 @@ def _import_file(path: Path) -> ModuleType:
     name = f"harness_pipeline_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InvalidInput("a pipeline file is a Python file, with the ending .py", path=path)
+        raise InvalidInput(
+            "a pipeline file is a Python file, with the ending .py",
+            code="pipeline.not-python",
+            path=path,
+        )
     module = importlib.util.module_from_spec(spec)
     # As with `python FILE.py`: its neighbours can be imported, and its types resolved by name.
     sys.path.insert(0, str(path.parent.resolve()))
@@ -88,10 +99,13 @@ def _import_file(path: Path) -> ModuleType:
         raise InvalidInput(
             f"it ends with exit code {error.code} when imported; put what only a script should do "
             'under if __name__ == "__main__":',
+            code="pipeline.exits-on-import",
             path=path,
         ) from error
     except SyntaxError as error:
-        raise InvalidInput(f"{error.msg}", path=path, line=error.lineno) from error
+        raise InvalidInput(
+            f"{error.msg}", code="pipeline.syntax-error", path=path, line=error.lineno
+        ) from error
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [
@@ -101,6 +115,7 @@ def _import_file(path: Path) -> ModuleType:
         ]
         raise InvalidInput(
             f"importing it failed: {type(error).__name__}: {error}",
+            code="pipeline.import-failed",
             path=path,
             line=lines[-1] if lines else None,
         ) from error

@@ -108,7 +108,7 @@ def error_as_json(
     """
     return json_object(
         {
-            "error": {"type": type(error).__name__, "message": str(error)},
+            "error": {"type": type(error).__name__, "code": error.code, "message": str(error)},
             "run_id": run_id,
             "status": "failed",
             **(_result_as_json(result) if result is not None else {}),
@@ -118,13 +118,13 @@ def error_as_json(
 
 def interrupted_as_json(*, run_id: str | None) -> bytes:
     """The same of a run that somebody ended."""
-    error = {"type": "KeyboardInterrupt", "message": "interrupted"}
+    error = {"type": "KeyboardInterrupt", "code": "run.interrupted", "message": "interrupted"}
     return json_object({"error": error, "run_id": run_id, "status": "cancelled"})
 
 
 def left_as_json(error: SystemExit, *, run_id: str | None) -> bytes:
     """The same of a run whose node ended the process."""
-    said = {"type": "SystemExit", "message": str(error)}
+    said = {"type": "SystemExit", "code": "run.left", "message": str(error)}
     return json_object({"error": said, "run_id": run_id, "status": "failed"})
 
 

@@ -90,6 +90,7 @@ def resume(
             raise InvalidInput(
                 "the run was begun from Python, so its pipeline's file is not known; give it: "
                 "--file FILE.py",
+                code="run.file-unknown",
                 path=journal,
             )
         chosen_config = config or (before.config if before else None)
@@ -101,7 +102,8 @@ def resume(
         if target is None and not is_there(chosen_target):
             raise InvalidInput(
                 f"there is no file '{chosen_target}' any more, which the run was begun from; say "
-                "where it is now: --file FILE.py"
+                "where it is now: --file FILE.py",
+                code="run.file-gone",
             )
         return Order(
             pipeline=load_pipeline(chosen_target),
@@ -136,6 +138,6 @@ def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, s
         if not separator or name not in names:
             name, text = only_question(questions).key, answer
         if name in named:
-            raise InvalidInput(f"--answer answers '{name}' twice")
+            raise InvalidInput(f"--answer answers '{name}' twice", code="option.given-twice")
         named[name] = text
     return named

@@ -113,7 +113,11 @@ def schema(output: Path | None) -> None:
     try:
         output.write_bytes(_schema())
     except OSError as error:
-        _refuse(InvalidInput(f"cannot be written ({error.strerror})", path=output))
+        _refuse(
+            InvalidInput(
+                f"cannot be written ({error.strerror})", code="file.unwritable", path=output
+            )
+        )
 
 
 @rubric.command(name="list")
@@ -161,13 +165,19 @@ def new(name: str, base: str, config: Path | None) -> None:
         _refuse(error)
     path = Path(name) if name.endswith((".yaml", ".yml")) else directory / f"{name}.yaml"
     if path.exists():
-        _refuse(InvalidInput("it is there already; choose another name", path=path))
+        _refuse(
+            InvalidInput(
+                "it is there already; choose another name", code="rubric.exists", path=path
+            )
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source.written.path, path)
         path.with_name("rubric.schema.json").write_bytes(_schema())
     except OSError as error:
-        _refuse(InvalidInput(f"cannot be written ({error.strerror})", path=path))
+        _refuse(
+            InvalidInput(f"cannot be written ({error.strerror})", code="file.unwritable", path=path)
+        )
     click.echo(f"{path}: a copy of '{base}'; next: harness rubric check {quote(str(path))}")
     if extends := source.rubric.extends:
         click.echo(f"What it does not say is taken from '{extends}', which it extends.")
@@ -236,7 +246,8 @@ def _as_json(one: _Looked) -> dict[str, object]:
         "path": _shown(one.path),
         "rubric": one.rubric.model_dump(mode="json") if one.rubric else None,
         "mistakes": [
-            {"path": _shown(p.path), "line": p.line, "message": p.message} for p in one.mistakes
+            {"code": p.code, "path": _shown(p.path), "line": p.line, "message": p.message}
+            for p in one.mistakes
         ],
         "warnings": [
             {"path": _shown(a.path), "line": a.line, "what": a.what, "remedy": a.remedy}

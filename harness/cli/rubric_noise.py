@@ -97,7 +97,8 @@ async def _measure(given: Given, repeats: int) -> _Measured:
     rubric = given.chosen.rubric
     if not rubric.judged:
         raise InvalidInput(
-            f"code scores all that rubric '{rubric.id}' asks, the same every time: it has no noise"
+            f"code scores all that rubric '{rubric.id}' asks, the same every time: it has no noise",
+            code="noise.nothing-judged",
         )
     async with open_session(
         given.settings, name=f"noise {rubric.id}", task=given.task, environment=os.environ
@@ -106,7 +107,8 @@ async def _measure(given: Given, repeats: int) -> _Measured:
         if not evaluators:
             raise ConfigurationInvalid(
                 "no evaluator is configured, so there is nobody whose noise could be measured; "
-                "name one under [roles] in harness.toml, or with --role evaluator=TAG"
+                "name one under [roles] in harness.toml, or with --role evaluator=TAG",
+                code="config.no-evaluator",
             )
         verdicts, failed = await _judge(session, given, repeats)
         _refuse_unasked(rubric, verdicts)
@@ -133,12 +135,14 @@ def _refuse_unasked(rubric: Rubric, verdicts: Mapping[str, tuple[Verdict, ...]])
     if gates := sorted({gate for one in every for gate in one.gates}):
         raise InvalidInput(
             f"no draft got past {' and '.join(gates)} of rubric '{rubric.id}', and what a gate "
-            "stops is not judged; measure on drafts that get past it"
+            "stops is not judged; measure on drafts that get past it",
+            code="noise.gate-shut",
         )
     names = ", ".join(dimension.name for dimension in rubric.judged)
     raise InvalidInput(
         f"what the evaluator judges by rubric '{rubric.id}' ({names}) needs sources, and the "
-        "drafts have none; give them with --sources"
+        "drafts have none; give them with --sources",
+        code="noise.no-sources",
     )
 
 
@@ -174,7 +178,9 @@ def _keep(found: Noise, rubric: Rubric, directory: Path) -> Path:
         return write_noise(found, rubric, directory=directory)
     except OSError as error:
         raise InvalidInput(
-            f"the noise file cannot be written ({error.strerror})", path=directory
+            f"the noise file cannot be written ({error.strerror})",
+            code="file.unwritable",
+            path=directory,
         ) from error
 
 

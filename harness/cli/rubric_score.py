@@ -104,7 +104,8 @@ def _without_models(given: Given) -> Given:
     if not rubric.checked:
         raise InvalidInput(
             f"--checks-only leaves nothing to score: a model judges all that rubric '{rubric.id}' "
-            "asks"
+            "asks",
+            code="evaluation.nothing-to-check",
         )
     nobody = {"endpoints": {}, "roles": {}, "evaluation": EvaluationSettings()}
     return replace(given, settings=given.settings.model_copy(update=nobody))
@@ -114,7 +115,8 @@ def _check_threshold(pass_at: float | None, rubric: Rubric) -> None:
     scale = rubric.scale
     if pass_at is not None and not scale.min <= pass_at <= scale.max:
         raise InvalidInput(
-            f"--pass-at is {pass_at:g}, outside the rubric's scale {scale.min:g} to {scale.max:g}"
+            f"--pass-at is {pass_at:g}, outside the rubric's scale {scale.min:g} to {scale.max:g}",
+            code="option.outside-scale",
         )
 
 

@@ -96,6 +96,7 @@ def end_as_json(result: RunResult) -> dict[str, object]:
             {
                 "node": one.node,
                 "type": type(one.error).__name__,
+                "code": one.error.code if isinstance(one.error, HarnessError) else None,
                 "message": str(one.error),
                 "attempts": one.attempts,
             }

@@ -42,5 +42,5 @@ def scalar_of(text: str) -> Scalar:
     except ValueError:
         return text
     if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidInput(f"{text} is too large a number")
+        raise InvalidInput(f"{text} is too large a number", code="option.too-large")
     return value if isinstance(value, str | int | float | bool) else text

@@ -105,10 +105,16 @@ def export(
     with _complaints():
         journal = _journal(run, traces)
         if form != "otlp" and (endpoint or headers or content):
-            raise InvalidInput("--endpoint, --header and --content are for --format otlp")
+            raise InvalidInput(
+                "--endpoint, --header and --content are for --format otlp",
+                code="option.only-for-otlp",
+            )
         if form == "otlp":
             if output is not None:
-                raise InvalidInput("--output is for a timeline; otlp sends to --endpoint")
+                raise InvalidInput(
+                    "--output is for a timeline; otlp sends to --endpoint",
+                    code="option.not-for-otlp",
+                )
             _send(journal, endpoint, headers, content=content)
             return
         suffix, write = TIMELINES[_timeline_format(form)]
@@ -200,7 +206,8 @@ def _send(
     if not given:
         raise InvalidInput(
             "there is no collector to send to; give --endpoint, such as http://127.0.0.1:6006, "
-            "or set OTEL_EXPORTER_OTLP_ENDPOINT"
+            "or set OTEL_EXPORTER_OTLP_ENDPOINT",
+            code="export.no-collector",
         )
     usual = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
     pairs = {

@@ -31,9 +31,11 @@ def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[st
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
         if not separator or not name:
-            raise InvalidInput(f"{option} {assignment!r} is not of the form {form}")
+            raise InvalidInput(
+                f"{option} {assignment!r} is not of the form {form}", code="option.malformed"
+            )
         if name in pairs:
-            raise InvalidInput(f"{option} gives '{name}' twice")
+            raise InvalidInput(f"{option} gives '{name}' twice", code="option.given-twice")
         pairs[name] = value
     return pairs
 
@@ -51,7 +53,9 @@ def read_text(what: str, path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InvalidInput(f"{what} cannot be read ({error.strerror})", path=path) from error
+        raise InvalidInput(
+            f"{what} cannot be read ({error.strerror})", code="file.unreadable", path=path
+        ) from error
     return text_of(what, data, path=path)
 
 
@@ -59,14 +63,15 @@ def text_of(what: str, data: bytes, *, path: Path | None) -> str:
     """The text that bytes are; raises as `read_text` does."""
     # A NUL is valid UTF-8 and never in a text: it tells a binary file whose bytes happen to decode.
     if b"\0" in data:
-        raise InvalidInput(f"{what} is a binary file; give a text", path=path)
+        raise InvalidInput(f"{what} is a binary file; give a text", code="file.binary", path=path)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidInput(
             f"{what} is not UTF-8 text (byte {error.start}); convert it, or give a text",
+            code="file.not-utf8",
             path=path,
         ) from error
     if not text.strip():
-        raise InvalidInput(f"{what} is empty", path=path)
+        raise InvalidInput(f"{what} is empty", code="file.empty", path=path)
     return text
