@@ -453,8 +453,9 @@ class JournalInvalid(HarnessError):
 
     code = "journal.invalid"
 
-    def __init__(self, message: str, *, path: Path, line: int) -> None:
+    def __init__(self, message: str, *, path: Path, line: int, code: str | None = None) -> None:
         super().__init__(f"{path}:{line}: {message}")
+        self.code = code or type(self).code
         self.path = path
         self.line = line
 

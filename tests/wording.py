@@ -16,6 +16,7 @@ import harness
 from harness import errors
 
 PACKAGE = Path(harness.__file__).parent
+WORDED = {"message", "what", "remedy", "seen", "meaning"}
 SNAPSHOT = Path(__file__).with_name("wording.txt")
 CLASSES = {
     name: one.code
@@ -37,16 +38,18 @@ def _messages(path: Path) -> Iterator[str]:
 
 
 def _code(call: ast.Call) -> str | None:
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
     for keyword in call.keywords:
         if keyword.arg == "code":
             value = keyword.value
             return value.value if isinstance(value, ast.Constant) and value.value else None
-    name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if keyword.arg == "rule" and name == "Finding" and isinstance(keyword.value, ast.Constant):
+            return f"diagnosis.{keyword.value.value}"
     return CLASSES.get(name)
 
 
 def _text(call: ast.Call) -> str:
-    named = [one.value for one in call.keywords if one.arg in {"message", "what", "remedy", "seen"}]
+    named = [one.value for one in call.keywords if one.arg in WORDED]
     return " | ".join(_template(one) for one in (*call.args[:1], *named))
 
 

@@ -21,7 +21,8 @@ def print_check(found: JournalCheck, console: Console) -> None:
         console.print(Text(f"{file.path}{_part(file) if last else ''}: {verdict}"), soft_wrap=True)
         console.print(Text(f"records: {kinds or 'none'}"), style="dim")
         for problem in file.problems:
-            console.print(Text(problem), style="red")
+            line = "" if problem.line is None else f"line {problem.line}: "
+            console.print(Text(f"{line}{problem.message}"), style="red")
     if found.open_spans:
         table = Table(title="Open at the end", title_justify="left")
         for column in ("what", "since second", "for seconds"):
@@ -45,7 +46,8 @@ def check_as_json(found: JournalCheck) -> bytes:
             for file in found.files
         ],
     }
-    return orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(said, default=str, option=options)  # a problem's path
 
 
 def _verdict(found: FileCheck, *, is_of_last_part: bool) -> str:

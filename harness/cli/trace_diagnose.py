@@ -45,7 +45,7 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
     elif not diagnosis.findings:
         console.print(_all_clear(diagnosis), highlight=False)
     if diagnosis.not_examined:
-        console.print(Text(f"Not examined: {'; '.join(diagnosis.not_examined)}."))
+        console.print(Text(f"Not examined: {'; '.join(map(str, diagnosis.not_examined))}."))
 
 
 def findings_as_json(diagnosis: Diagnosis) -> bytes:

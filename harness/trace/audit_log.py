@@ -300,11 +300,18 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
                 try:
                     yield AuditLine.model_validate_json(line)
                 except ValidationError:
-                    _log.warning("not a run, and left out", path=str(path), line=number)
+                    _log.warning(
+                        "not a run, and left out",
+                        code="audit.line-skipped",
+                        path=str(path),
+                        line=number,
+                    )
     except FileNotFoundError:
         return
     except OSError as error:
-        raise InvalidInput(f"cannot be read ({error.strerror})", path=path) from error
+        raise InvalidInput(
+            f"cannot be read ({error.strerror})", code="audit.unreadable", path=path
+        ) from error
 
 
 def latest_lines(lines: Iterable[AuditLine]) -> list[AuditLine]:

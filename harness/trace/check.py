@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.errors import Problem
 from harness.trace.journal_line import decode, kind_of
 from harness.trace.open_span import OpenSpan
 from harness.trace.records import (
@@ -45,7 +46,7 @@ class FileCheck:
     """How the process's part ended; None when it was killed, or is not over."""
     torn_bytes: int
     """Bytes of a last line that was not written to its end."""
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
     """What should not be there, with its line; the first twenty."""
     open_spans: tuple[OpenSpan, ...]
     """What was under way at the end, outermost first."""
@@ -151,7 +152,7 @@ class _Seen:
         self._ended: RunEnded | None = None
         self._counts: Counter[str] = Counter()
         self._open: dict[int, SpanStarted] = {}
-        self._problems: list[str] = []
+        self._problems: list[Problem] = []
         self._last_ns = 0
         self._torn_bytes = 0
         self._read()
@@ -219,32 +220,41 @@ class _Seen:
                 try:
                     self._add(decode(line, number=number), number)
                 except ValueError as error:
-                    self._complain(f"line {number}: {error}")
+                    self._complain(f"{error}", line=number, code="journal.line-invalid")
         if not line:
-            self._complain("the file is empty")
+            self._complain("the file is empty", line=None, code="journal.empty")
 
     def _add(self, record: Record, line: int) -> None:
         self._counts[kind_of(record)] += 1
         self._last_ns = max(self._last_ns, last_moment(record))
         if line == 1 and not isinstance(record, RunStarted):
-            self._complain("line 1: a journal begins with its run")
+            self._complain("a journal begins with its run", line=line, code="journal.no-run")
         match record:
             case RunStarted() if line > 1:
-                self._complain(f"line {line}: another run begins")
+                self._complain("another run begins", line=line, code="journal.second-run")
             case RunStarted():
                 self._started = record
                 if record.schema > SCHEMA_VERSION:
-                    self._complain(f"line {line}: written by a newer version")
+                    self._complain(
+                        "written by a newer version", line=line, code="journal.newer-version"
+                    )
                 elif self._number and (record.part != self._number or record.joined_ns is None):
-                    self._complain(f"line {line}: not part {self._number} of the run")
+                    self._complain(
+                        f"not part {self._number} of the run", line=line, code="journal.wrong-part"
+                    )
             case SpanStarted():
                 self._open[record.id] = record
             case SpanEnded():
                 if self._open.pop(record.id, None) is None:
-                    self._complain(f"line {line}: span {record.id} ends and has not begun")
+                    self._complain(
+                        f"span {record.id} ends and has not begun",
+                        line=line,
+                        code="journal.end-without-beginning",
+                    )
             case RunEnded():
                 self._ended = record
 
-    def _complain(self, problem: str) -> None:
+    def _complain(self, message: str, *, line: int | None, code: str) -> None:
         if len(self._problems) < _SHOWN:
+            problem = Problem(path=self._path, line=line, message=message, code=code)
             self._problems.append(problem)

@@ -75,7 +75,8 @@ class JoinedTrace(JournalTracer):
             invited = Invitation.model_validate_json(invitation)
         except ValidationError as error:
             raise InvalidInput(
-                "not an invitation to a run; hand over what RunTrace.invitation returned"
+                "not an invitation to a run; hand over what RunTrace.invitation returned",
+                code="run.not-an-invitation",
             ) from error
         self.journal_path = joined_path(invited.journal, os.getpid(), token_hex(6))
         super().__init__(

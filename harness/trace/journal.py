@@ -209,7 +209,7 @@ class JournalWriter:
             try:
                 records += self._maker.records(entry)
             except Exception as error:  # noqa: BLE001 - one that cannot be made must not cost others
-                _warn("a record is missing", error=describe(error))
+                _warn("a record is missing", code="trace.record-missing", error=describe(error))
             if number % _BREATH_MADE == 0:
                 time.sleep(0)
         return records
@@ -237,7 +237,7 @@ class JournalWriter:
         except Exception as error:  # noqa: BLE001 - as above: find the one that is to blame
             if len(records) > 1:
                 return b"".join(self._lines([record]) for record in records)
-            _warn("a record is missing", error=describe(error))
+            _warn("a record is missing", code="trace.record-missing", error=describe(error))
             return b""
 
     def _observe(self, records: Sequence[Record]) -> None:
@@ -247,7 +247,11 @@ class JournalWriter:
                     observe(record)
             except Exception as error:  # noqa: BLE001 - whatever an observer raises is not the run's
                 self._observers = tuple(o for o in self._observers if o is not observe)
-                _warn("an observer failed and is called no more", error=describe(error))
+                _warn(
+                    "an observer failed and is called no more",
+                    code="trace.observer-failed",
+                    error=describe(error),
+                )
 
     def _sync(self) -> None:
         if self.is_forked:
@@ -262,7 +266,12 @@ class JournalWriter:
     def _fail(self, error: OSError) -> None:
         # A run must not fail because its trace does.
         self.failure = error
-        _warn("the journal is incomplete", path=str(self.path), error=str(error))
+        _warn(
+            "the journal is incomplete",
+            code="trace.journal-incomplete",
+            path=str(self.path),
+            error=str(error),
+        )
 
 
 def _merged(records: Sequence[Record]) -> list[Record]:

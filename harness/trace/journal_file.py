@@ -158,6 +158,7 @@ def first_record(line: bytes, path: Path) -> RunStarted:
         raise JournalInvalid(
             f"written by a newer version (schema {record.schema}, this one reads up to "
             f"{SCHEMA_VERSION}); upgrade wiggum-harness to read it",
+            code="journal.newer-version",
             path=path,
             line=1,
         )

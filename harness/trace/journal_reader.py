@@ -211,6 +211,7 @@ def _joined_files(path: Path, parts: Sequence[JournalFile]) -> Iterator[JournalF
         except (JournalInvalid, OSError) as error:
             _log.warning(
                 "what a process did for the run is left out",
+                code="trace.process-left-out",
                 path=str(beside),
                 error=str(error),
                 hint=HINT,
@@ -236,6 +237,7 @@ def _sound_bytes(path: Path) -> int:
             except ValueError as error:
                 _log.warning(
                     "what a process did for the run is known in part",
+                    code="trace.process-known-in-part",
                     path=str(path),
                     line=number,
                     error=str(error),

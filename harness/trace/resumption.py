@@ -40,7 +40,9 @@ def resume_run(path: Path, started: RunStarted) -> Resumption:
     journal = Journal(path)
     if journal.started.joined_ns is not None:
         raise InvalidInput(
-            f"only a part of a run; resume the run: {journal_of(path).name}", path=path
+            f"only a part of a run; resume the run: {journal_of(path).name}",
+            code="run.only-a-part",
+            path=path,
         )
     part = next_part(path)
     # By wall clocks, which somebody may have set in the meantime.

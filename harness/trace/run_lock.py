@@ -39,11 +39,13 @@ class RunLock:
             self.release()
             raise InvalidInput(
                 "the run is still going, in another process; resume it when that has ended",
+                code="run.still-going",
                 path=journal,
             ) from error
         except OSError as error:
             _log.warning(
                 "the run cannot be kept from being resumed while it goes on",
+                code="trace.lock-refused",
                 path=str(journal),
                 error=str(error),
             )

@@ -48,15 +48,22 @@ def _journal_named(run: str, directory: Path) -> Path:
     if not journals:
         raise InvalidInput(
             f"there are no runs in '{directory}'; name a journal's file, or run something first: "
-            "harness run …"
+            "harness run …",
+            code="run.none-yet",
         )
     if run == LATEST:
         return next(iter(journals.values()))
     meant = [run] if run in journals else [name for name in journals if run in name]
     if len(meant) > 1:
-        raise InvalidInput(f"'{run}' could be any of {', '.join(meant[:5])}; give more of the id")
+        raise InvalidInput(
+            f"'{run}' could be any of {', '.join(meant[:5])}; give more of the id",
+            code="run.ambiguous",
+        )
     if not meant:
-        raise InvalidInput(f"there is no run '{run}' in '{directory}'; {_near(run, journals)}")
+        raise InvalidInput(
+            f"there is no run '{run}' in '{directory}'; {_near(run, journals)}",
+            code="run.not-found",
+        )
     return journals[meant[0]]
 
 
@@ -65,19 +72,26 @@ def _journal_beside(path: Path) -> Path:
     endings = [ending for ending, _ in TIMELINES.values()]
     if path.is_dir():
         raise InvalidInput(
-            f"a directory; name a run in it: latest --traces {path}, or one of its files", path=path
+            f"a directory; name a run in it: latest --traces {path}, or one of its files",
+            code="run.is-directory",
+            path=path,
         )
     if not path.exists():
-        raise InvalidInput("there is no such file", path=path)
+        raise InvalidInput("there is no such file", code="run.file-missing", path=path)
     if path.suffix not in {JOURNAL_SUFFIX, *endings}:
         raise InvalidInput(
             f"not a file of a run; give its journal ({JOURNAL_SUFFIX}) or a timeline "
             f"({', '.join(endings)})",
+            code="run.not-its-file",
             path=path,
         )
     journal = journal_of(path.with_suffix(JOURNAL_SUFFIX))
     if not journal.is_file():
-        raise InvalidInput(f"the run's journal, {journal.name}, is not beside it", path=path)
+        raise InvalidInput(
+            f"the run's journal, {journal.name}, is not beside it",
+            code="run.journal-missing",
+            path=path,
+        )
     return journal
 
 

@@ -125,7 +125,9 @@ class RunTrace(JournalTracer):
         try:
             return Journal(self.journal_path)
         except (OSError, JournalInvalid) as error:
-            _log.warning("the journal cannot be read", error=str(error))
+            _log.warning(
+                "the journal cannot be read", code="trace.journal-unreadable", error=str(error)
+            )
             return None
 
     def __exit__(
@@ -152,7 +154,12 @@ class RunTrace(JournalTracer):
                 TIMELINES[form][1](journal, path)
             except Exception as error:  # noqa: BLE001 - it can be drawn again, and not be run again
                 del self.timeline_paths[form]
-                _log.warning("a timeline is missing", path=str(path), error=describe(error))
+                _log.warning(
+                    "a timeline is missing",
+                    code="trace.timeline-missing",
+                    path=str(path),
+                    error=describe(error),
+                )
 
 
 def new_run_id(wall_ns: int) -> str:

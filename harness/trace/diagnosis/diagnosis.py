@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.errors import Notice
 from harness.trace.diagnosis.finding import Finding
 from harness.trace.records import RunState
 
@@ -18,7 +19,7 @@ class Diagnosis:
     """How it ended; `unfinished` when it was killed, or is not over."""
     findings: tuple[Finding, ...] = ()
     """Worst first: errors, then what took the most time."""
-    unexplained: str | None = None
+    unexplained: Notice | None = None
     """How slow its calls were, where most missed the targets and no finding says why."""
-    not_examined: tuple[str, ...] = ()
+    not_examined: tuple[Notice, ...] = ()
     """What no rule could look at, and why, a phrase for each."""

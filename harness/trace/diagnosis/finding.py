@@ -66,7 +66,7 @@ class Finding:
     """One thing that was wrong."""
 
     rule: str
-    """Which rule found it: `cold-start`."""
+    """Which rule found it, and its stable code: `cold-start`."""
     severity: Severity
     """How bad it is, and how sure."""
     model: str | None

