@@ -45,7 +45,8 @@ def connect(
             return TritonWire(endpoint, api_key=api_key, clock=clock)
         case "scripted":
             raise ConfigurationInvalid(
-                f"endpoint '{endpoint.tag}' is scripted; hand its backend over in Python"
+                f"endpoint '{endpoint.tag}' is scripted; hand its backend over in Python",
+                code="endpoint.scripted",
             )
         case _:
             return OpenAIWire(endpoint, api_key=api_key, clock=clock)

@@ -31,7 +31,8 @@ class Message:
         except UnicodeEncodeError as error:
             raise InvalidInput(
                 f"the {self.role} message is not text: character {error.start} is half a surrogate "
-                "pair; was it read from bytes that are not UTF-8?"
+                "pair; was it read from bytes that are not UTF-8?",
+                code="request.not-text",
             ) from error
 
 

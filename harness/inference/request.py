@@ -58,20 +58,28 @@ class ChatRequest:
 
     def __post_init__(self) -> None:
         if not self.messages:
-            raise InvalidInput("there are no messages; a call needs at least one")
+            raise InvalidInput(
+                "there are no messages; a call needs at least one", code="request.no-messages"
+            )
         if self.max_output_tokens < 1:
             raise InvalidInput(
-                f"max_output_tokens is {self.max_output_tokens}; it must be 1 or more"
+                f"max_output_tokens is {self.max_output_tokens}; it must be 1 or more",
+                code="request.no-room",
             )
         if not self.temperature >= 0:
-            raise InvalidInput(f"temperature is {self.temperature:g}; it cannot be less than 0")
+            raise InvalidInput(
+                f"temperature is {self.temperature:g}; it cannot be less than 0",
+                code="request.temperature-negative",
+            )
         if not 0 <= self.frequency_penalty <= _MOST_PENALTY:
             raise InvalidInput(
-                f"frequency_penalty is {self.frequency_penalty:g}; it can be 0 to {_MOST_PENALTY}"
+                f"frequency_penalty is {self.frequency_penalty:g}; it can be 0 to {_MOST_PENALTY}",
+                code="request.penalty-out-of-range",
             )
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MOST_LOGPROBS:
             raise InvalidInput(
-                f"top_logprobs is {self.top_logprobs}; it can be 0 to {_MOST_LOGPROBS}"
+                f"top_logprobs is {self.top_logprobs}; it can be 0 to {_MOST_LOGPROBS}",
+                code="request.logprobs-out-of-range",
             )
         _check_time(self.timeout_s)
 
@@ -93,7 +101,9 @@ class EmbedRequest:
 
     def __post_init__(self) -> None:
         if not self.texts:
-            raise InvalidInput("there are no texts; a call to embed needs at least one")
+            raise InvalidInput(
+                "there are no texts; a call to embed needs at least one", code="request.no-texts"
+            )
         _check_time(self.timeout_s)
 
 
@@ -114,7 +124,9 @@ class CountRequest:
 
     def __post_init__(self) -> None:
         if not self.messages:
-            raise InvalidInput("there are no messages; a count needs at least one")
+            raise InvalidInput(
+                "there are no messages; a count needs at least one", code="request.no-messages"
+            )
         _check_time(self.timeout_s)
 
 
@@ -124,4 +136,7 @@ Request = ChatRequest | EmbedRequest | CountRequest
 
 def _check_time(timeout_s: float | None) -> None:
     if timeout_s is not None and timeout_s <= 0:
-        raise InvalidInput(f"timeout_s is {timeout_s:g}; it must be more than 0")
+        raise InvalidInput(
+            f"timeout_s is {timeout_s:g}; it must be more than 0",
+            code="request.timeout-not-positive",
+        )

@@ -42,6 +42,7 @@ class InferenceShim:
         backend = self._backends.get(tag)
         if backend is None:
             raise ConfigurationInvalid(
-                f"no endpoint is called '{tag}'; " + did_you_mean(tag, self._backends)
+                f"no endpoint is called '{tag}'; " + did_you_mean(tag, self._backends),
+                code="endpoint.unknown",
             )
         return backend

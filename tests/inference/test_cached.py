@@ -1,13 +1,18 @@
+"""Replies that are kept and given again, and the file they are kept in."""
+
 import asyncio
 import sqlite3
+import subprocess
+import sys
 from contextlib import asynccontextmanager, closing
 from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from harness.errors import ModelFileInvalid, StreamCut
+from harness.errors import ConfigurationInvalid, ModelFileInvalid, StreamCut
 from harness.inference import (
     ChatRequest,
     Completion,
@@ -61,81 +66,66 @@ def texts(requests, path=None):
     return asyncio.run(main())
 
 
-def test_a_call_that_was_made_before_is_answered_as_it_was_then():
-    assert texts([REQUEST, REQUEST, REQUEST]) == (["first"] * 3, 1)
+# --- which calls are the same ----------------------------------------------------------------
 
 
-def test_so_it_is_by_a_later_run(tmp_path):
-    path = tmp_path / "calls.sqlite"
-    texts([REQUEST], path=path)
-    assert texts([REQUEST], path=path) == (["first"], 0)
+def test_a_call_that_was_made_before_is_answered_as_it_was_then_and_by_a_later_run(tmp_path):
+    path = tmp_path / "cache" / "calls.sqlite"
+
+    assert texts([REQUEST, REQUEST, REQUEST], path) == (["first"] * 3, 1)
+    assert texts([REQUEST], path) == (["first"], 0)
 
 
-@pytest.mark.parametrize(
-    ("request_", "repeatable"),
-    [
-        pytest.param(REQUEST, True, id="greedy"),
-        pytest.param(replace(REQUEST, temperature=0.7, seed=0), True, id="seeded"),
-        pytest.param(replace(REQUEST, temperature=0.7), False, id="left to chance"),
-    ],
-)
-def test_only_calls_that_are_meant_to_repeat_are_kept(request_, repeatable):
-    expected = (["first", "first"], 1) if repeatable else (["first", "second"], 2)
-    assert texts([request_, request_]) == expected
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"messages": as_messages("Write!")},
-        {"messages": (Message("system", "Write."),)},
-        {"messages": (*REQUEST.messages, Message("assistant", "Well."))},
-        {"max_output_tokens": 64},
-        {"temperature": 0.7, "seed": 7},
-        {"frequency_penalty": 0.5},
-        {"seed": 7},
-        {"stop": ("END",)},
-        {"reply_schema": {"type": "object"}},
-        {"top_logprobs": 0},
-    ],
-    ids=", ".join,
-)
-def test_a_call_that_may_be_answered_otherwise_is_another(change):
-    assert texts([REQUEST, replace(REQUEST, **change)]) == (["first", "second"], 2)
+ANOTHER = [
+    {"messages": as_messages("Write!")},
+    {"messages": (Message("system", "Write."),)},
+    {"messages": (*REQUEST.messages, Message("assistant", "Well."))},
+    {"max_output_tokens": 64},
+    {"temperature": 0.7, "seed": 7},
+    {"frequency_penalty": 0.5},
+    {"seed": 7},
+    {"stop": ("END",)},
+    {"reply_schema": {"type": "object"}},
+    {"top_logprobs": 0},
+]
+THE_SAME = [
+    {"model": "tag"},
+    {"role": "evaluator"},
+    {"timeout_s": 9.0},
+    {"on_text": str},
+    {"on_piece": list},
+    {"temperature": 0},
+]
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"model": "tag"},
-        {"role": "evaluator"},
-        {"timeout_s": 9.0},
-        {"on_text": str},
-        {"on_piece": list},
-    ],
-    ids=", ".join,
+    ("change", "calls"),
+    [*((change, 2) for change in ANOTHER), *((change, 1) for change in THE_SAME)],
+    ids=str,
 )
-def test_what_makes_no_difference_to_the_reply_makes_none_to_the_key(change):
-    assert texts([REQUEST, replace(REQUEST, **change)]) == (["first", "first"], 1)
-
-
-def test_a_temperature_of_0_is_one_of_0_0():
-    assert texts([REQUEST, replace(REQUEST, temperature=0)]) == (["first", "first"], 1)
+def test_a_call_that_may_be_answered_otherwise_is_another(change, calls):
+    assert texts([REQUEST, replace(REQUEST, **change)])[1] == calls
 
 
 def test_every_field_of_a_request_is_known_to_be_in_the_key_or_not():
-    # A new one has to be put in `call_key`, or else into the list above.
-    assert {one.name for one in fields(ChatRequest)} == {
-        *("messages", "max_output_tokens", "temperature", "frequency_penalty"),
-        *("seed", "stop", "reply_schema", "top_logprobs"),
-        *("model", "role", "timeout_s", "deadline", "on_text", "on_piece"),
-    }
+    # A new one has to be put in `call_key`, or else into the second list.
+    known = {name for change in (*ANOTHER, *THE_SAME) for name in change}
+    assert {one.name for one in fields(ChatRequest)} == known | {"deadline"}
+
+
+def test_the_order_of_a_schemas_fields_is_part_of_it():
+    a, b = {"type": "string"}, {"type": "number"}
+    schemas = [{"properties": {"a": a, "b": b}}, {"properties": {"b": b, "a": a}}]
+    keys = {call_key(replace(REQUEST, reply_schema=one), identity="m") for one in schemas}
+    assert len(keys) == 2
 
 
 @pytest.mark.parametrize(
     ("change", "dropped", "kept"),
     [
         pytest.param({}, (), True, id="greedy"),
+        pytest.param({"temperature": 0.7, "seed": 0}, (), True, id="seeded"),
+        pytest.param({"temperature": 0.7}, (), False, id="left to chance"),
         pytest.param({}, ("frequency_penalty",), True, id="greedy, less something else"),
         pytest.param({}, ("temperature",), False, id="greedy was refused"),
         pytest.param({"seed": 7}, ("temperature",), True, id="but there is a seed"),
@@ -145,26 +135,12 @@ def test_every_field_of_a_request_is_known_to_be_in_the_key_or_not():
     ],
 )
 def test_a_reply_is_kept_only_if_what_was_sent_would_give_it_again(change, dropped, kept):
-    class Dropping(ScriptedBackend):
-        async def chat(self, request):
-            return replace(await super().chat(request), dropped=dropped)
-
     async def main():
-        cache, backend = CallCache(None), Dropping(["first", "second"])
-        cached = Cached(backend, cache=cache, identity="m", clock=ManualClock())
-        for _ in range(2):
-            reply = await cached.chat(replace(REQUEST, **change))
-        await cache.aclose()
-        return reply.from_cache
+        async with cached(Answering(replace(WHOLE, dropped=dropped))) as calls:
+            await calls.chat(replace(REQUEST, **change))
+            return (await calls.chat(replace(REQUEST, **change))).from_cache
 
     assert asyncio.run(main()) is kept
-
-
-def test_the_order_of_a_schemas_fields_is_part_of_it():
-    a, b = {"type": "string"}, {"type": "number"}
-    schemas = [{"properties": {"a": a, "b": b}}, {"properties": {"b": b, "a": a}}]
-    keys = {call_key(replace(REQUEST, reply_schema=one), identity="m") for one in schemas}
-    assert len(keys) == 2
 
 
 def test_a_call_that_failed_is_made_again():
@@ -177,6 +153,42 @@ def test_a_call_that_failed_is_made_again():
 
     asyncio.run(main())
 
+
+SERVED = {"tag": "m", "url": "http://127.0.0.1:8000/v1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "alike"),
+    [
+        ({"tag": "other", "model_id": "m"}, True),
+        ({"timeout_s": 9.0}, True),
+        ({"max_concurrency": 2}, True),
+        ({"url": "http://127.0.0.1:8001/v1"}, False),
+        ({"model_id": "M"}, False),
+        ({"backend": "vllm"}, False),
+        ({"drop": ("temperature",)}, False),
+    ],
+    ids=str,
+)
+def test_endpoints_share_replies_only_when_they_would_reply_alike(change, alike):
+    one, other = Endpoint(**SERVED), Endpoint(**SERVED | change)
+    assert (reply_identity(one) == reply_identity(other)) == alike
+
+
+def test_a_file_that_was_changed_is_another_model(tmp_path):
+    endpoint = Endpoint(tag="m", path=tmp_path / "m.gguf")
+    with pytest.raises(ModelFileInvalid) as caught:
+        reply_identity(endpoint)
+    assert caught.value.path == endpoint.path
+
+    endpoint.path.write_bytes(b"GGUF")
+    before = reply_identity(endpoint)
+    assert before == reply_identity(endpoint)
+    endpoint.path.write_bytes(b"GGUF, and more of it")
+    assert reply_identity(endpoint) != before
+
+
+# --- what comes back -------------------------------------------------------------------------
 
 WHOLE = Completion(
     text="Good.",
@@ -211,32 +223,23 @@ def test_a_reply_comes_back_without_what_it_took_and_cost():
     first, again = twice(WHOLE, clock=ManualClock(7))
 
     assert first == WHOLE
-    assert again == replace(
-        WHOLE,
-        sent_ns=5_000_007,
-        first_token_ns=None,
-        phases=(),
-        itl=None,
-        cost_usd=0.0,
-        from_cache=True,
-    )
+    took = {"first_token_ns": None, "phases": (), "itl": None, "cost_usd": 0.0}
+    assert again == replace(WHOLE, sent_ns=5_000_007, from_cache=True, **took)
 
 
 NUMBERS = st.floats(allow_nan=False)
+LOGPROBS = st.builds(
+    TokenLogprob,
+    logprob=NUMBERS,
+    top=st.lists(st.tuples(st.text(), NUMBERS), max_size=3).map(tuple),
+)
 COMPLETIONS = st.builds(
     Completion,
     phases=st.just(()),
     itl=st.none(),
     cost_usd=st.none(),
     first_token_ns=st.none(),
-    logprobs=st.lists(
-        st.builds(
-            TokenLogprob,
-            logprob=NUMBERS,
-            top=st.lists(st.tuples(st.text(), NUMBERS), max_size=3).map(tuple),
-        ),
-        max_size=3,
-    ).map(tuple),
+    logprobs=st.lists(LOGPROBS, max_size=3).map(tuple),
     from_cache=st.just(value=False),
 )
 
@@ -262,11 +265,10 @@ def test_who_listens_is_told_a_known_reply_in_one_piece(text, pieces):
 @pytest.mark.parametrize("text", ["{}", "no JSON", '{"text": 1}'])
 def test_what_is_kept_but_is_no_completion_is_asked_for_anew(tmp_path, text):
     path = tmp_path / "calls.sqlite"
-    texts([REQUEST], path=path)
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE reply SET text = ?", (text,))
+    texts([REQUEST], path)
+    database(path, f"UPDATE reply SET text = '{text}'")
 
-    assert texts([REQUEST, REQUEST], path=path) == (["first", "first"], 1)
+    assert texts([REQUEST, REQUEST], path) == (["first", "first"], 1)
 
 
 def test_the_trace_says_that_no_model_was_asked():
@@ -282,9 +284,8 @@ def test_the_trace_says_that_no_model_was_asked():
     asyncio.run(main())
     first, again = [record.attributes for record in records if isinstance(record, SpanEnded)]
     assert first["input_tokens"] == 31
-    assert again["from_cache"] is True
+    assert (again["from_cache"], again["cost_usd"]) == (True, 0.0)
     assert not {"input_tokens", "ttft_ns", "itl_mean_ns"} & set(again)
-    assert again["cost_usd"] == 0.0
     assert len([record for record in records if isinstance(record, SpanRecord)]) == 1
 
 
@@ -297,34 +298,159 @@ def test_counts_are_asked_for_each_time():
     asyncio.run(main())
 
 
-SERVED = {"tag": "m", "url": "http://127.0.0.1:8000/v1"}
+# --- the file --------------------------------------------------------------------------------
+
+
+def use(path, *keys, **kept):
+    """Keeps these texts there, and says what is found of these keys at once."""
+
+    async def main():
+        cache = CallCache(path)
+        for key, text in kept.items():
+            cache.keep(key, text)
+        texts = [await cache.find(key) for key in keys]
+        await cache.aclose()
+        return texts
+
+    return asyncio.run(main())
+
+
+def database(path, *statements):
+    with closing(sqlite3.connect(path)) as db, db:
+        for statement in statements:
+            db.execute(statement)
+
+
+def test_what_is_kept_is_found_at_once_and_the_last_word_counts(tmp_path):
+    path = tmp_path / "calls.sqlite"
+    path.write_bytes(b"")  # an empty file becomes a cache
+
+    assert use(path, "a", "b", a="old") == ["old", None]
+    assert use(path, "a", a="new") == ["new"]
+    assert use(None, "a", a="text") == ["text"]
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from harness.inference.around.call_cache import CallCache
+
+async def main(path, name):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    cache = CallCache(Path(path))
+    for number in range(100):
+        cache.keep(f"{name}{number}", "x" * 1000)
+        assert await cache.find(f"{name}{number}")
+    await cache.aclose()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_make_and_fill_one_file_at_the_same_time_lose_nothing(tmp_path):
+    path = tmp_path / "calls.sqlite"
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, path, name], text=True, **pipes)
+        for name in "abc"
+    ]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    for writer in writers:
+        _, said = writer.communicate(timeout=60)
+        assert (writer.returncode, said) == (0, "")
+
+    assert None not in use(path, *(f"{name}{number}" for name in "abc" for number in range(100)))
+
+
+def test_what_is_known_is_found_while_another_process_writes(tmp_path):
+    async def main():
+        cache = CallCache(tmp_path / "calls.sqlite")
+        cache.keep("a", "text")
+        assert await cache.find("a") == "text"
+        with closing(sqlite3.connect(tmp_path / "calls.sqlite")) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            assert await cache.find("a") == "text"
+        await cache.aclose()
+
+    asyncio.run(main())
+
+
+def no_database(path):
+    path.write_bytes(b"Dear diary, " * 100)
+
+
+def another_programs(path):
+    database(path, "CREATE TABLE song (title TEXT)")
+
+
+def another_programs_that_says_so(path):
+    database(path, "PRAGMA application_id = 1234")
+
+
+def a_newer_one(path):
+    use(path, a="text")
+    database(path, "PRAGMA user_version = 2")
+
+
+def a_directory(path):
+    path.mkdir()
+
+
+def a_cut_one(path):
+    use(path, **{f"key{number}": "x" * 1000 for number in range(100)})
+    path.write_bytes(path.read_bytes()[:1000])
 
 
 @pytest.mark.parametrize(
-    ("change", "alike"),
+    ("make", "code"),
     [
-        ({"tag": "other", "model_id": "m"}, True),
-        ({"timeout_s": 9.0}, True),
-        ({"max_concurrency": 2}, True),
-        ({"url": "http://127.0.0.1:8001/v1"}, False),
-        ({"model_id": "M"}, False),
-        ({"backend": "vllm"}, False),
-        ({"drop": ("temperature",)}, False),
+        (no_database, "cache.damaged"),
+        (a_cut_one, "cache.damaged"),
+        (another_programs, "cache.other-program"),
+        (another_programs_that_says_so, "cache.other-program"),
+        (a_newer_one, "cache.newer-version"),
+        (a_directory, "cache.not-openable"),
     ],
-    ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
+    ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_endpoints_share_replies_only_when_they_would_reply_alike(change, alike):
-    one, other = Endpoint(**SERVED), Endpoint(**SERVED | change)
-    assert (reply_identity(one) == reply_identity(other)) == alike
+def test_a_file_that_is_no_call_cache_is_said_to_be_none_and_left_alone(tmp_path, make, code):
+    path = tmp_path / "calls.sqlite"
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+
+    with pytest.raises(ConfigurationInvalid) as caught:
+        CallCache(path)
+    assert (caught.value.code, caught.value.path) == (code, path)
+    assert before is None or path.read_bytes() == before
 
 
-def test_a_file_that_was_changed_is_another_model(tmp_path):
-    endpoint = Endpoint(tag="m", path=tmp_path / "m.gguf")
-    with pytest.raises(ModelFileInvalid, match=r"m\.gguf: cannot be read"):
-        reply_identity(endpoint)
+def test_a_place_that_cannot_be_made_is_said_to_be_none(tmp_path):
+    (tmp_path / "file").write_text("")
 
-    endpoint.path.write_bytes(b"GGUF")
-    before = reply_identity(endpoint)
-    assert before == reply_identity(endpoint)
-    endpoint.path.write_bytes(b"GGUF, and more of it")
-    assert reply_identity(endpoint) != before
+    with pytest.raises(ConfigurationInvalid) as caught:
+        CallCache(tmp_path / "file" / "calls.sqlite")
+    assert caught.value.code == "cache.not-openable"
+
+
+def test_what_goes_wrong_later_fails_no_call_and_is_said_once(tmp_path):
+    path = tmp_path / "calls.sqlite"
+
+    async def main():
+        cache = CallCache(path)
+        database(path, "DROP TABLE reply")
+        cache.keep("a", "text")
+        cache.keep("b", "text")
+        assert await cache.find("a") is None
+        await cache.aclose()
+
+    with capture_logs() as logs:
+        asyncio.run(main())
+    [log] = logs
+    assert (log["log_level"], log["code"]) == ("warning", "cache.not-written")
+    assert log["path"] == str(path)

@@ -1,94 +1,120 @@
+"""What a person writes of an endpoint, and which backend it becomes."""
+
+import asyncio
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from harness.inference import Endpoint
+from harness.errors import ConfigurationInvalid
+from harness.inference import (
+    ChatRequest,
+    EmbeddedLlamaCpp,
+    Endpoint,
+    InferenceShim,
+    LlamaCppPython,
+    OllamaWire,
+    OpenAIWire,
+    ScriptedBackend,
+    TritonWire,
+    as_messages,
+    connect,
+)
+from harness.inference.managed.litellm_backend import LiteLLMBackend
 from harness.session import load_settings
+from harness.trace import monotonic
 
 EXAMPLE = Path(__file__).parents[2] / "examples/endpoints.toml"
+URL = "http://127.0.0.1:9/v1"
+GGUF = "missing.gguf"
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "code"),
     [
-        ({"url": None}, "needs 'url', such as http"),
-        ({"backend": "vllm"}, "backend 'vllm' needs 'url'"),
-        ({"backend": "embedded"}, "needs 'path', the GGUF file"),
-        ({"path": None, "url": "http://h/v1", "backend": "embedded"}, "needs 'path'"),
-        ({"path": "m.gguf", "url": "http://h/v1"}, "a model in this process has 'path' alone"),
-        ({"path": "m.gguf", "backend": "vllm"}, "'path' is for backend 'embedded'"),
-        ({"url": "127.0.0.1:8000/v1"}, "must start with http"),
-        ({"url": "ftp://h/v1"}, "must start with http"),
-        ({"url": "http://"}, "and a host"),
-        ({"url": "http:///v1"}, "and a host"),
-        ({"url": "http://h:port/v1"}, "is not an address: Invalid port"),
-        ({"url": "http://h:65536/v1"}, "ports end at 65535"),
-        ({"url": "http://h/v1\n"}, "is not an address"),
-        ({"url": "http://h/v1", "backend": "ollma"}, "'llamacpp', 'vllm', 'sglang'"),
-        ({"url": "http://h/v1", "modelid": "x"}, "Extra inputs are not permitted"),
-        ({"url": "http://h/v1", "timeout_s": 0}, "greater than 0"),
-        ({"url": "http://h/v1", "tag": ""}, "at least 1 character"),
-        ({"path": "m.gguf", "context_tokens": 255}, "greater than or equal to 256"),
-        ({"path": "m.gguf", "slots": 0}, "greater than or equal to 1"),
-        ({"path": "m.gguf", "slots": 65}, "less than or equal to 64"),
-        ({"path": "m.gguf", "threads": 0}, "greater than or equal to 1"),
-        (
-            {"url": "http://h/v1", "backend": "vllm", "slots": 9},
-            "'slots' is for backend 'embedded', and would do nothing for 'vllm'; leave it out, or",
-        ),
-        (
-            {"url": "http://h/v1", "context_tokens": 8192},
-            "'context_tokens' is for backend 'embedded', 'llama-cpp-python' or 'ollama'",
-        ),
-        ({"url": "http://h", "backend": "ollama", "threads": 2}, "'threads' is for backend"),
-        ({"url": "http://h/v1", "keep_alive": "10m"}, "or set it where that server is started"),
-        ({"path": "m.gguf", "prompt_template": "llama3"}, "'triton', .* 'embedded'; leave it out"),
-        ({"path": "m.gguf", "backend": "llama-cpp-python", "slots": 2}, "'slots' is for backend"),
-        ({"backend": "litellm", "keep_alive": 60}, r"nothing for 'litellm'; leave it out \["),
+        ({"url": None}, "endpoint.url-missing"),
+        ({"backend": "vllm"}, "endpoint.url-missing"),
+        ({"backend": "embedded"}, "endpoint.path-missing"),
+        ({"path": None, "url": URL, "backend": "embedded"}, "endpoint.path-missing"),
+        ({"path": GGUF, "url": URL}, "endpoint.url-and-path"),
+        ({"path": GGUF, "backend": "vllm"}, "endpoint.path-of-server"),
+        ({"url": "127.0.0.1:8000/v1"}, "endpoint.url-invalid"),
+        ({"url": "ftp://h/v1"}, "endpoint.url-invalid"),
+        ({"url": "http:///v1"}, "endpoint.url-invalid"),
+        ({"url": "http://h:port/v1"}, "endpoint.url-invalid"),
+        ({"url": "http://h:65536/v1"}, "endpoint.url-invalid"),
+        ({"url": "http://h/v1\n"}, "endpoint.url-invalid"),
+        ({"url": URL, "backend": "triton"}, "endpoint.template-missing"),
+        ({"url": URL, "fallback": ["small"]}, "endpoint.own-fallback"),
+        ({"url": URL, "backend": "vllm", "slots": 9}, "endpoint.stray-setting"),
+        ({"url": URL, "context_tokens": 8192}, "endpoint.stray-setting"),
+        ({"url": URL, "backend": "ollama", "threads": 2}, "endpoint.stray-setting"),
+        ({"url": URL, "keep_alive": "10m"}, "endpoint.stray-setting"),
+        ({"path": GGUF, "prompt_template": "llama3"}, "endpoint.stray-setting"),
+        ({"path": GGUF, "backend": "llama-cpp-python", "slots": 2}, "endpoint.stray-setting"),
+        ({"backend": "litellm", "keep_alive": 60}, "endpoint.stray-setting"),
         *(
-            ({"url": "http://h", "backend": "ollama", "keep_alive": text}, f"'{text}' is no time")
+            (
+                {"url": URL, "backend": "ollama", "keep_alive": text},
+                "endpoint.keep-alive-not-a-time",
+            )
             for text in ("ten minutes", "10 m", "1h30", "5d", "", "m")
         ),
+        ({"url": URL, "backend": "ollma"}, "literal_error"),
+        ({"url": URL, "modelid": "x"}, "extra_forbidden"),
+        ({"url": URL, "timeout_s": 0}, "greater_than"),
+        ({"url": URL, "tag": ""}, "string_too_short"),
+        ({"path": GGUF, "context_tokens": 255}, "greater_than_equal"),
+        ({"path": GGUF, "slots": 0}, "greater_than_equal"),
+        ({"path": GGUF, "slots": 65}, "less_than_equal"),
+        ({"path": GGUF, "threads": 0}, "greater_than_equal"),
     ],
     ids=str,
 )
-def test_a_mistake_is_told(fields, says):
-    with pytest.raises(ValidationError, match=says):
+def test_a_mistake_is_told(fields, code):
+    with pytest.raises(ValidationError) as caught:
         Endpoint.model_validate({"tag": "small", **fields})
+
+    assert [error["type"] for error in caught.value.errors()] == [code]
 
 
 @pytest.mark.parametrize(
-    ("fields", "backend"),
+    ("fields", "backend", "connected"),
     [
-        ({"url": "http://h/v1"}, "openai"),
-        ({"url": "HTTPS://h:65535/v1"}, "openai"),
-        ({"url": "http://[::1]:8080"}, "openai"),
-        ({"url": "http://h/v1", "path": None}, "openai"),
-        ({"path": "m.gguf"}, "embedded"),
-        ({"backend": "litellm"}, "litellm"),
-        ({"backend": "litellm", "url": "http://h/v1"}, "litellm"),
-        ({"backend": "scripted"}, "scripted"),
+        ({"url": URL}, "openai", OpenAIWire),
+        ({"url": "HTTPS://h:65535/v1"}, "openai", OpenAIWire),
+        ({"url": "http://[::1]:8080", "path": None}, "openai", OpenAIWire),
+        ({"url": URL, "backend": "vllm"}, "vllm", OpenAIWire),
+        ({"url": URL, "backend": "llamacpp"}, "llamacpp", OpenAIWire),
+        ({"url": URL, "backend": "ollama"}, "ollama", OllamaWire),
+        ({"url": URL, "backend": "triton", "prompt_template": "plain"}, "triton", TritonWire),
+        ({"path": GGUF}, "embedded", EmbeddedLlamaCpp),
+        ({"path": GGUF, "backend": "llama-cpp-python"}, "llama-cpp-python", LlamaCppPython),
+        ({"backend": "litellm"}, "litellm", LiteLLMBackend),
+        ({"backend": "litellm", "url": URL}, "litellm", LiteLLMBackend),
     ],
     ids=str,
 )
-def test_what_is_left_out_follows_from_the_rest(fields, backend):
+def test_what_is_left_out_follows_and_its_backend_connects_to_nothing_yet(
+    fields, backend, connected
+):
     endpoint = Endpoint.model_validate({"tag": "small", **fields})
 
-    assert endpoint.backend == backend
-    assert endpoint.model_id == "small"
+    assert (endpoint.backend, endpoint.model_id) == (backend, "small")
+    assert type(connect(endpoint, api_key=None, clock=monotonic)) is connected
+
+
+def test_a_scripted_endpoint_is_handed_over_in_python():
+    with pytest.raises(ConfigurationInvalid) as caught:
+        connect(Endpoint(tag="m", backend="scripted"), api_key=None, clock=monotonic)
+    assert caught.value.code == "endpoint.scripted"
 
 
 @pytest.mark.parametrize(
     ("written", "sent"),
     [
-        ("10m", "10m"),
-        ("1h30m", "1h30m"),
-        ("-1m", "-1m"),
-        ("1.5h", "1.5h"),
-        ("0", "0"),
+        *((text, text) for text in ("10m", "1h30m", "-1m", "1.5h", "0")),
         (300, 300),
-        (-1, -1),
         # Without a unit Ollama takes a number, and no text.
         ("300", 300),
         ("-1", -1),
@@ -103,18 +129,19 @@ def test_a_model_is_kept_for_a_duration_of_gos_or_for_seconds(written, sent):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"path": "m.gguf", "context_tokens": 8192, "slots": 2, "threads": 2, "embeddings": True},
-        {"path": "m.gguf", "backend": "llama-cpp-python", "context_tokens": 512, "threads": 2},
-        {"url": "http://h", "backend": "ollama", "context_tokens": 8192, "keep_alive": "10m"},
-        {"url": "http://h", "backend": "triton", "prompt_template": "plain"},
-        {"url": "http://h/v1", "backend": "vllm", "embeddings": True, "structured": "enforced"},
+        {"path": GGUF, "context_tokens": 8192, "slots": 2, "threads": 2, "embeddings": True},
+        {"path": GGUF, "backend": "llama-cpp-python", "context_tokens": 512, "threads": 2},
+        {"url": URL, "backend": "ollama", "context_tokens": 8192, "keep_alive": "10m"},
+        {"url": URL, "backend": "triton", "prompt_template": "plain", "model_id": "org/Model"},
+        {"url": URL, "backend": "vllm", "embeddings": True, "structured": "enforced"},
     ],
     ids=str,
 )
-def test_a_setting_is_taken_by_the_backends_it_is_for(fields):
+def test_a_setting_is_taken_by_the_backends_it_is_for_and_survives_being_written_down(fields):
     endpoint = Endpoint.model_validate({"tag": "small", **fields})
 
     assert endpoint.model_fields_set >= set(fields)
+    assert Endpoint.model_validate_json(endpoint.model_dump_json()) == endpoint
 
 
 def test_the_example_of_every_server_is_sound():
@@ -124,13 +151,21 @@ def test_the_example_of_every_server_is_sound():
     assert settings.endpoints["vectors"].embeddings
 
 
-def test_a_served_name_may_differ_from_the_tag():
-    assert Endpoint(tag="small", url="http://h/v1", model_id="org/Model").model_id == "org/Model"
+def ask(shim, tag):
+    return asyncio.run(shim.chat(ChatRequest(model=tag, messages=as_messages("Write."))))
 
 
-def test_an_endpoint_survives_being_written_down():
-    for endpoint in (
-        Endpoint(tag="a", path=Path("m.gguf"), threads=2),
-        Endpoint(tag="b", url="http://h/v1", backend="vllm", api_key_env="KEY"),
-    ):
-        assert Endpoint.model_validate_json(endpoint.model_dump_json()) == endpoint
+def test_each_request_goes_to_the_backend_of_its_model():
+    shim = InferenceShim({"small": ScriptedBackend(["s"]), "large": ScriptedBackend(["l"])})
+
+    assert [ask(shim, tag).text for tag in ("large", "small")] == ["l", "s"]
+
+
+@pytest.mark.parametrize(
+    ("tags", "told"),
+    [(["qwen2.5-7b", "llama"], "'qwen2.5-7b'?"), (["zeta", "alpha"], "alpha, zeta")],
+)
+def test_an_unknown_tag_is_told_what_there_is(tags, told):
+    with pytest.raises(ConfigurationInvalid, match=told.replace("?", r"\?")) as caught:
+        ask(InferenceShim({tag: ScriptedBackend([]) for tag in tags}), "qwen-7b")
+    assert caught.value.code == "endpoint.unknown"

@@ -66,7 +66,9 @@ class CallCache:
         try:
             row = self._db.execute("SELECT text FROM reply WHERE key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
-            self._warn("a reply cannot be looked up in the call cache", error)
+            self._warn(
+                "a reply cannot be looked up in the call cache", error, code="cache.not-read"
+            )
             return None
         return row[0] if row else None
 
@@ -74,12 +76,12 @@ class CallCache:
         try:
             self._db.execute("INSERT OR REPLACE INTO reply VALUES (?, ?)", (key, text))
         except sqlite3.Error as error:
-            self._warn("a reply cannot be kept in the call cache", error)
+            self._warn("a reply cannot be kept in the call cache", error, code="cache.not-written")
 
-    def _warn(self, what: str, error: sqlite3.Error) -> None:
+    def _warn(self, what: str, error: sqlite3.Error, *, code: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            _log.warning(what, path=str(self._path), error=str(error))
+            _log.warning(what, code=code, path=str(self._path), error=str(error))
 
 
 def _open(path: Path | None) -> sqlite3.Connection:
@@ -118,12 +120,15 @@ def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
         db.execute(f"PRAGMA user_version = {_VERSION}")
     elif application_id != _APPLICATION_ID:
         raise ConfigurationInvalid(
-            "is another program's database; name another file for the call cache", path=path
+            "is another program's database; name another file for the call cache",
+            code="cache.other-program",
+            path=path,
         )
     elif version > _VERSION:
         raise ConfigurationInvalid(
             f"was written by a newer harness (version {version}; this one reads up to {_VERSION}); "
             "upgrade harness, or name another file for the call cache",
+            code="cache.newer-version",
             path=path,
         )
     db.execute("COMMIT")
@@ -140,10 +145,12 @@ def _translated(path: Path | None) -> Iterator[None]:
     except (sqlite3.OperationalError, OSError) as error:
         raise ConfigurationInvalid(
             f"the call cache cannot be opened ({error}); name a file that can be written to",
+            code="cache.not-openable",
             path=path,
         ) from error
     except sqlite3.Error as error:
         raise ConfigurationInvalid(
             f"is no call cache, or a damaged one ({error}); delete it, or name another file",
+            code="cache.damaged",
             path=path,
         ) from error

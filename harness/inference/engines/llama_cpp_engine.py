@@ -314,7 +314,8 @@ def _import_llama_cpp(endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp is
     except (ImportError, OSError, RuntimeError) as error:
         raise ConfigurationInvalid(
             f"endpoint '{endpoint.tag}' needs llama-cpp-python, which cannot be imported "
-            f"({error}); pip install 'wiggum-harness[llama-cpp]'"
+            f"({error}); pip install 'wiggum-harness[llama-cpp]'",
+            code="endpoint.package-missing",
         ) from error
     return llama_cpp
 

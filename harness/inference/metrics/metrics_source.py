@@ -148,6 +148,7 @@ class MetricsSource:
             del self._paths[path]
             _log.warning(
                 "a server's counters cannot be read",
+                code="metrics.unreadable",
                 endpoint=self._tag,
                 path=path,
                 error=str(error),

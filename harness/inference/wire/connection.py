@@ -53,7 +53,8 @@ def bearer(api_key: str | None, *, endpoint: str) -> str | None:
         # Without the key: messages end up in logs and traces.
         raise ConfigurationInvalid(
             f"the API key of endpoint '{endpoint}' holds characters that an HTTP header cannot; "
-            "only printable ASCII can"
+            "only printable ASCII can",
+            code="endpoint.key-not-sendable",
         )
     return key or None
 
