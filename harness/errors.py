@@ -489,8 +489,9 @@ class MemoryStoreFailed(HarnessError):
 
     code = "memory.failed"
 
-    def __init__(self, message: str, *, path: Path) -> None:
+    def __init__(self, message: str, *, path: Path, code: str | None = None) -> None:
         super().__init__(f"{path}: {message}")
+        self.code = code or type(self).code
         self.path = path
 
 

@@ -16,7 +16,7 @@ import harness
 from harness import errors
 
 PACKAGE = Path(harness.__file__).parent
-WORDED = {"message", "what", "remedy", "seen", "meaning"}
+WORDED = {"message", "what", "remedy", "seen", "meaning", "reason"}
 SNAPSHOT = Path(__file__).with_name("wording.txt")
 CLASSES = {
     name: one.code

@@ -48,7 +48,12 @@ class Tally:
                         "known": self.known,
                         "merged": self.merged,
                         "refused": [
-                            {"id": one.id, "title": one.title, "reason": one.reason}
+                            {
+                                "id": one.id,
+                                "title": one.title,
+                                "code": one.code,
+                                "reason": one.reason,
+                            }
                             for one in self.refused
                         ],
                         "passages": len(store),

@@ -9,7 +9,7 @@ from harness.compress.cut_middle import cut_middle
 from harness.compress.parts import Kept, SectionParts, added_chars, parts_of, shown, tail_of
 from harness.compress.sections import Section, sections_of
 from harness.compress.worth import BestFirst
-from harness.errors import InvalidInput
+from harness.errors import InvalidInput, Notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Condensed:
     """Whether anything was left out: scores of the full and of a compressed text do not compare."""
     summarised: bool = False
     """Whether a summariser wrote `text`: then it is not verbatim."""
-    refused: str = ""
+    refused: Notice | None = None
     """Why a summariser wrote none of it, where there was one and the text was too long."""
 
 
@@ -105,7 +105,8 @@ def condense_around(
     found = sections_of(markdown)
     if unknown := sorted(set(sections) - set(range(len(found)))):
         raise InvalidInput(
-            f"there is no section {unknown[0]}; the document has {len(found)}, counted from 0"
+            f"there is no section {unknown[0]}; the document has {len(found)}, counted from 0",
+            code="compress.unknown-section",
         )
     if len(markdown) <= budget_chars:
         return _condensed(markdown, markdown)

@@ -19,6 +19,7 @@ from harness.compress.same_heading import matches_of
 from harness.compress.sections import Section, sections_of
 from harness.compress.splice import splice
 from harness.compress.unwrapped import unwrapped
+from harness.errors import Notice
 
 # `Sure! Here is the revised text:` on a line of its own.
 _COURTESY = re.compile(
@@ -48,7 +49,7 @@ class Edits:
     """The new text of sections, by index into `sections_of(document)`, headings included."""
     added: tuple[AddedSection, ...] = ()
     """New sections, in the order of the reply."""
-    refused: Mapping[int, str] = field(default_factory=dict)
+    refused: Mapping[int, Notice] = field(default_factory=dict)
     """Why a section that was returned is no edit, by index: it has no text, or has the marks of
     what was left out. One that came back as it was is in neither."""
 
@@ -86,7 +87,7 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
         matches[0] = 0
 
     replacements: dict[int, str] = {}
-    refused: dict[int, str] = {}
+    refused: dict[int, Notice] = {}
     for number, index in sorted(matches.items()):
         body, full = returned[number].body, sections[index].body
         if not sections[index].level:
@@ -138,13 +139,16 @@ def _lines(body: str) -> list[str]:
     return [line.rstrip() for line in unpadded(body).splitlines()]
 
 
-def _fault(body: str, *, instead_of: str = "") -> str:
-    """Why a text must not be taken; empty if it may be."""
+def _fault(body: str, *, instead_of: str = "") -> Notice | None:
+    """Why a text must not be taken; None if it may be."""
     if not body.strip(BLANK):
-        return "it has no text"
+        return Notice(code="edit.without-text", message="it has no text")
     if len(MARK.findall(body)) > len(MARK.findall(instead_of)):
-        return "it has the mark of what was left out of a shortened text"
-    return ""
+        return Notice(
+            code="edit.of-shortened-text",
+            message="it has the mark of what was left out of a shortened text",
+        )
+    return None
 
 
 def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bool:

@@ -34,7 +34,10 @@ def passages_of(markdown: str, *, max_chars: int = 900) -> tuple[Excerpt, ...]:
         InvalidInput: `max_chars` is not positive.
     """
     if max_chars < 1:
-        raise InvalidInput(f"max_chars is {max_chars}; a passage needs at least 1 character")
+        raise InvalidInput(
+            f"max_chars is {max_chars}; a passage needs at least 1 character",
+            code="compress.no-room",
+        )
     excerpts: list[Excerpt] = []
     above: list[Section] = []
     for section in sections_of(markdown):

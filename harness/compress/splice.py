@@ -66,17 +66,20 @@ def _check_indices(
     )
     if unknown:
         raise InvalidInput(
-            f"there is no section {unknown[0]}; the document has {count}, counted from 0"
+            f"there is no section {unknown[0]}; the document has {count}, counted from 0",
+            code="compress.unknown-section",
         )
     for index, texts in insertions.items():
         if not all(any(s.level for s in sections_of(text)[:1]) for text in texts):
             raise InvalidInput(
                 f"an insertion after section {index} begins without a heading; "
-                "to add to a section's text, replace the section"
+                "to add to a section's text, replace the section",
+                code="compress.insertion-without-heading",
             )
     if insertions.get(-1) and sections and not sections[0].level:
         raise InvalidInput(
-            "the document begins without a heading; insert after section 0, not before it"
+            "the document begins without a heading; insert after section 0, not before it",
+            code="compress.before-untitled-text",
         )
 
 
@@ -101,7 +104,8 @@ def _fitted(replacement: str, *, index: int, section: Section, following: str) -
     if not body:
         raise InvalidInput(
             f"the replacement for section {index} ('{section.title}') has no text; "
-            "leave the section out of the replacements to keep it as it is"
+            "leave the section out of the replacements to keep it as it is",
+            code="compress.replacement-without-text",
         )
     heading = section.heading
     if heading and not heading.endswith(("\n", "\r")):
@@ -129,5 +133,6 @@ def _closed(text: str, *, end: str, following: str) -> str:
             return closed
     raise InvalidInput(
         "a replacement nests lists so deeply that it would swallow the section after it; "
-        "nest it less deeply"
+        "nest it less deeply",
+        code="compress.nested-too-deeply",
     )

@@ -9,7 +9,7 @@ from harness.compress.blocks import blocks_of, unpadded
 from harness.compress.condense import Condensed, condense
 from harness.compress.sections import sections_of
 from harness.compress.unwrapped import unwrapped
-from harness.errors import InferenceError, LimitReached
+from harness.errors import InferenceError, LimitReached, Notice
 
 Summarise = Callable[[str], Awaitable[str]]
 """Sends a prompt, which says what to do, to a model; returns its reply."""
@@ -69,7 +69,10 @@ async def condense_by(
     head = markdown.removesuffix(tail)
     least = sum(len(s.heading.strip()) for s in sections_of(head)) + len(_BETWEEN + tail)
     if least > budget_chars:
-        why = f"headings and end alone have {least} characters; the budget is {budget_chars}"
+        why = Notice(
+            code="summary.no-room",
+            message=f"headings and end alone have {least} characters; the budget is {budget_chars}",
+        )
         return replace(deterministic, refused=why)
     prompt = _PROMPT.format(
         chars=budget_chars - len(_BETWEEN + tail),
@@ -79,13 +82,13 @@ async def condense_by(
     try:
         reply = await summarise(prompt)
     except (InferenceError, LimitReached) as error:
-        return replace(deterministic, refused=str(error))
+        return replace(deterministic, refused=Notice(code=error.code, message=str(error)))
     summary = _without_courtesies(reply, head) + _BETWEEN
     text = summary + tail
     if fault := next(
         _faults(text, markdown, budget_chars=budget_chars), _open_at_end(summary, tail)
     ):
-        return replace(deterministic, refused=f"the summary {fault}")
+        return replace(deterministic, refused=fault)
     return Condensed(
         text=text,
         before_chars=len(markdown),
@@ -112,10 +115,13 @@ def _without_courtesies(reply: str, document: str) -> str:
     return unpadded("".join(section.text for section in own))
 
 
-def _faults(text: str, markdown: str, *, budget_chars: int) -> Iterator[str]:
-    """What is wrong with a summary, behind its subject."""
+def _faults(text: str, markdown: str, *, budget_chars: int) -> Iterator[Notice]:
+    """What is wrong with a summary."""
     if len(text) > budget_chars:
-        yield f"has {len(text)} characters; the budget is {budget_chars}"
+        yield Notice(
+            code="summary.too-long",
+            message=f"the summary has {len(text)} characters; the budget is {budget_chars}",
+        )
     wanted, found = (
         [section for section in sections_of(whole) if section.level] for whole in (markdown, text)
     )
@@ -123,19 +129,33 @@ def _faults(text: str, markdown: str, *, budget_chars: int) -> Iterator[str]:
     for number, section in enumerate(wanted):
         heading = section.heading.strip()
         if heading not in headings:
-            yield f"lacks the heading '{heading}'"
+            yield Notice(
+                code="summary.lacks-heading", message=f"the summary lacks the heading '{heading}'"
+            )
         elif headings[number] != heading:
-            yield f"has the heading '{heading}' out of order"
+            yield Notice(
+                code="summary.heading-out-of-order",
+                message=f"the summary has the heading '{heading}' out of order",
+            )
         elif section.body.strip() and not found[number].body.strip():
-            yield f"has no text under '{heading}'"
+            yield Notice(
+                code="summary.section-without-text",
+                message=f"the summary has no text under '{heading}'",
+            )
     if len(found) > len(wanted):
-        yield f"has {len(found)} headings; the document has {len(wanted)}"
+        yield Notice(
+            code="summary.headings-of-its-own",
+            message=f"the summary has {len(found)} headings; the document has {len(wanted)}",
+        )
 
 
-def _open_at_end(summary: str, tail: str) -> str:
+def _open_at_end(summary: str, tail: str) -> Notice | None:
     """What is wrong if the summary takes in what follows it."""
     following = tail or "# -\n"
     blocks = blocks_of(summary + following)[-len(blocks_of(following)) :]
     if "".join(block.text for block in blocks) == following:
-        return ""
-    return "leaves code or a comment open, which takes in the end of the document"
+        return None
+    return Notice(
+        code="summary.left-open",
+        message="the summary leaves code or a comment open, which takes in the end of the document",
+    )

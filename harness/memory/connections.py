@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from harness.errors import MemoryStoreFailed
+from harness.errors import MemoryStoreFailed, Notice
 
 # Idle ones that are kept; more are opened when more threads read at once.
 _IDLE_CONNECTIONS = 16
@@ -28,20 +28,42 @@ _LOG_BYTES = 67_108_864
 # As many as may make one file at once.
 _TRIES = 100
 
-_BUSY = "another process is writing to it: try again when that is done"
-_DAMAGED = "passages.sqlite is damaged: restore it from a copy, or delete the directory"
-_UNREADABLE = "see that its disk is whole, and that the files may be read"
+_BUSY = Notice(
+    code="memory.store-busy",
+    message="another process is writing to it: try again when that is done",
+)
+_DAMAGED = Notice(
+    code="memory.store-damaged",
+    message="passages.sqlite is damaged: restore it from a copy, or delete the directory",
+)
 _REMEDIES = {
     sqlite3.SQLITE_BUSY: _BUSY,
     sqlite3.SQLITE_LOCKED: _BUSY,
-    sqlite3.SQLITE_FULL: "nothing was stored: make room on the disk and try again",
-    sqlite3.SQLITE_READONLY: "its files may not be written: see who owns them",
+    sqlite3.SQLITE_FULL: Notice(
+        code="memory.disk-full",
+        message="nothing was stored: make room on the disk and try again",
+    ),
+    sqlite3.SQLITE_READONLY: Notice(
+        code="memory.store-read-only",
+        message="its files may not be written: see who owns them",
+    ),
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: _DAMAGED,
     sqlite3.SQLITE_ERROR: _DAMAGED,  # of statements that are right: a table is not there
-    sqlite3.SQLITE_CANTOPEN: _UNREADABLE,
-    sqlite3.SQLITE_IOERR: "see that the disk has room and is whole, then open the store again",
+    sqlite3.SQLITE_CANTOPEN: Notice(
+        code="memory.store-unreadable",
+        message="see that its disk is whole, and that the files may be read",
+    ),
+    sqlite3.SQLITE_IOERR: Notice(
+        code="memory.disk-failed",
+        message="see that the disk has room and is whole, then open the store again",
+    ),
 }
+_ELSE = Notice(code="memory.failed", message="close the store and open it again")
+_NO_DIRECTORY = Notice(
+    code="memory.no-directory",
+    message="see that it is a directory, or can be made, or open another",
+)
 
 
 class Connections:
@@ -73,7 +95,10 @@ class Connections:
                     self._writer.close()
                     raise
             elif not path.exists():
-                raise self._failed("there is no memory store here, and none may be made")
+                raise self._failed(
+                    "there is no memory store here, and none may be made",
+                    code="memory.store-absent",
+                )
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -119,7 +144,8 @@ class Connections:
             if self._writer is None:
                 raise self._failed(
                     "the store is open for reading only, as that was asked for or its files may "
-                    "not be written; open it where they may"
+                    "not be written; open it where they may",
+                    code="memory.store-read-only",
                 )
             yield self._writer
 
@@ -162,7 +188,8 @@ class Connections:
             if log.exists() and log.stat().st_size:
                 raise self._failed(
                     f"its last writes are in {log.name} still, and SQLite cannot read that where "
-                    "nothing may be written; copy the directory elsewhere and open the copy"
+                    "nothing may be written; copy the directory elsewhere and open the copy",
+                    code="memory.log-unreadable",
                 ) from error
             # For one read only: it would never learn that another user has written since.
             return self._connect("mode=ro&immutable=1"), False
@@ -170,7 +197,7 @@ class Connections:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise self._failed("the store is closed; open it again")
+            raise self._failed("the store is closed; open it again", code="memory.store-closed")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -178,14 +205,13 @@ class Connections:
         try:
             yield
         except sqlite3.Error as error:
-            remedy = _REMEDIES.get(_primary(error), "close the store and open it again")
-            raise self._failed(f"{error} ({remedy})") from error
+            remedy = _REMEDIES.get(_primary(error), _ELSE)
+            raise self._failed(f"{error} ({remedy})", code=remedy.code) from error
         except OSError as error:
-            remedy = "see that it is a directory, or can be made, or open another"
-            raise self._failed(f"{error} ({remedy})") from error
+            raise self._failed(f"{error} ({_NO_DIRECTORY})", code=_NO_DIRECTORY.code) from error
 
-    def _failed(self, message: str) -> MemoryStoreFailed:
-        return MemoryStoreFailed(message, path=self.path.parent)
+    def _failed(self, message: str, *, code: str) -> MemoryStoreFailed:
+        return MemoryStoreFailed(message, path=self.path.parent, code=code)
 
 
 def _set_up(writer: sqlite3.Connection) -> None:

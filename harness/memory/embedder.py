@@ -89,9 +89,14 @@ class FunctionEmbedder:
         dimensions: int,
     ) -> None:
         if not name.strip():
-            raise InvalidInput("an embedder needs a name: its vectors are kept under it")
+            raise InvalidInput(
+                "an embedder needs a name: its vectors are kept under it", code="embedder.no-name"
+            )
         if dimensions < 1:
-            raise InvalidInput(f"embedder '{name}' has {dimensions} dimensions; it needs some")
+            raise InvalidInput(
+                f"embedder '{name}' has {dimensions} dimensions; it needs some",
+                code="embedder.no-dimensions",
+            )
         self.name = name
         self.dimensions = dimensions
         self._function = function
@@ -120,6 +125,7 @@ def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
     if vectors.shape != expected or not np.isfinite(vectors).all():
         raise InvalidInput(
             f"embedder '{embedder.name}' gave an array of shape {vectors.shape} for "
-            f"{len(texts)} texts; it must give {expected}, all finite"
+            f"{len(texts)} texts; it must give {expected}, all finite",
+            code="embedder.wrong-vectors",
         )
     return vectors

@@ -75,6 +75,8 @@ class Refusal:
     """Of the passage."""
     title: str
     """Of the passage."""
+    code: str
+    """Which kind of instruction it looks like; see `Suspicion`."""
     reason: str
     """What it looks like, with the words that do."""
 

@@ -19,6 +19,8 @@ _EXCERPT_CHARACTERS = 120
 class Suspicion:
     """Why a text looks like an instruction to a model."""
 
+    code: str
+    """Which kind it is, such as `injection.drop-instructions`."""
     reason: str
     """What it does, such as `tells a model to drop its instructions`."""
     excerpt: str
@@ -44,7 +46,9 @@ def injected_instruction(text: str) -> Suspicion | None:
         if any(needle in folded for needle in pattern.needles):
             for count, match in enumerate(pattern.expression.finditer(folded)):
                 if count == _MANY or pattern.is_meant(match):
-                    return Suspicion(reason=pattern.reason, excerpt=_excerpt(match))
+                    return Suspicion(
+                        code=pattern.code, reason=pattern.reason, excerpt=_excerpt(match)
+                    )
     return None
 
 
@@ -64,7 +68,11 @@ def _hidden(text: str) -> Suspicion | None:
     if match is None:
         return None
     names = " ".join(f"U+{ord(character):04X}" for character in match[0][:8])
-    return Suspicion(reason="holds characters that no reader sees", excerpt=names)
+    return Suspicion(
+        code="injection.hidden-characters",
+        reason="holds characters that no reader sees",
+        excerpt=names,
+    )
 
 
 _HIDDEN_STARTS = (b"\xf3\xa0", b"\xe2\x80\xae", b"\xe2\x80\x8b", b"\xe2\x80\x8c", b"\xef\xb8\x80")

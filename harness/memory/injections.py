@@ -9,7 +9,7 @@ OWASP: LLM01 Prompt Injection). All of it is written for text whose case is fold
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Pattern:
     """Begins with letters, and not with a condition, which would be tried at each character."""
     is_order: bool = False
     """Whether it must be an order: "ignore …" is one, "models that ignore …" is not."""
+    code: str = field(kw_only=True)
+    """What such text does, for programs."""
 
     def is_meant(self, match: re.Match[str]) -> bool:
         """Whether the words stand by themselves, and are said rather than shown."""
@@ -57,7 +59,6 @@ def _any(words: str) -> str:
 # Every gap has a bound, and no two gaps that can hold the same text meet: a match that fails,
 # fails after a number of steps that does not grow with the text.
 _GAP = r"[\s_*]{1,6}"
-_DROP = "tells a model to drop its instructions"
 _FORGET = _any(
     "ignore, disregard, forget, override, bypass, pay no attention to, do not follow, "
     "don't follow, stop following, do not obey"
@@ -128,9 +129,21 @@ _FORGET_KOREAN = (
     r"(?:이전|위의?|모든|앞선)\s?[^.\n]{0,6}?(?:지시|명령|지침|프롬프트)[^.\n]{0,4}?(?:무시하|잊)"
 )
 
+
+def _drop(
+    needles: tuple[str, ...], expression: re.Pattern[str], *, is_order: bool = False
+) -> Pattern:
+    return Pattern(
+        "tells a model to drop its instructions",
+        needles,
+        expression,
+        is_order=is_order,
+        code="injection.drop-instructions",
+    )
+
+
 PATTERNS = (
-    Pattern(
-        _DROP,
+    _drop(
         (
             "ignore",
             "disregard",
@@ -145,25 +158,22 @@ PATTERNS = (
         re.compile(_FORGET_ENGLISH),
         is_order=True,
     ),
-    Pattern(
-        _DROP,
+    _drop(
         ("ignorier", "vergiss", "vergessen sie"),
         re.compile(_FORGET_GERMAN),
         is_order=True,
     ),
-    Pattern(
-        _DROP,
+    _drop(
         ("ignor", "oublie", "olvid", "dimentica", "esque", "desconsidere"),
         re.compile(_FORGET_ROMANCE),
     ),
-    Pattern(_DROP, ("игнорируй", "забудь", "не следуй"), re.compile(_FORGET_RUSSIAN)),
-    Pattern(
-        _DROP,
+    _drop(("игнорируй", "забудь", "не следуй"), re.compile(_FORGET_RUSSIAN)),
+    _drop(
         ("忽略", "无视", "忽视", "忘记", "無視", "忽視", "忘記"),
         re.compile(_FORGET_CHINESE),
     ),
-    Pattern(_DROP, ("無視し", "忘れ"), re.compile(_FORGET_JAPANESE)),
-    Pattern(_DROP, ("무시하", "잊"), re.compile(_FORGET_KOREAN)),
+    _drop(("無視し", "忘れ"), re.compile(_FORGET_JAPANESE)),
+    _drop(("무시하", "잊"), re.compile(_FORGET_KOREAN)),
     Pattern(
         "gives a model another role",
         (
@@ -184,6 +194,7 @@ PATTERNS = (
             r"(?:enter|enable|activate|switch\sto|you\sare\s(?:now\s)?in)\s"
             r"(?:dan|jailbreak|unrestricted)\smode\b"
         ),
+        code="injection.another-role",
     ),
     Pattern(
         "asks a model for its instructions",
@@ -196,6 +207,7 @@ PATTERNS = (
             rf"{_PROMPT}"
         ),
         is_order=True,
+        code="injection.asks-for-instructions",
     ),
     Pattern(
         "tells a model to keep something from its user",
@@ -207,6 +219,7 @@ PATTERNS = (
             r"(?:the|your)\s(?:user|human|operator)\b(?!')"
         ),
         is_order=True,
+        code="injection.keeps-from-user",
     ),
     Pattern(
         "speaks in the voice of the system",
@@ -224,6 +237,7 @@ PATTERNS = (
             r"(?:you|ignore|disregard|forget|from|do|always|never|send|reply|respond|output|print)\b"
         ),
         is_order=True,
+        code="injection.voice-of-the-system",
     ),
     Pattern(
         "speaks to whichever model reads it",
@@ -237,6 +251,7 @@ PATTERNS = (
             r"(?:\s(?:models?|assistants?|agents?|systems?|reviewers?))?\s?[:,!.]"
         ),
         is_order=True,
+        code="injection.speaks-to-models",
     ),
     Pattern(
         "holds the marks that part a conversation",
@@ -249,6 +264,7 @@ PATTERNS = (
             r"""<start_of_turn>(?<!["'`“‘]<start_of_turn>)|"""
             r"<system[-_](?:prompt|message|instructions?|reminder)>"
         ),
+        code="injection.conversation-marks",
     ),
     Pattern(
         "tells a model to send away what it knows",
@@ -263,6 +279,7 @@ PATTERNS = (
             r"(?:[`'\"<(]?https?://|webhook|[\w.+-]{1,40}@[\w-]{1,40}\.)"
         ),
         is_order=True,
+        code="injection.sends-away",
     ),
     Pattern(
         "holds an image whose address would carry away what is said",
@@ -272,6 +289,7 @@ PATTERNS = (
             r"(?:\{|\[|<|%7b|%5b)[^\s)]{0,20}(?:conversation|history|secret|data|summary|prompt|"
             r"message|token|password|key|context|chat|info)"
         ),
+        code="injection.telltale-image",
     ),
     Pattern(
         "tells a model to decode something and obey it",
@@ -283,5 +301,6 @@ PATTERNS = (
             r"(?:follow|execute|obey|carry\sout|do\swhat|act\son|comply|perform)\b"
         ),
         is_order=True,
+        code="injection.decode-and-obey",
     ),
 )

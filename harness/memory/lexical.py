@@ -252,7 +252,11 @@ class LexicalLane:
             # Only now: a compaction that comes later has not made that list shorter. A lane that
             # has read nothing has missed nothing.
             if 0 < position < self._truth.compacted():
-                raise _Unreadable("it missed what was removed", path=self._directory.parent)
+                raise _Unreadable(
+                    "it missed what was removed",
+                    path=self._directory.parent,
+                    code="memory.lane-unreadable",
+                )
             if gone:
                 # Not `delete_documents_by_term`, which finds no unsigned number.
                 writer.delete_documents_by_query(self._schema.numbered(gone))
@@ -278,6 +282,7 @@ class LexicalLane:
             raise _Busy(
                 "another program is writing to the lexical lane: try again when it is done",
                 path=self._directory.parent,
+                code="memory.lane-busy",
             ) from error
         try:
             yield writer
@@ -313,6 +318,7 @@ class LexicalLane:
                             "another process is writing to the lexical lane: try again when it "
                             "is done",
                             path=self._directory.parent,
+                            code="memory.lane-busy",
                         ) from None
                 time.sleep(_TURN_POLL_S)
             yield
@@ -373,7 +379,9 @@ def _translated(directory: Path) -> Iterator[None]:
             f"see that the disk has room and '{directory.name}' may be written; if so, close the "
             f"store and delete '{directory.name}', which is made again from the truth"
         )
-        failed = _Unreadable(f"{error} ({remedy})", path=directory.parent)
+        failed = _Unreadable(
+            f"{error} ({remedy})", path=directory.parent, code="memory.lane-unreadable"
+        )
         failed.is_of_the_disk = _number_of(error) in _OF_THE_DISK
         raise failed from error
 

@@ -27,7 +27,10 @@ def novelty(nearest: NDArray[np.float32], *, unrelated: float) -> float:
         InvalidInput: `unrelated` is not a cosine that leaves room above it.
     """
     if not -1 <= unrelated < 1:
-        raise InvalidInput(f"unrelated is {unrelated}; it must be at least -1, and below 1")
+        raise InvalidInput(
+            f"unrelated is {unrelated}; it must be at least -1, and below 1",
+            code="memory.unrelated-out-of-range",
+        )
     if not len(nearest):
         return 0.0
     # Both ends: rounding takes the cosine of equal texts a little above 1.

@@ -37,11 +37,18 @@ class Passage:
 
     def __post_init__(self) -> None:
         if not self.searchable.strip():
-            raise InvalidInput("a passage has neither title nor text; leave it out")
+            raise InvalidInput(
+                "a passage has neither title nor text; leave it out", code="passage.empty"
+            )
         if self.quality is not None and not 0 <= self.quality <= 10:
-            raise InvalidInput(f"quality is {self.quality}; it must lie between 0 and 10")
+            raise InvalidInput(
+                f"quality is {self.quality}; it must lie between 0 and 10",
+                code="passage.quality-out-of-range",
+            )
         if self.created is not None and self.created.utcoffset() is None:
-            raise InvalidInput(f"created is {self.created}; it must have a time zone")
+            raise InvalidInput(
+                f"created is {self.created}; it must have a time zone", code="passage.no-time-zone"
+            )
         for name in ("text", "title", "source", "id"):
             _check_encodes(getattr(self, name), name)
         for key, value in self.metadata.items():
@@ -67,17 +74,20 @@ def _check_metadata(key: object, value: object) -> None:
     if not isinstance(key, str) or not key or key in RESERVED:
         raise InvalidInput(
             f"a passage's metadata has a field {key!r}; its name must be a text, and none of "
-            f"{', '.join(RESERVED)}"
+            f"{', '.join(RESERVED)}",
+            code="passage.field-name",
         )
     _check_encodes(key, "metadata")
     if not isinstance(value, str | int | float | bool):
         raise InvalidInput(
-            f"metadata '{key}' is {type(value).__name__}; it must be a text, a number or a boolean"
+            f"metadata '{key}' is {type(value).__name__}; it must be a text, a number or a boolean",
+            code="passage.field-type",
         )
     if not is_finite(value):
         raise InvalidInput(
             f"metadata '{key}' is not finite, or greater than any float; no filter and no JSON can "
-            "hold that"
+            "hold that",
+            code="passage.field-not-finite",
         )
     if isinstance(value, str):
         _check_encodes(value, f"metadata '{key}'")
@@ -97,7 +107,8 @@ def _check_encodes(value: str, name: str) -> None:
     except UnicodeEncodeError as error:
         raise InvalidInput(
             f"a passage's {name} holds half of a surrogate pair at character {error.start}, which "
-            "no file can hold; decode it with errors='replace'"
+            "no file can hold; decode it with errors='replace'",
+            code="passage.not-encodable",
         ) from error
 
 

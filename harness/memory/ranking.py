@@ -63,11 +63,13 @@ class Ranking:
         for name, most in limits.items():
             if not 0 <= getattr(self, name) <= most:
                 raise InvalidInput(
-                    f"{name} is {getattr(self, name)}; it must lie between 0 and {most}"
+                    f"{name} is {getattr(self, name)}; it must lie between 0 and {most}",
+                    code="memory.ranking-out-of-range",
                 )
         if self.candidates_per_hit < 1:
             raise InvalidInput(
-                f"candidates_per_hit is {self.candidates_per_hit}; it must be at least 1"
+                f"candidates_per_hit is {self.candidates_per_hit}; it must be at least 1",
+                code="memory.no-candidates",
             )
 
     def candidates(self, limit: int) -> int:

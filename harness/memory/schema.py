@@ -85,12 +85,14 @@ def prepare(connections: Connections, language: str | None) -> str:
         raise MemoryStoreFailed(
             "passages.sqlite is a database of another program; open another directory",
             path=directory,
+            code="memory.foreign-database",
         )
     if version > SCHEMA_VERSION:
         raise MemoryStoreFailed(
             f"written by a newer harness (schema {version}, this one reads up to "
             f"{SCHEMA_VERSION}); upgrade harness, or open another directory",
             path=directory,
+            code="memory.schema-newer",
         )
     if version < SCHEMA_VERSION:
         _bring_up(connections, version, language or _DEFAULT_LANGUAGE)
@@ -105,13 +107,15 @@ def prepare(connections: Connections, language: str | None) -> str:
             f"passages.sqlite is damaged, as a copy is that was made while it was written to: "
             f"{fault} (copy it again while nothing writes, or delete the directory)",
             path=directory,
+            code="memory.store-damaged",
         )
     # 3. In the language that was asked for.
     chosen: str = (language if empty else None) or made_with
     if language not in (None, chosen):
         raise InvalidInput(
             f"{directory}: the store was made with language '{made_with}', not '{language}'; leave "
-            "the language out, or open another directory"
+            "the language out, or open another directory",
+            code="memory.other-language",
         )
     if (place, made_with) != (here, chosen) and not connections.read_only:
         with connections.writing() as db:
@@ -122,12 +126,17 @@ def prepare(connections: Connections, language: str | None) -> str:
 def _bring_up(connections: Connections, version: int, language: str) -> None:
     """From no tables, or those of an older version."""
     if connections.read_only:
+        if version == 0:
+            raise MemoryStoreFailed(
+                "there is no memory store here, and none may be made",
+                path=connections.path.parent,
+                code="memory.store-absent",
+            )
         raise MemoryStoreFailed(
-            "there is no memory store here, and none may be made"
-            if version == 0
-            else f"written by an older harness (schema {version}); open it once where its files "
-            "may be written",
+            f"written by an older harness (schema {version}); open it once where its files may be "
+            "written",
             path=connections.path.parent,
+            code="memory.schema-older",
         )
     with connections.writing() as db:
         version = _version(db)

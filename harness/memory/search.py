@@ -90,6 +90,7 @@ class Searcher:
             raise MemoryStoreFailed(
                 f"novelty is told by the vector lane, which is away ({self._vector.unavailable})",
                 path=self._truth.directory,
+                code="memory.lane-away",
             )
         return max(found.values(), default=-1.0)
 

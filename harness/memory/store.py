@@ -178,7 +178,10 @@ class MemoryStore:
         """
         _, refused = _filtered([passage])
         if refused:
-            raise InvalidInput(f"passage '{passage.id}' is refused: {refused[0].reason}")
+            raise InvalidInput(
+                f"passage '{passage.id}' is refused: {refused[0].reason}",
+                code="memory.passage-refused",
+            )
         (vector,) = embed(self._embedder, [passage.searchable])
         self._truth.update(passage, vector, embedder=self._embedder)
         self._has_written()
@@ -213,9 +216,14 @@ class MemoryStore:
             MemoryStoreFailed: The store cannot be read.
         """
         if limit < 1:
-            raise InvalidInput(f"limit is {limit}; it must be at least 1")
+            raise InvalidInput(
+                f"limit is {limit}; it must be at least 1", code="memory.limit-not-positive"
+            )
         if mode not in get_args(Mode):
-            raise InvalidInput(f"no search mode '{mode}'; {did_you_mean(mode, get_args(Mode))}")
+            raise InvalidInput(
+                f"no search mode '{mode}'; {did_you_mean(mode, get_args(Mode))}",
+                code="memory.unknown-mode",
+            )
         wanted = Where.parse(where) if where else None
         # Replies of models do hold halves of surrogate pairs, which nothing below can encode.
         query = query.encode(errors="replace").decode()
@@ -348,6 +356,7 @@ def _filtered(passages: Iterable[Passage]) -> tuple[list[Passage], tuple[Refusal
                 Refusal(
                     id=passage.id,
                     title=passage.title,
+                    code=suspicion.code,
                     reason=f"{suspicion.reason}: {suspicion.excerpt}",
                 )
             )

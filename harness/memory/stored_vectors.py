@@ -123,7 +123,8 @@ def put_vectors(
     if vectors.shape != (len(sequences), embedder.dimensions):
         raise InvalidInput(
             f"vectors of shape {vectors.shape} for {len(sequences)} passages; embedder "
-            f"'{embedder.name}' gives {(len(sequences), embedder.dimensions)}"
+            f"'{embedder.name}' gives {(len(sequences), embedder.dimensions)}",
+            code="memory.vectors-wrong-shape",
         )
     table = make_table(db, embedder.name, embedder.dimensions)
     db.executemany(

@@ -147,7 +147,8 @@ class Truth:
             found = find(db, passage.id)
             if found is None:
                 raise InvalidInput(
-                    f"{self.directory}: no passage '{passage.id}' to update; add it instead"
+                    f"{self.directory}: no passage '{passage.id}' to update; add it instead",
+                    code="memory.unknown-passage",
                 )
             sequence, old = found
             dated = passage if passage.created else replace(passage, created=old.created)

@@ -69,6 +69,7 @@ class Upkeep:
                 self._not_before = time.monotonic() + _PAUSE_S
                 structlog.get_logger().warning(
                     "the memory store's upkeep stopped",
+                    code="memory.upkeep-stopped",
                     error=type(error).__name__,
                     reason=message_of(error),
                 )

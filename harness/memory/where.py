@@ -58,7 +58,8 @@ def _values(name: str, wanted: object) -> tuple[Scalar, ...]:
     if not isinstance(name, str) or not name or (name in RESERVED and name not in _OWN_FIELDS):
         raise InvalidInput(
             f"a filter cannot ask for {name!r}; it can for a field of the metadata, or for "
-            f"{' or '.join(repr(own) for own in _OWN_FIELDS)}"
+            f"{' or '.join(repr(own) for own in _OWN_FIELDS)}",
+            code="filter.unknown-field",
         )
     if isinstance(wanted, Scalar):
         values: tuple[object, ...] = (wanted,)
@@ -67,7 +68,10 @@ def _values(name: str, wanted: object) -> tuple[Scalar, ...]:
     else:
         values = (wanted,)
     if not values:
-        raise InvalidInput(f"the filter '{name}' has no value; leave it out, or give it one")
+        raise InvalidInput(
+            f"the filter '{name}' has no value; leave it out, or give it one",
+            code="filter.no-value",
+        )
     return tuple(_scalar(name, value) for value in values)
 
 
@@ -75,11 +79,13 @@ def _scalar(name: str, value: object) -> Scalar:
     if not isinstance(value, Scalar):
         raise InvalidInput(
             f"the filter '{name}' asks for {value!r}; a value is a text, a number or a boolean, or "
-            "a list of these"
+            "a list of these",
+            code="filter.value-type",
         )
     if not is_finite(value):
         raise InvalidInput(
-            f"the filter '{name}' asks for a number that is not finite, or too great"
+            f"the filter '{name}' asks for a number that is not finite, or too great",
+            code="filter.value-not-finite",
         )
     return value
 

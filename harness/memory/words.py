@@ -32,7 +32,10 @@ _UNSPACED = re.compile(
 def check_language(language: str) -> None:
     """Raises `InvalidInput` for one whose words nobody here knows."""
     if language not in LANGUAGES:
-        raise InvalidInput(f"no language '{language}'; {did_you_mean(language, LANGUAGES)}")
+        raise InvalidInput(
+            f"no language '{language}'; {did_you_mean(language, LANGUAGES)}",
+            code="memory.unknown-language",
+        )
 
 
 def analyzer(language: str, *, stop_words: bool = True) -> tantivy.TextAnalyzer:

@@ -43,7 +43,7 @@ def test_a_summary_with_all_headings_is_used_and_the_end_is_verbatim(reply):
     result, prompts = summarised(reply)
 
     assert result.text == f"{SUMMARY}\nDogs bark at night, and then they st"
-    assert (result.summarised, result.compressed, result.refused) == (True, True, "")
+    assert (result.summarised, result.compressed, result.refused) == (True, True, None)
     assert (result.before_chars, result.after_chars) == (len(DOCUMENT), len(result.text))
     assert "# Dogs" in prompts[0]
     assert "then they st" not in prompts[0]
@@ -63,38 +63,42 @@ def test_the_prompt_says_how_long_and_what_matters():
 
 
 @pytest.mark.parametrize(
-    ("reply", "reason"),
+    ("reply", "code"),
     [
-        pytest.param(SUMMARY + "Dogs. " * 50, "characters; the budget is 300", id="too long"),
-        pytest.param("# Cats\n\nSleep.\n\n# Dogs", "lacks the heading '## Food'", id="missing"),
+        pytest.param(SUMMARY + "Dogs. " * 50, "summary.too-long", id="too long"),
+        pytest.param("# Cats\n\nSleep.\n\n# Dogs", "summary.lacks-heading", id="missing"),
         pytest.param(
             "# Dogs\n\n# Cats\n\nSleep.\n\n## Food\n\nFish.",
-            "heading '# Cats' out of order",
+            "summary.heading-out-of-order",
             id="order",
         ),
         pytest.param(
             "# Cats\n\nSleep.\n\n# Food\n\nFish.\n\n# Dogs",
-            "lacks the heading '## Food'",
+            "summary.lacks-heading",
             id="level",
         ),
         pytest.param(
-            SUMMARY + "\nThey bark.\n\n# Birds\n", "has 4 headings; the document has 3", id="added"
+            SUMMARY + "\nThey bark.\n\n# Birds\n", "summary.headings-of-its-own", id="added"
         ),
-        pytest.param("", "lacks the heading '# Cats'", id="empty"),
-        pytest.param("# Cats\n\n## Food\n\n# Dogs", "no text under '# Cats'", id="only headings"),
-        pytest.param(SUMMARY + "\n```\ncode", "leaves code or a comment open", id="open fence"),
+        pytest.param("", "summary.lacks-heading", id="empty"),
+        pytest.param(
+            "# Cats\n\n## Food\n\n# Dogs", "summary.section-without-text", id="only headings"
+        ),
+        pytest.param(SUMMARY + "\n```\ncode", "summary.left-open", id="open fence"),
         pytest.param(
             CallTimeout("no answer in 5 s", endpoint="small"),
-            "small: no answer in 5 s",
+            "call.timeout",
             id="failed",
         ),
-        pytest.param(LimitReached("no tokens left", limit="tokens"), "no tokens left", id="limit"),
+        pytest.param(
+            LimitReached("no tokens left", limit="tokens"), "loop.limit-reached", id="limit"
+        ),
     ],
 )
-def test_a_summary_that_cannot_be_used_is_refused_with_the_reason(reply, reason):
+def test_a_summary_that_cannot_be_used_is_refused_with_the_reason(reply, code):
     result, _ = summarised(reply)
 
-    assert reason in result.refused
+    assert result.refused.code == code
     assert not result.summarised
     assert result.text == condense(DOCUMENT, budget_chars=300, keep_tail_chars=20).text
 
@@ -112,7 +116,7 @@ def test_no_model_is_asked_for_a_summary_that_could_not_be_within_the_budget(doc
 
     assert prompts == []
     assert not result.summarised
-    assert "alone have" in result.refused
+    assert result.refused.code == "summary.no-room"
 
 
 def test_a_fault_of_the_program_is_not_taken_for_a_refusal():
@@ -139,5 +143,7 @@ def test_whatever_a_summariser_says_headings_and_budget_hold(document, reply, bu
         assert result.after_chars <= budget < result.before_chars
         assert result.text.endswith(document[len(document) - tail :])
     else:
-        assert bool(prompts) == (bool(result.refused) and "alone have" not in result.refused)
+        assert bool(prompts) == (
+            result.refused is not None and result.refused.code != "summary.no-room"
+        )
         assert result.text == condense(document, **options).text

@@ -134,7 +134,9 @@ def write(
             return True
     except OSError as error:
         raise MemoryStoreFailed(
-            f"the vectors' index cannot be written: {error.strerror or error}", path=directory
+            f"the vectors' index cannot be written: {error.strerror or error}",
+            path=directory,
+            code="memory.graph-not-written",
         ) from error
 
 
@@ -155,7 +157,9 @@ def forget(directory: Path, *, but: Embedder | None) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         raise MemoryStoreFailed(
-            f"the vectors' index cannot be deleted: {error.strerror or error}", path=directory
+            f"the vectors' index cannot be deleted: {error.strerror or error}",
+            path=directory,
+            code="memory.graph-not-deleted",
         ) from error
 
 

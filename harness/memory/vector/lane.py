@@ -48,7 +48,10 @@ class VectorLane:
         exact_up_to: int = EXACT_UP_TO,
     ) -> None:
         if device not in get_args(Device):
-            raise InvalidInput(f"no device '{device}'; {did_you_mean(device, get_args(Device))}")
+            raise InvalidInput(
+                f"no device '{device}'; {did_you_mean(device, get_args(Device))}",
+                code="memory.unknown-device",
+            )
         if device == "cuda":
             torch_matrix.check(device)
         self._truth = truth

@@ -21,10 +21,13 @@ def check(device: str) -> None:
     except ImportError as error:
         raise InvalidInput(
             f"device '{device}' needs torch, which is not installed; pip install torch, or leave "
-            "the device out"
+            "the device out",
+            code="memory.torch-missing",
         ) from error
     if device == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput("device 'cuda': torch sees no GPU here; leave the device out")
+        raise InvalidInput(
+            "device 'cuda': torch sees no GPU here; leave the device out", code="memory.no-gpu"
+        )
 
 
 def give_back() -> None:

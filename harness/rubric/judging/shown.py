@@ -59,5 +59,5 @@ def _shortened(condensed: Condensed) -> Shortened | None:
         before_chars=condensed.before_chars,
         after_chars=condensed.after_chars,
         summarised=condensed.summarised,
-        refused=condensed.refused,
+        refused=str(condensed.refused or ""),
     )
