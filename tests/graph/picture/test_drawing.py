@@ -1,40 +1,53 @@
+"""What a picture shows of a graph and of a run, and where it puts it."""
+
+import random
+from itertools import combinations, pairwise
+
 import networkx as nx
 import pytest
 from graphs_to_draw import brief, brief_in_its_run, fan, random_graph, recorded
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.graph import Graph
 from harness.graph.picture import Arrow, drawing_of
+from harness.graph.picture.layout import Size, lay_out
+from harness.graph.picture.ordering import ordered_rows
+from harness.graph.picture.positions import nearest_apart
 from harness.graph.picture.seen import _covered_ns, run_seen
 from harness.trace import Interval, Journal, NodeOutput, RunEnded, RunStarted, SpanRecord
 from harness.trace.journal_line import encode
 
-
-def boxes(graph: Graph):
-    return {box.name: box for box in drawing_of(graph).boxes}
+SEED = st.integers(0, 2**32 - 1)
 
 
-@pytest.mark.parametrize("seed", range(20))
+# --- the graph -----------------------------------------------------------------------------------
+
+
+@given(seed=SEED)
 def test_a_layer_is_the_longest_way_from_the_top(seed):
-    graph = random_graph(40, seed=seed)
-    edges = [(one, node.name) for node in graph.nodes.values() for one in graph.dependencies(node)]
-    order = nx.DiGraph(edges)
+    graph = random_graph(20, seed=seed)
+    order = nx.DiGraph(
+        (one, node.name) for node in graph.nodes.values() for one in graph.dependencies(node)
+    )
     order.add_nodes_from(graph.nodes)
+    layers = {
+        name: number
+        for number, names in enumerate(nx.topological_generations(order))
+        for name in names
+    }
 
-    def longest(name):
-        above = list(order.predecessors(name))
-        return 1 + max(map(longest, above)) if above else 0
+    boxes = drawing_of(graph).boxes
 
-    drawing = drawing_of(graph)
-    assert {box.name: box.layer for box in drawing.boxes} == {n: longest(n) for n in graph.nodes}
-    layers = [box.layer for box in drawing.boxes]
-    assert layers == sorted(layers)
+    assert {box.name: box.layer for box in boxes} == layers
+    assert [box.layer for box in boxes] == sorted(layers.values())
 
 
 def test_within_a_layer_nodes_stand_as_they_were_defined():
     assert [box.name for box in drawing_of(fan(12)).boxes] == list(fan(12).nodes)
 
 
-def test_arrows_say_how_a_node_takes_what_it_takes():
+def test_boxes_and_arrows_say_what_nodes_are_and_how_they_take_what_they_take():
     graph = Graph("ways")
 
     @graph.node
@@ -44,10 +57,13 @@ def test_arrows_say_how_a_node_takes_what_it_takes():
     @graph.node(each={"page": "pages", "word": "words"})
     def notes(page, word, task): ...
 
-    @graph.node(when=lambda notes, is_wanted: notes and is_wanted, takes={"found": "notes"})
+    def wanted(notes, is_wanted): ...
+
+    @graph.node(when=wanted, takes={"found": "notes"}, models=("producer", "evaluator"))
     async def text(found, pages, task, again=None): ...
 
-    found = boxes(graph)
+    drawing = drawing_of(graph)
+    found = {box.name: box for box in drawing.boxes}
     assert found["notes"].arrows == (
         Arrow(source="pages", is_input=False, way="item"),
         Arrow(source="words", is_input=True, way="item"),
@@ -60,38 +76,10 @@ def test_arrows_say_how_a_node_takes_what_it_takes():
         Arrow(source="again", is_input=True, way="value"),
         Arrow(source="is_wanted", is_input=True, way="when"),
     )
-    assert drawing_of(graph).inputs == ("words", "task", "again", "is_wanted")
-
-
-def test_boxes_say_what_their_nodes_are():
-    graph = Graph("kinds")
-
-    def wanted(task): ...
-
-    @graph.node
-    def plain(task): ...
-
-    @graph.node(when=wanted, models=("producer", "evaluator"))
-    async def asked(task): ...
-
-    @graph.node(when=lambda task: task)
-    async def stream(plain):
-        yield plain
-
-    found = boxes(graph)
-    assert [box.kind for box in found.values()] == ["plain", "async", "stream"]
-    assert [box.when for box in found.values()] == [None, "wanted(task)", "lambda(task)"]
-    assert found["asked"].roles == ("producer", "evaluator")
-
-
-def test_an_included_pipelines_nodes_are_nodes():
-    graph = Graph("two")
-    graph.include(brief(), prefix="left")
-    graph.include(brief(), prefix="right", takes={"document": "left_text"})
-    found = boxes(graph)
-    assert len(found) == 10
-    assert found["right_parts"].layer == 5
-    assert [one.source for one in found["right_parts"].arrows] == ["task", "left_text"]
+    assert drawing.inputs == ("words", "task", "again", "is_wanted")
+    assert [box.kind for box in found.values()] == ["stream", "plain", "async"]
+    assert [box.when for box in found.values()] == [None, None, "wanted(notes, is_wanted)"]
+    assert found["text"].roles == ("producer", "evaluator")
 
 
 @pytest.mark.parametrize(
@@ -107,34 +95,24 @@ def test_a_picture_has_about_the_shape_of_a_page(graph, direction):
     assert drawing_of(graph).direction == direction
 
 
-def test_a_recorded_run_shows_what_each_node_took():
+# --- the run -------------------------------------------------------------------------------------
+
+
+def test_a_recorded_run_shows_what_each_node_took_and_what_decided_its_time():
     run = recorded()
-    assert run.critical_path == ("parts", "topics", "sources", "sections", "text")
+    way = ("parts", "topics", "sources", "sections", "text")
+    assert run.critical_path == way
     seen = run.nodes["sections"]
     assert (seen.status, seen.items, seen.calls, seen.output_tokens) == ("done", 3, 3, 177)
-    assert seen.is_critical
     # Three calls that ran at once take as long as they took together, not three times that.
     assert 4.9e9 < seen.busy_ns < 5.0e9
-
-
-def test_arrows_along_the_critical_path_are_marked():
-    critical = {
-        (arrow.source, box.name)
-        for box in brief_in_its_run().boxes
-        for arrow in box.arrows
-        if arrow.is_critical
-    }
-    assert critical == {
-        ("parts", "topics"),
-        ("topics", "sources"),
-        ("sources", "sections"),
-        ("sections", "text"),
-    }
+    arrows = [(arrow, box.name) for box in brief_in_its_run().boxes for arrow in box.arrows]
+    critical = {(arrow.source, target) for arrow, target in arrows if arrow.is_critical}
+    assert critical == {*pairwise(way)}
 
 
 def test_what_the_run_had_and_the_graph_has_not_is_told():
-    graph = brief()
-    other = Graph("brief")
+    graph, other = brief(), Graph("brief")
     for name in ("parts", "topics"):
         other.node(graph.nodes[name].function)
 
@@ -142,6 +120,7 @@ def test_what_the_run_had_and_the_graph_has_not_is_told():
     async def summary(topics): ...
 
     drawing = drawing_of(other, recorded())
+
     assert drawing.unknown == ("sources", "sections", "text")
     assert [box.seen.status for box in drawing.boxes] == ["done", "done", "not run"]
 
@@ -183,30 +162,106 @@ def test_nested_calls_count_for_the_node_that_made_them(tmp_path):
     ],
 )
 def test_a_node_ended_as_the_worst_of_its_items(tmp_path, statuses, status):
-    spans = [
-        node_span(number, 0, 9, "n", item=number, status=one)
-        for number, one in enumerate(statuses, start=1)
-    ]
+    spans = [node_span(n + 1, 0, 9, "n", item=n, status=one) for n, one in enumerate(statuses)]
+
     assert seen_in(tmp_path, *spans).nodes["n"].status == status
 
 
 def test_a_node_of_which_only_the_output_is_there_was_reused(tmp_path):
-    run = seen_in(tmp_path, NodeOutput("n", None, "x"))
-    assert (run.nodes["n"].status, run.nodes["n"].busy_ns) == ("reused", 0)
+    seen = seen_in(tmp_path, NodeOutput("n", None, "x")).nodes["n"]
+
+    assert (seen.status, seen.busy_ns) == ("reused", 0)
 
 
-@pytest.mark.parametrize(
-    ("intervals", "covered_ns"),
-    [
-        ([], 0),
-        ([(3, 7)], 4),
-        ([(0, 5), (5, 9)], 9),
-        ([(0, 5), (3, 9)], 9),
-        ([(0, 9), (2, 4)], 9),
-        ([(6, 9), (0, 2), (1, 3)], 6),
-        ([(-5, -2), (-3, 0)], 5),
-    ],
-)
-def test_time_is_counted_once_where_calls_overlap(intervals, covered_ns):
-    parts = [Interval(start_ns=start, end_ns=end) for start, end in intervals]
-    assert _covered_ns(parts) == covered_ns
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9)), max_size=6))
+def test_time_is_counted_once_where_calls_overlap(spans):
+    parts = [Interval(start_ns=start, end_ns=start + took) for start, took in spans]
+
+    assert _covered_ns(parts) == len({n for one in parts for n in range(one.start_ns, one.end_ns)})
+
+
+# --- where it stands -----------------------------------------------------------------------------
+
+
+def crossings_counted_one_by_one(rows) -> int:
+    crossings = 0
+    for row, below in pairwise(rows.rows):
+        joints = [
+            (number, below.index(other))
+            for number, cell in enumerate(row)
+            for other in rows.after[cell]
+        ]
+        crossings += sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for a, b in combinations(joints, 2))
+    return crossings
+
+
+@given(seed=SEED)
+def test_every_box_keeps_its_layer_and_every_arrow_passes_all_between(seed):
+    drawing = drawing_of(random_graph(20, seed=seed))
+    layers: list[list[str]] = [[] for _ in range(drawing.layers)]
+    for box in drawing.boxes:
+        layers[box.layer].append(box.name)
+    edges = [(arrow.source, box.name) for box in drawing.boxes for arrow in box.arrows]
+
+    rows = ordered_rows(layers, edges)
+
+    assert rows.crossings() == crossings_counted_one_by_one(rows)
+    for number, (names, row) in enumerate(zip(layers, rows.rows, strict=True)):
+        assert len(set(row)) == len(row)
+        assert {name for name, _ in row} >= set(names)
+        assert all(layer == number for _, layer in row)
+    sizes = {name: Size(across=50, along=20) for names in layers for name in names}
+    layer_of = {name: number for number, names in enumerate(layers) for name in names}
+    layout = lay_out(layers, edges, sizes, gap=10, layer_gap=30)
+    for (source, target), route in layout.routes.items():
+        assert len(route) == 2 * (1 + layer_of[target] - layer_of[source])
+        assert all(after[1] > before[1] - 1e-6 for before, after in pairwise(route))
+
+
+@given(seed=SEED)
+def test_a_tree_whose_layers_are_in_disorder_is_drawn_without_a_crossing(seed):
+    randomness = random.Random(seed)
+    layers, edges = [["0"]], []
+    for _ in range(3):
+        below = [(above, f"{above}{n}") for above in layers[-1] for n in range(3)]
+        edges += below
+        layers.append(randomness.sample([name for _, name in below], len(below)))
+
+    assert ordered_rows(layers, edges).crossings() == 0
+
+
+def best_of_all_pools(wanted, packed, weights):
+    """The same by trying every way to split the row into pools that move as one."""
+    best, least = None, float("inf")
+    count = len(wanted)
+    for cuts in range(2 ** (count - 1)):
+        ends = [n + 1 for n in range(count - 1) if cuts >> n & 1] + [count]
+        found, start = [], 0
+        for end in ends:
+            total = sum(weights[start:end])
+            shifts = [(wanted[n] - packed[n]) * weights[n] for n in range(start, end)]
+            found += [sum(shifts) / total + packed[n] for n in range(start, end)]
+            start = end
+        steps = [
+            b - a - (q - p)
+            for (a, b), (p, q) in zip(pairwise(found), pairwise(packed), strict=True)
+        ]
+        cost = sum(w * (f - x) ** 2 for f, x, w in zip(found, wanted, weights, strict=True))
+        if all(step > -1e-9 for step in steps) and cost < least:
+            best, least = found, cost
+    return best
+
+
+@given(seed=SEED)
+def test_positions_are_the_nearest_that_are_apart(seed):
+    randomness = random.Random(seed)
+    count = randomness.randint(1, 6)
+    wanted = [randomness.uniform(0, 100) for _ in range(count)]
+    packed = [0.0]
+    for _ in range(count - 1):
+        packed.append(packed[-1] + randomness.uniform(5, 30))
+    weights = [randomness.choice([1.0, 8.0]) for _ in range(count)]
+
+    expected = best_of_all_pools(wanted, packed, weights)
+
+    assert nearest_apart(wanted, packed, weights) == pytest.approx(expected)
