@@ -1,0 +1,276 @@
+"""What only a process of its own shows: signals, kills, terminals, and the real model."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import COMMAND, ENVIRONMENT, harness, interrupt, serving
+from demo import ROOT
+from pipelines import ASKS, CHATS, WAITS
+from servers.emulated import Answer, Asked, Emulated, Gone
+
+from harness import load_run
+from harness.trace import Instant, Journal, SpanRecord
+
+LONGEST_S = 10
+"""It takes below 2 s on a machine that does nothing else."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in {"asks.py": ASKS, "chats.py": CHATS, "waits.py": WAITS}.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def journal_in(project: Path) -> Path | None:
+    """That of the only run, once it has begun."""
+    found = [path for path in project.glob("traces/2*.jsonl") if "." not in path.stem]
+    return found[0] if found else None
+
+
+def started(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=ENVIRONMENT | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+
+
+IN_THE_BACKGROUND = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+"""As `harness run … &` in a script: the shell has Ctrl-C ignored."""
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "code"),
+    [
+        pytest.param([COMMAND], signal.SIGINT, 130, id="Ctrl-C"),
+        pytest.param(
+            [*IN_THE_BACKGROUND, COMMAND],
+            signal.SIGTERM,
+            143,
+            id="SIGTERM in the background",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            [sys.executable, "-m", "harness"],
+            signal.SIGTERM,
+            143,
+            id="SIGTERM as a module",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_an_interrupted_run_ends_with_the_signals_exit_code(
+    project: Path, command: list[str | Path], number: signal.Signals, code: int
+) -> None:
+    process = started(*command, "run", "waits.py", cwd=project, SIGNAL=str(int(number)))
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == code, errors
+    assert errors.startswith("interrupted\n")
+    journal = journal_in(project)
+    assert journal is not None
+    ended = load_run(journal).ended
+    assert ended is not None
+    assert ended.status == "cancelled"
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_resumed_from_another_directory_with_its_own_settings(
+    project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (project / "harness.toml").write_text('traces = "runs"\n')
+    process = started(COMMAND, "run", "waits.py", cwd=project, SIGNAL=str(int(signal.SIGKILL)))
+    process.communicate(timeout=120)
+    (journal,) = (project / "runs").glob("2*.jsonl")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "go").touch()
+    done = harness("resume", journal, "--json", cwd=elsewhere)
+    assert done.exit_code == 0, done.stderr
+    assert (done.json["result"], done.json["reused"]) == ("done at last", ["first"])
+    assert not (elsewhere / "traces").exists()
+
+
+# --- a terminal ----------------------------------------------------------------------------------
+
+
+class Terminal:
+    """The command on a pseudo-terminal, and what it shows there."""
+
+    def __init__(self, *arguments: str, cwd: Path) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [COMMAND, *arguments],
+            cwd=cwd,
+            env=ENVIRONMENT | {"TERM": "xterm"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def until(self, is_there: Callable[[str], bool]) -> None:
+        """Reads until something is shown, or the command has ended."""
+        deadline = time.monotonic() + 60
+        while not is_there(self.shown) and time.monotonic() < deadline:
+            if not select.select([self._master], [], [], 0.1)[0]:
+                continue
+            try:
+                self.shown += os.read(self._master, 4096).decode()
+            except OSError:
+                return
+
+    def end(self) -> int:
+        self.until(lambda _: False)
+        os.close(self._master)
+        return self.process.wait(timeout=30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("is_answered", "code", "shown"),
+    [(True, 0, "TEA shipped"), (False, 130, "interrupted")],
+    ids=["answered", "Ctrl-C"],
+)
+def test_on_a_terminal_a_question_is_asked_at_once(
+    project: Path, code: int, shown: str, *, is_answered: bool
+) -> None:
+    terminal = Terminal("run", "asks.py", "--task", "tea", cwd=project)
+    terminal.until(lambda so_far: "(yes or no) " in so_far)
+    if is_answered:
+        terminal.type("yes\n")
+    else:  # a terminal that controls nobody sends no signal
+        terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == code, terminal.shown
+    assert shown in terminal.shown
+
+
+# --- a server ------------------------------------------------------------------------------------
+
+
+class Endless(Emulated):
+    """Begins to answer, interrupts the command, and does not end until its client has gone."""
+
+    gone = threading.Event()
+
+    async def respond(self, asked: Asked, answer: Answer) -> None:
+        if not asked.path.endswith("/chat/completions"):
+            await answer.json({"object": "list", "data": [{"id": "m", "object": "model"}]})
+            return
+        delta = {"index": 0, "delta": {"role": "assistant", "content": "On "}}
+        chunk = {"id": "1", "object": "chat.completion.chunk", "model": "m", "choices": [delta]}
+        await answer.start("text/event-stream")
+        await answer.send(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        interrupt()
+        try:
+            await answer.hold()
+        except Gone:
+            self.gone.set()
+
+
+def test_nothing_goes_on_at_the_server_of_a_run_that_is_interrupted(project: Path) -> None:
+    with serving(Endless()) as server:
+        endpoints = {"far": {"url": f"{server.root}/v1", "model_id": "m"}}
+        words = ("--set", 'words=["sun"]', "--role", "producer=far")
+        done = harness("run", "chats.py", *words, cwd=project, endpoints=endpoints)
+        assert server.gone.wait(30)
+    assert done.exit_code == 130
+    assert harness("trace", "check", "latest", cwd=project).exit_code == 0
+
+
+# --- the real model ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def brief(tmp_path: Path) -> Path:
+    """A directory with the example and a short document."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    document = (tmp_path / "examples/documents/one-machine-two-models.md").read_text()
+    _, *sections = document.split("\n\n## ")
+    # Of three, the heading and a paragraph: enough for a brief, and little to read.
+    short = ("\n\n".join(section.split("\n\n")[:2]) for section in sections[:3])
+    (tmp_path / "short.md").write_text("# Models\n\n## " + "\n\n## ".join(short) + "\n")
+    return tmp_path
+
+
+def interrupted(project: Path, *, at: str) -> tuple[int, str, float]:
+    """Runs the example and has it interrupted once its journal has said something.
+
+    Returns its exit code, its errors, and how many seconds it took to end.
+    """
+    run = ("run", "examples/brief.py", "--set", "document=@short.md")
+    with started(COMMAND, *run, cwd=project) as process:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            journal = journal_in(project)
+            if journal is not None and at.encode() in journal.read_bytes():
+                break
+            time.sleep(0.002)
+        began_s = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        return process.returncode, errors, time.monotonic() - began_s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param('"name":"load"', id="while the model loads"),
+        pytest.param('"name":"chat"', id="during the first prefill"),
+        pytest.param('"name":"first token"', id="during decoding"),
+        pytest.param('"name":"revise"', id="in the loop"),
+    ],
+)
+def test_a_run_on_the_real_model_ends_at_once_and_goes_on_where_it_was(
+    brief: Path, at: str
+) -> None:
+    code, errors, took_s = interrupted(brief, at=at)
+    assert code == 130, errors
+    assert took_s < LONGEST_S, f"it took {took_s:.1f} s to end"
+    assert "Traceback" not in errors
+    path = journal_in(brief)
+    assert path is not None
+    assert f"resume {path.stem}" in errors
+    assert harness("trace", "check", "latest", "--json", cwd=brief).json["is_whole"]
+
+    done = harness("resume", "latest", "--json", cwd=brief)
+    assert done.exit_code == 0, done.stderr
+    journal = Journal(path)
+    (resumed_ns,) = (one.time_ns for one in journal.items() if is_resumption(one))
+    spans = list(journal.spans())
+    before = [one for one in spans if one.status == "ok" and one.end_ns < resumed_ns]
+    after = [one for one in spans if one.start_ns >= resumed_ns]
+    assert set(map(work_of, before)) & set(map(work_of, after)) <= {None}
+    assert harness("trace", "check", "latest", cwd=brief).exit_code == 0
+
+
+def is_resumption(item: object) -> bool:
+    return isinstance(item, Instant) and item.name == "resumed"
+
+
+def work_of(span: SpanRecord) -> object:
+    """Which call of a node it is, or what a model was asked; None for other spans."""
+    return span.attributes.get({"node": "label", "chat": "prompt_sha256"}.get(span.name, ""))
