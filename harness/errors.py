@@ -316,8 +316,16 @@ class LoadFailed(InferenceError):
 
     code = "model.load-failed"
 
-    def __init__(self, message: str, *, endpoint: str, out_of_memory: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        endpoint: str,
+        out_of_memory: bool = False,
+        code: str | None = None,
+    ) -> None:
         super().__init__(message, endpoint=endpoint)
+        self.code = code or type(self).code
         self.out_of_memory = out_of_memory
 
 

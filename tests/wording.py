@@ -23,6 +23,8 @@ CLASSES = {
     for name, one in vars(errors).items()
     if isinstance(one, type) and issubclass(one, errors.HarnessError)
 }
+OF_A_FILE = dict.fromkeys(("invalid", "_invalid", "unusable"), errors.ModelFileInvalid.code)
+"""What makes an error of a model file: what is wrong is said last, behind the place."""
 
 
 def wording() -> str:
@@ -45,12 +47,17 @@ def _code(call: ast.Call) -> str | None:
             return value.value if isinstance(value, ast.Constant) and value.value else None
         if keyword.arg == "rule" and name == "Finding" and isinstance(keyword.value, ast.Constant):
             return f"diagnosis.{keyword.value.value}"
-    return CLASSES.get(name)
+    return CLASSES.get(name) or OF_A_FILE.get(_last_name(call))
 
 
 def _text(call: ast.Call) -> str:
     named = [one.value for one in call.keywords if one.arg in WORDED]
-    return " | ".join(_template(one) for one in (*call.args[:1], *named))
+    said = call.args[-1:] if _last_name(call) in OF_A_FILE else call.args[:1]
+    return " | ".join(_template(one) for one in (*said, *named))
+
+
+def _last_name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
 
 
 def _template(node: ast.expr) -> str:

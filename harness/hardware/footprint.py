@@ -49,7 +49,8 @@ class Loading:
         if self.context_tokens < 1 or self.slots < 1:
             raise InvalidInput(
                 f"{self.slots} slots of {self.context_tokens} tokens serve nothing; give 1 or more "
-                "of each"
+                "of each",
+                code="model.nothing-served",
             )
 
     def cells(self, *, window_tokens: int | None = None) -> int:

@@ -67,5 +67,6 @@ def _head_bytes(model: CachedModel, length: int, block: BlockFormat) -> int:
         return block.row_bytes(length)
     except ValueError as error:
         raise InvalidInput(
-            f"{model.name} cannot have a {block.name.lower()} KV cache: {error}; use f16"
+            f"{model.name} cannot have a {block.name.lower()} KV cache: {error}; use f16",
+            code="model.cache-type-does-not-fit",
         ) from error

@@ -147,6 +147,7 @@ def cache_format(cache_type: str) -> BlockFormat:
     block = _CACHE_FORMATS.get(cache_type)
     if block is None:
         raise InvalidInput(
-            f"'{cache_type}' is not a KV cache type; {did_you_mean(cache_type, _CACHE_FORMATS)}"
+            f"'{cache_type}' is not a KV cache type; {did_you_mean(cache_type, _CACHE_FORMATS)}",
+            code="model.cache-type-unknown",
         )
     return block

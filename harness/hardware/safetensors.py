@@ -144,12 +144,14 @@ def safetensors_footprint(
     if min(context_tokens, sequences, batch_tokens) < 1:
         raise InvalidInput(
             f"{sequences} sequences of {context_tokens} tokens, {batch_tokens} at once, serve "
-            "nothing; give 1 or more of each"
+            "nothing; give 1 or more of each",
+            code="model.nothing-served",
         )
     if kv_cache_dtype not in _ELEMENT_BYTES:
         raise InvalidInput(
             f"'{kv_cache_dtype}' is not a type of KV cache; "
-            f"{did_you_mean(kv_cache_dtype, _ELEMENT_BYTES)}"
+            f"{did_you_mean(kv_cache_dtype, _ELEMENT_BYTES)}",
+            code="model.cache-type-unknown",
         )
     element = BlockFormat(
         name=kv_cache_dtype, block_elements=1, block_bytes=_ELEMENT_BYTES[kv_cache_dtype]
@@ -176,7 +178,9 @@ def safetensors_footprint(
 def reserved_bytes(device_bytes: int, *, share: float = _VLLM_SHARE) -> int:
     """What vLLM takes of a GPU when it starts (`--gpu-memory-utilization`), whatever it needs."""
     if not 0 < share <= 1:
-        raise InvalidInput(f"a share of {share:g} is not from 0 to 1")
+        raise InvalidInput(
+            f"a share of {share:g} is not from 0 to 1", code="model.share-out-of-range"
+        )
     return math.ceil(device_bytes * share)
 
 

@@ -84,7 +84,9 @@ def offload_speedup(share: float, *, speedup: float = GPU_SPEEDUP) -> float:
         speedup: Of what is there.
     """
     if not 0 <= share <= 1:
-        raise InvalidInput(f"a share of {share:g} is not from 0 to 1")
+        raise InvalidInput(
+            f"a share of {share:g} is not from 0 to 1", code="model.share-out-of-range"
+        )
     return 1 / ((1 - share) + share / _positive(speedup, "a speedup"))
 
 
@@ -120,5 +122,7 @@ def fit(
 
 def _positive(number: float, what: str) -> float:
     if number <= 0:
-        raise InvalidInput(f"{what} of {number:g} says nothing; give more than 0")
+        raise InvalidInput(
+            f"{what} of {number:g} says nothing; give more than 0", code="model.not-positive"
+        )
     return number

@@ -275,7 +275,10 @@ class KeepAliveBudget:
 
     def _refuse_all(self) -> None:
         for model in {queued.call.model for queued in self._queue.values()}:
-            self._refuse(model, LoadFailed("the budget was closed meanwhile", endpoint=model))
+            self._refuse(
+                model,
+                LoadFailed("the budget was closed meanwhile", code="budget.closed", endpoint=model),
+            )
 
     # --- decisions --------------------------------------------------------------------------------
 

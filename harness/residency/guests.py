@@ -34,7 +34,8 @@ class Guests:
         """
         if guest.name in self._guests:
             raise InvalidInput(
-                f"the budget has a guest '{guest.name}' already; dismiss that one first"
+                f"the budget has a guest '{guest.name}' already; dismiss that one first",
+                code="budget.guest-name-taken",
             )
         self._guests[guest.name] = guest
 
@@ -86,7 +87,12 @@ class Guests:
                 await to_its_end(guest.restore)
                 span.set(bytes=guest.resident_bytes)
         except Exception as error:  # noqa: BLE001 - who needs it does without, and the run goes on
-            _log.warning("a guest could not come back", guest=name, error=describe(error))
+            _log.warning(
+                "a guest could not come back",
+                code="budget.guest-not-back",
+                guest=name,
+                error=describe(error),
+            )
             self._unable.add(name)
         else:
             self._out.discard(name)

@@ -40,15 +40,18 @@ def check_jobs(jobs: Sequence[Job]) -> None:
     ids = Counter(job.id for job in jobs)
     for job in jobs:
         if ids[job.id] > 1:
-            raise InvalidInput(f"two jobs have the id '{job.id}'")
+            raise InvalidInput(f"two jobs have the id '{job.id}'", code="jobs.duplicate-id")
         for before in job.after:
             if before not in ids:
-                raise InvalidInput(f"job '{job.id}' comes after '{before}', which is not there")
+                raise InvalidInput(
+                    f"job '{job.id}' comes after '{before}', which is not there",
+                    code="jobs.unknown-job",
+                )
     try:
         TopologicalSorter({job.id: job.after for job in jobs}).prepare()
     except CycleError as error:
         circle = "' after '".join(error.args[1])
-        raise InvalidInput(f"jobs wait for each other: '{circle}'") from error
+        raise InvalidInput(f"jobs wait for each other: '{circle}'", code="jobs.cycle") from error
 
 
 class Chains:

@@ -157,6 +157,7 @@ class Movers:
             move.model: LoadFailed(
                 f"'{move.model}' has no room: '{move.evict[0]}' is in its place and could not be "
                 f"unloaded ({error})",
+                code="model.not-unloaded",
                 endpoint=move.model,
             )
         }
@@ -182,7 +183,12 @@ class Movers:
                 async with asyncio.timeout(tenant.load_timeout_s):
                     await self._residents.host(model).unload()
         except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know of it
-            _log.warning("a model could not be unloaded", model=model, error=describe(error))
+            _log.warning(
+                "a model could not be unloaded",
+                code="budget.model-not-unloaded",
+                model=model,
+                error=describe(error),
+            )
             return error
         return None
 
@@ -214,6 +220,7 @@ class Movers:
                 LoadFailed(
                     f"'{model}' was not loaded after {tenant.load_timeout_s:g} s; raise "
                     "load_timeout_s if it needs longer",
+                    code="model.load-timeout",
                     endpoint=model,
                 ),
             )
@@ -223,13 +230,23 @@ class Movers:
         report = await self._residents.report(model)
         if report is not None and not report.resident:
             return self._cannot_come(
-                model, LoadFailed(f"'{model}' was loaded, and is not there", endpoint=model)
+                model,
+                LoadFailed(
+                    f"'{model}' was loaded, and is not there",
+                    code="model.unloaded-meanwhile",
+                    endpoint=model,
+                ),
             )
         self._residents.came(model, report, load_s=load_s)
         return NOTHING_REFUSED
 
     def _cannot_come(self, model: str, error: Exception) -> Mapping[str, Exception]:
-        _log.warning("a model could not be loaded", model=model, error=describe(error))
+        _log.warning(
+            "a model could not be loaded",
+            code="budget.model-not-loaded",
+            model=model,
+            error=describe(error),
+        )
         out_of_memory = isinstance(error, LoadFailed) and error.out_of_memory
         if out_of_memory and self._residents.found_too_large(model, self._free):
             return NOTHING_REFUSED  # it takes more than was thought; others may make room

@@ -137,7 +137,10 @@ class _World:
         check_jobs(jobs)
         for job in jobs:
             if job.model not in tenants:
-                raise InvalidInput(f"job '{job.id}' asks for '{job.model}', which is no tenant")
+                raise InvalidInput(
+                    f"job '{job.id}' asks for '{job.model}', which is no tenant",
+                    code="jobs.unknown-model",
+                )
             check_fits(job.model, tenants, devices)
         self._jobs = {job.id: job for job in jobs}
         self._devices = devices

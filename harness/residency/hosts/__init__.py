@@ -63,6 +63,7 @@ def host_of(
     if make is None:
         raise ConfigurationInvalid(
             f"endpoint '{endpoint.tag}': backend '{endpoint.backend}' cannot be told to load a "
-            "model or to let it go; set manage to false"
+            "model or to let it go; set manage to false",
+            code="endpoint.not-manageable",
         )
     return make(endpoint, api_key, bearer(control_key, endpoint=endpoint.tag))

@@ -112,6 +112,7 @@ class Control:
             raise LoadFailed(
                 f"'{self.endpoint.tag}' could not {doing} its model in "
                 f"{self.endpoint.load_timeout_s:g} s; raise load_timeout_s if it needs longer",
+                code="model.load-timeout",
                 endpoint=self.endpoint.tag,
             ) from error
 

@@ -41,6 +41,7 @@ def switched_off(control: Control, title: str, *, needs: str) -> LoadFailed:
     return LoadFailed(
         f"{title} at {control.root} was not started so that its model could be let go and brought "
         f"back: start it with {needs}, or set manage to false",
+        code="server.not-manageable",
         endpoint=control.endpoint.tag,
     )
 
@@ -50,6 +51,7 @@ def misread(control: Control, page: Page) -> LoadFailed:
     return LoadFailed(
         f"the server at {control.root} does not answer as its kind does: {page.body[:200]!r}; is "
         "the endpoint's backend right?",
+        code="server.misread",
         endpoint=control.endpoint.tag,
     )
 

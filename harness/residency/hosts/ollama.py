@@ -135,12 +135,14 @@ class OllamaHost:
             raise LoadFailed(
                 f"endpoint '{self._endpoint.tag}' has keep_alive 0, which is to unload: leave "
                 "keep_alive out, since the budget decides how long the model stays",
+                code="endpoint.keep-alive-zero",
                 endpoint=self._endpoint.tag,
             )
         if reason != "load":
             raise LoadFailed(
                 f"Ollama was asked to load '{self._endpoint.model_id}' and answered something "
                 f"else: {page.body[:200]!r}",
+                code="server.misread",
                 endpoint=self._endpoint.tag,
             )
 
@@ -161,6 +163,7 @@ class OllamaHost:
             return LoadFailed(
                 f"'{model_id}' does not chat ({page.said}); is it there to embed? Then set "
                 "embeddings = true",
+                code="endpoint.only-embeds",
                 endpoint=tag,
             )
         if isinstance(error, ServerError):
@@ -177,6 +180,7 @@ class OllamaHost:
         if page.status != 200:
             raise LoadFailed(
                 f"Ollama keeps '{self._endpoint.model_id}': {page.said}",
+                code="model.not-unloaded",
                 endpoint=self._endpoint.tag,
             )
         return False

@@ -110,6 +110,7 @@ class RouterHost:
                 f"the router has as many models loaded as it may, and all are in use "
                 f"({page.said}); start it with a higher --models-max, since the budget decides "
                 "what fits",
+                code="server.model-limit",
                 endpoint=tag,
                 out_of_memory=True,
             )
@@ -141,6 +142,7 @@ class RouterHost:
         raise LoadFailed(
             f"the router was asked to load '{self._endpoint.model_id}', and has it "
             f"{status.value}: another client had it unloaded, or GET /models lists another name",
+            code="model.unloaded-meanwhile",
             endpoint=self._endpoint.tag,
         )
 
@@ -156,6 +158,7 @@ class RouterHost:
         if page.status != 200 and not _says(page, _NOT_THERE):
             raise LoadFailed(
                 f"the router keeps '{self._endpoint.model_id}': {page.said}",
+                code="model.not-unloaded",
                 endpoint=self._endpoint.tag,
             )
         await until(self._is_gone)
@@ -175,6 +178,7 @@ class RouterHost:
                 f"the llama-server at {self._control.root} is no router, so it cannot be told to "
                 "load and unload: start it without a model (--models-dir DIR, not -m), or leave "
                 f"`manage` out of endpoint '{self._endpoint.tag}'",
+                code="server.not-manageable",
                 endpoint=self._endpoint.tag,
             ) from error
         model_id = self._endpoint.model_id

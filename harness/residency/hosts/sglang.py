@@ -103,6 +103,7 @@ class SglangHost:
             raise LoadFailed(
                 f"SGLang at {self._control.root} has no page /ready, from which to know whether "
                 "its memory was given back: use 0.5.23 or newer, or set manage to false",
+                code="server.too-old",
                 endpoint=self._endpoint.tag,
             )
         if ready.status != _NOT_READY:

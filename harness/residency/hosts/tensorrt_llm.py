@@ -46,7 +46,8 @@ class TensorRtLlmHost:
             raise ConfigurationInvalid(
                 f"endpoint '{endpoint.tag}' is to be loaded and let go, for which TensorRT-LLM "
                 "wants a key: set control_key_env to the name of the variable that holds the "
-                "server's TRTLLM_RUNTIME_CONTROL_API_KEY, or set manage to false"
+                "server's TRTLLM_RUNTIME_CONTROL_API_KEY, or set manage to false",
+                code="endpoint.control-key-missing",
             )
         self._endpoint = endpoint
         self._control = Control(endpoint, api_key=api_key)
@@ -106,6 +107,7 @@ class TensorRtLlmHost:
             raise LoadFailed(
                 f"TensorRT-LLM at {self._control.root} failed to move its memory, and has to be "
                 "started anew",
+                code="server.broken",
                 endpoint=self._endpoint.tag,
             )
         if state in {_RUNNING, _PARKED}:
