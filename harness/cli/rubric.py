@@ -250,7 +250,13 @@ def _as_json(one: _Looked) -> dict[str, object]:
             for p in one.mistakes
         ],
         "warnings": [
-            {"path": _shown(a.path), "line": a.line, "what": a.what, "remedy": a.remedy}
+            {
+                "code": a.code,
+                "path": _shown(a.path),
+                "line": a.line,
+                "what": a.what,
+                "remedy": a.remedy,
+            }
             for a in one.warnings
         ],
     }

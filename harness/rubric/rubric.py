@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, LiteralString, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from harness.rubric.checks import AnyCheck
+from harness.rubric.checks import AnyCheck, Mistake
 
 _MODEL = ConfigDict(
     frozen=True,
@@ -47,12 +47,16 @@ class Scale(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.min >= self.max:
-            raise ValueError(f"min {self.min:g} must be below max {self.max:g}")
+            raise Mistake(
+                f"min {self.min:g} must be below max {self.max:g}", code="rubric.scale-upside-down"
+            )
         # As fractions of what was written: in floats, 0.3 is not three steps of 0.1.
         low, high, step = (Fraction(str(n)) for n in (self.min, self.max, self.step))
         if (high - low) % step:
-            raise ValueError(
-                f"no whole number of steps of {self.step:g} leads from {self.min:g} to {self.max:g}"
+            raise Mistake(
+                f"no whole number of steps of {self.step:g} leads from {self.min:g} to "
+                f"{self.max:g}",
+                code="rubric.scale-steps",
             )
         return self
 
@@ -80,7 +84,9 @@ class Cap(BaseModel):
     def _check(self) -> Self:
         if (self.when is None) == (self.unless is None):
             which = "has both" if self.when is not None else "has neither"
-            raise ValueError(f"a cap needs either 'when' or 'unless', and {which}")
+            raise Mistake(
+                f"a cap needs either 'when' or 'unless', and {which}", code="rubric.when-or-unless"
+            )
         return self
 
 
@@ -136,25 +142,31 @@ class Dimension(BaseModel):
     def _mistakes(self) -> Iterator[InitErrorDetails]:
         if bool(self.checks) == (self.judge is not None):
             which = "has both" if self.checks else "has neither"
-            yield _mistake(f"dimension '{self.name}' needs either 'checks' or 'judge', and {which}")
+            yield _mistake(
+                f"dimension '{self.name}' needs either 'checks' or 'judge', and {which}",
+                code="rubric.checks-or-judge",
+            )
             return  # the rest would be about the one that is not meant
         if self.optional and self.judge is None:
             yield _mistake(
                 f"dimension '{self.name}' is checked by code, which is always there: "
                 "'optional' is for judged dimensions",
                 "optional",
+                code="rubric.optional-check",
             )
         if self.needs_sources and self.judge is None:
             yield _mistake(
                 f"dimension '{self.name}' is checked by code, which knows itself when there are no "
                 "sources: 'needs_sources' is for judged dimensions",
                 "needs_sources",
+                code="rubric.check-needs-sources",
             )
         if self.gate and (self.judge is not None or self.floor is None):
             yield _mistake(
                 f"dimension '{self.name}' is a gate: it needs 'checks', and a 'floor' under which "
                 "it shuts",
                 "gate",
+                code="rubric.gate-without-floor",
             )
         for index, cap in enumerate(self.caps):
             if cap.when is not None and self.judge is None:
@@ -164,6 +176,7 @@ class Dimension(BaseModel):
                     "caps",
                     index,
                     "when",
+                    code="rubric.cap-without-judge",
                 )
 
     @property
@@ -225,11 +238,14 @@ class Rubric(BaseModel):
                     "dimensions",
                     index,
                     "name",
+                    code="rubric.duplicate-dimension",
                 )
             names.add(dimension.name)
         if all(d.optional for d in self.dimensions):
             yield _mistake(
-                "every dimension is optional: without an evaluator nothing is scored", "dimensions"
+                "every dimension is optional: without an evaluator nothing is scored",
+                "dimensions",
+                code="rubric.all-optional",
             )
         for label, value in (("pass_at", self.pass_at), ("focus_below", self.focus_below)):
             # One that nobody wrote fails because of the scale that somebody did.
@@ -255,6 +271,7 @@ class Rubric(BaseModel):
                 "judge: logprob reads a score from one token, so the scale must be whole numbers "
                 "from 0 to 9 at most, such as { min: 1, max: 5, step: 1 }",
                 "scale" if "scale" in self.model_fields_set else "judge",
+                code="rubric.logprob-scale",
             )
 
     def _off_scale(self, label: str, score: float, *place: str | int) -> Iterator[InitErrorDetails]:
@@ -262,6 +279,7 @@ class Rubric(BaseModel):
             yield _mistake(
                 f"{label} is {score:g}, outside the scale {self.scale.min:g} to {self.scale.max:g}",
                 *place,
+                code="rubric.off-scale",
             )
 
     @property
@@ -280,9 +298,9 @@ class Rubric(BaseModel):
         return tuple(d for d in self.dimensions if d.checks)
 
 
-def _mistake(message: str, *place: str | int) -> InitErrorDetails:
+def _mistake(message: str, *place: str | int, code: LiteralString) -> InitErrorDetails:
     """A rule broken between fields; the place says which of them, for the line in the file."""
-    error = PydanticCustomError("mistake", "{message}", {"message": message})
+    error = PydanticCustomError(code, "{message}", {"message": message})
     return InitErrorDetails(type=error, loc=place, input=None)
 
 

@@ -49,6 +49,18 @@ def mean_of(grades: Sequence[Grade]) -> Grade:
     return Grade(share, tuple(finding for grade in judged for finding in grade.findings))
 
 
+class Mistake(ValueError):
+    """A parameter that breaks a rule.
+
+    Attributes:
+        code: Which rule, as stable as an error's code.
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class Check(BaseModel):
     """The base of all checks; `check` in a rubric names which one.
 
@@ -84,9 +96,11 @@ class InRange(Check):
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
         if self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}")
+            raise Mistake(
+                f"min {self.min} is above max {self.max}", code="rubric.range-upside-down"
+            )
         if self.max is None and self.min == 0:
-            raise ValueError("give 'min', 'max' or both")
+            raise Mistake("give 'min', 'max' or both", code="rubric.range-without-bounds")
         return self
 
     @property

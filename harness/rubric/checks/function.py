@@ -22,7 +22,7 @@ from typing import Literal, Self
 from pydantic import Field, PrivateAttr, ValidationInfo, computed_field, model_validator
 
 from harness.errors import EvaluationFailed, did_you_mean
-from harness.rubric.checks.check import Check, Grade, path_beside
+from harness.rubric.checks.check import Check, Grade, Mistake, path_beside
 from harness.rubric.draft import Draft
 from harness.rubric.finding import Finding
 
@@ -58,11 +58,20 @@ class Function(Check):
         function = getattr(module, name, None)
         if function is None:
             functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]
-            raise ValueError(f"{place} has no '{name}'; {did_you_mean(name, functions)}")
+            raise Mistake(
+                f"{place} has no '{name}'; {did_you_mean(name, functions)}",
+                code="rubric.function-missing",
+            )
         if not callable(function) or inspect.iscoroutinefunction(function):
-            raise ValueError(f"'{name}' in {place} must be a plain function, without async")
+            raise Mistake(
+                f"'{name}' in {place} must be a plain function, without async",
+                code="rubric.function-not-plain",
+            )
         if not _takes_one(function):
-            raise ValueError(f"'{name}' in {place} must take one argument, the draft")
+            raise Mistake(
+                f"'{name}' in {place} must take one argument, the draft",
+                code="rubric.function-arguments",
+            )
         self._function = function
         self._sha256 = hashlib.sha256(content).hexdigest()
         return self
@@ -107,16 +116,21 @@ def _import(name: str) -> tuple[ModuleType, bytes]:
         return module, Path(path).read_bytes() if path else name.encode()
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(
-                f"the module '{name}' needs '{error.name}', which is missing"
+            raise Mistake(
+                f"the module '{name}' needs '{error.name}', which is missing",
+                code="rubric.module-needs-another",
             ) from error
-        raise ValueError(
+        raise Mistake(
             f"there is no module '{error.name}' installed; a file beside the rubric is written "
-            f"'./{name}.py:function'"
+            f"'./{name}.py:function'",
+            code="rubric.module-missing",
         ) from error
     except (Exception, SystemExit) as error:
         # A module may do anything while it is imported; the rubric that names it is at fault.
-        raise ValueError(f"the module '{name}' fails: {type(error).__name__}: {error}") from error
+        raise Mistake(
+            f"the module '{name}' fails: {type(error).__name__}: {error}",
+            code="rubric.module-fails",
+        ) from error
 
 
 def _run(path: Path) -> tuple[ModuleType, bytes]:
@@ -124,7 +138,9 @@ def _run(path: Path) -> tuple[ModuleType, bytes]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror})") from error
+        raise Mistake(
+            f"{path} cannot be read ({error.strerror})", code="rubric.named-file-unreadable"
+        ) from error
     key = hashlib.sha256(bytes(path.resolve()) + b"\0" + content).hexdigest()
     name = f"harness_check_{key[:16]}"
     if name in sys.modules:
@@ -140,7 +156,9 @@ def _run(path: Path) -> tuple[ModuleType, bytes]:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         # As above.
-        raise ValueError(f"{path} fails: {type(error).__name__}: {error}") from error
+        raise Mistake(
+            f"{path} fails: {type(error).__name__}: {error}", code="rubric.module-fails"
+        ) from error
     return module, content
 
 

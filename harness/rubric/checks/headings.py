@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from harness.compress import Section
-from harness.rubric.checks.check import Check, Grade, Phrase, mean_of
+from harness.rubric.checks.check import Check, Grade, Mistake, Phrase, mean_of
 from harness.rubric.draft import Draft
 from harness.rubric.finding import Finding
 from harness.rubric.words import terms
@@ -30,14 +30,22 @@ class Headings(Check):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.titles and not self.stepwise:
-            raise ValueError("give 'titles', 'stepwise: true' or both")
+            raise Mistake(
+                "give 'titles', 'stepwise: true' or both", code="rubric.headings-ask-nothing"
+            )
         wanted: dict[tuple[str, ...], str] = {}
         for title in self.titles:
             compared = _compared(title)
             if not compared:
-                raise ValueError(f"the title '{title}' has no letter and no digit to go by")
+                raise Mistake(
+                    f"the title '{title}' has no letter and no digit to go by",
+                    code="rubric.heading-without-words",
+                )
             if compared in wanted:
-                raise ValueError(f"the titles '{wanted[compared]}' and '{title}' are the same")
+                raise Mistake(
+                    f"the titles '{wanted[compared]}' and '{title}' are the same",
+                    code="rubric.heading-twice",
+                )
             wanted[compared] = title
         return self
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import JsonValue, ValidationInfo, WithJsonSchema, field_validator
 
 from harness.errors import EvaluationFailed
-from harness.rubric.checks.check import Check, Grade, path_beside
+from harness.rubric.checks.check import Check, Grade, Mistake, path_beside
 from harness.rubric.draft import Draft
 from harness.rubric.finding import Finding
 
@@ -87,9 +87,11 @@ def _content_of(path: Path) -> object:
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror})") from error
+        raise Mistake(
+            f"{path} cannot be read ({error.strerror})", code="rubric.named-file-unreadable"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error})") from error
+        raise Mistake(f"{path} is not JSON ({error})", code="rubric.named-file-not-json") from error
 
 
 def _check_schema(schema: dict[str, JsonValue]) -> None:
@@ -101,7 +103,9 @@ def _check_schema(schema: dict[str, JsonValue]) -> None:
         # Formats too, of which one is that of a `pattern`.
         draft.check_schema(schema, format_checker=draft.FORMAT_CHECKER)
     except SchemaError as error:
-        raise ValueError(f"not a JSON Schema: {error.json_path}: {error.message}") from error
+        raise Mistake(
+            f"not a JSON Schema: {error.json_path}: {error.message}", code="rubric.schema-invalid"
+        ) from error
     try:
         # What has an id of its own may be referred to by that; such references wait for a draft.
         if not any(_values_of("$id", [*schema.values()])):
@@ -109,7 +113,10 @@ def _check_schema(schema: dict[str, JsonValue]) -> None:
             for reference in _values_of("$ref", schema):
                 resolver.lookup(reference)
     except Unresolvable as error:
-        raise ValueError(f"'$ref: {error.ref}' leads to nothing inside the schema") from error
+        raise Mistake(
+            f"'$ref: {error.ref}' leads to nothing inside the schema",
+            code="rubric.schema-reference",
+        ) from error
 
 
 def _draft_of(schema: dict[str, JsonValue]) -> Any:  # noqa: ANN401
@@ -120,7 +127,10 @@ def _draft_of(schema: dict[str, JsonValue]) -> Any:  # noqa: ANN401
     named = schema.get("$schema", latest.META_SCHEMA["$id"])
     draft: Any = validators.validator_for({"$schema": named}, default=None)  # type: ignore[arg-type]
     if draft is None:
-        raise ValueError(f"'$schema: {named}' is no draft of JSON Schema that we know")
+        raise Mistake(
+            f"'$schema: {named}' is no draft of JSON Schema that we know",
+            code="rubric.schema-draft",
+        )
     return draft
 
 

@@ -16,7 +16,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from harness.errors import EvaluationFailed
-from harness.rubric.checks.check import NO_TEXT, Check, Grade, quoted, range_in_words
+from harness.rubric.checks.check import NO_TEXT, Check, Grade, Mistake, quoted, range_in_words
 from harness.rubric.draft import Draft
 from harness.rubric.finding import Finding
 
@@ -64,17 +64,23 @@ class Regex(Check):
             re.compile(pattern, re.MULTILINE)
         except re.error as error:
             at = "" if error.pos is None else f" at character {error.pos + 1}"
-            raise ValueError(f"not a regular expression: {error.msg}{at}") from error
+            raise Mistake(
+                f"not a regular expression: {error.msg}{at}", code="rubric.pattern-invalid"
+            ) from error
         except (OverflowError, RecursionError) as error:
-            raise ValueError(f"not a regular expression that can be used: {error}") from error
+            raise Mistake(
+                f"not a regular expression that can be used: {error}", code="rubric.pattern-invalid"
+            ) from error
         return pattern
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
         if self.max is not None and self._least > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}")
+            raise Mistake(
+                f"min {self.min} is above max {self.max}", code="rubric.range-upside-down"
+            )
         if self.min == 0 and self.max is None:
-            raise ValueError("with 'min: 0', give 'max' too")
+            raise Mistake("with 'min: 0', give 'max' too", code="rubric.range-without-bounds")
         return self
 
     @property

@@ -20,6 +20,8 @@ class Advice:
     """The file it stands in; None for a rubric that was made in code."""
     line: int | None
     """Its line there."""
+    code: str
+    """The same for programs, and as stable as an error's."""
     what: str
     """What is so, whether meant or not."""
     remedy: str
@@ -45,6 +47,7 @@ def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[Advice, .
             Advice(
                 path=where.path if where else None,
                 line=where.line if where else None,
+                code=remark.code,
                 what=remark.what,
                 remedy=remark.remedy,
             )
@@ -69,6 +72,7 @@ def _on_cut_texts(written: Written) -> list[Advice]:
             Advice(
                 path=written.path,
                 line=written.line,
+                code="rubric.text-cut",
                 what=f"the text ends before '{written.cut}', which counts as a comment",
                 remedy="put the text in quotes, or a space behind the '#'",
             )

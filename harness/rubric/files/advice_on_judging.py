@@ -43,28 +43,32 @@ def _on_settings(rubric: Rubric) -> Iterator[Remark]:
     if not rubric.judged:
         for name in sorted({"judge", "repeats", "repeat_within"} & given):
             yield Remark(
-                (name,),
-                f"no dimension is judged by a model, so '{name}' changes nothing",
-                "leave it out",
+                place=(name,),
+                code="rubric.judging-unused",
+                what=f"no dimension is judged by a model, so '{name}' changes nothing",
+                remedy="leave it out",
             )
         return
     if rubric.judge == "split" and len(rubric.judged) == 1:
         yield Remark(
-            ("judge",),
-            "one dimension is judged, so there is nothing to split",
-            "leave 'judge: split' out",
+            place=("judge",),
+            code="rubric.nothing-to-split",
+            what="one dimension is judged, so there is nothing to split",
+            remedy="leave 'judge: split' out",
         )
     if rubric.repeats == 1 and "repeat_within" in given:
         yield Remark(
-            ("repeat_within",),
-            "with 'repeats: 1' a draft is judged once, however near the threshold it is",
-            "leave 'repeat_within' out, or raise 'repeats'",
+            place=("repeat_within",),
+            code="rubric.repeat-within-unused",
+            what="with 'repeats: 1' a draft is judged once, however near the threshold it is",
+            remedy="leave 'repeat_within' out, or raise 'repeats'",
         )
     if all(d.needs_sources for d in rubric.dimensions):
         yield Remark(
-            ("dimensions",),
-            "every dimension needs sources, so nothing can be said of a draft without any",
-            "add a dimension that needs none",
+            place=("dimensions",),
+            code="rubric.all-need-sources",
+            what="every dimension needs sources, so nothing can be said of a draft without any",
+            remedy="add a dimension that needs none",
         )
 
 
@@ -73,9 +77,10 @@ def _on_names(rubric: Rubric) -> Iterator[Remark]:
     for one, other in itertools.combinations(names, 2):
         if difflib.SequenceMatcher(None, one, other).ratio() >= _ALIKE:
             yield Remark(
-                ("dimensions", names[other], "name"),
-                f"the names '{one}' and '{other}' are easily taken for each other",
-                "rename one of them",
+                place=("dimensions", names[other], "name"),
+                code="rubric.names-alike",
+                what=f"the names '{one}' and '{other}' are easily taken for each other",
+                remedy="rename one of them",
             )
 
 
@@ -93,10 +98,11 @@ def _on_phrases(rubric: Rubric) -> Iterator[Remark]:
             for phrase in sorted(forbidden):
                 if phrase_pattern(phrase).search(anchor):
                     yield Remark(
-                        ("dimensions", index, "anchors", f"{score:g}"),
-                        f"this anchor says '{phrase}', which 'excludes' forbids: a revision may "
-                        "take the words from it",
-                        "say it in other words",
+                        place=("dimensions", index, "anchors", f"{score:g}"),
+                        code="rubric.anchor-says-forbidden",
+                        what=f"this anchor says '{phrase}', which 'excludes' forbids: a "
+                        "revision may take the words from it",
+                        remedy="say it in other words",
                     )
 
 
@@ -104,9 +110,10 @@ def _on_unread(dimension: Dimension, index: int) -> Iterator[Remark]:
     for name, written in (("anchors", dimension.anchors), ("feedback", dimension.feedback)):
         if written:
             yield Remark(
-                ("dimensions", index, name),
-                f"'{dimension.name}' is checked by code, so nobody reads its '{name}'",
-                "leave it out, or have the dimension judged",
+                place=("dimensions", index, name),
+                code="rubric.judging-field-unread",
+                what=f"'{dimension.name}' is checked by code, so nobody reads its '{name}'",
+                remedy="leave it out, or have the dimension judged",
             )
 
 
@@ -118,10 +125,11 @@ def _on_quotes(dimension: Dimension, index: int) -> Iterator[Remark]:
                 bare = text.strip(_QUOTES)
                 if bare and _QUOTED.match(text):
                     yield Remark(
-                        ("dimensions", index, "checks", number, name, item),
-                        f"the quotes of '{text}' are looked for with it: to YAML, only \" and ' "
-                        "are quotes",
-                        f'write "{bare}", unless that is meant',
+                        place=("dimensions", index, "checks", number, name, item),
+                        code="rubric.quotes-sought",
+                        what=f"the quotes of '{text}' are looked for with it: to YAML, only \" "
+                        "and ' are quotes",
+                        remedy=f'write "{bare}", unless that is meant',
                     )
 
 
@@ -129,9 +137,10 @@ def _on_patterns(dimension: Dimension, index: int) -> Iterator[Remark]:
     for number, check in enumerate(dimension.checks):
         if isinstance(check, Regex) and not check.meaning.strip():
             yield Remark(
-                ("dimensions", index, "checks", number),
-                "this pattern has no meaning in words, so whoever writes is told the pattern",
-                "add 'meaning', such as 'meaning: a year in brackets'",
+                place=("dimensions", index, "checks", number),
+                code="rubric.pattern-without-meaning",
+                what="this pattern has no meaning in words, so whoever writes is told the pattern",
+                remedy="add 'meaning', such as 'meaning: a year in brackets'",
             )
 
 
@@ -143,44 +152,58 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, index: int) -> Iterator[Re
         yield from _on_missing_anchors(dimension, index)
     elif len(anchors) == 1:
         yield Remark(
-            place,
-            f"'{dimension.name}' has one anchor, so nothing says what another score looks like",
-            "add anchors for a good, a middling and a poor text",
+            place=place,
+            code="rubric.one-anchor",
+            what=f"'{dimension.name}' has one anchor, so nothing says what another score "
+            "looks like",
+            remedy="add anchors for a good, a middling and a poor text",
         )
     elif all(score > middle for score in anchors) or all(score < middle for score in anchors):
         end, other = ("upper", "poor") if min(anchors) > middle else ("lower", "good")
         yield Remark(
-            place,
-            f"all anchors of '{dimension.name}' are in the {end} half of the scale",
-            f"add one that says what a {other} text looks like",
+            place=place,
+            code="rubric.anchors-one-sided",
+            what=f"all anchors of '{dimension.name}' are in the {end} half of the scale",
+            remedy=f"add one that says what a {other} text looks like",
         )
     if rubric.judge != "logprob":
         for score in anchors:
             steps = (score - scale.min) / scale.step
             if abs(steps - round(steps)) > 1e-9:
                 yield Remark(
-                    (*place, f"{score:g}"),
-                    f"scores go in steps of {scale.step:g}, so the evaluator cannot give {score:g}",
-                    "move the anchor to a score that it can give",
+                    place=(*place, f"{score:g}"),
+                    code="rubric.anchor-between-scores",
+                    what=f"scores go in steps of {scale.step:g}, so the evaluator cannot give "
+                    f"{score:g}",
+                    remedy="move the anchor to a score that it can give",
                 )
 
 
 def _on_missing_anchors(dimension: Dimension, index: int) -> Iterator[Remark]:
+    place = ("dimensions", index, "judge")
     question = re.split(r"(?<=[.!?])\s+", str(dimension.judge).strip())[-1]
     if question.endswith("?") and _YES_OR_NO.match(question):
-        what = f"'{dimension.name}' asks for a yes or no, and no anchor says what lies between"
-        remedy = "ask 'How well …', or add anchors: { 9: …, 6: …, 3: … }"
+        yield Remark(
+            place=place,
+            code="rubric.yes-or-no-question",
+            what=f"'{dimension.name}' asks for a yes or no, and no anchor says what lies between",
+            remedy="ask 'How well …', or add anchors: { 9: …, 6: …, 3: … }",
+        )
     else:
-        what = f"'{dimension.name}' has no anchors: small models then give nearly the same score "
-        what += "to everything"
-        remedy = "say what a good, a middling and a poor text look like: { 9: …, 6: …, 3: … }"
-    yield Remark(("dimensions", index, "judge"), what, remedy)
+        yield Remark(
+            place=place,
+            code="rubric.no-anchors",
+            what=f"'{dimension.name}' has no anchors: small models then give nearly the same score "
+            "to everything",
+            remedy="say what a good, a middling and a poor text look like: { 9: …, 6: …, 3: … }",
+        )
 
 
 def _on_sources(dimension: Dimension, index: int) -> Iterator[Remark]:
     if dimension.name.startswith("grounded") and not dimension.needs_sources:
         yield Remark(
-            ("dimensions", index, "name"),
-            f"'{dimension.name}' is also judged where there are no sources to judge it by",
-            "add 'needs_sources: true'",
+            place=("dimensions", index, "name"),
+            code="rubric.sources-not-needed",
+            what=f"'{dimension.name}' is also judged where there are no sources to judge it by",
+            remedy="add 'needs_sources: true'",
         )

@@ -30,18 +30,20 @@ def _on_weights(rubric: Rubric) -> Iterator[Remark]:
     given = all("weight" in d.model_fields_set for d in rubric.dimensions)
     if given and len(set(weights)) == 1 and weights[0] != 1:
         yield Remark(
-            ("dimensions", 0, "weight"),
-            f"every dimension has weight {weights[0]:g}, which is as if none had any",
-            "leave 'weight' out, or give more to what matters more",
+            place=("dimensions", 0, "weight"),
+            code="rubric.weights-equal",
+            what=f"every dimension has weight {weights[0]:g}, which is as if none had any",
+            remedy="leave 'weight' out, or give more to what matters more",
         )
     for index, dimension in enumerate(rubric.dimensions):
         moves = (rubric.scale.max - rubric.scale.min) * dimension.weight / sum(weights)
         if moves < _COMPOSITE_STEP and dimension.floor is None:
             yield Remark(
-                ("dimensions", index, "weight"),
-                f"between its worst and its best score, dimension '{dimension.name}' moves the "
-                f"composite by less than {_COMPOSITE_STEP:g}",
-                "give it more weight, or a floor, or leave it out",
+                place=("dimensions", index, "weight"),
+                code="rubric.weight-negligible",
+                what=f"between its worst and its best score, dimension '{dimension.name}' moves "
+                f"the composite by less than {_COMPOSITE_STEP:g}",
+                remedy="give it more weight, or a floor, or leave it out",
             )
 
 
@@ -55,10 +57,11 @@ def _on_defaults(rubric: Rubric) -> Iterator[Remark]:
         if name not in rubric.model_fields_set and value < (scale.min + scale.max) / 2:
             usual = scale.min + share * (scale.max - scale.min)
             yield Remark(
-                ("scale",),
-                f"{name}, unless given, is {value:g}, in the lower half of the scale "
+                place=("scale",),
+                code="rubric.default-off-center",
+                what=f"{name}, unless given, is {value:g}, in the lower half of the scale "
                 f"{scale.min:g} to {scale.max:g}",
-                f"write {name}, such as {usual:g}",
+                remedy=f"write {name}, such as {usual:g}",
             )
 
 
@@ -67,31 +70,35 @@ def _on_threshold(rubric: Rubric) -> Iterator[Remark]:
     floors = [d.floor for d in rubric.dimensions]
     if wanted == scale.min:
         yield Remark(
-            ("pass_at",),
-            f"every draft reaches {wanted:g}"
+            place=("pass_at",),
+            code="rubric.threshold-at-minimum",
+            what=f"every draft reaches {wanted:g}"
             + (", so the floors alone decide" if any(f is not None for f in floors) else ""),
-            "raise pass_at",
+            remedy="raise pass_at",
         )
     elif wanted == scale.max and rubric.judged:
         yield Remark(
-            ("pass_at",),
-            f"only a draft with the full score in every dimension reaches {wanted:g}, which "
+            place=("pass_at",),
+            code="rubric.threshold-at-maximum",
+            what=f"only a draft with the full score in every dimension reaches {wanted:g}, which "
             "models hardly give",
-            "lower pass_at; 9 of 10 is strict",
+            remedy="lower pass_at; 9 of 10 is strict",
         )
     elif None not in floors and (least := _composite_of_floors(rubric)) >= wanted:
         yield Remark(
-            ("pass_at",),
-            f"a draft with every dimension at its floor has {least:g}, so pass_at {wanted:g} "
+            place=("pass_at",),
+            code="rubric.threshold-under-floors",
+            what=f"a draft with every dimension at its floor has {least:g}, so pass_at {wanted:g} "
             "decides nothing",
-            "raise pass_at, or lower the floors",
+            remedy="raise pass_at, or lower the floors",
         )
     elif (reached := _next_composite(rubric)) is not None and reached > wanted:
         yield Remark(
-            ("pass_at",),
-            f"no composite lies between {wanted:g} and {reached:g}, so a draft passes from "
+            place=("pass_at",),
+            code="rubric.threshold-between-scores",
+            what=f"no composite lies between {wanted:g} and {reached:g}, so a draft passes from "
             f"{reached:g} on",
-            f"write {reached:g}, or a smaller step",
+            remedy=f"write {reached:g}, or a smaller step",
         )
 
 
@@ -136,24 +143,28 @@ def _on_focus(rubric: Rubric) -> Iterator[Remark]:
     floors = [d.floor for d in rubric.dimensions]
     if focus > rubric.pass_at:
         yield Remark(
-            place,
-            f"focus_below {focus:g} is above pass_at {rubric.pass_at:g}: revisions also work on "
-            "dimensions that are good enough to pass",
-            f"set focus_below to {rubric.pass_at:g} or less",
+            place=place,
+            code="rubric.focus-above-threshold",
+            what=f"focus_below {focus:g} is above pass_at {rubric.pass_at:g}: revisions also work "
+            "on dimensions that are good enough to pass",
+            remedy=f"set focus_below to {rubric.pass_at:g} or less",
             beside=("pass_at",),
         )
     elif focus == rubric.scale.min:
         yield Remark(
-            place,
-            f"no score is below {focus:g}, so a revision always works on the two lowest dimensions",
-            "raise focus_below, usually to a little below pass_at",
+            place=place,
+            code="rubric.focus-at-minimum",
+            what=f"no score is below {focus:g}, so a revision always works on the two lowest "
+            "dimensions",
+            remedy="raise focus_below, usually to a little below pass_at",
         )
     elif place == ("focus_below",) and all(f is not None and focus <= f for f in floors):
         yield Remark(
-            place,
-            f"every dimension has a floor of {focus:g} or more, and what is under its floor is "
-            f"revised anyway: focus_below {focus:g} changes nothing",
-            "raise focus_below above the floors, or leave it out",
+            place=place,
+            code="rubric.focus-under-floors",
+            what=f"every dimension has a floor of {focus:g} or more, and what is under its floor "
+            f"is revised anyway: focus_below {focus:g} changes nothing",
+            remedy="raise focus_below above the floors, or leave it out",
         )
 
 
@@ -165,21 +176,27 @@ def _on_floor(rubric: Rubric, dimension: Dimension, index: int) -> Iterator[Rema
     on_step = half_up(floor, scale.step, start=scale.min)
     if floor == scale.min:
         yield Remark(
-            place, f"no score is below {floor:g}, so this floor changes nothing", "raise it"
+            place=place,
+            code="rubric.floor-at-minimum",
+            what=f"no score is below {floor:g}, so this floor changes nothing",
+            remedy="raise it",
         )
     elif dimension.judge and floor > rubric.pass_at:
         yield Remark(
-            place,
-            f"the floor {floor:g} is above pass_at {rubric.pass_at:g}: a draft whose dimensions "
-            f"all score {rubric.pass_at:g} has the composite, and fails for '{dimension.name}'",
-            f"lower it to {rubric.pass_at:g} or less",
+            place=place,
+            code="rubric.floor-above-threshold",
+            what=f"the floor {floor:g} is above pass_at {rubric.pass_at:g}: a draft whose "
+            f"dimensions all score {rubric.pass_at:g} has the composite, and fails for "
+            f"'{dimension.name}'",
+            remedy=f"lower it to {rubric.pass_at:g} or less",
         )
     elif dimension.checks and not dimension.caps and on_step != floor:
         reached = on_step if on_step > floor else on_step + scale.step
         yield Remark(
-            place,
-            f"scores go in steps of {scale.step:g}, so this floor is in effect {reached:g}",
-            f"write {reached:g}",
+            place=place,
+            code="rubric.floor-between-scores",
+            what=f"scores go in steps of {scale.step:g}, so this floor is in effect {reached:g}",
+            remedy=f"write {reached:g}",
         )
 
 
@@ -188,14 +205,16 @@ def _on_caps(rubric: Rubric, dimension: Dimension, index: int) -> Iterator[Remar
         place = ("dimensions", index, "caps", number, "at_most")
         if cap.at_most == rubric.scale.max:
             yield Remark(
-                place,
-                f"no score is above {cap.at_most:g}, so this cap changes nothing",
-                "lower at_most",
+                place=place,
+                code="rubric.cap-at-maximum",
+                what=f"no score is above {cap.at_most:g}, so this cap changes nothing",
+                remedy="lower at_most",
             )
         elif dimension.floor is not None and cap.at_most < dimension.floor:
             yield Remark(
-                place,
-                f"the cap {cap.at_most:g} is under the floor {dimension.floor:g}: where it "
+                place=place,
+                code="rubric.cap-under-floor",
+                what=f"the cap {cap.at_most:g} is under the floor {dimension.floor:g}: where it "
                 "applies, the draft fails",
-                f"raise it to {dimension.floor:g} or more, unless that is meant",
+                remedy=f"raise it to {dimension.floor:g} or more, unless that is meant",
             )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from harness.errors import did_you_mean
-from harness.rubric.checks import CHECKS
+from harness.errors import Notice, did_you_mean
+from harness.rubric.checks import CHECKS, Mistake
 from harness.rubric.rubric import (
     FILLED_IN,
     Cap,
@@ -20,7 +21,10 @@ from harness.rubric.rubric import (
     Shortening,
 )
 
-NOTHING = "nothing stands after the colon, or it is not indented below it"
+NOTHING = Notice(
+    code="rubric.nothing-given",
+    message="nothing stands after the colon, or it is not indented below it",
+)
 
 
 def worth_saying(problems: Sequence[ErrorDetails]) -> list[ErrorDetails]:
@@ -28,31 +32,44 @@ def worth_saying(problems: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     return [problem for problem in problems if not _follows(problem, problems)]
 
 
-def explain(problem: ErrorDetails) -> str:
+def explain(problem: ErrorDetails) -> Notice:
     """What is wrong at one place, and what is allowed there."""
     *owner, name = problem["loc"] or ("",)
     match problem["type"]:
         case "extra_forbidden" | "invalid_key":
             return _not_allowed(str(name), _fields_at(owner), problem["input"])
         case "missing":
-            return f"'{name}' is missing{_EXAMPLES.get(str(name), '')}"
+            return Notice(
+                code="rubric.field-missing",
+                message=f"'{name}' is missing{_EXAMPLES.get(str(name), '')}",
+            )
         case "union_tag_not_found":
-            return f"'check' is missing, which says which check it is; {did_you_mean('', CHECKS)}"
+            return Notice(
+                code="rubric.check-unnamed",
+                message="'check' is missing, which says which check it is; "
+                + did_you_mean("", CHECKS),
+            )
         case "union_tag_invalid":
             tag = problem["ctx"]["tag"]
-            return f"there is no check '{tag}'; {did_you_mean(tag, CHECKS)}"
+            return Notice(
+                code="rubric.unknown-check",
+                message=f"there is no check '{tag}'; {did_you_mean(tag, CHECKS)}",
+            )
         case "literal_error":
-            message = f"there is no '{problem['input']}'; {_nearest_choice(problem)}"
-        case "mistake":
-            return problem["msg"]
+            said = Notice(
+                code="rubric.unknown-choice",
+                message=f"there is no '{problem['input']}'; {_nearest_choice(problem)}",
+            )
+        case str(code) if code.startswith("rubric."):
+            return Notice(code=code, message=problem["msg"])
         case _:
-            message = _complaint(problem)
+            said = _complaint(problem)
     # The line tells where; the nearest name is enough.
     names = [part for part in problem["loc"] if isinstance(part, str) and part != "[key]"]
-    return f"{names[-1]}: {message}" if names else message
+    return replace(said, message=f"{names[-1]}: {said.message}") if names else said
 
 
-def _not_allowed(name: str, allowed: set[str], given: object) -> str:
+def _not_allowed(name: str, allowed: set[str], given: object) -> Notice:
     """Of a field that there is none of, or of a part of a text that a comma cut in two."""
     nearest = did_you_mean(name, allowed)
     if given is None and name.isdigit():
@@ -62,48 +79,83 @@ def _not_allowed(name: str, allowed: set[str], given: object) -> str:
         nearest = f"{rule}: one that goes on is put in quotes, a list in [ ]; {nearest}"
     elif allowed == {"check"}:
         nearest = "this check has no parameters"
-    return f"'{name}' is not allowed here; {nearest}"
+    return Notice(code="rubric.unknown-field", message=f"'{name}' is not allowed here; {nearest}")
 
 
-def _complaint(problem: ErrorDetails) -> str:
+def _complaint(problem: ErrorDetails) -> Notice:
+    """What is wrong with one value, and which it is."""
     given = problem["input"]
     if given is None:
         return NOTHING
-    if problem["type"] in _SHAPES and (message := _shape(problem)):
-        return message
+    if problem["type"] in _SHAPES and (said := _shape(problem)):
+        return said
+    said = _of_value(problem)
+    return replace(said, message=said.message + _shown(given))
+
+
+def _of_value(problem: ErrorDetails) -> Notice:
+    given, kind, name = problem["input"], problem["type"], problem["loc"][-1]
+    if kind == "string_pattern_mismatch":
+        return _pattern(problem)
+    if isinstance(given, str) and (decimal := _DECIMAL_COMMA.fullmatch(given.strip())):
+        return Notice(
+            code="rubric.decimal-comma",
+            message=f"must be a number with a point: {decimal[1]}.{decimal[2]}",
+        )
+    if kind in _MESSAGES:
+        said = _MESSAGES[kind]
+        return _NO_SCORE if name == "[key]" and said is _NUMBER else said
     message = problem["msg"].removeprefix("Value error, ")
     for pydantics, ours in _WORDS.items():
         message = message.replace(pydantics, ours)
-    message = _MESSAGES.get(problem["type"], message)
-    if isinstance(given, str) and (decimal := _DECIMAL_COMMA.fullmatch(given.strip())):
-        message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
-    if problem["type"] == "string_pattern_mismatch":
-        message = _pattern(problem)
-    if problem["loc"][-1] == "[key]" and message == _NUMBER:
-        message = "an anchor begins with one score, such as '9: …'"
-    return message + _shown(given)
+    mistake = problem.get("ctx", {}).get("error")
+    if isinstance(mistake, Mistake):
+        return Notice(code=mistake.code, message=message)
+    if name == "weight":
+        return Notice(code="rubric.weight-not-positive", message=message)
+    return Notice(code="rubric.out-of-range", message=message)
 
 
-def _shape(problem: ErrorDetails) -> str | None:
+def _shape(problem: ErrorDetails) -> Notice | None:
     """Of one value where fields or a list belong, or the other way round; None: as of any other."""
-    given, message = problem["input"], None
+    given = problem["input"]
+    said = None
     is_check = isinstance(given, str) and given in CHECKS
     match problem["loc"]:
         case [*_, "checks", int()] if is_check:
-            message = f"write this as '- {{ check: {given} }}'"
+            said = Notice(
+                code="rubric.name-for-fields", message=f"write this as '- {{ check: {given} }}'"
+            )
         case [*_, "unless"] if is_check:
-            message = f"write this as '{{ check: {given} }}'"
+            said = Notice(
+                code="rubric.name-for-fields", message=f"write this as '{{ check: {given} }}'"
+            )
         case ["dimensions", int()]:
-            message = f"write this as '- name: …', and what else it has below that{_shown(given)}"
+            said = Notice(
+                code="rubric.name-for-fields",
+                message="write this as '- name: …', and what else it has below that"
+                + _shown(given),
+            )
         case [*_, "when"] if isinstance(given, dict):
-            message = "must be a statement in words; a check is put under 'unless'"
+            said = Notice(
+                code="rubric.check-for-text",
+                message="must be a statement in words; a check is put under 'unless'",
+            )
         case [*_, str()] if isinstance(given, list) and problem["type"] == "string_type":
-            message = "must be one text, not a list; put it in quotes"
+            said = Notice(
+                code="rubric.list-for-text",
+                message="must be one text, not a list; put it in quotes",
+            )
         case [*_, str()] if isinstance(given, str) and problem["type"] == "tuple_type":
-            message = f"must be a list, even of one: [{given}]"
+            said = Notice(
+                code="rubric.text-for-list", message=f"must be a list, even of one: [{given}]"
+            )
         case [*_, str(name)] if name in _FORMS:
-            message = f"must have fields, such as {_FORMS[name]}{_shown(given)}"
-    return message
+            said = Notice(
+                code="rubric.not-fields",
+                message=f"must have fields, such as {_FORMS[name]}{_shown(given)}",
+            )
+    return said
 
 
 def _shown(given: object) -> str:
@@ -118,14 +170,20 @@ def _quoted(given: str | float) -> str:
     return said if len(said) <= _LONG_CHARS else f"{said[:_LONG_CHARS]}…"
 
 
-def _pattern(problem: ErrorDetails) -> str:
+def _pattern(problem: ErrorDetails) -> Notice:
     """What a text must look like: a name, with the nearest that would do, or a function."""
     if problem["loc"][-1] == "call":
-        return "must be 'package.module:function' or './file.py:function'"
+        return Notice(
+            code="rubric.call-malformed",
+            message="must be 'package.module:function' or './file.py:function'",
+        )
     plain = unicodedata.normalize("NFKD", problem["input"].lower()).encode("ascii", "ignore")
     near = re.sub(r"[^a-z0-9]+", "_", plain.decode()).strip("_0123456789")
     such = f", such as '{near}'" if near else ""
-    return f"must be lower-case letters, digits and underscores{such}"
+    return Notice(
+        code="rubric.name-malformed",
+        message=f"must be lower-case letters, digits and underscores{such}",
+    )
 
 
 _LONG_CHARS = 60
@@ -136,10 +194,21 @@ _WORDS = {
 }
 _UNKNOWN = ("extra_forbidden", "invalid_key")
 _DECIMAL_COMMA = re.compile(r"(\d+),(\d+)")
-_LIST = "must be a list, each item on a line of its own that begins with '- '"
-_MAPPING = "must be a mapping of names to values, such as 'name: value'"
-_NUMBER = "must be a number"
-_WHOLE = "must be a whole number"
+_LIST = Notice(
+    code="rubric.not-a-list",
+    message="must be a list, each item on a line of its own that begins with '- '",
+)
+_MAPPING = Notice(
+    code="rubric.not-fields",
+    message="must be a mapping of names to values, such as 'name: value'",
+)
+_NUMBER = Notice(code="rubric.not-a-number", message="must be a number")
+_NO_SCORE = Notice(
+    code="rubric.anchor-without-score",
+    message="an anchor begins with one score, such as '9: …'",
+)
+_WHOLE = Notice(code="rubric.not-whole", message="must be a whole number")
+_TRUE_OR_FALSE = Notice(code="rubric.not-true-or-false", message="must be true or false")
 _SHAPES = ("dict_type", "model_attributes_type", "model_type", "string_type", "tuple_type")
 _FORMS = {
     "anchors": "{ 9: …, 6: …, 3: … }",
@@ -149,10 +218,10 @@ _FORMS = {
 }
 """What fields with fields of their own look like."""
 _MESSAGES = {
-    "bool_parsing": "must be true or false",
-    "bool_type": "must be true or false",
+    "bool_parsing": _TRUE_OR_FALSE,
+    "bool_type": _TRUE_OR_FALSE,
     "dict_type": _MAPPING,
-    "finite_number": "must be a finite number",
+    "finite_number": Notice(code="rubric.not-finite", message="must be a finite number"),
     "float_parsing": _NUMBER,
     "float_type": _NUMBER,
     "int_from_float": _WHOLE,
@@ -160,9 +229,9 @@ _MESSAGES = {
     "int_type": _WHOLE,
     "model_attributes_type": _MAPPING,
     "model_type": _MAPPING,
-    "string_too_short": "must not be empty",
-    "string_type": "must be text; put it in quotes",
-    "too_short": "must hold at least one",
+    "string_too_short": Notice(code="rubric.text-empty", message="must not be empty"),
+    "string_type": Notice(code="rubric.not-text", message="must be text; put it in quotes"),
+    "too_short": Notice(code="rubric.list-empty", message="must hold at least one"),
     "tuple_type": _LIST,
 }
 """In place of pydantic's own words, which speak of Python's types."""

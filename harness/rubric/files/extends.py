@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.errors import Problem, RubricInvalid, did_you_mean
+from harness.errors import Notice, Problem, RubricInvalid, did_you_mean
 from harness.rubric.files.library import ENDINGS, find_rubric, no_such_rubric
 from harness.rubric.files.written import Written
 
@@ -47,14 +47,20 @@ def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path
             missing = f"there is no rubric '{name}' besides this one"
     links = " → ".join(map(str, (*chain, path)))
     if path is None or not path.is_file():
-        message = f"extends: {missing}"
+        said = Notice(code="rubric.base-not-found", message=f"extends: {missing}")
     elif any(path.samefile(earlier) for earlier in chain):
-        message = f"the rubrics extend each other in a circle: {links}"
+        said = Notice(
+            code="rubric.extends-circle",
+            message=f"the rubrics extend each other in a circle: {links}",
+        )
     elif len(chain) >= _MOST_LINKS:
-        message = f"more than {_MOST_LINKS} rubrics extend each other: {links}"
+        said = Notice(
+            code="rubric.extends-too-many",
+            message=f"more than {_MOST_LINKS} rubrics extend each other: {links}",
+        )
     else:
         return path
-    raise RubricInvalid(message, path=here, line=wanted.line)
+    raise RubricInvalid(said.message, code=said.code, path=here, line=wanted.line)
 
 
 def extended(own: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]:
@@ -126,6 +132,7 @@ def _unknown_in_without(own: Written, names: dict[str, Written]) -> list[Problem
             line=item.line,
             message=f"without: the rubric that this extends has no dimension '{item.value}'; "
             + did_you_mean(str(item.value), names),
+            code="rubric.unknown-left-out",
         )
         for item in _without(own)
         if item.value not in names
@@ -151,6 +158,7 @@ def _is_misspelt(dimension: Written, names: dict[str, Written]) -> Problem:
         line=dimension.line,
         message=f"the rubric that this extends has no dimension '{name}', and a new one needs "
         f"'checks' or 'judge'; {did_you_mean(name, names)}",
+        code="rubric.unknown-dimension",
     )
 
 

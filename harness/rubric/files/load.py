@@ -75,9 +75,9 @@ def read_rubric(name: str, *, directory: Path = _OWN) -> RubricFile:
     places = directories(directory)
     path = Path(name) if name.endswith(ENDINGS) else find_rubric(name, places)
     if path is None:
-        raise RubricInvalid(no_such_rubric(name, places))
+        raise RubricInvalid(no_such_rubric(name, places), code="rubric.not-found")
     if not path.exists():
-        raise RubricInvalid(no_such_file(path, places), path=path)
+        raise RubricInvalid(no_such_file(path, places), code="rubric.not-found", path=path)
     return _read(path, (), places)
 
 
@@ -94,9 +94,15 @@ def _read(path: Path, chain: tuple[Path, ...], places: tuple[Path, ...]) -> Rubr
         written, misfits = extended(own, _with_checks(inherited))
         problems += misfits
     elif "without" in own.fields:
-        line = own.fields["without"].line
-        message = "'without' leaves out dimensions of a rubric that this 'extends', which is none"
-        problems.append(Problem(path=path, line=line, message=message))
+        problems.append(
+            Problem(
+                path=path,
+                line=own.fields["without"].line,
+                message="'without' leaves out dimensions of a rubric that this 'extends', which is "
+                "none",
+                code="rubric.without-extends",
+            )
+        )
     # 2. What all of it amounts to.
     rubric, wrong = validated(_with_preset(written), path)
     if rubric is None or problems or wrong:
@@ -111,6 +117,7 @@ def _filled_in(own: Written) -> list[Problem]:
             path=field.path,
             line=field.line,
             message=f"'{name}' is filled in on loading; leave it out",
+            code="rubric.field-filled-in",
         )
         for name, field in own.fields.items()
         if name in FILLED_IN
@@ -121,7 +128,9 @@ def _empty_texts(own: Written) -> list[Problem]:
     """`judge:` with nothing after it, which is as good as no field to everyone but its author."""
     dimensions = own.fields.get("dimensions")
     return [
-        Problem(path=text.path, line=text.line, message=f"{name}: {NOTHING}")
+        Problem(
+            path=text.path, line=text.line, message=f"{name}: {NOTHING.message}", code=NOTHING.code
+        )
         for dimension in (dimensions.items if dimensions else ())
         for name in ("judge", "feedback")
         if (text := dimension.fields.get(name)) is not None and text.value is None
@@ -161,7 +170,9 @@ def _as_written(value: Any, where: Written) -> Written:  # noqa: ANN401 - a pres
 
 def _refusal(problems: Iterable[Problem]) -> RubricInvalid:
     first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
-    return RubricInvalid(first.message, path=first.path, line=first.line, others=others)
+    return RubricInvalid(
+        first.message, code=first.code, path=first.path, line=first.line, others=others
+    )
 
 
 def _digest(rubric: Rubric) -> str:

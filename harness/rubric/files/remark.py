@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from harness.rubric.files.written import Place
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
     """Something that its author may not have meant."""
 
     place: Place
     """Which value it is about."""
+    code: str
+    """The same for programs, and as stable as an error's."""
     what: str
     """What is so, whether meant or not."""
     remedy: str

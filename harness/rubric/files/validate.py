@@ -67,9 +67,10 @@ def _moved(details: ErrorDetails, numbers: list[int]) -> ErrorDetails:
 
 def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
     found = written.at(details["loc"])
-    message = explain(details)
+    said = explain(details)
     if found.path == path:
-        return Problem(path=path, line=found.line, message=message)
+        return Problem(path=path, line=found.line, message=said.message, code=said.code)
     # The base is sound by itself: it is this file that does not go with it.
-    message += f" (taken over from {found.path}:{found.line})"
-    return Problem(path=path, line=written.fields["extends"].line, message=message)
+    message = f"{said.message} (taken over from {found.path}:{found.line})"
+    line = written.fields["extends"].line
+    return Problem(path=path, line=line, message=message, code=said.code)

@@ -78,31 +78,42 @@ def read_written(path: Path) -> tuple[Written, tuple[Problem, ...]]:
         content = path.read_bytes()
         text = content.decode("utf-8")
     except FileNotFoundError as error:
-        raise RubricInvalid("there is no such file", path=path) from error
+        raise RubricInvalid("there is no such file", code="rubric.not-found", path=path) from error
     except OSError as error:
-        raise RubricInvalid(f"cannot be read ({error.strerror})", path=path) from error
+        raise RubricInvalid(
+            f"cannot be read ({error.strerror})", code="rubric.unreadable", path=path
+        ) from error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise RubricInvalid("not UTF-8 text; save it as UTF-8", path=path, line=line) from error
+        raise RubricInvalid(
+            "not UTF-8 text; save it as UTF-8", code="rubric.not-utf-8", path=path, line=line
+        ) from error
     try:
         reading = _Reading(path, _Loader(text))
         root = reading.root()
     except yaml.MarkedYAMLError as error:
-        message, where = explain_yaml(error, text)
-        raise RubricInvalid(message, path=path, line=where) from error
+        said, where = explain_yaml(error, text)
+        raise RubricInvalid(said.message, code=said.code, path=path, line=where) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise RubricInvalid(
             "it holds a control character, which is not text; delete the line and write it anew",
+            code="rubric.control-character",
             path=path,
             line=line,
         ) from error
     except RecursionError as error:
-        raise RubricInvalid("the values are nested too deeply", path=path, line=1) from error
+        raise RubricInvalid(
+            "the values are nested too deeply", code="rubric.too-deep", path=path, line=1
+        ) from error
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
-        message = f"it holds {holds}; begin with 'title: …', or with a copy: harness rubric new"
-        raise RubricInvalid(message, path=path, line=1)
+        raise RubricInvalid(
+            f"it holds {holds}; begin with 'title: …', or with a copy: harness rubric new",
+            code="rubric.no-fields",
+            path=path,
+            line=1,
+        )
     return root, tuple(reading.problems)
 
 
@@ -143,6 +154,7 @@ class _Reading:
         if self._count > _MOST_VALUES:
             raise RubricInvalid(
                 f"it holds more than {_MOST_VALUES:,} values, which no rubric does",
+                code="rubric.too-many-values",
                 path=self._path,
                 line=line,
             )
@@ -170,15 +182,22 @@ class _Reading:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 raise RubricInvalid(
-                    "a field's name is a plain word, such as 'title'", path=self._path, line=line
+                    "a field's name is a plain word, such as 'title'",
+                    code="rubric.name-not-plain",
+                    path=self._path,
+                    line=line,
                 )
             if key.value in lines:
                 # YAML would silently keep the last one.
-                message = (
-                    f"'{key.value}' stands twice, first on line {lines[key.value]}; delete one, or "
-                    "put '- ' before this if it begins the next item of a list"
+                self.problems.append(
+                    Problem(
+                        path=self._path,
+                        line=line,
+                        message=f"'{key.value}' stands twice, first on line {lines[key.value]}; "
+                        "delete one, or put '- ' before this if it begins the next item of a list",
+                        code="rubric.duplicate-field",
+                    )
                 )
-                self.problems.append(Problem(path=self._path, line=line, message=message))
                 return  # without that '- ', all that follows stands twice
             lines.setdefault(key.value, line)
 
@@ -187,7 +206,10 @@ class _Reading:
             return self._loader.construct_object(node)
         except ValueError as error:  # such as !!int without digits
             raise RubricInvalid(
-                f"a value cannot be read ({error}); put it in quotes", path=self._path, line=line
+                f"a value cannot be read ({error}); put it in quotes",
+                code="rubric.value-unreadable",
+                path=self._path,
+                line=line,
             ) from error
 
 

@@ -64,7 +64,8 @@ class Evaluator:
             raise ConfigurationInvalid(
                 f"rubric '{rubric.id}' has dimensions that a model must judge "
                 f"({', '.join(needed)}), and no evaluator is configured; name one under [roles] in "
-                "harness.toml, or give an endpoint in HARNESS_ENDPOINTS the tag 'evaluator'"
+                "harness.toml, or give an endpoint in HARNESS_ENDPOINTS the tag 'evaluator'",
+                code="config.evaluator-missing",
             )
 
     async def evaluate(self, draft: Draft, *, rescore: Rescore | None = None) -> Verdict:

@@ -64,7 +64,8 @@ def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noi
     repeated = [draft for draft in composites if len(draft) > 1]
     if not repeated:
         raise InvalidInput(
-            "noise is measured on drafts that were judged twice or more, and there are none"
+            "noise is measured on drafts that were judged twice or more, and there are none",
+            code="noise.nothing-repeated",
         )
     # Each draft has its own mean, so the squares are pooled by their degrees of freedom.
     squares = sum((len(draft) - 1) * statistics.variance(draft) for draft in repeated)
@@ -133,7 +134,9 @@ def _read(path: Path) -> _File | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
-        raise InvalidInput("this is not a noise file: it is no text", path=path) from error
+        raise InvalidInput(
+            "this is not a noise file: it is no text", code="noise.file-invalid", path=path
+        ) from error
     try:
         return _File.model_validate_json(text)
     except ValidationError as error:
@@ -142,5 +145,6 @@ def _read(path: Path) -> _File | None:
         raise InvalidInput(
             f"this is not a noise file: {place or 'it'}: {first['msg']}; delete it and measure "
             "again with 'harness rubric noise'",
+            code="noise.file-invalid",
             path=path,
         ) from error
