@@ -1,12 +1,8 @@
 """Documents for property tests: pieces of Markdown that interact, and plain noise."""
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from harness.compress import sections_of
-
-# The same examples in every run: a red test is a fault, never luck.
-steady = settings(derandomize=True, deadline=None, max_examples=200)
 
 FRAGMENTS = [
     "# One\n",

@@ -1,16 +1,27 @@
+"""Shortening a document, all of it or around some of its sections."""
+
 import os
 import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from markdown_documents import documents, headings, steady
+from markdown_documents import documents, headings
 
-from harness.compress import condense
+from harness.compress import condense, condense_around, sections_of
+from harness.compress.blocks import blocks_of
+from harness.errors import InvalidInput
 
 
-@steady
+def condensed(document, budget, **options):
+    """The text alone; no part of the end is kept for its own sake, unless that is asked for."""
+    return condense(document, budget_chars=budget, **{"keep_tail_chars": 0} | options).text
+
+
+# --- whatever the document ---------------------------------------------------------------------
+
+
 @given(documents, st.integers(0, 300), st.integers(0, 60), documents)
 def test_headings_stay_and_the_budget_holds_if_headings_and_marks_fit(
     document, budget, tail, focus
@@ -22,15 +33,15 @@ def test_headings_stay_and_the_budget_holds_if_headings_and_marks_fit(
     assert len(result.text) <= max(budget, least.after_chars)
     assert (result.before_chars, result.after_chars) == (len(document), len(result.text))
     assert result.compressed == (result.text != document)
+    assert condense(document, budget_chars=len(document)).text == document
 
 
-@steady
-@given(documents)
-def test_a_document_within_its_budget_is_unchanged(document):
-    result = condense(document, budget_chars=len(document))
+@given(documents, st.integers(0, 300), st.integers(0, 300))
+def test_a_cap_is_never_exceeded(document, budget, cap):
+    result = condense(document, budget_chars=budget, cap_chars=cap, keep_tail_chars=20)
 
-    assert result.text == document
-    assert not result.compressed
+    assert result.after_chars <= cap
+    assert result.compressed == (result.text != document)
 
 
 @pytest.mark.parametrize("budget", [4_000, 6_000])
@@ -42,159 +53,14 @@ def test_a_long_document_keeps_its_headings_its_end_and_its_budget(long_document
     # Most of the budget is used: the next best part is rarely longer than a tenth of it.
     assert 0.9 * budget < result.after_chars <= budget
     assert result.text.endswith(long_document[-300:])
-    assert result == condense(
-        long_document, budget_chars=budget, focus="how to configure and run it"
-    )
-
-
-def test_sentences_are_whole_and_in_order_with_a_mark_for_what_is_missing():
-    document = (
-        "# Cats\n\nCats sleep a lot. They eat fish now and then. The weather was fine. "
-        "Cats hunt mice. It rained.\n\nNothing to see in this one. Nor here.\n\nNor there.\n\n"
-        "# Dogs\n\nDogs bark.\n"
-    )
-
-    result = condense(document, budget_chars=100, focus="cats hunt mice", keep_tail_chars=0)
-
-    assert result.text == (
-        "# Cats\n\nCats sleep a lot. […] Cats hunt mice. […]\n\n[…]\n\n# Dogs\n\nDogs bark.\n"
-    )
-
-
-def test_the_focus_decides_which_sentences_stay():
-    document = "# A\n\n" + "".join(
-        f"Sentence about {animal}. " for animal in ("ants", "bees", "cows")
-    )
-
-    for animal in ("ants", "bees", "cows"):
-        text = condense(document, budget_chars=52, focus=animal, keep_tail_chars=0).text
-        assert f"Sentence about {animal}." in text
-        assert len(text) <= 52
-
-
-def test_the_focus_is_followed_among_many_numbers_as_well():
-    figures = [
-        f"In run {n} the median was {n * 37 % 991} ms, the 99th percentile {n * 91 % 983}. "
-        for n in range(60)
-    ]
-    wanted = "Cassettes wear out when their spring is wound against the ratchet. "
-    document = "".join([*figures[:30], wanted, *figures[30:]])
-
-    assert (
-        wanted
-        in condense(
-            document, budget_chars=1_000, focus="Why does a ratchet wear out its spring?"
-        ).text
-    )
-    assert wanted not in condense(document, budget_chars=1_000).text
-
-
-@pytest.mark.parametrize(
-    ("block", "mark"),
-    [
-        pytest.param(
-            "```python\n" + "a = 1\n\n" * 6 + "```",
-            "[python code left out, lines: 12]",
-            id="python",
-        ),
-        pytest.param(
-            "~~~\n" + "text\n" * 12 + "~~~", "[code left out, lines: 12]", id="no language"
-        ),
-        pytest.param("    a = 1\n    b = 2" * 3, "[code left out, lines: 4]", id="indented"),
-        pytest.param(
-            "| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |", "[table left out, rows: 2]", id="table"
-        ),
-        pytest.param("> A quotation. Of two sentences.", "[…]", id="quote"),
-        pytest.param("- An item. Of two sentences.", "[…]", id="item"),
-    ],
-)
-def test_a_block_is_kept_whole_or_replaced_by_a_mark(block, mark):
-    document = f"# A\n\n{block}\n\n# B\n\n{'Some text. ' * 20}\n"
-
-    dropped = condense(document, budget_chars=60, keep_tail_chars=0).text
-    assert dropped.startswith(f"# A\n\n{mark}\n\n# B\n")
-    kept = condense(document, budget_chars=170, keep_tail_chars=0).text
-    assert kept.startswith(f"# A\n\n{block}\n\n# B\n")
-    assert len(kept) <= 170
-
-
-def test_a_mark_is_a_paragraph_of_its_own():
-    document = f"# A\n\n- ants\n- bees\n- {'cows ' * 20}\n- dogs\n"
-
-    text = condense(document, budget_chars=60, focus="ants dogs", keep_tail_chars=0).text
-
-    assert text == "# A\n\n- ants\n- bees\n\n[…]\n\n- dogs\n"
-
-
-def test_the_end_is_kept_from_a_word_on_if_its_sentence_is_long():
-    document = "# A\n\n" + "word " * 100 + "and then it is cut o"
-
-    text = condense(document, budget_chars=60, keep_tail_chars=20).text
-
-    assert text == "# A\n\n[…] and then it is cut o"
-
-
-def test_code_that_the_end_is_in_is_kept_from_a_line_on_behind_its_fence():
-    document = "# A\n\n````py\n" + "x = 1\n" * 100 + "last = 2\nunfini"
-
-    text = condense(document, budget_chars=60, keep_tail_chars=10).text
-
-    assert text == "# A\n\n````py\n[…]\nlast = 2\nunfini"
-
-
-def test_code_that_is_not_closed_has_its_lines_counted_too():
-    document = "# A\n\n```\n" + "x = 1\n" * 20 + "unfinished"
-
-    text = condense(document, budget_chars=50, keep_tail_chars=0).text
-
-    assert text == "# A\n\n[code left out, lines: 21]\n\n"
 
 
 def test_a_text_of_very_many_parts_takes_no_more_than_seconds():
     # Trying every part against the whole text would take hours here.
-    assert condense("It is. " * 20_000, budget_chars=6_000).after_chars <= 6_000
+    assert condense("It is. " * 5_000, budget_chars=6_000).after_chars <= 6_000
 
 
-def test_marks_never_make_a_document_longer():
-    document = "# A\n\na\n\n# B\n\nb\n"
-
-    result = condense(document, budget_chars=1, keep_tail_chars=0)
-
-    assert result.text == document
-    assert not result.compressed
-
-
-@pytest.mark.parametrize(
-    ("preferred", "plain"),
-    [
-        pytest.param("The mean delay was 31 days.", "The mean delay was long.", id="number"),
-        pytest.param(
-            'She said "it was never so" again.', "She said that it was never so.", id="quote"
-        ),
-        pytest.param(
-            "> The mean delay was long.", "The mean delay was not long.", id="block quote"
-        ),
-    ],
-)
-def test_numbers_and_quotations_are_kept_ahead_of_plain_prose(preferred, plain):
-    document = f"# A\n\n{plain}\n\n{preferred}\n\n# B\n\n{'Other words follow. ' * 20}\n"
-
-    text = condense(document, budget_chars=80, keep_tail_chars=0).text
-
-    assert preferred in text
-    assert plain not in text
-
-
-def test_what_was_said_already_makes_room_for_something_new():
-    again = "Cats hunt mice at night. "
-    document = f"# A\n\n{again * 5}\n\nA dog sleeps by the warm stove.\n\n{again * 5}\n"
-
-    text = condense(document, budget_chars=110, focus="cats hunt mice", keep_tail_chars=0).text
-
-    assert text.count(again.strip()) == 1
-    assert "A dog sleeps by the warm stove." in text
-
-
+@pytest.mark.slow
 def test_the_same_is_kept_in_every_process():
     # Sets of strings have another order in every process, unless it is fixed.
     code = (
@@ -215,13 +81,109 @@ def test_the_same_is_kept_in_every_process():
     assert len(outputs) == 1
 
 
-@steady
-@given(documents, st.integers(0, 300), st.integers(0, 300))
-def test_a_cap_is_never_exceeded(document, budget, cap):
-    result = condense(document, budget_chars=budget, cap_chars=cap, keep_tail_chars=20)
+# --- what stays --------------------------------------------------------------------------------
 
-    assert result.after_chars <= cap
-    assert result.compressed == (result.text != document)
+CATS = (
+    "# Cats\n\nCats sleep a lot. They eat fish now and then. The weather was fine. "
+    "Cats hunt mice. It rained.\n\nNothing to see in this one. Nor here.\n\nNor there.\n\n"
+    "# Dogs\n\nDogs bark.\n"
+)
+ITEMS = f"# A\n\n- ants\n- bees\n- {'cows ' * 20}\n- dogs\n"
+WORDS = f"# A\n\n{'word ' * 100}and then it is cut o"
+CUT_OFF = "# A\n\n````py\n" + "x = 1\n" * 100 + "last = 2\nunfini"
+OPEN = "# A\n\n```\n" + "x = 1\n" * 20 + "unfinished"
+SHORT = "# A\n\na\n\n# B\n\nb\n"
+RESULTS = {
+    "whole sentences in order, with a mark for what is missing": (
+        CATS, 100, {"focus": "cats hunt mice"},
+        "# Cats\n\nCats sleep a lot. […] Cats hunt mice. […]\n\n[…]\n\n# Dogs\n\nDogs bark.\n",
+    ),
+    "a mark is a paragraph of its own": (
+        ITEMS, 60, {"focus": "ants dogs"}, "# A\n\n- ants\n- bees\n\n[…]\n\n- dogs\n",
+    ),
+    "the end from a word on, if its sentence is long": (
+        WORDS, 60, {"keep_tail_chars": 20}, "# A\n\n[…] and then it is cut o",
+    ),
+    "code that the end is in from a line on, behind its fence": (
+        CUT_OFF, 60, {"keep_tail_chars": 10}, "# A\n\n````py\n[…]\nlast = 2\nunfini",
+    ),
+    "lines of code that is not closed": (OPEN, 50, {}, "# A\n\n[code left out, lines: 21]\n\n"),
+    "marks never make it longer": (SHORT, 1, {}, SHORT),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "budget", "options", "text"), RESULTS.values(), ids=RESULTS)
+def test_what_is_left_out_leaves_a_mark(document, budget, options, text):
+    assert condensed(document, budget, **options) == text
+
+
+BLOCKS = {
+    "python": ("```python\n" + "a = 1\n\n" * 6 + "```", "[python code left out, lines: 12]"),
+    "no language": ("~~~\n" + "text\n" * 12 + "~~~", "[code left out, lines: 12]"),
+    "indented": ("    a = 1\n    b = 2" * 3, "[code left out, lines: 4]"),
+    "table": ("| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |", "[table left out, rows: 2]"),
+    "quote": ("> A quotation. Of two sentences.", "[…]"),
+    "item": ("- An item. Of two sentences.", "[…]"),
+}
+
+
+@pytest.mark.parametrize(("block", "mark"), BLOCKS.values(), ids=BLOCKS)
+def test_a_block_is_kept_whole_or_replaced_by_a_mark(block, mark):
+    document = f"# A\n\n{block}\n\n# B\n\n{'Some text. ' * 20}\n"
+
+    assert condensed(document, 60).startswith(f"# A\n\n{mark}\n\n# B\n")
+    kept = condensed(document, 170)
+    assert kept.startswith(f"# A\n\n{block}\n\n# B\n")
+    assert len(kept) <= 170
+
+
+@pytest.mark.parametrize("animal", ["ants", "bees", "cows"])
+def test_the_focus_decides_which_sentences_stay(animal):
+    document = "# A\n\nSentence about ants. Sentence about bees. Sentence about cows. "
+
+    text = condensed(document, 52, focus=animal)
+    assert f"Sentence about {animal}." in text
+    assert len(text) <= 52
+
+
+def test_the_focus_is_followed_among_many_numbers_as_well():
+    figures = [
+        f"In run {n} the median was {n * 37 % 991} ms, the 99th percentile {n * 91 % 983}. "
+        for n in range(60)
+    ]
+    wanted = "Cassettes wear out when their spring is wound against the ratchet. "
+    document = "".join([*figures[:30], wanted, *figures[30:]])
+
+    assert wanted in condensed(document, 1_000, focus="Why does a ratchet wear out its spring?")
+    assert wanted not in condensed(document, 1_000)
+
+
+PREFERRED = {
+    "number": ("The mean delay was 31 days.", "The mean delay was long."),
+    "quote": ('She said "it was never so" again.', "She said that it was never so."),
+    "block quote": ("> The mean delay was long.", "The mean delay was not long."),
+}
+
+
+@pytest.mark.parametrize(("preferred", "plain"), PREFERRED.values(), ids=PREFERRED)
+def test_numbers_and_quotations_are_kept_ahead_of_plain_prose(preferred, plain):
+    document = f"# A\n\n{plain}\n\n{preferred}\n\n# B\n\n{'Other words follow. ' * 20}\n"
+
+    text = condensed(document, 80)
+    assert preferred in text
+    assert plain not in text
+
+
+def test_what_was_said_already_makes_room_for_something_new():
+    again = "Cats hunt mice at night. "
+    document = f"# A\n\n{again * 5}\n\nA dog sleeps by the warm stove.\n\n{again * 5}\n"
+
+    text = condensed(document, 110, focus="cats hunt mice")
+    assert text.count(again.strip()) == 1
+    assert "A dog sleeps by the warm stove." in text
+
+
+# --- over the cap ------------------------------------------------------------------------------
 
 
 def test_headings_over_the_cap_are_cut_in_the_middle_and_the_end_stays():
@@ -248,7 +210,7 @@ def test_within_a_cap_the_headings_are_over_the_budget_rather_than_cut():
 
 
 def test_code_that_the_end_of_a_cut_text_begins_in_has_its_fence_opened_again():
-    many = "".join(f"# {n}\n" for n in range(2_000))
+    many = "".join(f"# {n}\n" for n in range(500))
     code = "```py\n" + "value = 1\n" * 50 + "```\n\nThe end.\n"
 
     text = condense(many + code, budget_chars=500, cap_chars=1_000).text
@@ -257,3 +219,73 @@ def test_code_that_the_end_of_a_cut_text_begins_in_has_its_fence_opened_again():
     assert end.startswith("\n\n```py\nvalue = 1\n")
     assert end.endswith("\nvalue = 1\n```\n\nThe end.\n")
     assert len(text) <= 1_000
+
+
+# --- around sections ---------------------------------------------------------------------------
+
+ANIMALS = (
+    "# Cats\n\nCats sleep a lot. The weather was fine that year, too.\n\n"
+    "# Dogs\n\nDogs bark.  \nTwice.\n\n"
+    "# Birds\n\nBirds sing in the morning. It rained quite hard.\n"
+)
+
+
+def check_around(document, named, budget, **options):
+    """What holds of any document, whichever sections are named."""
+    before = sections_of(document)
+    result = condense_around(document, sections=named, budget_chars=budget, **options)
+    least = condense_around(document, sections=named, budget_chars=0)
+    code = [
+        {block.text.rstrip() for block in blocks_of(text) if block.kind == "code"}
+        for text in (result.text, document)
+    ]
+
+    after = sections_of(result.text)
+    assert [after[index] for index in named] == [before[index] for index in named]
+    assert headings(result.text) == headings(document)
+    assert result.after_chars <= max(budget, least.after_chars)
+    assert code[0] <= code[1]
+
+
+@given(documents, st.integers(0, 300), st.data(), documents)
+def test_named_sections_are_byte_for_byte_and_the_others_keep_their_headings(
+    document, budget, data, focus
+):
+    count = len(sections_of(document))
+    assume(count)
+    named = data.draw(st.sets(st.integers(0, count - 1)))
+    check_around(document, named, budget, focus=focus)
+
+
+def test_a_long_document_is_within_its_budget_around_any_of_its_sections(long_document):
+    count = len(sections_of(long_document))
+    for index in range(0, count, 1 + count // 6):
+        check_around(long_document, {index}, 4_000)
+
+
+def test_named_sections_stay_whole_even_over_the_budget():
+    result = condense_around(ANIMALS, sections=[1], budget_chars=10)
+
+    assert result.text == ("# Cats\n\n[…]\n\n# Dogs\n\nDogs bark.  \nTwice.\n\n# Birds\n\n[…]\n\n")
+    assert result.compressed
+
+
+def test_the_others_keep_what_the_focus_is_about_if_there_is_room():
+    result = condense_around(ANIMALS, sections=[1], budget_chars=115, focus="birds in the morning")
+
+    assert "# Cats\n\n[…]\n\n# Dogs" in result.text
+    assert result.text.endswith("# Birds\n\nBirds sing in the morning. […]\n\n")
+    assert result.after_chars <= 115
+
+
+def test_a_document_within_the_budget_is_as_it_was_around_its_sections():
+    result = condense_around(ANIMALS, sections=[], budget_chars=len(ANIMALS))
+
+    assert (result.text, result.compressed) == (ANIMALS, False)
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_an_unknown_section_is_refused(index):
+    with pytest.raises(InvalidInput) as caught:
+        condense_around(ANIMALS, sections=[index], budget_chars=10)
+    assert caught.value.code == "compress.unknown-section"

@@ -1,68 +1,56 @@
+"""Taking a document apart: into sections, blocks, sentences and passages."""
+
 import subprocess
 import sys
 
 import pytest
 from hypothesis import given
-from markdown_documents import documents, steady
+from hypothesis import strategies as st
+from markdown_documents import documents
 
-from harness.compress import sections_of
+from harness.compress import Excerpt, passages_of, sections_of, sentences_of
 from harness.compress.blocks import blocks_of
+from harness.compress.sentences import sentence_pieces
+from harness.errors import InvalidInput
+
+# --- sections and blocks -----------------------------------------------------------------------
 
 
-def titles(markdown):
-    return [(section.level, section.title) for section in sections_of(markdown)]
-
-
-@steady
 @given(documents)
-def test_the_sections_joined_are_the_document(document):
+def test_the_parts_of_a_document_joined_are_the_document(document):
     sections = sections_of(document)
 
     assert "".join(section.text for section in sections) == document
     assert all(section.text == section.heading + section.body for section in sections)
     assert all(section.level or index == 0 for index, section in enumerate(sections))
-
-
-@steady
-@given(documents)
-def test_the_blocks_joined_are_the_document(document):
     assert "".join(block.text for block in blocks_of(document)) == document
 
 
-def test_the_sections_of_a_long_document_joined_are_the_document(long_document):
-    sections = sections_of(long_document)
+TITLES = {
+    "empty": ("", []),
+    "no heading": ("just text\n", [(0, "")]),
+    "blank lines only": (" \n\n", [(0, "")]),
+    "blank lines before the first heading": ("\n\n# A\n", [(1, "A")]),
+    "preamble": ("intro\n# A\n## B ##\n", [(0, ""), (1, "A"), (2, "B")]),
+    "six levels": ("###### six\n####### seven\n", [(6, "six")]),
+    "setext": ("A\nlong one\n===\ntext\n\nB\n-\n", [(1, "A long one"), (2, "B")]),
+    "fence": ("# A\n```\n# no\n```\n# B\n", [(1, "A"), (1, "B")]),
+    "longer fence": ("# A\n````\n```\n# no\n````\n", [(1, "A")]),
+    "unclosed fence": ("# A\n~~~\n# no\n", [(1, "A")]),
+    "indented code": ("# A\n\n    # no\n", [(1, "A")]),
+    "list and quote": ("# A\n- x\n\n  # no\n> # no\n", [(1, "A")]),
+    "deep list": ("- " * 30 + "x\n# A\n", [(0, ""), (1, "A")]),
+    "comment": ("<!--\n# no\n-->\n# A\n", [(0, ""), (1, "A")]),
+    "CRLF": ("# A\r\ntext\r\n\r\n# B\r\n", [(1, "A"), (1, "B")]),
+    "lone CR": ("# A\rtext\r# B\r", [(1, "A"), (1, "B")]),
+    "U+2028": ("# A\u2028# no\n\x0c# no\n# B\n", [(1, "A # no"), (1, "B")]),
+    "empty title": ("#\ntext\n", [(1, "")]),
+}
 
-    assert "".join(section.text for section in sections) == long_document
-    assert len(sections) > 1
 
-
-@pytest.mark.parametrize(
-    ("markdown", "expected"),
-    [
-        pytest.param("", [], id="empty"),
-        pytest.param("just text\n", [(0, "")], id="no heading"),
-        pytest.param(" \n\n", [(0, "")], id="blank lines only"),
-        pytest.param("\n\n# A\n", [(1, "A")], id="blank lines before the first heading"),
-        pytest.param("intro\n# A\n## B ##\n", [(0, ""), (1, "A"), (2, "B")], id="preamble"),
-        pytest.param("###### six\n####### seven\n", [(6, "six")], id="six levels"),
-        pytest.param(
-            "A\nlong one\n===\ntext\n\nB\n-\n", [(1, "A long one"), (2, "B")], id="setext"
-        ),
-        pytest.param("# A\n```\n# no\n```\n# B\n", [(1, "A"), (1, "B")], id="fence"),
-        pytest.param("# A\n````\n```\n# no\n````\n", [(1, "A")], id="longer fence"),
-        pytest.param("# A\n~~~\n# no\n", [(1, "A")], id="unclosed fence"),
-        pytest.param("# A\n\n    # no\n", [(1, "A")], id="indented code"),
-        pytest.param("# A\n- x\n\n  # no\n> # no\n", [(1, "A")], id="list and quote"),
-        pytest.param("- " * 30 + "x\n# A\n", [(0, ""), (1, "A")], id="deep list"),
-        pytest.param("<!--\n# no\n-->\n# A\n", [(0, ""), (1, "A")], id="comment"),
-        pytest.param("# A\r\ntext\r\n\r\n# B\r\n", [(1, "A"), (1, "B")], id="CRLF"),
-        pytest.param("# A\rtext\r# B\r", [(1, "A"), (1, "B")], id="lone CR"),
-        pytest.param("# A\u2028# no\n\x0c# no\n# B\n", [(1, "A\u2028# no"), (1, "B")], id="U+2028"),
-        pytest.param("#\ntext\n", [(1, "")], id="empty title"),
-    ],
-)
+@pytest.mark.parametrize(("markdown", "expected"), TITLES.values(), ids=TITLES)
 def test_headings_are_those_of_commonmark(markdown, expected):
-    found = [(level, title.replace(" # no", "\u2028# no")) for level, title in titles(markdown)]
+    found = [(s.level, s.title.replace("\u2028", " ")) for s in sections_of(markdown)]
 
     assert found == expected
 
@@ -88,7 +76,136 @@ def test_every_item_of_a_list_is_a_block_and_so_are_link_definitions():
     assert (blocks[3].fence, blocks[3].label) == ("```", "py")
 
 
+@pytest.mark.slow
 def test_importing_the_package_does_not_import_the_parser():
     code = "import sys, harness.compress; sys.exit('markdown_it' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- sentences ---------------------------------------------------------------------------------
+
+SENTENCES = {
+    "stops": ["One.", "Two!", "Three?", "Four?!", "Five"],
+    "decimals": ["It costs 3.14 euros.", "Or 2.5."],
+    "e.g., i.e.": ["Use a cache, e.g. Redis.", "It helps, i.e. Saves time."],
+    "titles": ["Dr. Smith met Mrs. Jones et al. in May.", "They talked."],
+    "initials": ["J. R. Tolkien was in the U.S. Army.", "Not so."],
+    "the word I": ["So did I.", "Then he left."],
+    "numbered": ["See Fig. 3 and Eq. 4, on pp. 5 to 7.", "No. 5 is alive."],
+    "no as a word": ["They said no.", "Then they left."],
+    "year at the end": ["It was in 2019.", "Then came 2020."],
+    "list number": ["1. First things.", "Second things."],
+    "ellipsis": ["Wait... what is it?", "Nothing...", "Good."],
+    "one-character ellipsis": ["Well… yes.", "No…", "Yes."],
+    "closing quote": ['He said "Go."', "She went."],
+    "question in quotes": ['"Why?" he asked.', "“Because.”", "«So.»"],
+    "brackets, bold": ["(It is so.)", "[Here.]", "**Bold.**", "Next."],
+    "references": ["It holds.[3]", "So does this.[^note]", "End."],
+    "code after a stop": ["Call it.", "`run` is the name."],
+    "dotted names": ["It runs on Node.js and v1.2.3 of it.", "Fine."],
+    "addresses": ["See example.com/a.b for more.", "It is there."],
+    "wrapped lines": ["First line\nand second.", "Third\nline."],
+    "lower case goes on": ["It costs 5 etc. and more.", "Good."],
+    "accents": ["Ça va.", "Étienne dort."],
+    "without spaces": ["a." * 100_000],
+    "blank lines at the start": ["\n\nOne.", "Two."],
+}
+
+
+@pytest.mark.parametrize("sentences", SENTENCES.values(), ids=SENTENCES)
+def test_a_text_is_cut_where_its_sentences_end(sentences):
+    assert sentence_pieces(" ".join(sentences)) == [
+        *(f"{sentence} " for sentence in sentences[:-1]),
+        sentences[-1],
+    ]
+
+
+BLANKS_AND_ITEMS = {
+    "empty": ("", []),
+    "blank": (" \n ", []),
+    "blank line": ("A title\n\nsome text.\n\nmore", ["A title", "some text.", "more"]),
+    "CRLF": ("A\r\n\r\nb\r\nc", ["A", "b\r\nc"]),
+    "items": ("We need:\n- one\n- two", ["We need:", "- one", "- two"]),
+    "numbered items": ("1. One\n2. Two", ["1. One", "2. Two"]),
+    "heading": ("text\n# Title", ["text", "# Title"]),
+    "Chinese": ("它很快。它也小！是吗？", ["它很快。", "它也小！", "是吗？"]),  # noqa: RUF001
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), BLANKS_AND_ITEMS.values(), ids=BLANKS_AND_ITEMS)
+def test_blank_lines_items_and_other_scripts_end_sentences_too(text, expected):
+    assert sentences_of(text) == expected
+
+
+@given(st.one_of(documents, st.text(alphabet="aA1.!?…\"') \n\r。[]", max_size=40)))
+def test_no_character_is_lost_between_sentences(text):
+    pieces = sentence_pieces(text)
+
+    assert "".join(pieces) == text
+    assert sentences_of(text) == [piece.strip() for piece in pieces if piece.strip()]
+
+
+# --- passages ----------------------------------------------------------------------------------
+
+
+@given(documents, st.integers(1, 80))
+def test_the_passages_are_the_bodies_of_the_document_and_no_longer_than_asked(document, max_chars):
+    texts = [passage.text for passage in passages_of(document, max_chars=max_chars)]
+
+    body = "".join(section.body for section in sections_of(document))
+    blanks = str.maketrans("", "", " \t\r\n")
+    assert "".join(texts).translate(blanks) == body.translate(blanks)
+    assert all(0 < len(text) <= max_chars for text in texts)
+
+
+def test_every_line_of_a_long_document_is_in_one_passage(long_document):
+    # No single block of these documents is cut at this length.
+    passages = passages_of(long_document, max_chars=20_000)
+
+    sections = sections_of(long_document)
+    assert "".join(section.text for section in sections) == long_document
+    assert len(sections) > 1
+    in_passages = [line for p in passages for line in p.text.split("\n") if line.strip()]
+    body = "\n".join(section.body for section in sections)
+    assert [line.rstrip() for line in in_passages] == [
+        line.rstrip() for line in body.split("\n") if line.strip()
+    ]
+
+
+def test_a_passage_is_titled_with_the_headings_above_it():
+    document = "intro\n# Guide\na\n## Install\nb\n#### Windows\nc\n## Use\n# Other\nd\n#\ne\n"
+
+    assert passages_of(document) == (
+        Excerpt(title="", text="intro"),
+        Excerpt(title="Guide", text="a"),
+        Excerpt(title="Guide > Install", text="b"),
+        Excerpt(title="Guide > Install > Windows", text="c"),
+        Excerpt(title="Other", text="d"),
+        Excerpt(title="", text="e"),
+    )
+
+
+CODE = "```py\nx = 1\n\ny = 2\n```"
+PACKED = {
+    "as long as they fit": (
+        "aaaa\n\nbbbb\n\ncccc\n\n    dd\n", 10, ["aaaa\n\nbbbb", "cccc", "    dd"],
+    ),
+    "cut at sentence ends and between words": (
+        "One\nshort. Two\nshort. Three is a longer one. Averylongword.", 12,
+        ["One\nshort.", "Two\nshort.", "Three is a", "longer one.", "Averylongwor", "d."],
+    ),
+    "code whole": (f"Some text.\n\n{CODE}\n\nMore.", len(CODE), ["Some text.", CODE, "More."]),
+    "longer code": (CODE, 12, ["```py\nx = 1", "y = 2\n```"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "max_chars", "expected"), PACKED.values(), ids=PACKED)
+def test_blocks_are_packed_into_passages(text, max_chars, expected):
+    assert [p.text for p in passages_of(text, max_chars=max_chars)] == expected
+
+
+def test_a_passage_needs_room_for_a_character():
+    with pytest.raises(InvalidInput) as caught:
+        passages_of("text", max_chars=0)
+    assert caught.value.code == "compress.no-room"
