@@ -1,8 +1,9 @@
-"""Runs of graphs: in virtual time, with a journal, cut short, and gone on with from the rest."""
+"""Graphs of simple nodes, and runs of graphs: in virtual time, with a journal, cut, resumed."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import orjson
 import virtual_time
 
-from harness.graph import Earlier, Execution, Graph, bind_inputs, execute
+from harness.graph import Earlier, Execution, Graph, NodeCall, bind_inputs, execute
 from harness.trace import (
     Flows,
     Journal,
@@ -47,6 +48,84 @@ class Calls:
     def clear(self) -> None:
         self.counts.clear()
         self.begun_s.clear()
+
+
+class UnderWay:
+    """Counts who is inside."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    async def spend(self, seconds: float = 1.0) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.now -= 1
+
+
+def step(
+    graph: Graph,
+    name: str,
+    *takes: str,
+    each: Mapping[str, str] | None = None,
+    seconds: float = 0.0,
+    calls: Calls | None = None,
+    raises: BaseException | type[BaseException] | None = None,
+    gives: object = None,
+    **options,
+) -> None:
+    """Adds an async node that takes values of these names, and for each mapped one an item.
+
+    It is noted in `calls` with what it takes, waits so long, and raises, or gives a value: of a
+    function, what that gives for what the node takes, awaited if it is async.
+    """
+
+    async def does(**taken: object) -> object:
+        if calls is not None:
+            calls.note(" ".join([name, *map(str, taken.values())]))
+        await asyncio.sleep(seconds)
+        if raises is not None:
+            raise raises
+        given = gives(*taken.values()) if callable(gives) else gives
+        return await given if inspect.isawaitable(given) else given
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(one, keyword) for one in (*(each or {}), *takes)]
+    does.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    graph.node(name=name, each=each, **options)(does)
+
+
+def nests(
+    graph: Graph, name: str, *subs: Graph, inputs: Mapping[str, object] | None = None, **options
+) -> None:
+    """Adds a node that calls these graphs at once."""
+
+    async def call(run: NodeCall, *_: object) -> list[object]:
+        found = await asyncio.gather(*(run.call(sub, inputs or {}) for sub in subs))
+        return [dict(one) for one in found]
+
+    step(graph, name, "run", gives=call, **options)
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def ignores_its_cancellation() -> None:
+    while True:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            continue
+
+
+class SlowTracer(Tracer):
+    """As a journal that takes three quarters of a second to be on the disk."""
+
+    async def persisted(self) -> None:
+        await asyncio.sleep(0.75)
 
 
 async def execute_graph(
