@@ -6,44 +6,36 @@ import hashlib
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from harness.trace import (
-    Content,
-    CounterSet,
-    Flow,
-    Instant,
-    Journal,
-    RunEnded,
-    RunStarted,
-    SpanRecord,
-)
-from harness.trace.journal_line import encode
-from harness.trace.records import (
-    Record,
-    SpanStatus,
-)
+from sample_runs import STARTED, write_journal
+
+from harness.trace import Content, CounterSet, Flow, Instant, Journal, Record, RunEnded, SpanRecord
+from harness.trace.records import SpanStatus
 
 MS = 1_000_000
 DOCUMENT = "\n".join(f"Line {n} of the handbook says what to do in case {n}." for n in range(60))
 
 
-class Made(NamedTuple):
-    """A call that has been written."""
-
-    id: int
-    end_ms: int
-
-
 class PlantedRun:
-    """Collects records; `journal` writes them in the order they began."""
+    """Collects records; `journal` writes them in the order they began.
 
-    def __init__(self) -> None:
+    What is given no time begins when the last call ended.
+
+    Args:
+        backend: Of the endpoint `small`; None for a run that does not say.
+        settings: Of that endpoint.
+    """
+
+    def __init__(self, backend: str | None = None, **settings: Any) -> None:
+        self.now_ms = 0
         self._ids = 0
         self._records: list[tuple[int, Record]] = []
         self._flows: list[Record] = []
         self._end_ms = 0
         self.root = self.span("run", 0, None)
+        if backend is not None:
+            self.endpoint("small", backend=backend, **settings)
 
     def span(
         self, name: str, at_ms: int, ms: int | None, parent: int | None = None, **attributes: Any
@@ -59,10 +51,10 @@ class PlantedRun:
         return self._ids
 
     def endpoint(self, tag: str, **settings: Any) -> None:
-        self._records.append((0, Instant(None, "endpoint", 0, {"model": tag, **settings})))
+        self._instant("endpoint", 0, None, model=tag, **settings)
 
     def device(self, name: str, **sizes: int) -> None:
-        self._records.append((0, Instant(None, "budget", 0, {"device": name, **sizes})))
+        self._instant("budget", 0, None, device=name, **sizes)
 
     def node(
         self, name: str, at_ms: int, ms: int, *, after: Iterable[int] = (), **more: Any
@@ -76,7 +68,7 @@ class PlantedRun:
 
     def call(
         self,
-        at_ms: int,
+        at_ms: int | None = None,
         *,
         parent: int | None = None,
         model: str = "small",
@@ -94,19 +86,21 @@ class PlantedRun:
         quiet: bool = False,
         turn_ms: int = 0,
         **more: Any,
-    ) -> Made:
+    ) -> int:
         """A call that succeeds: waits here, loads, queues, is read, is answered.
 
         `quiet`: the server tells nothing of its queue, so that it counts as prefill.
         `turn_ms`: waits before all that for its turn under the endpoint's max_concurrency.
         """
-        begun_ms, at_ms = at_ms, at_ms + turn_ms
-        sent_ms = at_ms + wait_ms + load_ms
+        begun_ms = self.now_ms if at_ms is None else at_ms
+        let_in_ms = begun_ms + turn_ms
+        sent_ms = let_in_ms + wait_ms + load_ms
         ttft_ms, decode_ms = queue_ms + prefill_ms, (tokens - 1) * itl_ms
+        self.now_ms = sent_ms + ttft_ms + decode_ms
         call = self.span(
             "chat",
             begun_ms,
-            turn_ms + wait_ms + load_ms + ttft_ms + decode_ms,
+            self.now_ms - begun_ms,
             parent or self.root,
             model=model,
             role=role,
@@ -121,60 +115,66 @@ class PlantedRun:
         if turn_ms:
             reason = "max_concurrency = 2"
             self.span("queue", begun_ms, turn_ms, call, source="measured", reason=reason)
-        phases = [
-            ("queue", at_ms, wait_ms),
-            ("load", at_ms + wait_ms, load_ms),
-            ("queue", sent_ms, 0 if quiet else queue_ms),
-            ("prefill", sent_ms + (0 if quiet else queue_ms), ttft_ms - (0 if quiet else queue_ms)),
+        told_ms = 0 if quiet else queue_ms
+        for name, start_ms, ms in (
+            ("queue", let_in_ms, wait_ms),
+            ("load", let_in_ms + wait_ms, load_ms),
+            ("queue", sent_ms, told_ms),
+            ("prefill", sent_ms + told_ms, ttft_ms - told_ms),
             ("decode", sent_ms + ttft_ms, decode_ms),
-        ]
-        for name, start_ms, ms in phases:
+        ):
             if ms:
                 of_load = {"model": model, "need_bytes": 150 << 20} if name == "load" else {}
                 self.span(name, start_ms, ms, call, **of_load)
-        return Made(call, sent_ms + ttft_ms + decode_ms)
+        return call
 
-    def cached_call(self, at_ms: int, *, model: str = "small", **more: Any) -> Made:
+    def calls(self, count: int, at_ms: int | None = None, **more: Any) -> None:
+        """So many of a kind: at once if a time is given, else one after the other."""
+        for _ in range(count):
+            self.call(at_ms, **more)
+
+    def cached_call(self, **more: Any) -> None:
         """A call that an earlier one's reply answers, in no time."""
-        call = self.span("chat", at_ms, 0, self.root, model=model, from_cache=True, **more)
-        return Made(call, at_ms)
+        self.span("chat", self.now_ms, 0, self.root, model="small", from_cache=True, **more)
 
-    def fallback(self, at_ms: int, to: str, reason: str, *, model: str = "small") -> None:
-        said = {"model": model, "to": to, "reason": reason}
-        self._records.append((at_ms, Instant(self.root, "fallback", at_ms * MS, said)))
+    def failed_call(self, ms: int, error: str, *, model: str = "small") -> None:
+        said: dict[str, Any] = {"model": model, "status": "error", "error": error}
+        self.span("chat", self.now_ms, ms, self.root, **said)
+        self.now_ms += ms
 
-    def circuit(self, change: str, at_ms: int, *, model: str = "small", **said: Any) -> None:
+    def retry(self, delay_ms: int, reason: str) -> None:
+        """The next call is made after the pause."""
+        delay_s = delay_ms / 1000
+        self._instant("retry", self.now_ms, model="small", reason=reason, delay_s=delay_s)
+        self.now_ms += delay_ms
+
+    def fallback(self, to: str, reason: str, *, model: str = "small") -> None:
+        self._instant("fallback", self.now_ms, model=model, to=to, reason=reason)
+
+    def circuit(self, change: str, *, model: str = "small", **said: Any) -> None:
         """`change`: opened or closed."""
-        instant = Instant(self.root, f"circuit {change}", at_ms * MS, {"model": model, **said})
-        self._records.append((at_ms, instant))
+        self._instant(f"circuit {change}", self.now_ms, model=model, **said)
 
-    def failed_call(self, at_ms: int, ms: int, error: str, *, model: str = "small") -> Made:
-        call = self.span("chat", at_ms, ms, self.root, model=model, status="error", error=error)
-        return Made(call, at_ms + ms)
-
-    def retry(self, at_ms: int, delay_ms: int, reason: str, *, model: str = "small") -> int:
-        """Returns when the next attempt is due."""
-        said = {"model": model, "reason": reason, "delay_s": delay_ms / 1000}
-        self._records.append((at_ms, Instant(self.root, "retry", at_ms * MS, said)))
-        return at_ms + delay_ms
-
-    def counter(self, name: str, *values: tuple[int, float], tag: str = "small") -> None:
+    def counter(self, name: str, *values: tuple[int, float]) -> None:
         for at_ms, value in values:
-            counter = CounterSet(name, "any", at_ms * MS, value, track=f"server {tag}")
+            counter = CounterSet(name, "any", at_ms * MS, value, track="server small")
             self._records.append((at_ms, counter))
 
-    def journal(self, directory: Path, *, ended: SpanStatus = "ok") -> Journal:
-        started = RunStarted(1, "20260102T030405Z-00", "planted", 0, 0, 1)
+    def journal(
+        self, directory: Path, *, ended: SpanStatus | None = "ok", error: str | None = None
+    ) -> Journal:
+        """`ended` None: the run was killed."""
         end_ns = self._end_ms * MS
-        records = [record for _, record in sorted(self._records, key=lambda pair: pair[0])]
-        whole = [
+        records = [
             one._replace(end_ns=end_ns) if isinstance(one, SpanRecord) and one.end_ns < 0 else one
-            for one in records
+            for _, one in sorted(self._records, key=lambda pair: pair[0])
         ]
+        end = [] if ended is None else [RunEnded(end_ns, ended, error)]
         path = directory / "planted.jsonl"
-        lines = map(encode, [started, *whole, *self._flows, RunEnded(end_ns, ended)])
-        path.write_bytes(b"".join(lines))
-        return Journal(path)
+        return write_journal(path, *records, *self._flows, *end, started=STARTED)
+
+    def _instant(self, name: str, at_ms: int, span: int | None = 1, **said: Any) -> None:
+        self._records.append((at_ms, Instant(span, name, at_ms * MS, said)))
 
     def _texts(self, prompt: str, reply: str) -> dict[str, str]:
         hashes = [hashlib.sha256(text.encode()).hexdigest() for text in (prompt, reply)]
@@ -187,25 +187,21 @@ class PlantedRun:
 
 
 def cold_start() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="embedded", slots=2)
-    at_ms = run.call(0, load_ms=3000).end_ms
-    for _ in range(3):
-        at_ms = run.call(at_ms).end_ms
+    run = PlantedRun("embedded", slots=2)
+    run.call(load_ms=3000)
+    run.calls(3)
     return run
 
 
-def swap_thrash() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="embedded")
-    run.endpoint("large", backend="embedded")
-    at_ms = 0
+def swap_thrash(**settings: Any) -> PlantedRun:
+    run = PlantedRun("embedded", **settings)
+    run.endpoint("large", backend="embedded", **settings)
     for turn in range(6):
         model, other = ("small", "large") if turn % 2 else ("large", "small")
         if turn:
-            run.span("unload", at_ms, 50, run.root, model=other)
-            at_ms += 50
-        at_ms = run.call(at_ms, model=model, load_ms=900).end_ms
+            run.span("unload", run.now_ms, 50, run.root, model=other)
+            run.now_ms += 50
+        run.call(model=model, load_ms=900)
     return run
 
 
@@ -220,32 +216,29 @@ def budget_wait() -> PlantedRun:
     return run
 
 
-def queueing() -> PlantedRun:
+def queueing(backend: str = "vllm", **settings: Any) -> PlantedRun:
     """Eight calls at once, and the server takes them one by one and says so."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
+    run = PlantedRun(backend, **settings)
     for number in range(8):
-        run.call(0, queue_ms=500 * number, prefill_ms=40, tokens=47)
+        run.call(0, queue_ms=500 * number, tokens=47)
     run.counter("waiting", (0, 7), (2000, 3), (3500, 0))
     return run
 
 
 def queueing_by_counter() -> PlantedRun:
     """The server tells nothing with its replies; its counter does."""
-    run = PlantedRun()
-    run.endpoint("small", backend="openai")
+    run = PlantedRun("openai")
     for number in range(6):
         run.call(0, queue_ms=600 * number, quiet=True)
     run.counter("waiting", (0, 5), (1500, 2), (3100, 0))
     return run
 
 
-def queueing_unsaid() -> PlantedRun:
+def queueing_unsaid(backend: str = "ollama") -> PlantedRun:
     """Neither replies nor counters tell; replies only begin as others end."""
-    run = PlantedRun()
-    run.endpoint("small", backend="ollama")
+    run = PlantedRun(backend)
     for number in range(6):
-        run.call(0, queue_ms=540 * number, prefill_ms=40, tokens=51, quiet=True)
+        run.call(0, queue_ms=540 * number, tokens=51, quiet=True)
     return run
 
 
@@ -255,10 +248,9 @@ def queueing_for_kv() -> PlantedRun:
     return run
 
 
-def behind_prefill() -> PlantedRun:
+def behind_prefill(**settings: Any) -> PlantedRun:
     """Three calls at once on four slots: the last two wait while the first prompt is read."""
-    run = PlantedRun()
-    run.endpoint("small", backend="embedded", file="small.gguf")
+    run = PlantedRun("embedded", file="small.gguf", **settings)
     for queue_ms, prefill_ms in ((10, 2400), (2400, 500), (2500, 600)):
         run.call(0, queue_ms=queue_ms, prefill_ms=prefill_ms, input_tokens=600)
     run.counter("waiting", (0, 0))
@@ -267,101 +259,80 @@ def behind_prefill() -> PlantedRun:
 
 def convoy() -> PlantedRun:
     """Batches of four; in the second, one long reply keeps the next four waiting."""
-    run = PlantedRun()
-    run.endpoint("small", backend="openai")
-    for _ in range(4):
-        run.call(0, quiet=True)
+    run = PlantedRun("openai")
+    run.calls(4, 0, quiet=True)
     for tokens in (20, 20, 20, 500):
         run.call(300, tokens=tokens, quiet=True)
-    for _ in range(4):
-        run.call(700, queue_ms=5400 - 700, quiet=True)
+    run.calls(4, 700, queue_ms=5400 - 700, quiet=True)
     return run
 
 
 def tail() -> PlantedRun:
     """Two workers and sixty short prompts, and now and then a very long one among them."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
-    for node_name in ("left", "right"):
-        node = run.node(node_name, 0, 25_000)
-        at_ms = 0
+    run = PlantedRun("vllm")
+    for name in ("left", "right"):
+        node = run.node(name, 0, 25_000)
+        run.now_ms = 0
         for number in range(40):
             long = number in {11, 24, 33}
-            at_ms = run.call(
-                at_ms,
-                parent=node,
-                prefill_ms=2000 if long else 60,
-                input_tokens=6000 if long else 80,
-            ).end_ms
+            tokens, prefill_ms = (6000, 2000) if long else (80, 60)
+            run.call(parent=node, prefill_ms=prefill_ms, input_tokens=tokens)
     return run
 
 
-def prefill_bound() -> PlantedRun:
+def prefill_bound(backend: str = "llamacpp", **settings: Any) -> PlantedRun:
     """Five different documents, read slowly."""
-    run = PlantedRun()
-    run.endpoint("small", backend="llamacpp")
-    at_ms = 0
+    run = PlantedRun(backend, **settings)
     for number in range(5):
-        at_ms = run.call(
-            at_ms,
+        run.call(
             prefill_ms=2500,
             input_tokens=1500,
             cached_tokens=0,
             prompt="".join(random.Random(number).choices("abcdefgh ", k=6000)),
             reply=f"So much for number {number}, of which there are many.",
-        ).end_ms
+        )
+    return run
+
+
+def _notes(prompt: str | None, *, cached_tokens: int | None = 0) -> PlantedRun:
+    """Five notes on one document, each on the one before.
+
+    `prompt`: A template; None where texts are not recorded.
+    """
+    run = PlantedRun("vllm")
+    node, last = run.node("notes", 0, 15_000), "none so far, to begin with"
+    for n in range(5):
+        reply = f"Note {n} is about what to do when case {n} happens"
+        run.call(
+            parent=node,
+            prefill_ms=2000,
+            input_tokens=1200,
+            cached_tokens=cached_tokens,
+            prompt=None if prompt is None else prompt.format(n=n, document=DOCUMENT, last=last),
+            reply=reply,
+        )
+        last = reply
     return run
 
 
 def drifting_prefix(*, texts: bool = True, cached_tokens: int | None = 0) -> PlantedRun:
     """The time stands before the document in each prompt."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
-    node, at_ms, last = run.node("notes", 0, 15_000), 0, "none so far, to begin with"
-    for number in range(5):
-        reply = f"Note {number} is about what to do when case {number} happens"
-        at_ms = run.call(
-            at_ms,
-            parent=node,
-            prefill_ms=2000,
-            input_tokens=1200,
-            cached_tokens=cached_tokens,
-            prompt=f"[user]\nIt is 10:{number}7.\n\n{DOCUMENT}\n\nLast: {last}" if texts else None,
-            reply=reply,
-        ).end_ms
-        last = reply
-    return run
+    prompt = "[user]\nIt is 10:{n}7.\n\n{document}\n\nLast: {last}" if texts else None
+    return _notes(prompt, cached_tokens=cached_tokens)
 
 
 def uncached_prefix() -> PlantedRun:
     """The document stands first and is read anew: the server keeps nothing."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
-    node, at_ms, last = run.node("notes", 0, 15_000), 0, "none so far, to begin with"
-    for number in range(5):
-        reply = f"Note {number} is about what to do when case {number} happens"
-        at_ms = run.call(
-            at_ms,
-            parent=node,
-            prefill_ms=2000,
-            input_tokens=1200,
-            cached_tokens=0,
-            prompt=f"[user]\n{DOCUMENT}\n\nLast: {last}",
-            reply=reply,
-        ).end_ms
-        last = reply
-    return run
+    return _notes("[user]\n{document}\n\nLast: {last}")
 
 
 def resent_history(*, cached: bool = False) -> PlantedRun:
     """A conversation of eight turns."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
-    node, at_ms, history, tokens = run.node("talk", 0, 30_000), 0, "[user]\nHello.", 300
+    run = PlantedRun("vllm")
+    node, history, tokens = run.node("talk", 0, 30_000), "[user]\nHello.", 300
     for number in range(8):
         reply = f"This is answer number {number}, and it goes on for quite a while."
-        at_ms = run.call(
-            at_ms,
+        run.call(
             parent=node,
             prefill_ms=100 if cached else 2 * tokens,
             tokens=100,
@@ -370,7 +341,7 @@ def resent_history(*, cached: bool = False) -> PlantedRun:
             cached_tokens=tokens - 160 if cached and number else 0,
             prompt=history,
             reply=reply,
-        ).end_ms
+        )
         history += f"\n\n[assistant]\n{reply}\n\n[user]\nAnd then, after {number}?"
         tokens += 160
     return run
@@ -378,12 +349,10 @@ def resent_history(*, cached: bool = False) -> PlantedRun:
 
 def kv_pressure(*, share: float = 0.93) -> PlantedRun:
     """Four calls by twos, then eight at once: with a full cache each token takes thrice as long."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
-    for at_ms in (0, 0, 1100, 1100):
-        run.call(at_ms, tokens=50, itl_ms=20)
-    for _ in range(8):
-        run.call(2200, tokens=80, itl_ms=60)
+    run = PlantedRun("vllm")
+    for at_ms in (0, 1100):
+        run.calls(2, at_ms, tokens=50, itl_ms=20)
+    run.calls(8, 2200, tokens=80, itl_ms=60)
     run.counter("KV cache", (0, 0.3), (2300, share), (6900, 0.1))
     return run
 
@@ -396,58 +365,46 @@ def preemptions() -> PlantedRun:
 
 def bandwidth_bound() -> PlantedRun:
     """Every token takes 150 ms, in calls that have the server to themselves."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
-    at_ms = 0
-    for _ in range(3):
-        at_ms = run.call(at_ms, tokens=40, itl_ms=150).end_ms
+    run = PlantedRun("vllm")
+    run.calls(3, tokens=40, itl_ms=150)
     return run
 
 
 def slow_decode() -> PlantedRun:
     """Eight calls at once on two cores, and two threads that wait for each other spinning."""
-    run = PlantedRun()
-    run.endpoint("small", backend="embedded", slots=8, threads=2, file="small.gguf")
-    for _ in range(8):
-        run.call(0, prefill_ms=2900, itl_ms=440, tokens=40)
+    run = PlantedRun("embedded", slots=8, threads=2, file="small.gguf")
+    run.calls(8, 0, prefill_ms=2900, itl_ms=440, tokens=40)
     run.counter("waiting", (0, 0))
     return run
 
 
 def serial_loop(backend: str = "vllm", **settings: Any) -> PlantedRun:
     """One function asks about eight things, one after another."""
-    run = PlantedRun()
-    run.endpoint("small", backend=backend, **settings)
-    node, at_ms = run.node("sentences", 0, 2000), 0
+    run = PlantedRun(backend, **settings)
+    node = run.node("sentences", 0, 2000)
     for thing in ("tea", "salt", "rain", "bread", "sand", "glass", "wool", "ink"):
-        at_ms = run.call(
-            at_ms,
-            parent=node,
-            prompt=f"Say in one sentence what {thing} is.",
-            reply=f"Nobody can say for certain what {thing} really was before.",
-        ).end_ms
+        reply = f"Nobody can say for certain what {thing} really was before."
+        run.call(parent=node, prompt=f"Say in one sentence what {thing} is.", reply=reply)
     return run
 
 
 def serial_pairs() -> PlantedRun:
     """For each of six items a question and then one about its answer; items are independent."""
     run = PlantedRun()
-    node, at_ms = run.node("pairs", 0, 3000), 0
+    node = run.node("pairs", 0, 3000)
     for number in range(6):
         first = f"The number {number} is what it has always been, {number}."
-        asked = [f"What is {number}?", f"Is this right? {first}"]
-        for prompt, reply in zip(asked, [first, "I would say so."], strict=True):
-            at_ms = run.call(at_ms, parent=node, prompt=prompt, reply=reply).end_ms
+        run.call(parent=node, prompt=f"What is {number}?", reply=first)
+        run.call(parent=node, prompt=f"Is this right? {first}", reply="I would say so.")
     return run
 
 
 def serial_siblings() -> PlantedRun:
     """Five nodes that no arrow joins, of which each begins when the one before has ended."""
     run = PlantedRun()
-    at_ms = 0
     for number in range(5):
-        node = run.node(f"part {number}", at_ms, 240)
-        at_ms = run.call(at_ms, parent=node).end_ms + 10
+        run.call(parent=run.node(f"part {number}", run.now_ms, 240))
+        run.now_ms += 10
     return run
 
 
@@ -458,17 +415,14 @@ def idle_device() -> PlantedRun:
     for _ in range(16):
         run.node("download", 101, 5000, after=[things])
     for item in range(8):
-        node = run.node("sections", 5101, 300, after=[things], item=item)
-        run.call(5101, parent=node)
+        run.call(5101, parent=run.node("sections", 5101, 300, after=[things], item=item))
     return run
 
 
-def idle_server() -> PlantedRun:
+def idle_server(backend: str = "vllm") -> PlantedRun:
     """Calls have been sent, and the server says it has none."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
-    for _ in range(4):
-        run.call(0, prefill_ms=6000, tokens=100)
+    run = PlantedRun(backend)
+    run.calls(4, 0, prefill_ms=6000, tokens=100)
     run.counter("running", (0, 0), (5900, 4), (6900, 0))
     run.counter("waiting", (0, 0))
     return run
@@ -477,80 +431,65 @@ def idle_server() -> PlantedRun:
 def out_of_memory_at_start() -> PlantedRun:
     run = PlantedRun()
     run.endpoint("large", backend="embedded", context_tokens=32_768)
-    run.failed_call(
-        0, 5, "DoesNotFit: model 'large' needs 9.1 GiB and the whole budget is 4 GiB", model="large"
-    )
+    run.failed_call(5, "DoesNotFit: model 'large' needs 9.1 GiB, the budget is 4", model="large")
     return run
 
 
 def out_of_memory_later() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="ollama")
-    at_ms = 0
-    for _ in range(3):
-        at_ms = run.call(at_ms).end_ms
-    run.failed_call(at_ms, 900, "ServerError: small: HTTP 500: cudaMalloc failed: out of memory")
+    run = PlantedRun("ollama")
+    run.calls(3)
+    run.failed_call(900, "ServerError: small: HTTP 500: cudaMalloc failed: out of memory")
     return run
 
 
 def retries() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="litellm")
-    at_ms = 0
+    run = PlantedRun("litellm")
     for delay_ms in (800, 1500, 2600):
-        at_ms = run.failed_call(at_ms, 60, "RateLimited: small: the account is at its limit").end_ms
-        at_ms = run.retry(at_ms, delay_ms, "RateLimited")
-    run.call(at_ms, tokens=100)
+        run.failed_call(60, "RateLimited: small: the account is at its limit")
+        run.retry(delay_ms, "RateLimited")
+    run.call(tokens=100)
     return run
 
 
 def failed_calls() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
-    at_ms = run.call(0).end_ms
-    run.failed_call(at_ms, 30, "ContextOverflow: small: 9000 tokens are more than 4096")
+    run = PlantedRun("vllm")
+    run.call()
+    run.failed_call(30, "ContextOverflow: small: 9000 tokens are more than 4096")
     return run
 
 
 def schema_ignored() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="triton-openai")
-    at_ms = 0
-    for _ in range(3):
-        at_ms = run.call(at_ms, structured=True, schema="ignored").end_ms
+    run = PlantedRun("triton-openai")
+    run.calls(3, structured=True, schema="ignored")
     return run
 
 
 def schema_advisory() -> PlantedRun:
     """Replies are JSON, and nothing sees to it that they match."""
-    run = PlantedRun()
-    run.endpoint("small", backend="tensorrt-llm")
-    run.call(0, structured=True, schema="advisory")
+    run = PlantedRun("tensorrt-llm")
+    run.call(structured=True, schema="advisory")
     return run
 
 
-def fields_dropped() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="litellm")
-    at_ms = run.call(0).end_ms
-    run.call(at_ms, temperature=0.0, dropped=["temperature"])
+def fields_dropped(
+    dropped: Iterable[str] = ("temperature",), temperature: float = 0.0, **settings: Any
+) -> PlantedRun:
+    run = PlantedRun("litellm", **settings)
+    run.call()
+    run.call(temperature=temperature, dropped=list(dropped))
     return run
 
 
-def turns() -> PlantedRun:
+def turns(backend: str = "vllm") -> PlantedRun:
     """Six calls at once, two of which are let through at a time, to a server without a queue."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm", max_concurrency=2)
-    for number in range(6):
-        run.call(0, turn_ms=450 * (number // 2), tokens=42)
+    run = turns_unsaid(backend)
     run.counter("waiting", (0, 0))
     return run
 
 
-def turns_unsaid() -> PlantedRun:
+def turns_unsaid(backend: str = "openai") -> PlantedRun:
     """The same, and the server tells nothing of itself."""
-    run = PlantedRun()
-    run.endpoint("small", backend="openai", max_concurrency=2)
+    run = PlantedRun(backend, max_concurrency=2)
     for number in range(6):
         run.call(0, turn_ms=450 * (number // 2), tokens=42)
     return run
@@ -558,38 +497,33 @@ def turns_unsaid() -> PlantedRun:
 
 def fell_back() -> PlantedRun:
     """Two of three calls were more than the server takes, and went to another."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm", fallback=["large"])
-    at_ms = run.call(0).end_ms
+    run = PlantedRun("vllm", fallback=["large"])
+    run.call()
     for _ in range(2):
-        at_ms = run.failed_call(at_ms, 400, "Overloaded: small: the server is full").end_ms
-        run.fallback(at_ms, "large", "Overloaded")
-        at_ms = run.call(at_ms, model="large").end_ms
+        run.failed_call(400, "Overloaded: small: the server is full")
+        run.fallback("large", "Overloaded")
+        run.call(model="large")
     return run
 
 
 def out_of_reach(*, fallback: bool = False) -> PlantedRun:
     """Three calls find nobody there, and two more are not even sent."""
-    run = PlantedRun()
-    run.endpoint("small", backend="llamacpp")
-    at_ms = run.call(0).end_ms
+    run = PlantedRun("llamacpp")
+    run.call()
     for number in range(5):
         kind, ms = ("EndpointUnreachable", 300) if number < 3 else ("CircuitOpen", 0)
-        at_ms = run.failed_call(at_ms, ms, f"{kind}: small: nothing answers").end_ms
+        run.failed_call(ms, f"{kind}: small: nothing answers")
         if number == 2:
-            run.circuit("opened", at_ms, reason="EndpointUnreachable", pause_s=5.0)
+            run.circuit("opened", reason="EndpointUnreachable", pause_s=5.0)
         if fallback:
-            run.fallback(at_ms, "large", kind)
-            at_ms = run.call(at_ms, model="large").end_ms
+            run.fallback("large", kind)
+            run.call(model="large")
     return run
 
 
-def rejected_drafts() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="llamacpp")
-    at_ms = 0
-    for _ in range(3):
-        at_ms = run.call(at_ms, tokens=120, draft_tokens=270, accepted_tokens=40).end_ms
+def rejected_drafts(backend: str = "llamacpp") -> PlantedRun:
+    run = PlantedRun(backend)
+    run.calls(3, tokens=120, draft_tokens=270, accepted_tokens=40)
     return run
 
 
@@ -598,8 +532,7 @@ def rejected_drafts() -> PlantedRun:
 
 def parallel_on_a_warm_server() -> PlantedRun:
     """Sixteen items at once, then a node that needs all of them, over and over for a while."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
+    run = PlantedRun("vllm")
     before: list[int] = []
     for at_ms in range(0, 4000, 1000):
         nodes = [run.node("items", at_ms, 700, after=before, item=item) for item in range(16)]
@@ -617,67 +550,82 @@ def revise_loop() -> PlantedRun:
     """Draft, verdict, revision, verdict: serial because each needs the one before."""
     run = PlantedRun()
     node = run.node("text", 0, 6000)
-    draft = run.span("draft", 0, 500, node)
-    at_ms = run.call(0, parent=draft, tokens=45).end_ms
-    loop, written = run.span("wiggum", at_ms, 5000, node), draft
+    written = run.span("draft", 0, 500, node)
+    run.call(parent=written, tokens=45)
+    loop = run.span("wiggum", run.now_ms, 5000, node)
     for _ in range(5):
-        judged = run.span("evaluate", at_ms, 400, loop)
+        judged = run.span("evaluate", run.now_ms, 400, loop)
         run.flow("draft", [written], judged)
-        at_ms = run.call(at_ms, parent=judged, model="judge", role="evaluator").end_ms
-        written = run.span("revise", at_ms, 500, loop)
+        run.call(parent=judged, model="judge", role="evaluator")
+        written = run.span("revise", run.now_ms, 500, loop)
         run.flow("verdict", [judged], written)
-        at_ms = run.call(at_ms, parent=written, tokens=45).end_ms
+        run.call(parent=written, tokens=45)
     return run
 
 
 def single_call() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
-    run.call(0, prefill_ms=300, tokens=60, input_tokens=900, cached_tokens=0)
+    run = PlantedRun("vllm")
+    run.call(prefill_ms=300, tokens=60, input_tokens=900, cached_tokens=0)
     return run
 
 
 def chain_in_one_function() -> PlantedRun:
     """Twenty short calls; each prompt holds the reply of the one before."""
     run = PlantedRun()
-    node, at_ms, text = run.node("chain", 0, 6000), 0, "Once upon a time there was a tree."
+    node, text = run.node("chain", 0, 6000), "Once upon a time there was a tree."
     for number in range(20):
         reply = f"And then, for the {number}th time, something else happened to it."
-        at_ms = run.call(
-            at_ms, parent=node, prompt=f"Continue in one sentence: {text}", reply=reply
-        ).end_ms
+        run.call(parent=node, prompt=f"Continue in one sentence: {text}", reply=reply)
         text = reply
+    return run
+
+
+def chain_that_repeats_what_it_was_given() -> PlantedRun:
+    """A model may reply with a piece of its prompt, round after round."""
+    run = PlantedRun()
+    node, text = run.node("chain", 0, 3000), "nothing yet"
+    for number in range(10):
+        prompt = f"{DOCUMENT}\n\nSo far: {text}\n\nIt is {number} o'clock. Go on."
+        text = "Line 3 of the handbook says what to do in case 3."
+        run.call(parent=node, prompt=prompt, reply=text)
     return run
 
 
 def loop_without_texts() -> PlantedRun:
     """Twenty short calls of one function, and nothing is known of their texts."""
     run = PlantedRun()
-    node, at_ms = run.node("chain", 0, 6000), 0
-    for _ in range(20):
-        at_ms = run.call(at_ms, parent=node).end_ms
+    run.calls(20, parent=run.node("chain", 0, 6000))
     return run
 
 
 def two_models_that_fit() -> PlantedRun:
     """Each is loaded once, and they alternate for a long while."""
-    run = PlantedRun()
-    run.endpoint("small", backend="embedded")
+    run = PlantedRun("embedded")
     run.endpoint("large", backend="embedded")
-    at_ms = run.call(0, model="small", load_ms=300, tokens=200).end_ms
-    at_ms = run.call(at_ms, model="large", load_ms=300, tokens=200).end_ms
-    for turn in range(10):
-        at_ms = run.call(at_ms, model=("small", "large")[turn % 2], tokens=200).end_ms
+    for turn in range(12):
+        model = ("small", "large")[turn % 2]
+        run.call(model=model, load_ms=300 if turn < 2 else 0, tokens=200)
+    return run
+
+
+def loads_made_ahead() -> PlantedRun:
+    """Nobody waits for them."""
+    run = PlantedRun()
+    for turn in range(6):
+        model, other = ("small", "large") if turn % 2 else ("large", "small")
+        run.span("load", run.now_ms, 900, model=other, need_bytes=1, prefetch=True)
+        run.call(model=model, tokens=100)
     return run
 
 
 def nodes_in_a_row() -> PlantedRun:
     """A pipeline whose nodes need each other."""
     run = PlantedRun()
-    at_ms, before = 0, list[int]()
+    before: list[int] = []
     for number in range(8):
-        before = [run.node(f"step {number}", at_ms, 240, after=before)]
-        at_ms = run.call(at_ms, parent=before[0]).end_ms + 10
+        before = [run.node(f"step {number}", run.now_ms, 240, after=before)]
+        run.call(parent=before[0])
+        run.now_ms += 10
     return run
 
 
@@ -688,10 +636,9 @@ def cached_history() -> PlantedRun:
 
 def one_retry() -> PlantedRun:
     run = PlantedRun()
-    at_ms = run.failed_call(0, 20, "Overloaded: small: the server is loading or full").end_ms
-    at_ms = run.retry(at_ms, 300, "Overloaded")
-    for _ in range(3):
-        at_ms = run.call(at_ms, tokens=100).end_ms
+    run.failed_call(20, "Overloaded: small: the server is loading or full")
+    run.retry(300, "Overloaded")
+    run.calls(3, tokens=100)
     return run
 
 
@@ -703,10 +650,9 @@ def busy_but_not_full() -> PlantedRun:
 def questions_of_a_person() -> PlantedRun:
     """Nothing in common, and seconds between them."""
     run = PlantedRun()
-    at_ms = 0
     for number in range(8):
-        asked = run.call(at_ms, prompt=f"Question {number}?", reply="Who can say.", tokens=90)
-        at_ms = asked.end_ms + 4000
+        run.call(prompt=f"Question {number}?", reply="Who can say.", tokens=90)
+        run.now_ms += 4000
     return run
 
 
@@ -734,8 +680,7 @@ def items_in_step() -> PlantedRun:
     run = PlantedRun()
     items = [run.node("first", 1000 * (n // 16), 1000, item=n) for n in range(32)]
     for n, before in enumerate(items[:16]):
-        node = run.node("second", 2001, 500, after=[before], item=n)
-        run.call(2001, parent=node)
+        run.call(2001, parent=run.node("second", 2001, 500, after=[before], item=n))
     return run
 
 
@@ -744,21 +689,23 @@ def serial_on_one_slot() -> PlantedRun:
     return serial_loop("embedded", slots=1)
 
 
+def serial_in_one_process() -> PlantedRun:
+    return serial_loop("llama-cpp-python")
+
+
 def answered_from_the_cache() -> PlantedRun:
     """One call is new; the others were made before, by another run."""
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
-    at_ms = run.call(0, tokens=100).end_ms
+    run = PlantedRun("vllm")
+    run.call(tokens=100)
     for _ in range(8):
-        run.cached_call(at_ms, structured=True, schema="advisory", dropped=["seed"])
+        run.cached_call(structured=True, schema="advisory", dropped=["seed"])
     return run
 
 
 def schema_enforced() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="vllm")
+    run = PlantedRun("vllm")
     call = run.call(400, structured=True, schema="enforced")
-    run.span("schema probe", 0, 400, call.id, model="small", schema="enforced")
+    run.span("schema probe", 0, 400, call, model="small", schema="enforced")
     return run
 
 
@@ -770,8 +717,7 @@ def turns_before_a_full_server() -> PlantedRun:
 
 
 def turns_for_an_engine_that_computes_one_at_a_time() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="llama-cpp-python", max_concurrency=1)
+    run = PlantedRun("llama-cpp-python", max_concurrency=1)
     for number in range(6):
         run.call(0, turn_ms=230 * number)
     return run
@@ -779,72 +725,47 @@ def turns_for_an_engine_that_computes_one_at_a_time() -> PlantedRun:
 
 def turns_that_keep_to_an_accounts_limit() -> PlantedRun:
     run = turns_unsaid()
-    run.failed_call(0, 20, "RateLimited: small: the account is at its limit")
-    run.retry(20, 40, "RateLimited")
+    run.now_ms = 0
+    run.failed_call(20, "RateLimited: small: the account is at its limit")
+    run.retry(40, "RateLimited")
+    return run
+
+
+def idle_server_in_this_process() -> PlantedRun:
+    """No gateway is to be suspected between a run and a model in its own process."""
+    return idle_server("embedded")
+
+
+def embedding_before_the_calls() -> PlantedRun:
+    """Work waits while texts are embedded: no device is idle."""
+    run = idle_device()
+    run.span("embed", 101, 5000, run.root, model="small", texts=900)
     return run
 
 
 def drafts_that_pay() -> PlantedRun:
-    run = PlantedRun()
-    run.endpoint("small", backend="llamacpp")
-    run.call(0, tokens=400, draft_tokens=400, accepted_tokens=250)
+    run = PlantedRun("llamacpp")
+    run.call(tokens=400, draft_tokens=400, accepted_tokens=250)
     return run
 
 
 def few_drafts() -> PlantedRun:
     run = PlantedRun()
-    run.call(0, draft_tokens=30, accepted_tokens=1)
+    run.call(draft_tokens=30, accepted_tokens=1)
     return run
 
 
 Make = Callable[[], PlantedRun]
-
-FAULTS: list[tuple[Make, str, set[str]]] = [
-    (cold_start, "cold-start", set()),
-    (swap_thrash, "swap-thrash", {"cold-start"}),
-    (budget_wait, "budget-wait", set()),
-    (queueing, "queueing", set()),
-    (queueing_by_counter, "queueing", set()),
-    (queueing_unsaid, "queueing", set()),
-    (queueing_for_kv, "queueing", set()),
-    (behind_prefill, "behind-prefill", set()),
-    (convoy, "convoy", set()),
-    (tail, "tail", set()),
-    (prefill_bound, "prefill-bound", {"serial-client"}),
-    (drifting_prefix, "drifting-prefix", set()),
-    (uncached_prefix, "uncached-prefix", set()),
-    (resent_history, "resent-history", set()),
-    (kv_pressure, "kv-pressure", set()),
-    (preemptions, "preemptions", {"kv-pressure"}),
-    (bandwidth_bound, "bandwidth-bound", set()),
-    (slow_decode, "slow-decode", set()),
-    (serial_loop, "serial-client", set()),
-    (serial_pairs, "serial-client", set()),
-    (serial_siblings, "serial-client", set()),
-    (idle_device, "idle-device", set()),
-    (idle_server, "idle-device", set()),
-    (out_of_memory_at_start, "out-of-memory-at-start", set()),
-    (out_of_memory_later, "out-of-memory-later", set()),
-    (retries, "retries", set()),
-    (failed_calls, "failed-calls", set()),
-    (schema_ignored, "schema-not-enforced", set()),
-    (schema_advisory, "schema-not-enforced", set()),
-    (fields_dropped, "dropped-fields", set()),
-    (turns, "max-concurrency", set()),
-    (turns_unsaid, "max-concurrency", set()),
-    (fell_back, "fallbacks", set()),
-    (out_of_reach, "out-of-reach", set()),
-    (rejected_drafts, "rejected-drafts", set()),
-]
-"""Each run, the fault planted in it, and what else may rightly be said of it."""
 
 HEALTHY: list[Make] = [
     parallel_on_a_warm_server,
     revise_loop,
     single_call,
     chain_in_one_function,
+    chain_that_repeats_what_it_was_given,
     loop_without_texts,
     two_models_that_fit,
+    loads_made_ahead,
     nodes_in_a_row,
     cached_history,
     one_retry,
@@ -854,11 +775,14 @@ HEALTHY: list[Make] = [
     nodes_that_begin_at_once,
     items_in_step,
     serial_on_one_slot,
+    serial_in_one_process,
     answered_from_the_cache,
     schema_enforced,
     turns_before_a_full_server,
     turns_for_an_engine_that_computes_one_at_a_time,
     turns_that_keep_to_an_accounts_limit,
+    idle_server_in_this_process,
+    embedding_before_the_calls,
     drafts_that_pay,
     few_drafts,
 ]

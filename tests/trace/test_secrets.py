@@ -1,12 +1,12 @@
 import json
+import time
 import timeit
 from urllib.parse import quote, quote_plus
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_runs import journal_lines, steady
+from sample_runs import journal_lines
 
 from harness.trace import (
     Content,
@@ -40,6 +40,12 @@ def forms(secret):
     return {secret, quote(secret, safe=""), quote_plus(secret), *once, *twice}
 
 
+def in_a_line(attributes, *secrets):
+    """Attributes as they are read back from a line of a journal that was cleaned."""
+    line = Redactor(secrets).clean_line(encode(Instant(None, "x", 1, attributes)))
+    return decode(line).attributes
+
+
 # --- texts -----------------------------------------------------------------------------------
 
 
@@ -53,116 +59,99 @@ def test_a_known_secret_is_replaced_wherever_it_stands_in_whatever_form(secret):
         assert redactor.clean(f"ab{form}cd\n{form}") == f"ab{REDACTED}cd\n{REDACTED}"
 
 
-def test_of_a_secret_within_another_nothing_is_left():
-    redactor = Redactor(["horse-battery", "correct-horse-battery-staple", "battery"])
-
-    assert redactor.clean("a correct-horse-battery-staple") == f"a {REDACTED}"
-    assert redactor.clean("a horse-battery") == f"a {REDACTED}"
-
-
-def test_a_secret_is_known_by_what_is_between_its_blanks():
-    # As files and variables have it, with a newline at its end.
-    assert Redactor([f" {PLAIN}\n"]).clean(f"key {PLAIN}.") == f"key {REDACTED}."
-
-
-@pytest.mark.parametrize("secret", ["", " ", "a", "12345", "   abc   "])
-def test_what_is_too_short_for_a_secret_is_left_alone(secret):
-    text = "a 12345 abc"
-
-    assert Redactor([secret]).clean(text) == text
+@pytest.mark.parametrize(
+    ("secrets", "text", "cleaned"),
+    [
+        pytest.param(["horse-bat", "a-horse-bat-x", "bat"], "a-horse-bat-x", "*", id="the longest"),
+        pytest.param(["horse-bat", "a-horse-bat-x", "bat"], "a horse-bat", "a *", id="a shorter"),
+        # As files and variables have it, with a newline at its end.
+        pytest.param([f" {PLAIN}\n"], f"key {PLAIN}.", "key *.", id="between its blanks"),
+        pytest.param(
+            ["", " ", "a", "12345", "   abc   "], "a 12345 abc", "a 12345 abc", id="short"
+        ),
+    ],
+)
+def test_of_what_is_known_nothing_is_left_and_nothing_else_taken(secrets, text, cleaned):
+    assert Redactor(secrets).clean(text) == cleaned.replace("*", REDACTED)
 
 
 def test_a_secret_that_is_no_valid_unicode_is_replaced_as_it_is_written():
     # What Python makes of a variable whose bytes are not UTF-8.
     secret = b"caf\xe9-caf\xe9".decode("utf-8", "surrogateescape")
-    line = encode(Instant(None, "x", 1, {"key": secret}))
 
-    assert decode(Redactor([secret]).clean_line(line)).attributes == {"key": REDACTED}
+    assert in_a_line({"key": secret}, secret) == {"key": REDACTED}
 
 
 TOKEN = "aGVsbG8gd29ybGQ0NQ"
 DIGITS = "0123456789012345"
 
 
+def nested(value, times):
+    """JSON in JSON in JSON."""
+    return value if not times else json.dumps(nested(value, times - 1))
+
+
 @pytest.mark.parametrize(
     ("text", "cleaned"),
     [
-        pytest.param(f"Bearer {TOKEN}", f"Bearer {REDACTED}", id="bearer"),
-        pytest.param(f"-H 'x: BEARER  {TOKEN}'", f"-H 'x: BEARER  {REDACTED}'", id="in any case"),
-        pytest.param(f"a\nBearer {TOKEN}\nb", f"a\nBearer {REDACTED}\nb", id="bearer on its line"),
-        pytest.param(f'{{"Authorization": "Basic {TOKEN}"}}', f'{{"Authorization": "{REDACTED}"}}',
-                     id="JSON"),
-        pytest.param(f'{{"x-api-key":"{TOKEN}","n":1}}', f'{{"x-api-key":"{REDACTED}","n":1}}',
-                     id="another header"),
-        pytest.param(json.dumps(json.dumps({"authorization": f"Basic {TOKEN}"})),
-                     json.dumps(json.dumps({"authorization": REDACTED})), id="JSON in JSON"),
-        pytest.param(json.dumps(json.dumps(json.dumps({"api_key": TOKEN}))),
-                     json.dumps(json.dumps(json.dumps({"api_key": REDACTED}))),
-                     id="JSON in JSON in JSON"),
-        pytest.param('{"password": "ab\\"cd", "n": "e"}', f'{{"password": "{REDACTED}", "n": "e"}}',
+        pytest.param(f"Bearer {TOKEN}", "Bearer *", id="bearer"),
+        pytest.param(f"-H 'x: BEARER  {TOKEN}'", "-H 'x: BEARER  *'", id="in any case"),
+        pytest.param(f"a\nBearer {TOKEN}\nb", "a\nBearer *\nb", id="bearer on its line"),
+        pytest.param(f'{{"Authorization": "Basic {TOKEN}"}}', '{"Authorization": "*"}', id="JSON"),
+        pytest.param(f'{{"x-api-key":"{TOKEN}","n":1}}', '{"x-api-key":"*","n":1}', id="a header"),
+        pytest.param(nested({"authorization": f"Basic {TOKEN}"}, 2),
+                     nested({"authorization": "*"}, 2), id="JSON in JSON"),
+        pytest.param(nested({"api_key": TOKEN}, 3), nested({"api_key": "*"}, 3), id="and again"),
+        pytest.param('{"password": "ab\\"cd", "n": "e"}', '{"password": "*", "n": "e"}',
                      id="JSON with quotes"),
-        pytest.param(json.dumps(json.dumps({"password": 'ab"cd', "n": "ef"})),
-                     json.dumps(json.dumps({"password": REDACTED, "n": "ef"})),
-                     id="JSON in JSON with quotes"),
-        pytest.param(f"{{'x-api-key': '{TOKEN}'}}", f"{{'x-api-key': '{REDACTED}'}}",
-                     id="what Python says of a dictionary"),
-        pytest.param(f'"OPENAI_API_KEY": "{TOKEN}"', f'"OPENAI_API_KEY": "{REDACTED}"',
-                     id="a variable"),
-        pytest.param("key sk-proj-abcDEF0123456789_-x.", f"key {REDACTED}.", id="sk-"),
-        pytest.param("sk_live_abcDEF0123456789", REDACTED, id="sk_"),
-        pytest.param("gsk_abcDEF0123456789abc", REDACTED, id="gsk_"),
-        pytest.param("(hf_abcDEF0123456789abc)", f"({REDACTED})", id="hf_"),
-        pytest.param("r8_abcDEF0123456789abc", REDACTED, id="r8_"),
-        pytest.param("ghp_abcDEF0123456789abc", REDACTED, id="ghp_"),
-        pytest.param("xoxb-1234567890-abcDEF01", REDACTED, id="xoxb-"),
-        pytest.param("Authorization: Basic dXNlcjpw", f"Authorization: Basic {REDACTED}",
-                     id="a header"),
-        pytest.param(f"x-api-key: {DIGITS}\nn: 1", f"x-api-key: {REDACTED}\nn: 1", id="another"),
-        pytest.param(f"authorization=Token {TOKEN}", f"authorization=Token {REDACTED}",
-                     id="a field"),
-        pytest.param(f"-H 'Api-Key: {DIGITS}' -v", f"-H 'Api-Key: {REDACTED}' -v", id="curl"),
-        pytest.param(f'API_KEY="{TOKEN}" x', f'API_KEY="{REDACTED}" x', id="shell"),
-        pytest.param(f"api_key = '{TOKEN}')", f"api_key = '{REDACTED}')", id="source code"),
-        pytest.param(f'"api_key" : {DIGITS}}}', f'"api_key" : {REDACTED}}}', id="a number"),
-        pytest.param("PGPASSWORD=correct psql", f"PGPASSWORD={REDACTED} psql", id="a password"),
-        pytest.param("passwd: correct-horse", f"passwd: {REDACTED}", id="passwd"),
-        pytest.param(f"aws_secret_access_key = {TOKEN}", f"aws_secret_access_key = {REDACTED}",
-                     id="AWS"),
-        pytest.param(f"AccountKey={TOKEN}==;x=1", f"AccountKey={REDACTED};x=1", id="Azure"),
-        pytest.param(f"HF_TOKEN={TOKEN}", f"HF_TOKEN={REDACTED}", id="a token"),
-        pytest.param(json.dumps({"refresh_token": TOKEN}), json.dumps({"refresh_token": REDACTED}),
+        pytest.param(nested({"password": 'ab"cd', "n": "ef"}, 2),
+                     nested({"password": "*", "n": "ef"}, 2), id="JSON in JSON with quotes"),
+        pytest.param(f"{{'x-api-key': '{TOKEN}'}}", "{'x-api-key': '*'}", id="Python's words"),
+        pytest.param(f'"OPENAI_API_KEY": "{TOKEN}"', '"OPENAI_API_KEY": "*"', id="a variable"),
+        pytest.param("key sk-proj-abcDEF0123456789_-x.", "key *.", id="sk-"),
+        pytest.param("sk_live_abcDEF0123456789", "*", id="sk_"),
+        pytest.param("gsk_abcDEF0123456789abc", "*", id="gsk_"),
+        pytest.param("(hf_abcDEF0123456789abc)", "(*)", id="hf_"),
+        pytest.param("r8_abcDEF0123456789abc", "*", id="r8_"),
+        pytest.param("ghp_abcDEF0123456789abc", "*", id="ghp_"),
+        pytest.param("xoxb-1234567890-abcDEF01", "*", id="xoxb-"),
+        pytest.param("Authorization: Basic dXNlcjpw", "Authorization: Basic *", id="basic"),
+        pytest.param(f"x-api-key: {DIGITS}\nn: 1", "x-api-key: *\nn: 1", id="another"),
+        pytest.param(f"authorization=Token {TOKEN}", "authorization=Token *", id="a field"),
+        pytest.param(f"-H 'Api-Key: {DIGITS}' -v", "-H 'Api-Key: *' -v", id="curl"),
+        pytest.param(f'API_KEY="{TOKEN}" x', 'API_KEY="*" x', id="shell"),
+        pytest.param(f"api_key = '{TOKEN}')", "api_key = '*')", id="source code"),
+        pytest.param(f'"api_key" : {DIGITS}}}', '"api_key" : *}', id="a number"),
+        pytest.param("PGPASSWORD=correct psql", "PGPASSWORD=* psql", id="a password"),
+        pytest.param("passwd: correct-horse", "passwd: *", id="passwd"),
+        pytest.param(f"aws_secret_access_key = {TOKEN}", "aws_secret_access_key = *", id="AWS"),
+        pytest.param(f"AccountKey={TOKEN}==;x=1", "AccountKey=*;x=1", id="Azure"),
+        pytest.param(f"HF_TOKEN={TOKEN}", "HF_TOKEN=*", id="a token"),
+        pytest.param(nested({"refresh_token": TOKEN}, 1), nested({"refresh_token": "*"}, 1),
                      id="a token in JSON"),
-        pytest.param(json.dumps(json.dumps({"a": 1, "token": TOKEN})),
-                     json.dumps(json.dumps({"a": 1, "token": REDACTED})),
+        pytest.param(nested({"a": 1, "token": TOKEN}, 2), nested({"a": 1, "token": "*"}, 2),
                      id="a token in JSON in JSON"),
-        pytest.param('{"access_token": "words"}', f'{{"access_token": "{REDACTED}"}}',
-                     id="a token that looks like a word"),
-        pytest.param("https://host/v1?api_key=abc&n=1", f"https://host/v1?api_key={REDACTED}&n=1",
+        pytest.param('{"access_token": "words"}', '{"access_token": "*"}', id="token and word"),
+        pytest.param("https://host/v1?api_key=abc&n=1", "https://host/v1?api_key=*&n=1",
                      id="a parameter"),
-        pytest.param("https://h/b?sv=2022&sig=a%2Fb%3D#c", f"https://h/b?sv=2022&sig={REDACTED}#c",
+        pytest.param("https://h/b?sv=2022&sig=a%2Fb%3D#c", "https://h/b?sv=2022&sig=*#c",
                      id="Azure SAS"),
-        pytest.param(f"https://h/?X-Amz-Signature={TOKEN}", f"https://h/?X-Amz-Signature={REDACTED}",
+        pytest.param(f"https://h/?X-Amz-Signature={TOKEN}", "https://h/?X-Amz-Signature=*",
                      id="a signed address"),
-        pytest.param(f"GET /v1?key={TOKEN} 200", f"GET /v1?key={REDACTED} 200", id="Google"),
-        pytest.param("https://me:pass@host/v1", f"https://me:{REDACTED}@host/v1", id="an address"),
-        pytest.param("https://mytoken12345@host/v1", f"https://{REDACTED}@host/v1",
-                     id="an address with a name alone"),
-        pytest.param("b'...\\nsk-proj-abcDEF0123456789'", f"b'...\\n{REDACTED}'",
-                     id="a key on its line, in JSON text"),
-        pytest.param("a\nsk-proj-abcDEF0123456789\n\tsk-proj-abcDEF0123456789",
-                     f"a\n{REDACTED}\n\t{REDACTED}", id="keys on their lines"),
+        pytest.param(f"GET /v1?key={TOKEN} 200", "GET /v1?key=* 200", id="Google"),
+        pytest.param("https://me:pass@host/v1", "https://me:*@host/v1", id="an address"),
+        pytest.param("https://mytoken12345@host/v1", "https://*@host/v1", id="a name alone"),
+        pytest.param("b'...\\nsk-proj-abcDEF0123456789'", "b'...\\n*'", id="in JSON"),
+        pytest.param("a\nsk-proj-abcDEF0123456789\n\tsk-proj-abcDEF0123456789", "a\n*\n\t*",
+                     id="keys on their lines"),
     ],
 )  # fmt: skip
 def test_what_must_be_a_secret_is_replaced_though_nobody_told_of_it(text, cleaned):
-    redactor = Redactor()
+    cleaned = cleaned.replace("*", REDACTED)
 
-    assert redactor.clean(text) == cleaned
-    # And the same within a line of a journal.
-    line = encode(Instant(None, "x", 1, {"said": text, "all": [{"said": text}]}))
-    assert decode(redactor.clean_line(line)).attributes == {
-        "said": cleaned,
-        "all": [{"said": cleaned}],
-    }
+    assert Redactor().clean(text) == cleaned
+    said = {"said": text, "all": [{"said": text}]}
+    assert in_a_line(said) == {"said": cleaned, "all": [{"said": cleaned}]}
 
 
 SECRET_NAMES = [
@@ -172,41 +161,28 @@ SECRET_NAMES = [
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
-def test_an_attribute_whose_name_is_a_secrets_is_replaced(name):
-    line = encode(Instant(None, "x", 1, {"headers": {name: TOKEN, "n": "b"}, name: f"{TOKEN}!"}))
-
-    cleaned = decode(Redactor().clean_line(line))
-
-    assert cleaned.attributes == {"headers": {name: REDACTED, "n": "b"}, name: REDACTED}
+def test_a_name_tells_of_a_secret(name):
+    # An attribute's,
+    assert in_a_line({"headers": {name: TOKEN, "n": "b"}, name: f"{TOKEN}!"}) == {
+        "headers": {name: REDACTED, "n": "b"},
+        name: REDACTED,
+    }
+    # and a variable's,
+    environment = {name: PLAIN, "PWD": "/home/me", "MAX_TOKENS": "4096", "PASSWORD_STORE": "/x"}
+    assert secret_values(environment, named=["NOT_SET"]) == {PLAIN}
+    assert secret_values(environment, named=["PWD"]) == {PLAIN, "/home/me"}
+    # but not that of a parameter, of which a digest is kept.
+    digests = ["0123456789abcdef" * 4, "89abcdef" * 8, "76543210" * 8]
+    output = NodeOutput("n", None, "x", {name: digests[0]}, code=digests[1], digest=digests[2])
+    assert Redactor([PLAIN]).clean_line(encode(output)) == encode(output)
 
 
 @pytest.mark.parametrize("name", [*SECRET_NAMES[:7], "x_access_token", "refresh-token"])
 def test_under_a_name_without_doubt_any_value_is_secret(name):
-    line = encode(Instant(None, "x", 1, {name: "word", "nested": {name: 1}}))
-
-    assert decode(Redactor().clean_line(line)).attributes == {
+    assert in_a_line({name: "word", "nested": {name: 1}}) == {
         name: REDACTED,
         "nested": {name: REDACTED},
     }
-
-
-@pytest.mark.parametrize("name", SECRET_NAMES)
-def test_the_digest_of_what_a_node_was_given_is_no_secret_whatever_the_parameters_name(name):
-    digests = ["0123456789abcdef" * 4, "89abcdef" * 8, "76543210" * 8]
-    output = NodeOutput(
-        "plan", None, "text", {name: digests[0]}, code=digests[1], digest=digests[2]
-    )
-
-    line = encode(output)
-    assert Redactor([PLAIN]).clean_line(line) == line
-
-
-@pytest.mark.parametrize("name", SECRET_NAMES)
-def test_a_variable_is_secret_by_the_names_that_attributes_are(name):
-    environment = {name: PLAIN, "PWD": "/home/me", "MAX_TOKENS": "4096", "PASSWORD_STORE": "/x"}
-
-    assert secret_values(environment, named=["NOT_SET"]) == {PLAIN}
-    assert secret_values(environment, named=["PWD"]) == {PLAIN, "/home/me"}
 
 
 @pytest.mark.parametrize(
@@ -228,16 +204,14 @@ def test_a_variable_is_secret_by_the_names_that_attributes_are(name):
     ],
 )
 def test_an_attribute_that_only_counts_tokens_or_tells_of_a_key_stays(name, value):
-    line = encode(Instant(None, "x", 1, {name: value, "nested": [{name: value}]}))
+    said = {name: value, "nested": [{name: value}]}
 
-    assert Redactor().clean_line(line) == line
-    text = json.dumps({name: value})
-    assert Redactor().clean(text) == text
+    assert in_a_line(said) == said
+    assert Redactor().clean(json.dumps(said)) == json.dumps(said)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_ordinary_prose_is_left_as_it_is():
+    for text in (
         "task-12 and task-1234567890123456789",
         "the secret garden; keep it secret: nobody knows",
         "token count: 1234, max_tokens=4096",
@@ -255,64 +229,30 @@ def test_an_attribute_that_only_counts_tokens_or_tells_of_a_key_stays(name, valu
         'she told him the secret: "I never left."',
         "api_key=None, api_key=settings.key, token=tokenizer.eos_token_id",
         "sorted(names, key=len); ?key=name; design=12345678901",
-        "write to someone1234@example.org, see http://127.0.0.1:8080/v1 and http://host:80/@me12345",
+        "write to someone1234@example.org, see http://127.0.0.1:8080/v1 and http://host:80/@me123",
         "ssh://git@github.com/a/b",
-    ],
-)
-def test_ordinary_prose_is_left_as_it_is(text):
-    redactor = Redactor([PLAIN, ODD])
-    line = encode(Instant(None, "x", 1, {"text": text}))
-
-    assert redactor.clean(text) == text
-    assert redactor.clean_line(line) == line
+    ):
+        assert Redactor([PLAIN, ODD]).clean(text) == text
+        assert in_a_line({"text": text}, PLAIN, ODD) == {"text": text}
 
 
 # What patterns could be made to try over and over: beginnings without an end, what nearly fits,
 # what may be read in two ways.
-NASTY = {
-    "backslashes": ("secret ", "\\"),
-    "quoted backslashes": ('"secret": ', "\\"),
-    "a quote that does not end": ('"secret": "', "a"),
-    "quotes that do not end": ("", '"secret": \''),
-    "quotes that end in backslashes": ("", '"secret":"x\\'),
-    "escaped quotes": ("", '\\"secret\\":\\"'),
-    "quotes of growing depth": ("", "secret\\':\\\\\"x"),
-    "beginnings of keys": ("", "sk-"),
-    "keys without a digit": ("", "sk-abcdefgh"),
-    "keys on lines in JSON": ("", "\\nsk-"),
-    "all beginnings of keys": ("", "gsk_hf_r8_ghp_xoxb-"),
-    "words": ("", "a-"),
-    "bearers": ("", "bearer "),
-    "blanks after bearer": ("bearer", " "),
-    "schemes": ("", "authorization: basic "),
-    "blanks after a scheme": ("authorization: basic", " "),
-    "names": ("", "authorization"),
-    "names that are": ("", "password="),
-    "names that are random": ("", "api_key=a1"),
-    "blanks before a colon": ("password", " "),
-    "blanks after a colon": ("password:", " "),
-    "short values": ("", "passwd=ab "),
-    "tokens": ("", "token="),
-    "tokens by name": ("", "token:token"),
-    "numbers of tokens": ("", "token=1"),
-    "parameters": ("", "?a"),
-    "parameters without a name": ("token=&sig=", "&"),
-    "one long parameter": ("?key=&", "a."),
-    "signatures": ("", "sig="),
-    "keys of addresses": ("", "?key=a"),
-    "addresses": ("@", "://a"),
-    "addresses with a colon": ("@", "://a:"),
-    "addresses that are long": ("@://", "a"),
-    "addresses with many colons": ("@://", "a:"),
-    "addresses with names": ("@", "://a1234567"),
-    "at": ("://", "@"),
-    "words without a digit": ("api_key=", "a"),
-    "blanks": ("key= secret= bearer sk- @", " "),
-    "line ends": ("password:", "\n"),
-}
+NASTY = [
+    ("secret ", "\\"), ('"secret": ', "\\"), ('"secret": "', "a"), ("", '"secret": \''),
+    ("", '"secret":"x\\'), ("", '\\"secret\\":\\"'), ("", "secret\\':\\\\\"x"),
+    ("", "sk-"), ("", "sk-abcdefgh"), ("", "\\nsk-"), ("", "gsk_hf_r8_ghp_xoxb-"), ("", "a-"),
+    ("", "bearer "), ("bearer", " "), ("", "authorization: basic "), ("authorization: basic", " "),
+    ("", "authorization"), ("", "password="), ("", "api_key=a1"), ("password", " "),
+    ("password:", " "), ("", "passwd=ab "), ("", "token="), ("", "token:token"), ("", "token=1"),
+    ("", "?a"), ("token=&sig=", "&"), ("?key=&", "a."), ("", "sig="), ("", "?key=a"),
+    ("@", "://a"), ("@", "://a:"), ("@://", "a"), ("@://", "a:"), ("@", "://a1234567"),
+    ("://", "@"), ("api_key=", "a"), ("key= secret= bearer sk- @", " "), ("password:", "\n"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("begins", "repeats"), NASTY.values(), ids=NASTY)
+@pytest.mark.slow
+@pytest.mark.parametrize(("begins", "repeats"), NASTY)
 def test_the_time_to_clean_a_text_grows_as_the_text_does(begins, repeats):
     redactor = Redactor()
 
@@ -325,28 +265,34 @@ def test_the_time_to_clean_a_text_grows_as_the_text_does(begins, repeats):
     assert seconds(80_000) < max(10 * seconds(20_000), 0.02)
 
 
+def test_no_text_takes_for_ever():
+    began_s = time.process_time()
+    for begins, repeats in NASTY[::4]:
+        Redactor().clean(begins + repeats * (100_000 // len(repeats)))
+
+    # A fraction of a second; where time grows with the square, a minute and more.
+    assert time.process_time() - began_s < 10
+
+
 # --- lines -----------------------------------------------------------------------------------
 
 TEXTS = st.text(max_size=20) | st.text("ab\\\"\n12'/u ", max_size=20)
 
 
-@steady
 @given(
     secrets=st.lists(TEXTS, max_size=3),
     texts=st.tuples(TEXTS, TEXTS, TEXTS),
     number=st.integers(0, 2**62),
 )
 def test_a_line_stays_json_and_a_record_and_holds_no_secret(secrets, texts, number):
-    redactor = Redactor(secrets)
     key, before, after = texts
     planted = [before + secret + after for secret in secrets]
     record = Instant(3, before, number, {key: {"n": number, after: planted}, "text": key})
 
-    line = redactor.clean_line(encode(record))
+    line = Redactor(secrets).clean_line(encode(record))
 
     cleaned = decode(line)
-    assert line.endswith(b"\n")
-    assert line.count(b"\n") == 1
+    assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
     assert (cleaned.span, cleaned.time_ns) == (3, number)
     for secret in secrets:
         known = secret.strip()
@@ -372,7 +318,6 @@ def texts_in(value):
         pytest.param("123456", id="digits of a time"),
         pytest.param("status", id="the name of a field"),
         pytest.param("instant", id="a kind of record"),
-        pytest.param("attributes", id="another field"),
         pytest.param('"name":"', id="a piece of JSON"),
         pytest.param("null,null", id="not even text"),
         pytest.param("n12345", id="what an escape ends in"),
@@ -428,17 +373,13 @@ def plant(trace, secret):
     raise ValueError(f"nobody caught {secret} {request}")
 
 
-def run_with_secret(directory, secret, **options):
-    trace = RunTrace(directory, name=f"run {secret}", options=TraceOptions(**options))
-    with pytest.raises(ValueError, match="nobody caught"), trace:
-        plant(trace, secret)
-    return trace
-
-
 @pytest.mark.parametrize("durability", ["node", "sync"])
 @pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
 def test_a_secret_is_in_no_file_of_a_run_wherever_it_was_planted(tmp_path, secret, durability):
-    trace = run_with_secret(tmp_path, secret, secrets=[secret], durability=durability)
+    options = TraceOptions(secrets=[secret], durability=durability)
+    trace = RunTrace(tmp_path, name=f"run {secret}", options=options)
+    with pytest.raises(ValueError, match="nobody caught"), trace:
+        plant(trace, secret)
 
     paths = {path.suffix: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(paths) == {".jsonl", ".json", ".pftrace"}
@@ -446,104 +387,73 @@ def test_a_secret_is_in_no_file_of_a_run_wherever_it_was_planted(tmp_path, secre
         for form in forms(secret):
             assert form.encode() not in data, suffix
         assert data.count(REDACTED.encode()) > 10
-
     run = load_run(trace.journal_path)
+    assert run.started.name == f"run {REDACTED}"
     assert len(run.spans) == 3
     assert run.ended.error.startswith(f"ValueError: nobody caught {REDACTED}")
     assert f"a draft\n{REDACTED}" in run.contents.values()
+    assert secret not in str(list(Journal(trace.journal_path).items()))
 
 
 def test_the_hash_of_a_text_is_that_of_the_text_without_its_secrets(tmp_path):
-    with RunTrace(tmp_path, name="essay", options=TraceOptions(secrets=[PLAIN])) as trace:
-        trace.instant("kept", draft_sha256=trace.content(f"my {PLAIN}"))
+    # Observers are no files: a terminal shows what the person before it wrote.
+    seen = []
+    options = TraceOptions(secrets=[PLAIN])
+    with RunTrace(tmp_path, name="essay", options=options, observers=[seen.append]) as trace:
+        trace.instant("kept", text=PLAIN, draft_sha256=trace.content(f"my {PLAIN}"))
 
     (content,) = [one for one in journal_lines(trace.journal_path) if isinstance(one, Content)]
     (instant,) = load_run(trace.journal_path).instants
     assert content.text == f"my {REDACTED}"
-    assert instant.attributes == {"draft_sha256": content.sha256}
+    assert instant.attributes == {"text": REDACTED, "draft_sha256": content.sha256}
+    assert [one.attributes["text"] for one in seen if isinstance(one, Instant)] == [PLAIN]
+    assert PLAIN not in repr(options)
 
 
 def test_a_process_that_joins_looks_up_the_runs_secrets_in_its_own_environment(tmp_path):
     environment = {"NAMED": PLAIN, "MY_TOKEN": ODD, "HOME": "/home/somebody"}
     told = "from-elsewhere"
-    said = [*environment.values(), told]
     options = TraceOptions(secret_variables=("NAMED", "NOT_SET"))
     with RunTrace(tmp_path, name="essay", options=options) as trace:
         invitation = trace.invitation()
         with JoinedTrace(invitation, secrets=[told], environment=environment) as joined:
-            joined.instant("said", values=said)
+            joined.instant("said", values=[*environment.values(), told])
 
     (instant,) = load_run(trace.journal_path).instants
     assert instant.attributes == {"values": [REDACTED, REDACTED, "/home/somebody", REDACTED]}
 
 
-def test_who_observes_sees_the_records_as_they_are(tmp_path):
-    # Observers are no files: a terminal shows what the person before it wrote.
-    seen = []
-    options = TraceOptions(secrets=[PLAIN])
-    with RunTrace(tmp_path, name="essay", options=options, observers=[seen.append]) as trace:
-        trace.instant("said", text=PLAIN)
-
-    assert [one.attributes for one in seen if isinstance(one, Instant)] == [{"text": PLAIN}]
-
-
-def test_options_do_not_show_their_secrets():
-    assert PLAIN not in repr(TraceOptions(secrets=[PLAIN]))
-
-
 PROMPT, REPLY, OUTPUT = "a prompt of nobody's business", "a reply likewise", "an output too"
 
 
-def run_with_texts(directory, content):
-    trace = RunTrace(directory, name="essay", options=TraceOptions(content=content))
-
-    def chat():
-        with trace.span(
-            "chat",
-            prompt_sha256=trace.content(lambda: PROMPT),
-            query=trace.excerpt(PROMPT),
-            prompt_chars=len(PROMPT),
-        ) as span:
-            span.set(reply_sha256=trace.content(REPLY))
-            trace.instant("kept", draft_sha256=trace.content(REPLY))
-            trace.output("plan", {"text": OUTPUT})
-            raise ValueError(f"cannot parse: {REPLY}")
-
-    with pytest.raises(ValueError, match="cannot parse"), trace:
-        chat()
-    return trace
+def chat(trace):
+    prompt = trace.content(lambda: PROMPT)
+    with trace.span("chat", prompt_sha256=prompt, query=trace.excerpt(PROMPT), n=7) as span:
+        span.set(reply_sha256=trace.content(REPLY))
+        trace.instant("kept", draft_sha256=trace.content(REPLY))
+        trace.output("plan", {"text": OUTPUT})
+        raise ValueError(f"cannot parse: {REPLY}")
 
 
-@pytest.mark.parametrize("content", ["hash", "none"])
-def test_a_run_that_records_no_texts_has_none_in_any_file(tmp_path, content):
-    trace = run_with_texts(tmp_path, content)
+def test_a_run_that_records_no_texts_has_none_in_any_file(tmp_path):
+    runs = {}
+    for content in ("full", "hash", "none"):
+        trace = RunTrace(tmp_path / content, name="essay", options=TraceOptions(content=content))
+        with pytest.raises(ValueError, match="cannot parse"), trace:
+            chat(trace)
+        runs[content] = run = load_run(trace.journal_path)
+        if content == "full":
+            continue
+        for path in (tmp_path / content).iterdir():
+            data = path.read_bytes()
+            assert not any(text.encode() in data for text in (PROMPT, REPLY, OUTPUT)), path.suffix
+        assert run.contents == {}
+        assert [output.value for output in run.outputs] == [None]
+        assert {span.error for span in run.spans} == {run.ended.error} == {"ValueError"}
 
-    for path in tmp_path.iterdir():
-        data = path.read_bytes()
-        assert not any(text.encode() in data for text in (PROMPT, REPLY, OUTPUT)), path.suffix
-    run = load_run(trace.journal_path)
-    assert run.contents == {}
-    assert [output.value for output in run.outputs] == [None]
-    assert {span.error for span in run.spans} == {run.ended.error} == {"ValueError"}
-    (span,) = run.spans
-    assert span.attributes["prompt_chars"] == len(PROMPT)
-    assert ("prompt_sha256" in span.attributes) == (content == "hash")
-
-
-def test_a_run_that_records_hashes_can_be_compared_with_one_that_records_texts(tmp_path):
-    full = load_run(run_with_texts(tmp_path / "full", "full").journal_path)
-    hashed = load_run(run_with_texts(tmp_path / "hash", "hash").journal_path)
-
-    assert sorted(full.contents.values()) == [PROMPT, REPLY]
+    full, hashed, none = (run.spans[0].attributes for run in runs.values())
+    assert sorted(runs["full"].contents.values()) == [PROMPT, REPLY]
     for name in ("prompt_sha256", "reply_sha256"):
-        assert full.spans[0].attributes[name] == hashed.spans[0].attributes[name]
-        assert full.spans[0].attributes[name] in full.contents
-
-
-def test_a_timeline_that_is_made_later_has_no_secret_either(tmp_path):
-    trace = run_with_secret(tmp_path, PLAIN, secrets=[PLAIN], timelines=())
-
-    assert PLAIN not in str(list(Journal(trace.journal_path).items()))
-    assert orjson.loads(trace.journal_path.read_bytes().split(b"\n")[0])["name"] == (
-        f"run {REDACTED}"
-    )
+        assert full[name] == hashed[name]
+        assert full[name] in runs["full"].contents
+    assert none == {"n": 7, "query": None}
