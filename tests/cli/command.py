@@ -64,7 +64,7 @@ def harness(
     *arguments: str | Path,
     cwd: Path,
     endpoints: Mapping[str, Any] | None = None,
-    stdin: str = "",
+    stdin: str | io.BytesIO = "",
     typed: str | None = None,
     **environment: str,
 ) -> Done:
@@ -82,7 +82,8 @@ def harness(
         environment["HARNESS_ENDPOINTS"] = json.dumps(endpoints)
     out, err = _Stream(), _Stream(is_terminal=typed is not None)
     with ExitStack() as stack:
-        given = io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")
+        piped = io.BytesIO(stdin.encode()) if isinstance(stdin, str) else stdin
+        given = io.TextIOWrapper(piped, "utf-8")
         if typed is not None:
             given = stack.enter_context(_terminal(typed))
             environment.setdefault("TERM", "xterm")
