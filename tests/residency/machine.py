@@ -8,6 +8,22 @@ from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.trace import Tracer
 
 
+async def use(budget, model, *, for_s=0.0):
+    """One call."""
+    async with budget.lease(model):
+        await asyncio.sleep(for_s)
+
+
+async def until_idle():
+    """Lets every task run until it waits for something, and the moment pass before a model goes."""
+    await asyncio.sleep(0.1)
+
+
+def residents(budget):
+    """How many calls use each model that is there."""
+    return {one.model: one.leases for one in budget.ledger.residents.values()}
+
+
 def loop_ns() -> int:
     """The time of the running loop, for tracers."""
     return round(asyncio.get_running_loop().time() * 1e9)

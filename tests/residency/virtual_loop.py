@@ -1,6 +1,7 @@
 """An event loop in which no time passes but by the clock, which goes from timer to timer."""
 
 import asyncio
+import functools
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
@@ -76,3 +77,13 @@ def run_virtually(main: Callable[[], Coroutine[Any, Any, T]], **how: Any) -> T:
     """Runs it in a `VirtualLoop` of its own."""
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(**how)) as runner:
         return runner.run(main())
+
+
+def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Makes a test of a coroutine, which has such a loop for itself."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **how: Any) -> None:
+        run_virtually(lambda: test(*args, **how))
+
+    return run
