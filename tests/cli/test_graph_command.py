@@ -4,15 +4,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from command import Done, harness
 
-COMMAND = Path(sys.executable).with_name("harness")
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "traces/recorded/brief.jsonl"
 
@@ -63,16 +60,8 @@ def two(one: int) -> int:
 """
 
 
-def harness(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [COMMAND, *arguments],
-        cwd=cwd,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": "160"},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
-    )
+def graph(*arguments: str | Path, cwd: Path) -> Done:
+    return harness("graph", *arguments, cwd=cwd, COLUMNS="160")
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +70,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("project")
     for name, text in {"notes": NOTES, "cycle": CYCLE, "misfit": MISFIT}.items():
         (directory / f"{name}.py").write_text(text)
-    assert harness("run", "notes.py", "--task", "a b c", cwd=directory).returncode == 0
-    assert harness("run", "notes.py", "--task", "a bad", cwd=directory).returncode == 1
+    assert harness("run", "notes.py", "--task", "a b c", cwd=directory).exit_code == 0
+    assert harness("run", "notes.py", "--task", "a bad", cwd=directory).exit_code == 1
     return directory
 
 
@@ -93,9 +82,9 @@ def journals(project: Path) -> list[str]:
 
 
 def test_a_pipeline_is_drawn_as_text(project: Path) -> None:
-    done = harness("graph", "notes.py", cwd=project)
+    done = graph("notes.py", cwd=project)
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "")
     assert (
         done.stdout
         == """\
@@ -111,9 +100,9 @@ notes: 3 nodes in 3 layers; inputs: task
 
 
 def test_a_run_of_it_is_drawn_with_its_critical_path(project: Path) -> None:
-    done = harness("graph", "notes.py:notes", "--run", journals(project)[0][-6:], cwd=project)
+    done = graph("notes.py:notes", "--run", journals(project)[0][-6:], cwd=project)
 
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert f"run {journals(project)[0]}: " in done.stdout
     rows = [line for line in done.stdout.splitlines() if "←" in line]
     assert ["●" in row for row in rows] == [True, True, True]
@@ -121,29 +110,29 @@ def test_a_run_of_it_is_drawn_with_its_critical_path(project: Path) -> None:
 
 
 def test_a_failed_run_shows_what_failed_and_what_was_not_run(project: Path) -> None:
-    done = harness("graph", "notes.py", "--run", journals(project)[1], "--json", cwd=project)
+    done = graph("notes.py", "--run", journals(project)[1], "--json", cwd=project)
 
-    nodes = {box["name"]: box["seen"]["status"] for box in json.loads(done.stdout)["boxes"]}
+    nodes = {box["name"]: box["seen"]["status"] for box in done.json["boxes"]}
     assert (nodes["lines"], nodes["findings"]) == ("done", "failed")
     assert nodes["answer"] in {"not run", "skipped"}
 
 
 def test_it_is_written_as_svg_to_a_file(project: Path, tmp_path: Path) -> None:
     target = tmp_path / "notes.svg"
-    done = harness("graph", "notes.py", "--format", "svg", "--output", target, cwd=project)
+    done = graph("notes.py", "--format", "svg", "--output", target, cwd=project)
 
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.exit_code, done.stdout) == (0, "")
     assert ElementTree.parse(target).getroot().tag.endswith("svg")
 
 
 def test_it_is_printed_as_mermaid(project: Path) -> None:
-    done = harness("graph", "notes.py", "--format", "mermaid", cwd=project)
+    done = graph("notes.py", "--format", "mermaid", cwd=project)
 
     assert done.stdout.splitlines()[:4] == ["---", 'title: "notes"', "---", "flowchart TD"]
 
 
 def test_its_arrows_are_there_as_json(project: Path) -> None:
-    drawn = json.loads(harness("graph", "notes.py", "--json", cwd=project).stdout)
+    drawn = graph("notes.py", "--json", cwd=project).json
 
     assert drawn["inputs"] == ["task"]
     assert [
@@ -155,32 +144,39 @@ def test_its_arrows_are_there_as_json(project: Path) -> None:
 
 
 def test_an_example_is_drawn_in_its_recorded_run() -> None:
-    done = harness("graph", "examples/brief.py", "--run", RECORDED, cwd=ROOT)
+    done = graph("examples/brief.py", "--run", RECORDED, cwd=ROOT)
 
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "sections ×3  4.91 s" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code", "named"),
     [
-        pytest.param(["cycle.py"], "cycle.py:8: node 'two' closes a cycle", id="a cycle"),
-        pytest.param(["misfit.py"], "takes 'one' as int, and 'one' returns str", id="types"),
-        pytest.param(["nowhere.py"], "there is no file 'nowhere.py'", id="no file"),
-        pytest.param(["notes.py:other"], "there is no pipeline 'other'", id="no pipeline"),
-        pytest.param(["notes.py", "--run", "nothing"], "there is no run 'nothing'", id="no run"),
+        pytest.param(["cycle.py"], "pipeline.cycle", "cycle.py:8: node 'two'", id="a cycle"),
+        pytest.param(["misfit.py"], "pipeline.types-disagree", "'one' as int", id="types"),
+        pytest.param(["nowhere.py"], "pipeline.no-file", "'nowhere.py'", id="no file"),
+        pytest.param(["notes.py:other"], "pipeline.unknown", "'other'", id="no pipeline"),
+        pytest.param(["notes.py", "--run", "nothing"], "", "'nothing'", id="no run"),
         pytest.param(
             ["notes.py", "--run", str(RECORDED)],
-            "a run of the pipeline 'brief', and not of 'notes'",
-            id="a run of another",
+            "run.other-pipeline",
+            "'brief'",
+            id="another's run",
         ),
-        pytest.param(["notes.py", "--output", "no/where"], "cannot be written", id="no folder"),
-        pytest.param(["notes.py", "--json", "--format", "svg"], "give one", id="two forms"),
+        pytest.param(
+            ["notes.py", "--output", "no/where"], "file.unwritable", "no/where: ", id="no folder"
+        ),
+        pytest.param(
+            ["notes.py", "--format", "svg"], "option.excludes-another", "--json", id="two forms"
+        ),
     ],
 )
-def test_what_cannot_be_drawn_is_said(project: Path, arguments: list[str], said: str) -> None:
-    done = harness("graph", *arguments, cwd=project)
+def test_what_cannot_be_drawn_is_said(
+    project: Path, arguments: list[str], code: str, named: str
+) -> None:
+    done = graph(*arguments, "--json", cwd=project)
 
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.exit_code == 2
+    assert done.code.startswith(code), done.code
+    assert named in done.stderr

@@ -6,10 +6,11 @@ import itertools
 import json
 import math
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_rubric_score import DRAFTS, RUBRIC, alone, judged
+from judging import DRAFTS, RUBRIC, alone, judged
 
 from harness.cli.rubric_noise import meaning
 from harness.rubric import Noise, Rubric
@@ -28,7 +29,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def scattered() -> object:
+def scattered() -> Callable[[str], float]:
     """A judge whose word on the good draft varies, and on the others does not."""
     turns = itertools.cycle(GOOD)
     return lambda prompt: next(turns) if DRAFTS["good.md"].strip() in prompt else 3.0
@@ -37,9 +38,9 @@ def scattered() -> object:
 def test_what_scatters_is_measured_told_and_kept_beside_the_rubric(project: Path) -> None:
     done, calls = judged(
         "noise", "notes.yaml", "good.md", "poor.md", "--json", cwd=project, score=scattered()
-    )  # type: ignore[arg-type]
-    assert done.returncode == 0, done.stderr
-    result = done.result
+    )
+    assert done.exit_code == 0, done.stderr
+    result = done.json
     assert calls == 10
     assert [one["composites"] for one in result["drafts"]] == [COMPOSITES, [4.8] * 5]
     # Pooled by degrees of freedom: four of the first draft, four of the second.
@@ -53,7 +54,7 @@ def test_what_scatters_is_measured_told_and_kept_beside_the_rubric(project: Path
 
 
 def test_it_is_said_in_words_for_whoever_sets_thresholds(project: Path) -> None:
-    done, _ = judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())  # type: ignore[arg-type]
+    done, _ = judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())
     assert "6.3 7.8 7.0 8.5 9.3" in done.text
     assert "2 of 5" in done.text
     assert "standard deviation of 1.19 points (5 judgements, 1 draft)" in done.text
@@ -64,14 +65,14 @@ def test_a_rubric_by_name_has_its_noise_among_ones_own_rubrics(project: Path) ->
     (project / "rubrics").mkdir()
     (project / "rubrics/notes.yaml").write_text(RUBRIC)
     done, _ = judged("noise", "notes", "good.md", "--repeats", "2", cwd=project)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert (project / "rubrics/notes.noise.json").is_file()
 
 
 def test_scoring_uses_what_was_measured_and_the_run_says_so(project: Path) -> None:
-    judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())  # type: ignore[arg-type]
+    judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())
     done, _ = judged("score", "notes.yaml", "good.md", "--json", cwd=project)
-    journal = (project / done.result["journal"]).read_text()
+    journal = (project / done.json["journal"]).read_text()
     assert '"evaluator noise"' in journal
     assert '"deviation":1.18' in journal
 
@@ -79,59 +80,60 @@ def test_scoring_uses_what_was_measured_and_the_run_says_so(project: Path) -> No
 def test_noise_of_another_version_of_the_rubric_is_not_used_and_that_is_said(
     project: Path,
 ) -> None:
-    judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())  # type: ignore[arg-type]
+    judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())
     (project / "notes.yaml").write_text(RUBRIC.replace("pass_at: 8", "pass_at: 7"))
     done, _ = judged("score", "notes.yaml", "good.md", cwd=project)
-    assert "of another version of the rubric" in done.stderr
-    assert done.returncode == 0
+    assert "another version" in done.stderr
+    assert done.exit_code == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code"),
     [
-        pytest.param(["notes.yaml", "good.md"], "no evaluator is configured", id="nobody"),
-        pytest.param(["checked.yaml", "good.md"], "it has no noise", id="checks alone"),
-        pytest.param(["notes.yaml", "good.md", "--repeats", "1"], "--repeats", id="once"),
+        pytest.param(["notes.yaml", "good.md"], "config.no-evaluator", id="nobody"),
+        pytest.param(["checked.yaml", "good.md"], "noise.nothing-judged", id="checks alone"),
     ],
 )
 def test_what_cannot_be_measured_is_said_with_exit_code_2(
-    project: Path, arguments: list[str], said: str
+    project: Path, arguments: list[str], code: str
 ) -> None:
     (project / "checked.yaml").write_text(
         "title: X\ndimensions:\n  - name: length\n    checks: [{ check: words, min: 1 }]\n"
     )
-    done = alone("noise", *arguments, cwd=project)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    done = alone("noise", *arguments, "--json", cwd=project)
+    assert (done.exit_code, done.code) == (2, code)
+
+
+def test_one_judgement_is_refused(project: Path) -> None:
+    done = alone("noise", "notes.yaml", "good.md", "--repeats", "1", cwd=project)
+    assert done.exit_code == 2
+    assert "--repeats" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "code"),
     [
         pytest.param(
             "    needs_sources: true\n  - name: length\n    checks: [{ check: words, min: 1 }]\n",
-            "give them with --sources",
+            "noise.no-sources",
             id="no sources",
         ),
         pytest.param(
             "  - name: whole\n    gate: true\n    floor: 10\n"
             "    checks: [{ check: words, min: 9000 }]\n",
-            "no draft got past whole",
+            "noise.gate-shut",
             id="a gate that is shut",
         ),
     ],
 )
 def test_drafts_that_never_come_before_the_model_are_told_why(
-    project: Path, more: str, said: str
+    project: Path, more: str, code: str
 ) -> None:
     (project / "shut.yaml").write_text(
         f"title: X\npass_at: 5\ndimensions:\n  - name: clear\n    judge: How clear is it?\n{more}"
     )
-    done, calls = judged("noise", "shut.yaml", "good.md", cwd=project, score=scattered())  # type: ignore[arg-type]
-    assert calls == 0
-    assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
+    done, calls = judged("noise", "shut.yaml", "good.md", "--json", cwd=project, score=scattered())
+    assert (done.exit_code, calls, done.code) == (2, 0, code)
 
 
 # --- what it means ---------------------------------------------------------------------------
