@@ -1,5 +1,6 @@
+"""The JSON Schema by which editors check rubrics."""
+
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -9,12 +10,12 @@ from harness.rubric.checks import CHECKS
 from harness.shipped import shipped_directory
 
 RUBRICS = shipped_directory("rubrics")
-SHIPPED = sorted(RUBRICS.glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
 def validator():
     jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator.check_schema(rubric_schema())
     return jsonschema.Draft202012Validator(rubric_schema())
 
 
@@ -30,9 +31,8 @@ def test_the_file_for_editors_is_the_schema_of_the_code():
     assert on_disk == rubric_schema()
 
 
-def test_the_schema_is_one_and_describes_every_field(validator):
+def test_it_describes_every_field_that_a_person_writes():
     schema = rubric_schema()
-    validator.check_schema(schema)
     parts = [schema, *schema["$defs"].values()]
     undescribed = [
         f"{part['title']}.{name}"
@@ -47,55 +47,41 @@ def test_the_schema_is_one_and_describes_every_field(validator):
     assert {check.__name__ for check in CHECKS.values()} <= schema["$defs"].keys()
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_rubric_that_ships_follows_the_schema_and_names_it(validator, path: Path):
-    content = path.read_text(encoding="utf-8")
-
-    assert content.splitlines()[0] == "# yaml-language-server: $schema=./rubric.schema.json"
-    assert [error.message for error in validator.iter_errors(read(content))] == []
-
-
-@pytest.mark.parametrize(
-    "dimension",
-    [
-        pytest.param("{name: a, juge: Good}", id="misspelt field"),
-        pytest.param("{judge: Good}", id="no name"),
-        pytest.param("{name: a, judge: Good, weight: 0}", id="weight of 0"),
-        pytest.param("{name: a, checks: [{check: magic}]}", id="unknown check"),
-        pytest.param("{name: a, checks: [{min: 3}]}", id="check without a name"),
-        pytest.param("{name: a, checks: [{check: words, mn: 3}]}", id="misspelt parameter"),
-    ],
-)
-def test_an_editor_sees_the_mistakes_that_loading_would(validator, dimension):
-    assert not validator.is_valid(read(f"title: T\ndimensions: [{dimension}]\n"))
+def test_every_rubric_that_ships_follows_it_and_names_it(validator):
+    for path in RUBRICS.glob("*.yaml"):
+        content = path.read_text(encoding="utf-8")
+        assert content.splitlines()[0] == "# yaml-language-server: $schema=./rubric.schema.json"
+        assert [(path.name, error.message) for error in validator.iter_errors(read(content))] == []
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(
-            "title: T\ndimensions: [{name: a, checks: [{check: words, min: 3}]}, "
-            "{name: b, judge: Good}]\n",
-            id="a rubric by itself",
-        ),
-        pytest.param("extends: brief\n", id="nothing but what it extends"),
-        pytest.param(
-            "extends: brief\nwithout: [plain]\ndimensions: [{name: useful, weight: 3}]\n",
-            id="a change",
-        ),
-        pytest.param(
-            "title: T\npreset: code\ndimensions: [{name: a, judge: B, anchors: {9: C, 2.5: D}, "
-            "caps: [{at_most: 5, when: E}, {at_most: 3, unless: {check: finished}}]}]\n",
-            id="anchors and caps",
-        ),
+        "title: T\n",
+        "dimensions: [{name: a, judge: B}]\n",
+        "title: T\ndimensions: [{name: a, juge: Good}]\n",
+        "title: T\ndimensions: [{judge: Good}]\n",
+        "title: T\ndimensions: [{name: a, judge: Good, weight: 0}]\n",
+        "title: T\ndimensions: [{name: a, checks: [{check: magic}]}]\n",
+        "title: T\ndimensions: [{name: a, checks: [{min: 3}]}]\n",
+        "title: T\ndimensions: [{name: a, checks: [{check: words, mn: 3}]}]\n",
+    ],
+)
+def test_an_editor_sees_the_mistakes_that_loading_would(validator, content):
+    assert not validator.is_valid(read(content))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "title: T\ndimensions: [{name: a, checks: [{check: words, min: 3}]}]\n",
+        "extends: brief\n",
+        "extends: brief\nwithout: [plain]\ndimensions: [{name: useful, weight: 3}]\n",
+        "title: T\ndimensions: [{name: a, judge: B, anchors: {9: C, 2.5: D}}]\n",
+        "extends: qa\ndimensions: [{name: candour, caps: [{at_most: 5, when: E}]}]\n",
     ],
 )
 def test_an_editor_sees_none_where_loading_would_not(validator, content, tmp_path):
     assert validator.is_valid(read(content))
     (tmp_path / "mine.yaml").write_text(content)
     assert load_rubric_file(tmp_path / "mine.yaml").dimensions
-
-
-@pytest.mark.parametrize("missing", ["title: T\n", "dimensions: [{name: a, judge: B}]\n"])
-def test_an_editor_misses_what_a_rubric_by_itself_must_have(validator, missing):
-    assert not validator.is_valid(read(missing))
