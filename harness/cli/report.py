@@ -79,7 +79,7 @@ def _result_as_json(result: RunResult) -> dict[str, object]:
         "separation": _separation_as_json(result.separation) if result.separation else None,
         "evaluator_draw": asdict(result.evaluator_draw) if result.evaluator_draw else None,
         "evaluator_panel": asdict(result.evaluator_panel) if result.evaluator_panel else None,
-        "warnings": result.warnings,
+        "warnings": [asdict(one) for one in result.warnings],
         "duration_s": result.duration_s,
         "files": {
             name: None if path is None else str(path) for name, path in asdict(result.files).items()

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import structlog
 
-from harness.errors import ConfigurationInvalid
+from harness.errors import ConfigurationInvalid, Notice
 from harness.inference import (
     TELLING_BACKENDS,
     Endpoint,
@@ -66,7 +66,7 @@ class Casting:
         self.panel: EvaluatorPanel | None = None
         self.summariser = self._summariser(settings.evaluation.summariser)
         self.separation: Separation | None = None
-        self.warnings: list[str] = []
+        self.warnings: list[Notice] = []
         self._rules = rules
         self._combine = settings.evaluation.panel
         producer, evaluator = self.roles.producer, self.roles.evaluator
@@ -76,7 +76,8 @@ class Casting:
             raise ConfigurationInvalid(
                 f"panel = '{self._combine}' under [evaluation] has several evaluators judge, and "
                 'no pool of them is given; write evaluator = ["…", "…"] under [roles] in '
-                "harness.toml, or leave panel out"
+                "harness.toml, or leave panel out",
+                code="roles.panel-without-pool",
             )
         elif producer is not None and evaluator is not None:
             self.models.refuse_kin(producer, evaluator)
@@ -181,41 +182,45 @@ class Casting:
         for warning in (*self._on_panel(), *self._on_summariser()):
             self.warn(warning, tracer)
 
-    def warn(self, message: str, tracer: Tracer) -> None:
+    def warn(self, notice: Notice, tracer: Tracer) -> None:
         """Tells whoever reads the log, the timeline, or the result."""
-        self.warnings.append(message)
-        tracer.instant("warning", message=message)
-        _log.warning(message)
+        self.warnings.append(notice)
+        tracer.instant("warning", code=notice.code, message=notice.message)
+        _log.warning(notice.message, code=notice.code)
 
     def _pool(self, tags: tuple[str, ...]) -> EvaluatorPool:
         """Those of the tags that may evaluate, by what is known by now."""
         return evaluator_pool(tags, producer=self.roles.producer, models=self.models)
 
-    def _on_panel(self) -> Iterator[str]:
+    def _on_panel(self) -> Iterator[Notice]:
         """What is to be kept in mind about a panel that is not what it seems."""
         if self.panel is None:
             return
         if len(self.panel.members) == 1:
-            yield (
-                f"the panel has one evaluator, '{self.panel.members[0]}': nobody else of the pool "
-                "may judge, or nobody else is in it"
+            yield Notice(
+                code="panel.single-evaluator",
+                message=f"the panel has one evaluator, '{self.panel.members[0]}': nobody else of "
+                "the pool may judge, or nobody else is in it",
             )
         for one, other in combinations(self.panel.members, 2):
             if relation_of(self.models.identity(one), self.models.identity(other)) == "same":
-                yield (
-                    f"'{one}' and '{other}' on the panel are the same model, whose judgement "
-                    "counts twice; leave one of them out of the pool"
+                yield Notice(
+                    code="panel.same-model",
+                    message=f"'{one}' and '{other}' on the panel are the same model, whose "
+                    "judgement counts twice; leave one of them out of the pool",
                 )
 
-    def _on_summariser(self) -> Iterator[str]:
+    def _on_summariser(self) -> Iterator[Notice]:
         producer, summariser = self.roles.producer, self.summariser
         if producer is None or summariser is None:
             return
         mine, its = self.models.identity(producer), self.models.identity(summariser)
         if relation_of(mine, its) == "same":
-            yield (
-                f"the summariser '{summariser}' is the producer's model: it shortens its own "
-                "drafts for the evaluator, and may leave out what speaks against them; take another"
+            yield Notice(
+                code="summarizer.same-model",
+                message=f"the summariser '{summariser}' is the producer's model: it shortens its "
+                "own drafts for the evaluator, and may leave out what speaks against them; take "
+                "another",
             )
 
     def _summariser(self, named: str | None) -> str | None:

@@ -37,7 +37,8 @@ def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tupl
             raise ConfigurationInvalid(
                 f"nobody says how much memory '{name}' has; write [budget.devices.{name}] with "
                 'capacity = "24 GiB", or install wiggum-harness[nvidia], which reads it of gpu0, '
-                "gpu1, …"
+                "gpu1, …",
+                code="budget.capacity-unknown",
             )
         devices.append(
             Device(name=name, capacity_bytes=size_bytes, reserve_bytes=said.reserve_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from harness.errors import Notice
 from harness.inference import PROFILES, Completion, Endpoint, Profile, StructuredMode
 from harness.inference.wire.profile import NEVER, Switch
 
@@ -21,7 +22,7 @@ class EndpointCheck:
     """What the model is called there."""
     reachable: bool | None = None
     """Whether there is a server; None where it was not tried."""
-    error: str | None = None
+    error: Notice | None = None
     """Why it cannot be used, and what would mend it."""
     models: tuple[str, ...] | None = None
     """What its server serves."""
@@ -55,7 +56,7 @@ class EndpointCheck:
     """Of one call's decoding."""
     unload: str | None = None
     """How its server is told to unload its model; None where that is not known."""
-    advice: tuple[str, ...] = ()
+    advice: tuple[Notice, ...] = ()
     """What to change, there or here."""
 
 
@@ -88,19 +89,24 @@ def most_at_once(completions: Collection[Completion]) -> int | None:
     return most or None
 
 
-def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[str]:
+def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
     """What to change, at the server or in the endpoint's settings; a line each."""
     if not _lists(check.models, endpoint.model_id):
-        yield (
-            f"it lists no model '{endpoint.model_id}', and answered all the same: "
-            "whatever it serves, it may be another"
+        yield Notice(
+            code="endpoint.model-not-listed",
+            message=f"it lists no model '{endpoint.model_id}', and answered all the same: "
+            "whatever it serves, it may be another",
         )
     yield from _on_schemas(check, endpoint)
     if check.side_by_side == 1:
         remedy = "max_concurrency = 1 makes them wait here, where it shows"
         if setting := _profile(check).side_by_side:
             remedy = f"{setting} is how many it answers; or {remedy}"
-        yield f"it answers one call at a time, and others wait there without a word; {remedy}"
+        yield Notice(
+            code="endpoint.one-at-a-time",
+            message=f"it answers one call at a time, and others wait there without a word; "
+            f"{remedy}",
+        )
     for field, what in (
         ("timings", "where a call's time went"),
         ("cached_tokens", "how much of a prompt came out of its cache"),
@@ -109,21 +115,25 @@ def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[str]:
     ):
         switch = _switch(check, field)
         if getattr(check, field) is False and switch:
-            yield f"{switch} makes it tell {what}"
+            yield Notice(code="endpoint.switch-off", message=f"{switch} makes it tell {what}")
 
 
-def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[str]:
+def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
     if check.structured is None:
         return
     if endpoint.structured not in {None, check.structured}:
-        yield (
-            f"structured = '{endpoint.structured}' is written down for it, "
-            f"and it was seen to be '{check.structured}'"
+        yield Notice(
+            code="endpoint.structured-differs",
+            message=f"structured = '{endpoint.structured}' is written down for it, "
+            f"and it was seen to be '{check.structured}'",
         )
     if check.structured == "ignored":
         enforces = _profile(check).enforces
         remedy = f"; {enforces} changes that" if enforces else ""
-        yield f"it takes no notice of schemas: what comes is for the model to decide{remedy}"
+        yield Notice(
+            code="endpoint.ignores-schemas",
+            message=f"it takes no notice of schemas: what comes is for the model to decide{remedy}",
+        )
 
 
 def way_to_unload(endpoint: Endpoint) -> str | None:

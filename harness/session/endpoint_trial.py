@@ -13,6 +13,7 @@ from harness.errors import (
     InferenceError,
     InvalidInput,
     ModelNotFound,
+    Notice,
     NotOffered,
     ServerError,
     did_you_mean,
@@ -75,7 +76,10 @@ async def check_endpoints(
     """
     for tag in tags:
         if tag not in endpoints:
-            raise InvalidInput(f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints))
+            raise InvalidInput(
+                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints),
+                code="endpoint.unknown",
+            )
     chosen = [endpoints[tag] for tag in dict.fromkeys(tags or endpoints)]
     return [await _check(endpoint, settings, environment, progress) for endpoint in chosen]
 
@@ -117,17 +121,18 @@ async def _unusable(
     said = str(error).removeprefix(f"{endpoint.tag}: ")
     match error:
         case EndpointUnreachable() | CallTimeout(limit="connect_timeout_s"):
-            return replace(blank, error=said, reachable=False)
+            return replace(blank, error=Notice(code=error.code, message=said), reachable=False)
         case InferenceError():
             facts = await _facts(endpoint, environment)
             if facts.ready is False and facts.reachable:
                 said += "; the server says that it is not ready"
             if isinstance(error, ModelNotFound) and facts.models:
                 said += "; " + did_you_mean(endpoint.model_id, facts.models)
-            return replace(_with_facts(blank, facts), error=said)
+            why = Notice(code=error.code, message=said)
+            return replace(_with_facts(blank, facts), error=why)
         case _:
             # What is written down is wrong: it was not even tried.
-            return replace(blank, error=said)
+            return replace(blank, error=Notice(code=error.code, message=said))
 
 
 async def _facts(endpoint: Endpoint, environment: Mapping[str, str]) -> ServerFacts:
@@ -170,7 +175,7 @@ class _Trial:
         self._embed = EmbedRequest(model=endpoint.tag, texts=("hello",))
         self.chats = not endpoint.embeddings
         """Whether it does, or is to; else all there is to see is that it embeds."""
-        self.noticed: tuple[str, ...] = ()
+        self.noticed: tuple[Notice, ...] = ()
         """What is to be said beside what is seen."""
 
     async def begin(self) -> None:
@@ -189,7 +194,11 @@ class _Trial:
                 raise
             self.chats = False
             said = str(error).removeprefix(f"{self._endpoint.tag}: ")
-            self.noticed = (f"it embeds, and does not chat: {said}",)
+            self.noticed = (
+                Notice(
+                    code="endpoint.embeds-only", message=f"it embeds, and does not chat: {said}"
+                ),
+            )
 
     async def chat(self, check: EndpointCheck) -> EndpointCheck:
         """What else it does; a call that fails leaves its part out."""

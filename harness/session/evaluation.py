@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.compress import Summarise
+from harness.errors import Notice
 from harness.inference import ChatRequest, Message
 from harness.rubric import (
     Ask,
@@ -111,8 +112,9 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
     if not evaluators or not chosen.rubric.judged:
         return None
     noise, why_not = load_noise(chosen.rubric, ", ".join(evaluators), directory=chosen.directory)
-    if why_not and why_not not in session.casting.warnings:
-        session.casting.warn(why_not, session.trace)
+    notice = Notice(code="evaluator.noise-unusable", message=why_not)
+    if why_not and notice not in session.casting.warnings:
+        session.casting.warn(notice, session.trace)
     if noise is not None:
         session.trace.instant(
             "evaluator noise",

@@ -107,7 +107,8 @@ def evaluator_pool(
         raise ConfigurationInvalid(
             f"the pool of evaluators is empty{': ' if reasons else ''}{reasons}; under [roles] in "
             "harness.toml, give evaluator endpoints with models of other families than the "
-            "producer's"
+            "producer's",
+            code="roles.pool-empty",
         )
     return EvaluatorPool(members=members, excluded=excluded)
 

@@ -22,7 +22,8 @@ def check_fallbacks(endpoints: Mapping[str, Endpoint]) -> None:
             if fallback not in endpoints:
                 raise ConfigurationInvalid(
                     f"endpoint '{tag}' falls back on '{fallback}', and no endpoint is called that; "
-                    + did_you_mean(fallback, endpoints)
+                    + did_you_mean(fallback, endpoints),
+                    code="endpoint.fallback-unknown",
                 )
 
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from itertools import count
 
-from harness.errors import ConfigurationInvalid, ModelFileInvalid
+from harness.errors import ConfigurationInvalid, ModelFileInvalid, Notice
 from harness.inference import (
     CallCache,
     ChatRequest,
@@ -53,7 +53,7 @@ class KeptReplies:
         resumed: bool,
         is_wanted: bool,
         trace: RunTrace,
-        warn: Callable[[str], None],
+        warn: Callable[[Notice], None],
     ) -> None:
         self._path = trace.journal_path.with_suffix(_ENDING)
         self._endpoints = endpoints
@@ -144,5 +144,10 @@ class KeptReplies:
                 self._path.touch(mode=0o600)
                 self._cache = CallCache(self._path)
             except (ConfigurationInvalid, OSError) as error:
-                self._warn(f"a resumed run will ask again what it had asked: {error}")
+                self._warn(
+                    Notice(
+                        code="resume.replies-not-kept",
+                        message=f"a resumed run will ask again what it had asked: {error}",
+                    )
+                )
         return self._cache

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.compress import passages_of
-from harness.errors import InvalidInput
+from harness.errors import InvalidInput, Notice
 from harness.memory import Filter, Hit, Hits, MemoryStore, Mode, Passage, Scalar
 from harness.residency import KeepAliveBudget
 from harness.session.endpoint_embedder import Ask, EndpointEmbedder
@@ -48,7 +48,7 @@ class PassageLibrary:
         *,
         tracer: RunTrace,
         ask: Ask,
-        warn: Callable[[str], None],
+        warn: Callable[[Notice], None],
         budget: KeepAliveBudget | None = None,
     ) -> None:
         self._settings = settings
@@ -134,8 +134,11 @@ class PassageLibrary:
                     detail=self._tracer.excerpt(refusal.reason),
                 )
                 self._warn(
-                    f"passage {refusal.id} is not remembered: it looks like instructions to a "
-                    "model; 'refused' in the trace says why"
+                    Notice(
+                        code="memory.passage-refused",
+                        message=f"passage {refusal.id} is not remembered: it looks like "
+                        "instructions to a model; 'refused' in the trace says why",
+                    )
                 )
             now = {one.id: one.into for one in added.merged}
             ids = [now.get(passage.id, passage.id) for passage in passages]
@@ -226,7 +229,8 @@ class PassageLibrary:
     def _with_run(self, metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
         if RUN_FIELD in metadata:
             raise InvalidInput(
-                f"metadata '{RUN_FIELD}' is for the run that remembers; call yours otherwise"
+                f"metadata '{RUN_FIELD}' is for the run that remembers; call yours otherwise",
+                code="memory.metadata-reserved",
             )
         return {**metadata, RUN_FIELD: self._tracer.run_id}
 

@@ -89,7 +89,10 @@ def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[E
     chosen = []
     for tag in dict.fromkeys(tags):
         if tag not in endpoints:
-            raise InvalidInput(f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints))
+            raise InvalidInput(
+                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints),
+                code="endpoint.unknown",
+            )
         _refuse_uncontrolled(endpoints[tag])
         chosen.append(endpoints[tag])
     return chosen
@@ -139,17 +142,20 @@ def _refuse_uncontrolled(endpoint: Endpoint) -> None:
         raise InvalidInput(
             f"'{endpoint.tag}' is a file that every run loads into its own process, and that goes "
             "with it: outside of a run there is nothing to load it into; pin = true keeps it in "
-            "memory for the whole of a run"
+            "memory for the whole of a run",
+            code="model.in-process",
         )
     if endpoint.backend not in MANAGED_BACKENDS:
         raise InvalidInput(
             f"'{endpoint.tag}' cannot be loaded and let go from here: backend "
-            f"'{endpoint.backend}' has no way to say so"
+            f"'{endpoint.backend}' has no way to say so",
+            code="model.no-control",
         )
     if not endpoint.manage:
         raise InvalidInput(
             f"'{endpoint.tag}' is its server's own to load and let go; write manage = true under "
-            f"[endpoints.{endpoint.tag}] to have it done from here"
+            f"[endpoints.{endpoint.tag}] to have it done from here",
+            code="model.not-managed",
         )
 
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.errors import HarnessError, ModelFileInvalid
+from harness.errors import HarnessError, ModelFileInvalid, Notice
 from harness.graph import Graph
 from harness.residency import Device
 from harness.residency.simulation import simulate
@@ -72,9 +72,9 @@ class ModelPlan:
     """What that takes in all; None as above."""
     notes: tuple[str, ...]
     """What the prediction rests on."""
-    warnings: tuple[str, ...]
+    warnings: tuple[Notice, ...]
     """What is to be kept in mind."""
-    refusals: tuple[str, ...]
+    refusals: tuple[Notice, ...]
     """Why a run of it does not begin; none, as a rule."""
 
 
@@ -122,7 +122,9 @@ async def plan_models(
     sized = dict(zip(there, sizes, strict=True))
     memory = await asyncio.to_thread(planned_memory, sized, settings)
     needed = casting.required | {tag for tags in players.values() for tag in tags}
-    refusals = tuple(str(error) for error in _refusals(needed, memory))
+    refusals = tuple(
+        Notice(code=error.code, message=str(error)) for error in _refusals(needed, memory)
+    )
 
     # 3. A run in numbers.
     seated = judges.seated(memory.tenants)

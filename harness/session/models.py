@@ -9,7 +9,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from harness.errors import ConfigurationInvalid, HarnessError, ModelFileInvalid, did_you_mean
+from harness.errors import (
+    ConfigurationInvalid,
+    HarnessError,
+    ModelFileInvalid,
+    Notice,
+    did_you_mean,
+)
 from harness.inference import (
     Backend,
     CallCache,
@@ -87,7 +93,7 @@ async def open_models(
     required: Collection[str],
     tracer: Tracer,
     sample_every_s: float = 0.0,
-    warn: Callable[[str], None] | None = None,
+    warn: Callable[[Notice], None] | None = None,
 ) -> AsyncIterator[OpenModels]:
     """The shim in front of these endpoints, each behind its `call_stack`, and their budget.
 
@@ -115,7 +121,7 @@ async def open_models(
     check_fallbacks(endpoints)
     check_managed(endpoints.values())
     _check_required(required, endpoints)
-    warn = warn or _log.warning
+    warn = warn or _log_notice
     async with AsyncExitStack() as stack:
         # Closed in reverse: the sampling ends, the budget unloads what it loaded, then the backends
         # close, then the cache.
@@ -142,7 +148,12 @@ async def open_models(
                         raise
                     one = OpenedEndpoint(endpoint=endpoint, backend=Unusable(error))
                     for stood_in_for in _relying_on(tag, endpoints, required):
-                        warn(f"'{tag}' cannot stand in for '{stood_in_for}': {error}")
+                        warn(
+                            Notice(
+                                code="endpoint.fallback-unusable",
+                                message=f"'{tag}' cannot stand in for '{stood_in_for}': {error}",
+                            )
+                        )
             stack.push_async_callback(one.backend.aclose)
             if one.host is not None:
                 stack.push_async_callback(one.host.aclose)
@@ -203,9 +214,14 @@ def _key(variable: str | None, endpoint: Endpoint, environment: Mapping[str, str
     key = environment.get(variable)
     if not key:
         raise ConfigurationInvalid(
-            f"endpoint '{endpoint.tag}' takes its key from {variable}, which is not set; export it"
+            f"endpoint '{endpoint.tag}' takes its key from {variable}, which is not set; export it",
+            code="endpoint.key-not-set",
         )
     return key
+
+
+def _log_notice(notice: Notice) -> None:
+    _log.warning(notice.message, code=notice.code)
 
 
 def _open_cache(settings: Settings) -> CallCache | None:
@@ -222,7 +238,8 @@ def _check_required(required: Collection[str], endpoints: Mapping[str, Endpoint]
     for tag in required:
         if tag not in endpoints:
             raise ConfigurationInvalid(
-                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints)
+                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints),
+                code="endpoint.unknown",
             )
 
 
@@ -251,7 +268,12 @@ async def _tenants(
         elif tag in required:
             raise tenant
         else:
-            _log.warning("a model is not the budget's", endpoint=tag, error=describe(tenant))
+            _log.warning(
+                "a model is not the budget's",
+                code="budget.model-not-counted",
+                endpoint=tag,
+                error=describe(tenant),
+            )
     return tenants
 
 

@@ -28,7 +28,8 @@ def open_store(settings: Settings, *, progress: Progress | None = None) -> Itera
     memory = settings.memory
     if memory.path is None:
         raise ConfigurationInvalid(
-            "there is no store; say where: --store DIR, or path under [memory] in harness.toml"
+            "there is no store; say where: --store DIR, or path under [memory] in harness.toml",
+            code="memory.no-store",
         )
     with ExitStack() as stack:
         embedder = None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.errors import ConfigurationInvalid
+from harness.errors import ConfigurationInvalid, Notice
 from harness.inference import CallCache
 
 OUTPUT_CACHE = "outputs.sqlite"
@@ -25,7 +25,7 @@ class StoredOutputs:
     """
 
     def __init__(
-        self, path: Path, *, warn: Callable[[str], None], wall_s: Callable[[], float] = time.time
+        self, path: Path, *, warn: Callable[[Notice], None], wall_s: Callable[[], float] = time.time
     ) -> None:
         self._path = path
         self._warn = warn
@@ -61,5 +61,10 @@ class StoredOutputs:
             try:
                 self._cache = CallCache(self._path)
             except ConfigurationInvalid as error:
-                self._warn(f"outputs are not kept for other runs: {error}")
+                self._warn(
+                    Notice(
+                        code="cache.outputs-not-kept",
+                        message=f"outputs are not kept for other runs: {error}",
+                    )
+                )
         return self._cache

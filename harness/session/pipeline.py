@@ -61,10 +61,14 @@ class Pipeline(Graph):
             fail_fast=fail_fast,
         )
         if not isinstance(limits, Limits | None):
-            raise InvalidInput(f"limits={limits!r} is none; write one, such as Limits(max_calls=9)")
+            raise InvalidInput(
+                f"limits={limits!r} is none; write one, such as Limits(max_calls=9)",
+                code="pipeline.limits-invalid",
+            )
         if parallel_calls is not None and parallel_calls < 1:
             raise InvalidInput(
-                f"parallel_calls={parallel_calls} would let no call begin; give 1 or more"
+                f"parallel_calls={parallel_calls} would let no call begin; give 1 or more",
+                code="pipeline.parallel-calls-not-positive",
             )
         self.limits = limits
         self.parallel_calls = parallel_calls
@@ -78,7 +82,10 @@ class Pipeline(Graph):
         """
         super().check()
         if not self.nodes:
-            raise PipelineInvalid(f"pipeline '{self.name}' has no nodes; add one: @pipeline.node")
+            raise PipelineInvalid(
+                f"pipeline '{self.name}' has no nodes; add one: @pipeline.node",
+                code="pipeline.empty",
+            )
         for name, item in graph_inputs(self).items():
             if item.annotation is Run:
                 raise PipelineInvalid(
@@ -86,6 +93,7 @@ class Pipeline(Graph):
                     "the parameter that receives it is called 'run'",
                     path=item.node.path,
                     line=item.node.line,
+                    code="pipeline.run-parameter-misnamed",
                 )
 
     def run(self, *, resume: object = None, **inputs: object) -> RunResult:
@@ -105,13 +113,15 @@ class Pipeline(Graph):
         else:
             raise InvalidInput(
                 "an event loop is running here already, as in a notebook; write "
-                "await pipeline.run_async({...}) instead"
+                "await pipeline.run_async({...}) instead",
+                code="pipeline.event-loop-running",
             )
         if resume is not None and "resume" in graph_inputs(self):
             return run_to_its_end(self.run_async({**inputs, "resume": resume}))
         if resume is not None and not isinstance(resume, str | Path):
             raise InvalidInput(
-                f"resume is {type(resume).__name__}; give a run's id, 'latest', or its file"
+                f"resume is {type(resume).__name__}; give a run's id, 'latest', or its file",
+                code="resume.not-a-run",
             )
         return run_to_its_end(self.run_async(inputs, resume=resume))
 
@@ -172,6 +182,9 @@ class Pipeline(Graph):
         )
         if resume is None:
             if answers:
-                raise InvalidInput("answers are for a run that asked; say which one to resume")
+                raise InvalidInput(
+                    "answers are for a run that asked; say which one to resume",
+                    code="answer.without-run",
+                )
             return await run.begin(inputs)
         return await run.resume(resume, inputs, answers=answers or {})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from harness.errors import InvalidInput, NodeFailed
+from harness.errors import InvalidInput, NodeFailed, Notice
 from harness.graph import (
     Answers,
     Asker,
@@ -135,6 +135,7 @@ class PipelineRun:
                 f"a run of the pipeline '{earlier.journal.started.name}', and not of "
                 f"'{graph.name}'; resume it with that one",
                 path=path,
+                code="resume.other-pipeline",
             )
         given = restored_inputs(graph, earlier.inputs, inputs)
         values = bind_inputs(graph, given)
@@ -314,12 +315,13 @@ async def _remember_again(session: Session, earlier: EarlierRun) -> None:
     if not session.passages.is_kept:
         lost = await remember_again(remembered_in(earlier.journal), session.passages)
         if lost:
-            session.casting.warn(
-                f"{lost} document{'s' if lost > 1 else ''} that earlier parts of the run "
+            notice = Notice(
+                code="resume.documents-lost",
+                message=f"{lost} document{'s' if lost > 1 else ''} that earlier parts of the run "
                 "remembered cannot be recalled now: the journal leaves secrets out, and so has no "
                 "whole text",
-                session.trace,
             )
+            session.casting.warn(notice, session.trace)
 
 
 def _deadline_s(deadline_ns: int) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.errors import Notice
 from harness.graph import (
     Execution,
     Graph,
@@ -86,7 +87,7 @@ class RunResult:
     """How the evaluator was drawn; None when none was."""
     evaluator_panel: EvaluatorPanel | None = None
     """Who judged together; None when one judged alone, or nobody."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Notice, ...] = ()
     """What is to be kept in mind about the run."""
 
     @property

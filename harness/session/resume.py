@@ -52,7 +52,9 @@ class EarlierRun:
         """
         if _sizes(self.journal) != self.sizes:
             raise InvalidInput(
-                "the run was still going when it was read; resume it again", path=self.journal.path
+                "the run was still going when it was read; resume it again",
+                path=self.journal.path,
+                code="resume.still-going",
             )
 
     @property
@@ -87,12 +89,14 @@ def read_earlier_run(path: Path) -> EarlierRun:
             "it ended before anything of it could be written down, or an earlier version made it; "
             "run the pipeline anew",
             path=path,
+            code="resume.never-began",
         )
     if found.beginning.content != "full":
         raise InvalidInput(
             f'it recorded no texts (content = "{found.beginning.content}"), and so no outputs to '
             'go on from; runs that are to be resumed need content = "full" under [trace]',
             path=path,
+            code="resume.no-texts",
         )
     return EarlierRun(
         journal=journal,

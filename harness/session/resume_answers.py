@@ -26,7 +26,9 @@ def match_answers(
         question = _asked(name, questions)
         problem = answer_problem(answer, question.form)
         if problem:
-            raise InvalidInput(f"question '{question.key}' ({_title(question)}): {problem}")
+            raise InvalidInput(
+                f"question '{question.key}' ({_title(question)}): {problem}", code="answer.invalid"
+            )
         answers[question.key, question.text] = answer
     return answers
 
@@ -38,12 +40,16 @@ def only_question(questions: Sequence[Question]) -> Question:
         InvalidInput: There is none, or more than one.
     """
     if not questions:
-        raise InvalidInput("the run asks nothing that waits for an answer; leave --answer out")
+        raise InvalidInput(
+            "the run asks nothing that waits for an answer; leave --answer out",
+            code="answer.none-asked",
+        )
     if len(questions) > 1:
         listed = "; ".join(f"{one.key}: {_title(one)}" for one in questions)
         raise InvalidInput(
             f"{len(questions)} questions wait for an answer ({listed}); say which one it is for: "
-            f"--answer {questions[0].key}=…"
+            f"--answer {questions[0].key}=…",
+            code="answer.several-asked",
         )
     return questions[0]
 
@@ -60,10 +66,16 @@ def _asked(name: str, questions: Sequence[Question]) -> Question:
         return asked[0]
     if asked:
         keys = ", ".join(one.key for one in asked)
-        raise InvalidInput(f"node '{name}' asks {len(asked)} questions; name one of them: {keys}")
+        raise InvalidInput(
+            f"node '{name}' asks {len(asked)} questions; name one of them: {keys}",
+            code="answer.several-of-node",
+        )
     if not questions:
-        raise InvalidInput(f"no question waits for an answer, so none for '{name}'")
+        raise InvalidInput(
+            f"no question waits for an answer, so none for '{name}'", code="answer.none-waits"
+        )
     raise InvalidInput(
         f"no question '{name}' waits for an answer; "
-        + did_you_mean(name, [one.key for one in questions])
+        + did_you_mean(name, [one.key for one in questions]),
+        code="answer.question-unknown",
     )

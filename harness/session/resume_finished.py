@@ -51,7 +51,7 @@ class _Nobody:
         """See `Executor.call`."""
         self.was_asked = True
         # What a person did wrong is not tried again.
-        raise InvalidInput(f"'{work.label}' was not called")
+        raise InvalidInput(f"'{work.label}' was not called", code="resume.not-called")
 
     async def stream(self, work: Work) -> AsyncGenerator[object, None]:
         """See `Executor.stream`."""

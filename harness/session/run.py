@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
-from harness.errors import InvalidInput
+from harness.errors import InvalidInput, Notice
 from harness.graph import Graph, NodeCall, Retry
 from harness.inference import (
     ChatRequest,
@@ -337,7 +337,9 @@ class Run:
             InferenceError: The endpoint that embeds gave no vectors.
         """
         if not document.strip():
-            raise InvalidInput("the document is empty; there is nothing to remember")
+            raise InvalidInput(
+                "the document is empty; there is nothing to remember", code="memory.document-empty"
+            )
         passages = self._session.passages
         with self._asking(passages.model):
             return await passages.remember(
@@ -520,13 +522,16 @@ class Run:
         rounds = self._earlier.rounds.get(key, ())
         try:
             if isinstance(rounds, str):
-                raise InvalidInput(rounds)
+                raise InvalidInput(rounds, code="resume.rounds-lost")
             if rounds:
                 first = rounds[0].draft if draft is None else draft
                 check_rounds(rounds, Draft(text=first, task=""), rubric)
         except InvalidInput as error:
-            message = f"a loop of node '{self._call.label}' begins anew: {error}"
-            self._session.casting.warn(message, self._session.trace)
+            notice = Notice(
+                code="resume.loop-anew",
+                message=f"a loop of node '{self._call.label}' begins anew: {error}",
+            )
+            self._session.casting.warn(notice, self._session.trace)
             return ()
         return rounds
 

@@ -79,4 +79,9 @@ async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
                     )
             await asyncio.sleep(max(every_s, server.source.pause_s))
     except Exception as error:  # noqa: BLE001 - a server's word about itself must not end the run
-        _log.warning("a server is sampled no more", server=server.track, error=describe(error))
+        _log.warning(
+            "a server is sampled no more",
+            code="sampling.stopped",
+            server=server.track,
+            error=describe(error),
+        )

@@ -45,7 +45,11 @@ def known_secrets(
     endpoints = tuple(endpoints)
     for name in named:
         if name not in environment:
-            _log.warning("a variable of [trace] secrets is not set", variable=name)
+            _log.warning(
+                "a variable of [trace] secrets is not set",
+                code="trace.secret-not-set",
+                variable=name,
+            )
     values = secret_values(environment, named=secret_variables(endpoints, named=named))
     for endpoint in endpoints:
         if endpoint.url is not None:

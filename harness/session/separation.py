@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.errors import ModelFileInvalid, SameFamily, SameModel
+from harness.errors import ModelFileInvalid, Notice, SameFamily, SameModel
 from harness.hardware import file_type_name
 from harness.hardware.gguf_file import read_gguf_file
 from harness.inference import (
@@ -136,25 +136,27 @@ class ComparedModels:
             raise refusal(both, kinship.relation)
         return kinship
 
-    def warnings(self, kinship: Kinship) -> Iterator[str]:
+    def warnings(self, kinship: Kinship) -> Iterator[Notice]:
         """What is to be kept in mind about scores that come of it."""
         if kinship.relation == "unknown":
             both = {chain[-1] for chain in (kinship.producer, kinship.evaluator)}
             silent = sorted(tag for tag in both if self.identity(tag).family is None)
-            yield (
-                f"whether producer '{kinship.producer[-1]}' and evaluator "
+            yield Notice(
+                code="separation.family-unknown",
+                message=f"whether producer '{kinship.producer[-1]}' and evaluator "
                 f"'{kinship.evaluator[-1]}' are of one family is not known: nothing tells the "
                 f"family of {' and '.join(repr(tag) for tag in silent)}; write it down as family "
-                "in the endpoint's table"
+                "in the endpoint's table",
             )
         for chain in chains_from(kinship.evaluator[0], self.endpoints):
             identity = self.identity(chain[-1])
             if identity.low_bit:
-                yield (
-                    f"evaluator '{chain[-1]}' is quantised to {identity.quantisation}: below Q8_0 "
-                    "a judge's scores shift against those of the unquantised model, and a rubric's "
-                    "thresholds do not shift with them; judge with Q8_0 or better, or set the "
-                    "thresholds by this model's own scores"
+                yield Notice(
+                    code="separation.evaluator-low-bit",
+                    message=f"evaluator '{chain[-1]}' is quantised to {identity.quantisation}: "
+                    "below Q8_0 a judge's scores shift against those of the unquantised model, "
+                    "and a rubric's thresholds do not shift with them; judge with Q8_0 or better, "
+                    "or set the thresholds by this model's own scores",
                 )
 
     def _relation(self, one: str, other: str) -> Relation:

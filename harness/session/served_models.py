@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from harness.errors import SameFamily, SameModel
+from harness.errors import Notice, SameFamily, SameModel
 from harness.inference import (
     ChatRequest,
     Completion,
@@ -126,4 +126,5 @@ class ServedModels:
         if separation is not None and separation.evaluators.get(evaluator) != "family":
             evaluators = {**separation.evaluators, evaluator: "family"}
             self._casting.separation = replace(separation, evaluators=evaluators)
-            self._casting.warn(message, self._tracer)
+            notice = Notice(code="separation.family-served", message=message)
+            self._casting.warn(notice, self._tracer)

@@ -213,7 +213,9 @@ def _models_for(needed_roles: Mapping[str, str], roles: Roles) -> set[str]:
         try:
             tags.add(roles.model(role))
         except ConfigurationInvalid as error:
-            raise ConfigurationInvalid(f"{who} needs '{role}': {error}") from error
+            raise ConfigurationInvalid(
+                f"{who} needs '{role}': {error}", code="roles.unassigned"
+            ) from error
     return tags
 
 
@@ -228,7 +230,8 @@ def _embedder_of(memory: MemorySettings, endpoints: Mapping[str, Endpoint]) -> s
     if memory.embedder not in endpoints:
         raise ConfigurationInvalid(
             f"[memory] embedder is '{memory.embedder}', which is no endpoint; "
-            + did_you_mean(memory.embedder, [WORDLLAMA, *endpoints])
+            + did_you_mean(memory.embedder, [WORDLLAMA, *endpoints]),
+            code="memory.embedder-unknown",
         )
     return {memory.embedder}
 
@@ -284,7 +287,12 @@ def _conclude(
         )
         append_line(path, trace.redactor.clean_line(entry.as_line()))
     except Exception as error:  # noqa: BLE001 - as above
-        _log.warning("the run is not in the audit log", path=str(path), error=describe(error))
+        _log.warning(
+            "the run is not in the audit log",
+            code="audit.not-written",
+            path=str(path),
+            error=describe(error),
+        )
 
 
 def _start_record(
@@ -300,5 +308,6 @@ def _start_record(
     except OSError as error:
         raise ConfigurationInvalid(
             f"runs cannot be written to '{traces}' ({error.strerror}); set traces in "
-            "harness.toml to a directory that can be written"
+            "harness.toml to a directory that can be written",
+            code="config.traces-unwritable",
         ) from error

@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from harness.errors import ConfigurationInvalid, did_you_mean
+from harness.errors import ConfigurationInvalid, Notice, did_you_mean
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint
 from harness.residency import MAX_WAIT_S
@@ -279,22 +279,29 @@ def _read_file(path: Path) -> Settings:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text)
     except FileNotFoundError as error:
-        raise ConfigurationInvalid("there is no such file", path=path) from error
+        raise ConfigurationInvalid(
+            "there is no such file", path=path, code="config.file-missing"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationInvalid(f"cannot be read as UTF-8 text ({error})", path=path) from error
+        raise ConfigurationInvalid(
+            f"cannot be read as UTF-8 text ({error})", path=path, code="config.file-unreadable"
+        ) from error
     except tomllib.TOMLDecodeError as error:
         # tomllib ends its messages with "(at line 3, column 7)".
         found = re.search(r"at line (\d+)", str(error))
         line = int(found[1]) if found else None
-        raise ConfigurationInvalid(f"not TOML: {error}", path=path, line=line) from error
+        raise ConfigurationInvalid(
+            f"not TOML: {error}", path=path, line=line, code="config.not-toml"
+        ) from error
     _start_paths_at(values, path.parent)
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
         problem = error.errors()[0]
         location = tuple(str(part) for part in problem["loc"])
+        said = _explain(problem)
         raise ConfigurationInvalid(
-            _explain(problem), path=path, line=_line_of(location, text)
+            said.message, code=said.code, path=path, line=_line_of(location, text)
         ) from error
 
 
@@ -307,14 +314,15 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
         _start_paths_at(values, Path())
         return Settings.model_validate(values).endpoints
     except json.JSONDecodeError as error:
-        problem = f"not JSON: {error}"
+        problem = Notice(code="config.not-json", message=f"not JSON: {error}")
         cause: Exception = error
     except ValidationError as error:
         problem = _explain(error.errors()[0])
         cause = error
     raise ConfigurationInvalid(
-        f'{ENDPOINTS_VARIABLE}: {problem}; its form is {{"<tag>": {{"url": "http://…/v1", '
-        '"model_id": "<served name>", "backend": "vllm"}}'
+        f'{ENDPOINTS_VARIABLE}: {problem.message}; its form is {{"<tag>": {{"url": "http://…/v1", '
+        '"model_id": "<served name>", "backend": "vllm"}}',
+        code=problem.code,
     ) from cause
 
 
@@ -337,13 +345,16 @@ def _start_paths_at(values: dict[str, Any], base: Path) -> None:
             endpoint["tag"] = tag
 
 
-def _explain(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, a TypedDict
+def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails, a TypedDict
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         *owner, name = problem["loc"]
-        return f"'{where}' is not a setting; {did_you_mean(str(name), _fields_at(tuple(owner)))}"
+        near = did_you_mean(str(name), _fields_at(tuple(owner)))
+        return Notice(code="config.unknown-setting", message=f"'{where}' is not a setting; {near}")
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
+    return Notice(
+        code="config.setting-invalid", message=f"{where}: {message}" if where else message
+    )
 
 
 _TABLES: dict[str, type[BaseModel]] = {

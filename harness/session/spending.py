@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
-from harness.errors import RunLimitReached
+from harness.errors import Notice, RunLimitReached
 from harness.inference import ChatRequest, Completion, Embeddings, EmbedRequest, Endpoint
 from harness.rubric import Ask
 from harness.session.casting import Casting
@@ -205,10 +205,11 @@ def warn_of_no_price(limits: Limits, spent: Spent, *, casting: Casting, tracer: 
     """Says, once, that a limit to the cost was none, since no price was known."""
     if limits.max_cost_usd is None or spent.cost_usd is not None or not spent.unpriced_calls:
         return
-    message = (
-        f"{limits.said('cost')} bounded nothing: no call's price is known; "
+    notice = Notice(
+        code="limits.cost-unbounded",
+        message=f"{limits.said('cost')} bounded nothing: no call's price is known; "
         "write usd_per_million_input_tokens and usd_per_million_output_tokens under "
-        "the endpoints"
+        "the endpoints",
     )
-    if message not in casting.warnings:
-        casting.warn(message, tracer)
+    if notice not in casting.warnings:
+        casting.warn(notice, tracer)

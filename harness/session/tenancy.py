@@ -58,7 +58,8 @@ def check_managed(endpoints: Iterable[Endpoint]) -> None:
             raise ConfigurationInvalid(
                 f"endpoints '{other}' and '{endpoint.tag}' are both managed at {endpoint.url}, and "
                 f"a server of backend '{endpoint.backend}' holds one model; set manage to false "
-                "for one of them, or give it a server of its own"
+                "for one of them, or give it a server of its own",
+                code="budget.managed-twice",
             )
 
 
@@ -146,7 +147,8 @@ async def _need_of(endpoint: Endpoint, host: Host) -> Need:
     if footprint is None:
         raise ConfigurationInvalid(
             f"endpoint '{endpoint.tag}' is managed, and its server does not say how much memory "
-            'its model takes; give it need = "6 GiB"'
+            'its model takes; give it need = "6 GiB"',
+            code="budget.need-unknown",
         )
     return {endpoint.device: footprint.total_bytes}
 

@@ -20,7 +20,7 @@ from typing import Literal
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from harness.errors import InvalidInput
+from harness.errors import InvalidInput, Notice
 from harness.trace.lenient_json import dump_json
 
 _log = structlog.get_logger(__name__)
@@ -135,7 +135,7 @@ class AuditEntry:
     separation: str | None = None
     """What the evaluator's model is to the producer's: `different`, `unknown`, or `family`, where
     the settings allow relatives. None when there is no evaluator."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Notice, ...] = ()
     """What is to be kept in mind about the run's scores."""
     run_duration_s: float
     """From start to end."""

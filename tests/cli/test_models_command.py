@@ -112,9 +112,10 @@ def test_the_plan_as_json_has_all_of_it(project: Path) -> None:
     assert sum(producer["footprint"].values()) == producer["need"]["machine"]
     assert producer["load_time"]["source"] == "guess"
     assert (judge["fit"], judge["footprint"], judge["is_managed"]) == ("never", None, True)
-    (refusal,) = map(str, said["refusals"])
-    assert "'spare' needs 200.0 MiB" in refusal
-    assert "of pinned 'producer'" in refusal
+    (refusal,) = said["refusals"]
+    assert refusal["code"] == "budget.does-not-fit"
+    assert "'spare' needs 200.0 MiB" in refusal["message"]
+    assert "of pinned 'producer'" in refusal["message"]
 
 
 def test_what_can_never_fit_is_refused_with_the_table_and_the_sum(project: Path) -> None:
@@ -132,7 +133,7 @@ def test_what_can_never_fit_is_refused_with_the_table_and_the_sum(project: Path)
     [
         pytest.param(["nowhere.py"], "pipeline.no-file", "'nowhere.py'", id="no file"),
         pytest.param(["--role", "producer"], "option.malformed", "'producer'", id="no pair"),
-        pytest.param(["--role", "producer=x"], "config.", "'x'", id="no endpoint"),
+        pytest.param(["--role", "producer=x"], "roles.", "'x'", id="no endpoint"),
         pytest.param(["--config", "x.toml"], "config.", "x.toml: ", id="no settings"),
     ],
 )

@@ -195,7 +195,7 @@ GOOD = ("notes.yaml", "good.md")
             id="no checks",
         ),
         pytest.param(["judged.yaml", "good.md"], "", "no evaluator", id="no evaluator"),
-        pytest.param([*GOOD, "--role", "evaluator=x"], "config.", "'x'", id="role"),
+        pytest.param([*GOOD, "--role", "evaluator=x"], "roles.", "'x'", id="role"),
     ],
 )
 def test_what_is_not_usable_is_said_with_exit_code_2(

@@ -210,7 +210,7 @@ def test_a_limit_of_cost_that_bounded_nothing_is_a_warning(tmp_path: Path, rubri
         settings = settings_of(tmp_path, "strict")
         once = looping(rubric, draft=GOOD, **limits)
         result = run(once, settings, writer=ScriptedBackend([]), strict=judge(9))
-        return [said for said in result.warnings if "price" in said]
+        return [said for said in map(str, result.warnings) if "price" in said]
 
     (said,) = warnings(max_cost_usd=0.000_001)
     assert said.startswith("max_cost_usd = 1e-06 bounded nothing: no call's price is known")
@@ -439,7 +439,7 @@ def test_noise_of_another_evaluator_is_not_used_and_that_is_a_warning(
     noisy(rubric, 0.5, evaluator="another")
     result = creeping(tmp_path, rubric)
     assert result.loops[0].stop_reason == "max_rounds"
-    (warning,) = result.warnings
+    (warning,) = map(str, result.warnings)
     assert "not of 'strict'" in warning
 
 

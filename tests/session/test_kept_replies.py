@@ -315,4 +315,4 @@ def test_a_file_that_is_none_is_told_and_the_run_goes_on(tmp_path: Path) -> None
     kept.write_text("no database, and longer than the hundred bytes of a header. " * 3)
     result = finish(pipeline, model, tmp_path)
     assert result.result == ["one 2", "two 3"]
-    assert any("ask again what it had asked" in one for one in result.warnings)
+    assert any("ask again what it had asked" in one for one in map(str, result.warnings))

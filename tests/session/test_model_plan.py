@@ -289,7 +289,7 @@ def test_a_loop_of_models_that_have_room_together_loads_each_once(tmp_path: Path
     plan = planned(loop, settings_of(tmp_path, producer=SMALL, evaluator=JUDGE))
 
     assert plan.loads == 2
-    assert not any("back and forth" in warning for warning in plan.warnings)
+    assert not any("back and forth" in warning for warning in map(str, plan.warnings))
 
 
 def test_loops_take_as_many_rounds_as_they_usually_did(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def test_on_a_panel_all_judge_every_draft(tmp_path: Path) -> None:
 
 
 def warned(plan: ModelPlan, words: str) -> str:
-    (warning,) = (warning for warning in plan.warnings if words in warning)
+    (warning,) = (warning for warning in map(str, plan.warnings) if words in warning)
     return warning
 
 
@@ -391,7 +391,7 @@ def test_an_evaluator_below_q8_0_is_named_with_its_quantisation(
 
     plan = planned(loop, settings_of(tmp_path, producer=SMALL, evaluator=judge))
 
-    below = [warning for warning in plan.warnings if "below Q8_0" in warning]
+    below = [warning for warning in map(str, plan.warnings) if "below Q8_0" in warning]
     assert len(below) == (said is not None)
     assert said is None or f"evaluator 'evaluator' is quantised to {said}" in below[0]
 
@@ -513,7 +513,7 @@ def test_a_managed_model_of_unknown_size_has_a_row_that_says_so(tmp_path: Path) 
 def test_what_can_never_fit_is_refused_with_the_sum(tmp_path: Path) -> None:
     plan = planned(turns, settings_of(tmp_path, capacity="150 MiB", producer=SMALL, planner=WIDE))
 
-    (refusal,) = plan.refusals
+    (refusal,) = map(str, plan.refusals)
     need = format_bytes(need_of(context_tokens=2048, slots=2))
     assert f"model 'planner' needs {need} and the whole budget of 'machine' is 150.0 MiB" in refusal
     assert rows(plan)["planner"].fit == "never"
@@ -533,7 +533,7 @@ def test_the_reserve_and_what_is_pinned_stand_in_the_sum(tmp_path: Path) -> None
 
     assert any(
         "350.0 MiB less 50.0 MiB in reserve less 200.0 MiB of pinned 'kept'" in one
-        for one in refusals
+        for one in map(str, refusals)
     )
 
 
@@ -550,7 +550,7 @@ def test_what_only_stands_in_may_never_fit(tmp_path: Path) -> None:
     plan = planned(turns, settings)
 
     assert plan.refusals == ()
-    assert "'huge' never fits: a call that falls back on it fails" in plan.warnings
+    assert "'huge' never fits: a call that falls back on it fails" in map(str, plan.warnings)
     assert rows(plan)["huge"].others == ("stands in for 'small'",)
     assert plan.loads == 1
 
@@ -563,8 +563,8 @@ def test_of_what_is_pinned_and_never_fits_no_fallback_is_spoken(tmp_path: Path) 
 
     plan = planned(turns, settings)
 
-    assert any("model 'kept' needs 1.0 GiB" in one for one in plan.refusals)
-    assert not any("falls back" in one for one in plan.warnings)
+    assert any("model 'kept' needs 1.0 GiB" in one for one in map(str, plan.refusals))
+    assert not any("falls back" in one for one in map(str, plan.warnings))
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
@@ -573,7 +573,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
     plan = planned(turns, settings_of(tmp_path, producer=SMALL, planner={"path": str(broken)}))
 
-    (refusal,) = plan.refusals
+    (refusal,) = map(str, plan.refusals)
     assert "broken.gguf" in refusal
     assert rows(plan)["planner"].fit == "unknown"
 

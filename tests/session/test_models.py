@@ -102,7 +102,9 @@ def test_an_unusable_fallback_of_a_required_endpoint_is_warned_of_and_of_another
 
     asyncio.run(main())
     (warning,) = warnings
-    assert warning.startswith("'spare' cannot stand in for 'main': endpoint 'spare' takes its key")
+    assert str(warning).startswith(
+        "'spare' cannot stand in for 'main': endpoint 'spare' takes its key"
+    )
 
 
 def test_without_a_run_the_log_warns_of_it():
@@ -129,7 +131,7 @@ def test_in_a_run_its_record_and_its_result_warn_of_it(tmp_path):
     )
     with capture_logs():
         result = asyncio.run(pipeline.run_async({}, settings=settings))
-    (warning,) = result.warnings
+    (warning,) = map(str, result.warnings)
     assert "'spare' cannot stand in for 'main'" in warning
     instants = load_run(result.files.journal).instants
     assert [one.attributes["message"] for one in instants if one.name == "warning"] == [warning]

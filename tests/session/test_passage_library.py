@@ -156,7 +156,7 @@ def test_a_refused_passage_is_a_warning_and_the_others_are_kept(tmp_path: Path) 
     result = run_node(poisoned, Settings(traces=tmp_path))
     assert result.status == "finished"
     assert result.result == ["Tea", "Bread"]
-    (warning,) = result.warnings
+    (warning,) = map(str, result.warnings)
     assert "is not remembered: it looks like instructions to a model" in warning
     (refused,) = (one for one in load_run(result.files.journal).instants if one.name == "refused")
     assert refused.attributes["title"] == "News"

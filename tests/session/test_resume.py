@@ -613,7 +613,7 @@ def test_a_loop_whose_draft_held_a_secret_begins_anew_with_a_warning(
     backend = ScriptedBackend([GOOD])
     result = runs.start(looping(calls), resume="latest", producer=backend)
     assert result.result == GOOD
-    assert any("a loop of node 'text' begins anew" in one for one in result.warnings)
+    assert any("a loop of node 'text' begins anew" in one for one in map(str, result.warnings))
 
 
 def test_whether_a_resumed_run_passed_counts_the_loops_that_it_did_not_repeat(runs: Runs) -> None:

@@ -83,7 +83,7 @@ def test_a_document_with_a_secret_is_told_to_be_missing_and_the_others_are_there
     places = Places(TEA, f"# Safe\n\nThe tea is behind {SECRET}.")
     result = fail_and_resume(places, Settings(traces=tmp_path))
     assert result.result == ["Bread|book", "Tea|book"]
-    (warning,) = result.warnings
+    (warning,) = map(str, result.warnings)
     assert "1 document that earlier parts of the run remembered cannot be recalled" in warning
 
 

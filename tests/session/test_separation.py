@@ -253,7 +253,7 @@ def test_the_closest_of_all_that_can_be_reached_is_what_the_two_are_to_each_othe
 
 def warnings(*endpoints: Endpoint) -> list[str]:
     models = compared(*endpoints)
-    return list(models.warnings(models.kinship("p", "e")))
+    return [str(one) for one in models.warnings(models.kinship("p", "e"))]
 
 
 def test_a_family_that_nothing_tells_is_a_warning_with_its_remedy() -> None:

@@ -146,7 +146,7 @@ def test_relatives_that_turn_up_where_they_are_allowed_are_stamped() -> None:
     asked.call("evaluator", "qwen3:8b")
     assert asked.casting.separation is not None
     assert asked.casting.separation.relation == "family"
-    (more,) = asked.casting.warnings[len(unknown) :]
+    (more,) = map(str, asked.casting.warnings[len(unknown) :])
     assert "evaluator 'e' was answered by 'qwen3:8b'" in more
 
 

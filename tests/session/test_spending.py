@@ -262,7 +262,7 @@ def test_a_limit_to_the_cost_that_bounds_nothing_is_warned_of_once(tmp_path: Pat
     writer = ScriptedBackend(lambda _: "two words")
     result = run(asking(3), settings_of(tmp_path, max_cost_usd=1), writer=writer)
 
-    (warning,) = result.warnings
+    (warning,) = map(str, result.warnings)
     assert warning.startswith("max_cost_usd = 1 bounded nothing: no call's price is known; write")
 
 

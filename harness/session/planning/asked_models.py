@@ -65,7 +65,9 @@ def _player(role: str, node: str, cast: Cast) -> str:
     try:
         return cast.roles.model(role)
     except ConfigurationInvalid as error:
-        raise ConfigurationInvalid(f"node '{node}' needs '{role}': {error}") from error
+        raise ConfigurationInvalid(
+            f"node '{node}' needs '{role}': {error}", code="roles.unassigned"
+        ) from error
 
 
 def _stages(plan: Plan, *, times: int) -> Iterator[tuple[str, ...]]:

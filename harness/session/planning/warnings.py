@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 
+from harness.errors import Notice
 from harness.hardware import format_bytes
 from harness.inference import FILE_BACKENDS, Endpoint
 from harness.inference.identity.address import server_address
@@ -22,7 +23,7 @@ _FILE_SETTINGS = ("context_tokens", "cache_type_k", "cache_type_v", "gpu_layers"
 """With another of these, a file is loaded another way."""
 
 
-def on_evaluators(evaluators: Sequence[str], casting: Casting) -> Iterator[str]:
+def on_evaluators(evaluators: Sequence[str], casting: Casting) -> Iterator[Notice]:
     """What a run would say of its models' kinship, and of a judge that is packed too tightly."""
     producer = casting.roles.producer
     if producer is None:
@@ -33,7 +34,7 @@ def on_evaluators(evaluators: Sequence[str], casting: Casting) -> Iterator[str]:
 
 def on_same_weights(
     models: Sequence[PlannedModel], endpoints: Mapping[str, Endpoint], compared: ComparedModels
-) -> Iterator[str]:
+) -> Iterator[Notice]:
     """Endpoints of different roles that lead to one file, or to one model of a server."""
     used = [model for model in models if model.roles and model.problem is None]
     for one, other in combinations(used, 2):
@@ -46,27 +47,30 @@ def on_same_weights(
             size = format_bytes(one.need_bytes + other.need_bytes)
             file = " and ".join(dict.fromkeys((one.model, other.model)))
             why = f", with different {differing}" if differing else ""
-            yield (
-                f"{both} want the same weights ({file}){why}: they are loaded twice, and take "
-                f"{size} together; give both roles one endpoint, whose settings do for either"
+            yield Notice(
+                code="plan.weights-twice",
+                message=f"{both} want the same weights ({file}){why}: they are loaded twice, and "
+                f"take {size} together; give both roles one endpoint, whose settings do for either",
             )
         elif differing:
-            yield (
-                f"{both} want the same model of one server, '{one.model}', with different "
+            yield Notice(
+                code="plan.model-reloaded",
+                message=f"{both} want the same model of one server, '{one.model}', with different "
                 f"{differing}: {_reloads(mine)}; give both roles one endpoint, or the two the same "
-                f"{differing}"
+                f"{differing}",
             )
         elif mine.manage and its.manage:
-            yield (
-                f"{both} are the same model of one server, '{one.model}', and both are managed: it "
-                "is counted twice, and when one is let go the other is gone; give both roles one "
-                "endpoint"
+            yield Notice(
+                code="plan.managed-twice",
+                message=f"{both} are the same model of one server, '{one.model}', and both are "
+                "managed: it is counted twice, and when one is let go the other is gone; give "
+                "both roles one endpoint",
             )
 
 
 def on_turns(
     asked: Mapping[str, Stages], memory: PlannedMemory, loads_of: Mapping[str, int]
-) -> Iterator[str]:
+) -> Iterator[Notice]:
     """Models that take turns within one call of a node, and have no room beside each other."""
     nodes: dict[tuple[str, str], tuple[str, int]] = {}
     for node, stages in asked.items():
@@ -75,24 +79,27 @@ def on_turns(
     for (one, other), (node, turns) in nodes.items():
         for device, excess_bytes in memory.overflows({one, other}):
             loads = loads_of.get(one, 0) + loads_of.get(other, 0)
-            yield (
-                f"node '{node}' goes back and forth between '{one}' and '{other}', {turns} turns "
-                f"in one call, and '{device.name}' has no room for both "
+            yield Notice(
+                code="plan.takes-turns",
+                message=f"node '{node}' goes back and forth between '{one}' and '{other}', "
+                f"{turns} turns in one call, and '{device.name}' has no room for both "
                 f"({_sum([one, other], memory, device)}: {format_bytes(excess_bytes)} too much), "
                 f"so that each round costs two loads, and the run {loads} of these two; "
-                f"{_remedies([one, other], memory, device)}"
+                f"{_remedies([one, other], memory, device)}",
             )
 
 
-def on_offload(models: Sequence[PlannedModel], endpoints: Mapping[str, Endpoint]) -> Iterator[str]:
+def on_offload(
+    models: Sequence[PlannedModel], endpoints: Mapping[str, Endpoint]
+) -> Iterator[Notice]:
     """Models of which a part alone is on a GPU, with what Amdahl's law leaves of its speed."""
     for model in models:
         estimate = None if model.problem else offload_estimate(endpoints[model.tag])
         if estimate is not None:
-            yield f"'{model.tag}' is split: {estimate}"
+            yield Notice(code="plan.split", message=f"'{model.tag}' is split: {estimate}")
 
 
-def on_unsized(models: Sequence[PlannedModel]) -> Iterator[str]:
+def on_unsized(models: Sequence[PlannedModel]) -> Iterator[Notice]:
     """Models of the budget of which nobody says how large they are."""
     for model in models:
         if model.is_managed and model.problem is not None:
@@ -101,14 +108,20 @@ def on_unsized(models: Sequence[PlannedModel]) -> Iterator[str]:
                 if model.roles
                 else "what is predicted leaves it out"
             )
-            yield f"it is not known what '{model.tag}' takes ({model.problem}): {needed}"
+            yield Notice(
+                code="plan.size-unknown",
+                message=f"it is not known what '{model.tag}' takes ({model.problem}): {needed}",
+            )
 
 
-def on_spares(models: Sequence[PlannedModel], needed: frozenset[str]) -> Iterator[str]:
+def on_spares(models: Sequence[PlannedModel], needed: frozenset[str]) -> Iterator[Notice]:
     """Models that never fit, and that a run can do without until it calls them."""
     for model in models:
         if model.fit == "never" and model.tag not in needed:
-            yield f"'{model.tag}' never fits: a call that falls back on it fails"
+            yield Notice(
+                code="plan.never-fits",
+                message=f"'{model.tag}' never fits: a call that falls back on it fails",
+            )
 
 
 def _weights(endpoint: Endpoint, compared: ComparedModels) -> object:
