@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import struct
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Literal
+
+from servers.emulated import Answer, Asked, Emulated, event
 
 Step = bytes | Callable[[], None] | Callable[[], Awaitable[object]]
 """Bytes to send as one HTTP chunk, or something to do (and wait for) before the next ones."""
@@ -34,125 +34,49 @@ class Reply:
     """Whether a status line is sent at all."""
 
 
-@dataclass(frozen=True)
-class Received:
-    """One request as it arrived."""
-
-    path: str
-    headers: dict[str, str]
-    """By lower-case name."""
-    body: dict[str, object]
-    connection: int
-    """Which connection it came over, counted from 1."""
-
-
-@dataclass
-class Loopback:
+class Loopback(Emulated):
     """Plays its replies in order, one per request; an `async with` block is its lifetime."""
 
-    replies: Iterable[Reply]
-    requests: list[Received] = field(default_factory=list)
-    connections: int = 0
-
-    async def __aenter__(self) -> Self:
-        self._script = iter(self.replies)
-        self._handlers: set[asyncio.Task[None]] = set()
+    def __init__(self, replies: Iterable[Reply]) -> None:
+        super().__init__()
+        self._script = iter(replies)
         self.holding = asyncio.Event()
         """A reply has come to its `hold`."""
-        self.hung_up = asyncio.Event()
-        """The client has closed a connection that was on hold."""
-        self.open_connections = 0
-        self.deserted = asyncio.Event()
-        """No connection is open any more."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/v1"
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for handler in self._handlers:
-            handler.cancel()
-        await asyncio.gather(*self._handlers, return_exceptions=True)
-        await self._server.wait_closed()
+    @property
+    def url(self) -> str:
+        return f"{self.root}/v1"
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._handlers.add(task)
-        self.connections += 1
-        self.open_connections += 1
-        connection = self.connections
-        try:
-            while (request := await _read(reader, connection)) is not None:
-                self.requests.append(request)
-                if not await self._play(next(self._script), reader, writer):
-                    break
-        except (asyncio.CancelledError, ConnectionError):
-            pass  # The block is over, or the client has gone: either way there is no one to serve.
-        finally:
-            self._handlers.discard(task)
-            writer.close()
-            self.open_connections -= 1
-            if not self.open_connections:
-                self.deserted.set()
+    @property
+    def requests(self) -> list[Asked]:
+        """Every request, in order."""
+        return self.asked
 
-    async def _play(
-        self, reply: Reply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> bool:
-        """Sends one reply; False when the connection cannot serve another."""
+    async def respond(self, _asked: Asked, answer: Answer) -> None:
+        reply = next(self._script)
         if reply.head:
-            writer.write(_head(reply))
+            await answer.start(None, status=reply.status, headers=reply.headers)
         for step in reply.steps:
             if isinstance(step, bytes):
-                writer.write(b"%x\r\n%b\r\n" % (len(step), step))
-                await writer.drain()
+                await answer.send(step)
             elif (wait := step()) is not None:
                 await wait
         match reply.ending:
             case "end":
-                writer.write(b"0\r\n\r\n")
-                return True
+                await answer.end()
+            case "close":
+                answer.close()
+            case "reset":
+                answer.drop()
             case "hold":
                 self.holding.set()
-                await reader.read()
-                self.hung_up.set()
-            case "reset":
-                # Lingering for no time at all sends RST instead of FIN.
-                raw = writer.get_extra_info("socket")
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                writer.transport.abort()
-        return False
-
-
-async def _read(reader: asyncio.StreamReader, connection: int) -> Received | None:
-    try:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    except asyncio.IncompleteReadError:
-        return None
-    request_line, *lines = head.split("\r\n")
-    headers = {
-        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
-    }
-    body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Received(request_line.split()[1], headers, json.loads(body), connection)
-
-
-def _head(reply: Reply) -> bytes:
-    fields = (*reply.headers, ("transfer-encoding", "chunked"))
-    lines = [f"HTTP/1.1 {reply.status} Scripted", *(f"{name}: {value}" for name, value in fields)]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+                await answer.hold()
 
 
 # --- what servers say ------------------------------------------------------------------------
 
 DONE = b"data: [DONE]\n\n"
 GONE_BEFORE_A_BYTE = Reply(head=False, ending="close")
-
-
-def event(value: object) -> bytes:
-    """One server-sent event, with text as servers send it: UTF-8, not escaped."""
-    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
 
 
 def chunk(*, model: str = "served-name", **fields: object) -> bytes:

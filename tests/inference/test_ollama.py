@@ -1,20 +1,15 @@
+"""Ollama's own protocol, and the official Python client as the reference caller."""
+
 import asyncio
 import json
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from calls import PATIENCE_S, REQUEST, ask, backend_at, cut_at, fail, phase, streamed_or_whole
 from loopback import Loopback, Reply, error_reply
-from servers.emulated import JSON_TEXT, SCENARIOS, TEXT, THOUGHT
-from servers.ollama import (
-    CACHED_TOKENS,
-    CRASHED,
-    DECODE_NS,
-    OVERFLOW,
-    PROMPT_TOKENS,
-    OllamaServer,
-)
+from servers.emulated import JSON_TEXT, TEXT, THOUGHT
+from servers.ollama import CRASHED, DECODE_NS, FULL, OVERFLOW, OllamaServer
 
 from harness.errors import (
     CallTimeout,
@@ -25,62 +20,36 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import ChatRequest, CountRequest, EmbedRequest, Endpoint, Message
-from harness.inference.completion import Phase, TokenLogprob
-from harness.inference.wire.ollama import OllamaWire
-from harness.trace import ManualClock, monotonic
+from harness.inference import ChatRequest, CountRequest, EmbedRequest, Message
+from harness.inference.completion import TokenLogprob
+from harness.trace import ManualClock
 
-REQUEST = ChatRequest(model="judge", messages=(Message("user", "Grüße, 日本"),))
 SCHEMA = {"type": "object", "properties": {"owls": {"type": "integer"}}}
-PATIENCE_S = 10.0
-"""For what happens at once or never."""
+OLLAMA = {"backend": "ollama", "model_id": "m:1b"}
+MESSAGES = [{"role": "system", "content": "Be strict."}, {"role": "user", "content": "Grüße 🦉"}]
+ALL = ChatRequest(
+    model="judge",
+    messages=tuple(Message(**message) for message in MESSAGES),
+    role="evaluator",
+    max_output_tokens=64,
+    temperature=0.7,
+    frequency_penalty=0.5,
+    seed=0,
+    stop=("\n\n", "END"),
+    reply_schema=SCHEMA,
+    top_logprobs=2,
+)
 
 
-@asynccontextmanager
-async def wire_to(server, *, clock=monotonic, api_key=None, url=None, **fields):
-    """A wire to a server that is running."""
-    endpoint = Endpoint.model_validate(
-        {"tag": "judge", "backend": "ollama", "url": url or server.root, "model_id": "m:1b"}
-        | fields
-    )
-    wire = OllamaWire(endpoint, api_key=api_key, clock=clock)
-    try:
-        yield wire
-    finally:
-        await wire.aclose()
-
-
-def ask(server="reply", *, request=REQUEST, **how):
-    """One call to an emulated Ollama: the completion, and the server with what it was asked."""
-
-    async def main():
-        emulated = OllamaServer(server) if isinstance(server, str) else server
-        async with emulated, wire_to(emulated, **how) as wire:
-            return await wire.chat(request), emulated
-
-    return asyncio.run(main())
-
-
-def ask_bytes(*chunks, request=REQUEST, **how):
-    """One call that is answered with these bytes."""
-
-    async def main():
-        reply = Reply(headers=(("content-type", "application/x-ndjson"),), steps=chunks)
-        async with Loopback([reply]) as server, wire_to(server, url=server.url, **how) as wire:
-            return await wire.chat(request)
-
-    return asyncio.run(main())
+def bytes_of(*chunks):
+    """A server that answers one call with these bytes."""
+    return Loopback([Reply(headers=(("content-type", "application/x-ndjson"),), steps=chunks)])
 
 
 def line(text="", **more):
-    return (
-        json.dumps(
-            {"model": "m:1b", "message": {"role": "assistant", "content": text}, "done": False}
-            | more,
-            ensure_ascii=False,
-        ).encode()
-        + b"\n"
-    )
+    message = {"role": "assistant", "content": text}
+    part = {"model": "m:1b", "message": message, "done": False} | more
+    return json.dumps(part, ensure_ascii=False).encode() + b"\n"
 
 
 def last(**more):
@@ -92,11 +61,12 @@ def last(**more):
 
 
 def test_a_plain_request_is_sent_as_it_is_and_nothing_is_left_to_ollamas_cutting():
-    _, server = ask()
+    _, server = ask(OllamaServer(), api_key="sk-1", **OLLAMA)
 
     [asked] = server.asked
     assert (asked.method, asked.path) == ("POST", "/api/chat")
     assert asked.headers["content-type"] == "application/json"
+    assert asked.headers["authorization"] == "Bearer sk-1"
     assert asked.body == {
         "model": "m:1b",
         "messages": [{"role": "user", "content": "Grüße, 日本"}],
@@ -107,29 +77,16 @@ def test_a_plain_request_is_sent_as_it_is_and_nothing_is_left_to_ollamas_cutting
     }
 
 
-def test_everything_that_was_asked_for_is_sent_in_ollamas_words():
-    request = ChatRequest(
-        model="judge",
-        messages=(Message("system", "Be strict."), Message("user", "Judge.")),
-        role="evaluator",
-        max_output_tokens=64,
-        temperature=0.7,
-        frequency_penalty=0.5,
-        seed=0,
-        stop=("\n\n", "END"),
-        reply_schema=SCHEMA,
-        top_logprobs=0,
-    )
+@streamed_or_whole
+def test_everything_that_was_asked_for_is_sent_in_ollamas_words(stream):
+    settings = {"stream": stream, "keep_alive": "10m", "context_tokens": 8192}
 
-    completion, server = ask(request=request, stream=False, keep_alive="10m", context_tokens=8192)
+    completion, server = ask(OllamaServer(), request=ALL, **settings, **OLLAMA)
 
     assert server.asked[0].body == {
         "model": "m:1b",
-        "messages": [
-            {"role": "system", "content": "Be strict."},
-            {"role": "user", "content": "Judge."},
-        ],
-        "stream": False,
+        "messages": MESSAGES,
+        "stream": stream,
         "truncate": False,
         "shift": False,
         "options": {
@@ -142,38 +99,35 @@ def test_everything_that_was_asked_for_is_sent_in_ollamas_words():
         },
         "format": SCHEMA,
         "logprobs": True,
-        "top_logprobs": 0,
+        "top_logprobs": 2,
         "keep_alive": "10m",
     }
-    assert json.loads(completion.text) == {"city": "Kraków", "owls": 3}
+    assert completion.text == "".join(JSON_TEXT)
 
 
-@pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
+@pytest.mark.parametrize("ending", ["/", "/v1", "/v1/"])
 def test_a_url_may_end_as_other_protocols_need_it(ending):
-    async def main():
-        async with OllamaServer() as server, wire_to(server, url=server.root + ending) as wire:
-            await wire.chat(REQUEST)
-            assert server.asked[0].path == "/api/chat"
+    class Elsewhere(OllamaServer):
+        url = property(lambda self: self.root + ending)
 
-    asyncio.run(main())
+    _, server = ask(Elsewhere(), **OLLAMA)
+
+    assert server.asked[0].path == "/api/chat"
 
 
 @pytest.mark.parametrize(
     ("written", "sent"),
     [
-        pytest.param({}, None, id="the server's own setting"),
-        pytest.param({"keep_alive": None}, None, id="so too"),
-        pytest.param({"keep_alive": "10m"}, "10m", id="a text"),
-        pytest.param({"keep_alive": 300}, 300, id="seconds"),
-        pytest.param({"keep_alive": -1}, -1, id="for ever"),
-        pytest.param({"keep_alive": 0}, 0, id="unload at once"),
+        pytest.param({}, {}, id="the server's own setting"),
+        pytest.param({"keep_alive": None}, {}, id="so too"),
+        *(({"keep_alive": kept}, {"keep_alive": kept}) for kept in ("10m", 300, -1, 0)),
     ],
 )
 def test_how_long_the_model_is_kept_is_said_only_if_the_endpoint_says_it(written, sent):
-    _, server = ask(**written)
+    _, server = ask(OllamaServer(), **written, **OLLAMA)
 
-    assert server.asked[0].body.get("keep_alive") == sent
-    assert ("keep_alive" in server.asked[0].body) == (sent is not None)
+    body = server.asked[0].body
+    assert {name: body[name] for name in ("keep_alive",) if name in body} == sent
 
 
 @pytest.mark.parametrize(
@@ -185,8 +139,9 @@ def test_how_long_the_model_is_kept_is_said_only_if_the_endpoint_says_it(written
     ],
 )
 def test_every_call_has_the_endpoints_context_or_none_has_one(written, sent):
+    # Another one would have the model loaded anew.
     async def main():
-        async with OllamaServer() as server, wire_to(server, **written) as wire:
+        async with OllamaServer() as server, backend_at(server, **written, **OLLAMA) as wire:
             await wire.chat(REQUEST)
             await wire.chat(replace(REQUEST, max_output_tokens=9, reply_schema=SCHEMA))
             await wire.embed(EmbedRequest(model="judge", texts=("a",)))
@@ -195,16 +150,10 @@ def test_every_call_has_the_endpoints_context_or_none_has_one(written, sent):
     assert asyncio.run(main()) == [sent] * 3
 
 
-def test_a_key_is_sent_for_a_proxy_that_wants_one():
-    _, server = ask(api_key="sk-1")
-
-    assert server.asked[0].headers["authorization"] == "Bearer sk-1"
-
-
 def test_fields_that_are_to_be_dropped_are_not_sent_wherever_ollama_has_them():
     request = replace(REQUEST, temperature=0.7, seed=1, top_logprobs=2)
 
-    completion, server = ask(request=request, drop=["seed", "logprobs"])
+    completion, server = ask(OllamaServer(), request=request, drop=["seed", "logprobs"], **OLLAMA)
 
     assert server.asked[0].body["options"] == {"temperature": 0.7, "num_predict": 512}
     assert {"logprobs", "top_logprobs"}.isdisjoint(server.asked[0].body)
@@ -212,72 +161,27 @@ def test_fields_that_are_to_be_dropped_are_not_sent_wherever_ollama_has_them():
 
 
 def test_a_field_that_is_refused_is_left_out_from_then_on():
-    async def main():
-        refusal = error_reply(400, {"error": "logprobs is not supported by this model"})
-        whole = Reply(steps=(line("Hi"), last()))
-        request = replace(REQUEST, top_logprobs=2)
-        async with (
-            Loopback([refusal, whole, whole]) as server,
-            wire_to(server, url=server.url) as wire,
-        ):
-            completions = [await wire.chat(request), await wire.chat(request)]
-            return completions, ["logprobs" in r.body for r in server.requests]
+    refusal = error_reply(400, {"error": "logprobs is not supported by this model"})
+    whole = Reply(steps=(line("Hi"), last()))
+    request = replace(REQUEST, top_logprobs=2)
 
-    completions, sent = asyncio.run(main())
+    first, _ = ask(refusal, whole, request=request, **OLLAMA)
+    second, server = ask(refusal, whole, whole, calls=2, request=request, **OLLAMA)
 
-    assert sent == [True, False, False]
-    assert [c.dropped for c in completions] == [("logprobs", "top_logprobs")] * 2
-    assert [c.attempts for c in completions] == [2, 1]
+    assert ["logprobs" in asked.body for asked in server.asked] == [True, False, False]
+    assert first.dropped == second.dropped == ("logprobs", "top_logprobs")
+    assert (first.attempts, second.attempts) == (2, 1)
+    assert server.connections == 1
 
 
 # --- what comes back -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_reply_carries_text_usage_and_the_servers_name_for_the_model(stream):
-    heard = []
-
-    completion, _ = ask(request=replace(REQUEST, on_text=heard.append), stream=stream)
-
-    assert completion.text == "".join(TEXT) == "".join(heard)
-    assert len(heard) == (len(TEXT) if stream else 1)
-    assert completion.reasoning == ""
-    assert completion.finish_reason == "stop"
-    assert completion.usage.input_tokens == PROMPT_TOKENS
-    assert completion.usage.cached_tokens == CACHED_TOKENS
-    assert completion.usage.output_tokens == len(TEXT) + 1
-    assert completion.model_id == "m:1b"
-    assert completion.dropped == ()
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_what_it_thinks_is_kept_apart_from_the_answer(stream):
-    completion, _ = ask("thinking", stream=stream)
-
-    assert completion.reasoning == "".join(THOUGHT)
-    assert completion.text == "".join(TEXT)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_schema_goes_where_ollama_enforces_it(stream):
-    completion, server = ask(request=replace(REQUEST, reply_schema=SCHEMA), stream=stream)
-
-    assert server.asked[0].body["format"] == SCHEMA
-    assert completion.text == "".join(JSON_TEXT)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(("scenario", "text"), [("length", "".join(TEXT)), ("empty", "")])
-def test_a_cut_or_empty_reply_is_one(scenario, text, stream):
-    completion, _ = ask(scenario, stream=stream)
-
-    assert completion.finish_reason == ("length" if scenario == "length" else "stop")
-    assert completion.text == text
-
-
-@pytest.mark.parametrize("stream", [True, False])
+@streamed_or_whole
 def test_log_probabilities_are_those_of_every_token(stream):
-    completion, _ = ask(request=replace(REQUEST, top_logprobs=2), stream=stream)
+    request = replace(REQUEST, top_logprobs=2)
+
+    completion, _ = ask(OllamaServer(), request=request, stream=stream, **OLLAMA)
 
     assert [one.token for one in completion.logprobs] == list(TEXT)
     assert completion.logprobs[0] == TokenLogprob(
@@ -301,29 +205,25 @@ def test_what_is_not_counted_is_not_made_up(counts, usage):
     ending |= counts
     kept = {name: n for name, n in ending.items() if n is not None or name.endswith("cached_count")}
 
-    told = ask_bytes(line("Hi"), line(**kept)).usage
+    told = ask(bytes_of(line("Hi"), line(**kept)), **OLLAMA)[0].usage
 
     assert usage == (told and (told.input_tokens, told.cached_tokens, told.output_tokens))
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\n\n"], ids=["LF", "CRLF", "blank lines"])
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_reply_does_not_depend_on_how_its_bytes_were_cut(size, line_end):
     text = "Grüße ☃\u2028日本\u0085 “x” 🦫"
-    stream = b"".join((*(line(piece) for piece in (text, *text)), last()))
-    stream = stream.replace(b"\n", line_end)
+    stream = b"".join((*(line(piece) for piece in (text, *text[:3])), last()))
 
-    completion = ask_bytes(*(stream[at : at + size] for at in range(0, len(stream), size)))
+    completion, _ = ask(bytes_of(*cut_at(stream.replace(b"\n", line_end), size)), **OLLAMA)
 
-    assert completion.text == text + text
-
-
-def test_the_last_line_may_lack_its_end():
-    assert ask_bytes(line("Hi"), last().rstrip()).text == "Hi"
+    assert completion.text == text + text[:3]
 
 
-def test_what_comes_after_the_last_line_is_not_part_of_the_reply():
-    assert ask_bytes(line("Hi"), last() + line("!")).text == "Hi"
+def test_the_last_line_may_lack_its_end_and_what_follows_is_not_part_of_the_reply():
+    assert ask(bytes_of(line("Hi"), last().rstrip()), **OLLAMA)[0].text == "Hi"
+    assert ask(bytes_of(line("Hi"), last() + line("!")), **OLLAMA)[0].text == "Hi"
 
 
 # --- when ------------------------------------------------------------------------------------
@@ -341,10 +241,6 @@ class Slow(OllamaServer):
         await super().respond(asked, answer)
 
 
-def phase(name, start_ms, end_ms, source):
-    return Phase(name=name, start_ns=start_ms * 1_000_000, end_ns=end_ms * 1_000_000, source=source)
-
-
 # Told are 25 ms for loading and 30 for the prompt: the rest was waiting.
 BEFORE_THE_FIRST_TOKEN = (
     phase("queue", 1000, 1065, "derived"),
@@ -353,288 +249,292 @@ BEFORE_THE_FIRST_TOKEN = (
 )
 
 
-def test_phases_of_a_stream_are_the_servers_word_before_the_first_token_and_measured_after():
-    slow = Slow()
+@pytest.mark.parametrize("scenario", ["reply", "thinking"])
+def test_phases_of_a_stream_are_the_servers_word_before_the_first_token_and_measured_after(
+    scenario,
+):
+    slow = Slow(scenario)
     request = replace(REQUEST, on_text=lambda _: slow.clock.advance(ms=50))
 
-    completion, _ = ask(slow, request=request, clock=slow.clock)
+    completion, _ = ask(slow, request=request, clock=slow.clock, **OLLAMA)
 
-    assert completion.sent_ns == 1_000_000_000
-    assert completion.first_token_ns == 1_120_000_000
-    assert completion.phases == (
-        *BEFORE_THE_FIRST_TOKEN,
-        phase("decode", 1120, 1120 + 50 * len(TEXT), "measured"),
-    )
-    assert completion.itl.mean_ns == 50_000_000
+    assert (completion.sent_ns, completion.first_token_ns) == (1_000_000_000, 1_120_000_000)
+    decode = phase("decode", 1120, 1120 + 50 * len(TEXT), "measured")
+    assert completion.phases == (*BEFORE_THE_FIRST_TOKEN, decode)
+    if scenario == "reply":
+        assert completion.itl.mean_ns == 50_000_000
 
 
 def test_phases_of_a_reply_in_one_piece_are_all_the_servers_word():
     slow = Slow(takes_ms=120 + DECODE_NS // 1_000_000)
 
-    completion, _ = ask(slow, clock=slow.clock, stream=False)
+    completion, _ = ask(slow, clock=slow.clock, stream=False, **OLLAMA)
 
-    assert completion.phases == (
-        *BEFORE_THE_FIRST_TOKEN,
-        phase("decode", 1120, 1320, "reported"),
-    )
-    assert completion.first_token_ns == 1_120_000_000
-    assert completion.itl is None
+    decode = phase("decode", 1120, 1320, "reported")
+    assert completion.phases == (*BEFORE_THE_FIRST_TOKEN, decode)
+    assert (completion.first_token_ns, completion.itl) == (1_120_000_000, None)
 
 
-@pytest.mark.parametrize("scenario", ["reply", "thinking", "empty", "length"])
-@pytest.mark.parametrize("stream", [True, False])
+@streamed_or_whole
+@pytest.mark.parametrize("scenario", ["thinking", "empty", "length"])
 def test_phases_lie_back_to_back_from_the_request_to_the_last_token(scenario, stream):
     slow = Slow(scenario)
 
-    completion, _ = ask(slow, clock=slow.clock, stream=stream)
+    completion, _ = ask(slow, clock=slow.clock, stream=stream, **OLLAMA)
 
-    assert completion.phases[0].start_ns == completion.sent_ns
-    assert completion.phases[-1].end_ns == slow.clock()
-    for earlier, later in zip(completion.phases, completion.phases[1:], strict=False):
-        assert earlier.end_ns == later.start_ns
-
-
-def test_a_thought_is_a_token_too():
-    slow = Slow("thinking")
-    request = replace(REQUEST, on_text=lambda _: slow.clock.advance(ms=50))
-
-    completion, _ = ask(slow, request=request, clock=slow.clock)
-
-    assert completion.first_token_ns == 1_120_000_000
+    edges = [edge for phase in completion.phases for edge in (phase.start_ns, phase.end_ns)]
+    assert (edges[0], edges[-1]) == (completion.sent_ns, slow.clock())
+    assert edges[1:-1:2] == edges[2::2]
 
 
 # --- errors ----------------------------------------------------------------------------------
 
 
-ERRORS = {
-    "overflow": (ContextOverflow, "12628 tokens.*8192 tokens.*Shorten"),
-    "unknown model": (ModelNotFound, "does not serve 'm:1b'.*model_id"),
-    "overload": (Overloaded, "server busy, please try again"),
-    "cut stream": (StreamCut, "the reply was cut off: the connection broke"),
-    "unended stream": (StreamCut, "ended without `done: true`.*frequency_penalty"),
-    "late error": (ServerError, CRASHED),
-    "garbage": (ServerError, "answers with text/html.*url right"),
-}
-REPLIES = {"reply", "empty", "length", "thinking"}
-WAITS = {"silent", "stalled", "endless"}
-
-
-def test_there_is_a_test_for_every_scenario():
-    assert {*ERRORS} | REPLIES | WAITS == {*SCENARIOS}
-
-
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("scenario", ERRORS)
-def test_what_is_no_whole_reply_becomes_the_error_it_means(scenario, stream):
-    error, says = ERRORS[scenario]
-
-    with pytest.raises(error, match=f"^judge: .*{says}") as caught:
-        ask(scenario, stream=stream)
-    assert type(caught.value) is error
-
-
-def test_an_overflow_tells_both_lengths_from_the_json_within_the_json():
-    with pytest.raises(ContextOverflow) as caught:
-        ask("overflow")
-
-    assert (caught.value.prompt_tokens, caught.value.context_tokens) == (12628, 8192)
-
-
 @pytest.mark.parametrize(
     ("status", "said", "error"),
     [
-        pytest.param(
-            400, "the input length exceeds the context length", ContextOverflow, id="0.2x"
-        ),
+        pytest.param(400, "input length exceeds the context length", ContextOverflow, id="0.2x"),
         pytest.param(500, f"llama-server chat error: {OVERFLOW}", ContextOverflow, id="prefixed"),
-        pytest.param(
-            404, 'model "x" not found, try pulling it first', ModelNotFound, id="gone meanwhile"
-        ),
+        pytest.param(404, 'model "x" not found, try pulling it first', ModelNotFound, id="gone"),
         pytest.param(500, "{ is no JSON", ServerError, id="a brace"),
         pytest.param(500, "{}", ServerError, id="an empty object"),
     ],
 )
 def test_what_ollama_says_in_other_versions_and_places_is_understood(status, said, error):
-    async def main():
-        refusal = error_reply(status, {"error": said})
-        async with Loopback([refusal]) as server, wire_to(server, url=server.url) as wire:
-            await wire.chat(REQUEST)
-
-    with pytest.raises(error) as caught:
-        asyncio.run(main())
-    assert type(caught.value) is error
+    fail(error, error_reply(status, {"error": said}), **OLLAMA)
 
 
 @pytest.mark.parametrize(
-    ("chunks", "error", "says"),
+    ("chunks", "error"),
     [
-        pytest.param((), StreamCut, "without `done: true`", id="nothing at all"),
-        pytest.param((line("Hi"), last()[:40]), StreamCut, "not a part of one", id="half a line"),
-        pytest.param((b"<p>\n",), StreamCut, "not a part of one", id="no JSON"),
-        pytest.param((b"[1]\n",), ServerError, "not a part of one", id="JSON, but no object"),
-        pytest.param(
-            (line("Hi"), last(done_reason=None)), StreamCut, "done_reason is None", id="no reason"
-        ),
-        pytest.param(
-            (line("Hi"), last(done_reason="timeout")), StreamCut, "'timeout'", id="no proper end"
-        ),
-        pytest.param((last(done_reason="load"),), ServerError, "did nothing but load", id="load"),
-        pytest.param((last(done_reason="unload"),), ServerError, "but unload", id="unload"),
+        pytest.param((), StreamCut, id="nothing at all"),
+        pytest.param((line("Hi"), last()[:40]), StreamCut, id="half a line"),
+        pytest.param((b"<p>\n",), StreamCut, id="no JSON"),
+        pytest.param((b"[1]\n",), ServerError, id="JSON, but no object"),
+        pytest.param((line("Hi"), last(done_reason=None)), StreamCut, id="no reason"),
+        pytest.param((line("Hi"), last(done_reason="timeout")), StreamCut, id="no proper end"),
+        pytest.param((last(done_reason="load"),), ServerError, id="load"),
+        pytest.param((last(done_reason="unload"),), ServerError, id="unload"),
         pytest.param(
             (line("Hi"), b'{"error":"the input length exceeds the context length"}\n'),
             ContextOverflow,
-            "Shorten",
             id="an overflow in the middle",
         ),
     ],
 )
-def test_a_part_of_a_reply_is_never_a_reply(chunks, error, says):
-    with pytest.raises(error, match=f"^judge: .*{says}"):
-        ask_bytes(*chunks)
+def test_a_part_of_a_reply_is_never_a_reply(chunks, error):
+    fail(error, bytes_of(*chunks), **OLLAMA)
 
 
 @pytest.mark.parametrize(
-    ("scenario", "limit"),
+    ("scenario", "limit", "of_the_call"),
     [
-        ("silent", "first_token_timeout_s"),
-        ("silent", "timeout_s"),
-        ("stalled", "between_tokens_timeout_s"),
-        ("endless", "timeout_s"),
+        ("silent", "first_token_timeout_s", False),
+        ("stalled", "between_tokens_timeout_s", False),
+        ("endless", "timeout_s", False),
+        ("endless", "timeout_s", True),
     ],
 )
-def test_a_time_limit_names_itself_and_hangs_up(scenario, limit):
-    async def main():
-        async with (
-            OllamaServer(scenario) as server,
-            wire_to(server, **{"timeout_s": PATIENCE_S, limit: 0.1}) as wire,
-        ):
-            with pytest.raises(CallTimeout, match=rf"^judge: .* within {limit} = 0\.1 s") as caught:
-                await wire.chat(REQUEST)
-            assert caught.value.limit == limit
-            async with asyncio.timeout(PATIENCE_S):
-                await server.hung_up.wait()
+def test_a_time_limit_names_itself_and_hangs_up(scenario, limit, of_the_call):
+    server = OllamaServer(scenario)
+    request = replace(REQUEST, timeout_s=0.1) if of_the_call else REQUEST
+    settings = {"timeout_s": PATIENCE_S} | ({} if of_the_call else {limit: 0.1})
 
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("scenario", ["silent", "stalled", "endless"])
-def test_a_call_may_have_less_time_than_its_endpoint(scenario):
-    with pytest.raises(CallTimeout, match=r"within timeout_s = 0\.1 s"):
-        ask(scenario, request=replace(REQUEST, timeout_s=0.1), timeout_s=PATIENCE_S)
-
-
-@pytest.mark.parametrize("scenario", ["stalled", "endless"])
-def test_cancelling_a_call_hangs_up(scenario):
-    async def main():
-        begun = asyncio.Event()
-        request = replace(REQUEST, on_text=lambda _: begun.set())
-        async with OllamaServer(scenario) as server, wire_to(server) as wire:
-            async with asyncio.TaskGroup() as group:
-                call = group.create_task(wire.chat(request))
-                await begun.wait()
-                call.cancel()
-            assert call.cancelled()
-            async with asyncio.timeout(PATIENCE_S):
-                await server.hung_up.wait()
-
-    asyncio.run(main())
-
-
-def test_calls_one_after_another_share_a_connection():
-    async def main():
-        replies = [Reply(steps=(line("Hi"), last()))] * 2
-        async with Loopback(replies) as server, wire_to(server, url=server.url) as wire:
-            await wire.chat(REQUEST)
-            await wire.chat(REQUEST)
-            assert server.connections == 1
-
-    asyncio.run(main())
+    assert fail(CallTimeout, server, request=request, **settings, **OLLAMA).limit == limit
+    assert not server.asked or server.hung_up.is_set()
 
 
 # --- embeddings and counts -------------------------------------------------------------------
 
 
-def embed(scenario="reply", *, texts=("", "a", "four"), **how):
+def embed(server, *, texts=("", "a", "four"), **how):
     async def main():
-        async with OllamaServer(scenario) as server, wire_to(server, **how) as wire:
-            return await wire.embed(EmbedRequest(model="judge", texts=texts)), server
+        async with server, backend_at(server, **how, **OLLAMA) as wire:
+            return await wire.embed(EmbedRequest(model="judge", texts=texts))
 
     return asyncio.run(main())
 
 
 def test_texts_become_vectors_in_their_order():
-    embeddings, server = embed(keep_alive=-1)
+    server = OllamaServer()
 
-    assert server.asked[0].path == "/api/embed"
-    assert server.asked[0].body == {
-        "model": "m:1b",
-        "input": ["", "a", "four"],
-        "truncate": False,
-        "keep_alive": -1,
-    }
-    assert embeddings.vectors.dtype == np.float32
+    embeddings = embed(server, keep_alive=-1)
+
+    texts = {"model": "m:1b", "input": ["", "a", "four"], "truncate": False, "keep_alive": -1}
+    assert (server.asked[0].path, server.asked[0].body) == ("/api/embed", texts)
     angles = np.array([0.0, 0.01, 0.04])
-    np.testing.assert_allclose(
-        embeddings.vectors, np.stack([np.cos(angles), np.sin(angles)], axis=1), rtol=1e-6
-    )
-    assert embeddings.input_tokens == 9
-    assert embeddings.model_id == "m:1b"
+    expected = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    np.testing.assert_allclose(embeddings.vectors, expected, rtol=1e-6)
+    assert (embeddings.input_tokens, embeddings.model_id) == (9, "m:1b")
 
 
 @pytest.mark.parametrize(
-    ("scenario", "error"),
+    ("server", "error"),
     [
-        ("overflow", ContextOverflow),
-        ("unknown model", ModelNotFound),
-        ("overload", Overloaded),
-        ("garbage", ServerError),
-    ],
-)
-def test_texts_that_cannot_be_embedded_say_why(scenario, error):
-    with pytest.raises(error) as caught:
-        embed(scenario)
-    assert type(caught.value) is error
-
-
-def test_embedding_has_a_time_limit_too():
-    with pytest.raises(CallTimeout, match=r"timeout_s = 0\.1 s"):
-        embed("silent", timeout_s=0.1)
-
-
-@pytest.mark.parametrize(
-    ("reply", "error"),
-    [
+        pytest.param(OllamaServer("overflow"), ContextOverflow, id="too long"),
+        pytest.param(OllamaServer("unknown model"), ModelNotFound, id="unknown"),
+        pytest.param(OllamaServer("overload"), Overloaded, id="full"),
+        pytest.param(OllamaServer("garbage"), ServerError, id="a page"),
+        pytest.param(OllamaServer("silent"), CallTimeout, id="silent"),
         pytest.param(
-            error_reply(501, {"error": "This server does not support embeddings."}),
+            Loopback([error_reply(501, {"error": "This server does not support embeddings."})]),
             NotOffered,
             id="a model that only chats",
         ),
         pytest.param(
-            error_reply(404, None, raw=b"404 page not found"), NotOffered, id="before 0.3"
+            Loopback([error_reply(404, None, raw=b"404 page not found")]),
+            NotOffered,
+            id="before 0.3",
         ),
-        pytest.param(
-            Reply(steps=(b'{"embeddings":[[1.0]]}',)), ServerError, id="one vector for two texts"
-        ),
-        pytest.param(
-            Reply(steps=(b'{"embeddings":[[1.0],[1.0,2.0]]}',)), ServerError, id="unequal vectors"
-        ),
+        pytest.param(bytes_of(b'{"embeddings":[[1.0]]}'), ServerError, id="one for two texts"),
+        pytest.param(bytes_of(b'{"embeddings":[[1.0],[1,2]]}'), ServerError, id="unequal vectors"),
     ],
 )
-def test_what_is_not_one_vector_per_text_is_an_error(reply, error):
-    async def main():
-        async with Loopback([reply]) as server, wire_to(server, url=server.url) as wire:
-            await wire.embed(EmbedRequest(model="judge", texts=("a", "b")))
+def test_what_is_not_one_vector_per_text_is_an_error(server, error):
+    silent = {"timeout_s": 0.1} if error is CallTimeout else {}
 
-    with pytest.raises(error, match=r"^judge: ") as caught:
-        asyncio.run(main())
+    with pytest.raises(error) as caught:
+        embed(server, texts=("a", "b"), **silent)
     assert type(caught.value) is error
 
 
 def test_tokens_are_not_counted_and_nobody_is_asked():
     async def main():
-        async with OllamaServer() as server, wire_to(server) as wire:
-            with pytest.raises(NotOffered, match=r"^judge: Ollama does not count tokens"):
+        async with OllamaServer() as server, backend_at(server, **OLLAMA) as wire:
+            with pytest.raises(NotOffered):
                 await wire.count_tokens(CountRequest(model="judge", messages=REQUEST.messages))
             assert server.asked == []
 
     asyncio.run(main())
+
+
+# --- as the official client does it ----------------------------------------------------------
+
+ollama = pytest.importorskip("ollama", reason="the official client of Ollama is not installed")
+
+SAME_CHAT = {
+    "model": "m:1b",
+    "messages": MESSAGES,
+    "options": ollama.Options(
+        temperature=0.7,
+        frequency_penalty=0.5,
+        seed=0,
+        num_predict=64,
+        stop=["\n\n", "END"],
+        num_ctx=8192,
+    ),
+    "format": SCHEMA,
+    "logprobs": True,
+    "top_logprobs": 2,
+}
+
+
+def official(server):
+    # A proxy from the environment must not stand between it and this machine.
+    return ollama.AsyncClient(host=server.root, trust_env=False)
+
+
+def by_both(scenario, act, **settings):
+    """What an action does with a server, our wire to it, and the official client of it."""
+
+    async def main():
+        async with (
+            OllamaServer(scenario) as server,
+            backend_at(server, context_tokens=8192, **settings, **OLLAMA) as wire,
+            official(server) as client,
+        ):
+            return await act(server, wire, client)
+
+    return asyncio.run(main())
+
+
+async def heard(client, *, stream, **chat):
+    """Text, thoughts and log probabilities that the official client was told, and its last part."""
+    if not stream:
+        parts = [await client.chat(**chat)]
+    else:
+        parts = [part async for part in await client.chat(**chat, stream=True)]
+    return (
+        "".join(part.message.content or "" for part in parts),
+        "".join(part.message.thinking or "" for part in parts),
+        [(one.token, one.logprob) for part in parts for one in part.logprobs or ()],
+        parts[-1],
+    )
+
+
+@pytest.mark.parametrize(
+    ("stream", "keep_alive"), [(True, "24h"), (False, 300), (True, -1), (False, 0), (True, 1.5)]
+)
+def test_a_chat_is_asked_for_as_the_official_client_asks_but_for_what_must_not_be_cut(
+    stream, keep_alive
+):
+    async def act(server, wire, client):
+        await wire.chat(ALL)
+        await heard(client, stream=stream, keep_alive=keep_alive, **SAME_CHAT)
+        return server.asked
+
+    ours, theirs = by_both("reply", act, stream=stream, keep_alive=keep_alive)
+
+    assert (ours.method, ours.path) == (theirs.method, theirs.path)
+    # It has no tools to offer either, and says so; it cannot forbid Ollama to cut a chat.
+    assert theirs.body.pop("tools") == []
+    assert ours.body == theirs.body | {"truncate": False, "shift": False}
+    assert type(ours.body["keep_alive"]) is type(theirs.body["keep_alive"])
+
+
+def test_embeddings_are_asked_for_and_read_as_the_official_client_does():
+    async def act(server, wire, client):
+        texts, options = ("a", "four"), {"num_ctx": 8192}
+        read = await wire.embed(EmbedRequest(model="judge", texts=texts))
+        theirs = await client.embed(model="m:1b", input=texts, truncate=False, options=options)
+        return server.asked, read, theirs
+
+    (ours, theirs), read, reference = by_both("reply", act)
+
+    assert (ours.path, ours.body) == (theirs.path, theirs.body)
+    np.testing.assert_allclose(read.vectors, reference.embeddings, rtol=1e-6)
+    assert read.input_tokens == reference.prompt_eval_count
+
+
+@streamed_or_whole
+@pytest.mark.parametrize(
+    ("scenario", "text", "thought"),
+    [
+        ("reply", JSON_TEXT, ()),
+        ("thinking", JSON_TEXT, THOUGHT),
+        ("length", JSON_TEXT, ()),
+        ("empty", (), ()),
+    ],
+)
+def test_a_reply_is_read_as_the_official_client_reads_it(scenario, text, thought, stream):
+    async def act(_, wire, client):
+        return await wire.chat(ALL), await heard(client, stream=stream, **SAME_CHAT)
+
+    completion, theirs = by_both(scenario, act, stream=stream)
+
+    their_text, their_thought, their_logprobs, last = theirs
+    assert completion.text == their_text == "".join(text)
+    assert completion.reasoning == their_thought == "".join(thought)
+    assert [(one.token, one.logprob) for one in completion.logprobs] == their_logprobs
+    assert (last.done, last.done_reason) == (True, completion.finish_reason)
+    assert completion.usage.input_tokens == last.prompt_eval_count
+    assert completion.usage.output_tokens == last.eval_count
+    assert completion.model_id == last.model
+
+
+@pytest.mark.parametrize(
+    ("scenario", "status", "error"),
+    [
+        ("unknown model", 404, "model 'm:1b' not found"),
+        ("overload", 503, FULL),
+        ("late error", -1, CRASHED),  # in the middle of a stream there is no status any more
+    ],
+)
+def test_the_official_client_understands_the_emulated_servers_refusals(scenario, status, error):
+    async def act(_server, _wire, client):
+        await heard(client, stream=True, **SAME_CHAT)
+
+    with pytest.raises(ollama.ResponseError) as caught:
+        by_both(scenario, act)
+
+    assert (caught.value.error, caught.value.status_code) == (error, status)

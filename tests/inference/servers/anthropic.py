@@ -49,9 +49,7 @@ class Anthropic(Emulated):
             case _ if body.get("stream"):
                 await self._stream(body, answer)
             case "garbage":
-                await answer.start("text/html")
-                await answer.send(b"<h1>It works!</h1>")
-                await answer.end()
+                await answer.page(b"<h1>It works!</h1>")
             case _:
                 await answer.json(self._message(body))
 

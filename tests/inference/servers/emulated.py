@@ -51,6 +51,8 @@ class Asked:
     """By lower-case name."""
     body: Any
     """Its JSON; None for none."""
+    connection: int
+    """Which connection it came over, counted from 1."""
 
 
 class Gone(Exception):
@@ -73,15 +75,24 @@ class Answer:
         await self.send(data)
         await self.end()
 
+    async def page(
+        self, body: bytes, *, content_type: str = "text/html", status: int = 200
+    ) -> None:
+        """A whole reply that is not JSON."""
+        await self.start(content_type, status=status)
+        await self.send(body)
+        await self.end()
+
     async def start(
         self,
-        content_type: str,
+        content_type: str | None,
         *,
         status: int = 200,
         headers: Iterable[tuple[str, str]] = (),
     ) -> None:
         """The head of a reply that is then sent in pieces."""
-        fields = (("content-type", content_type), *headers, ("transfer-encoding", "chunked"))
+        kind = () if content_type is None else (("content-type", content_type),)
+        fields = (*kind, *headers, ("transfer-encoding", "chunked"))
         lines = [f"HTTP/1.1 {status} Emulated", *(f"{name}: {value}" for name, value in fields)]
         self._writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
         await self._drain()
@@ -134,12 +145,20 @@ class Emulated(ABC):
     scenario: str = "reply"
     asked: list[Asked] = field(default_factory=list)
     """Every request, in order."""
+    connections: int = 0
     open_connections: int = 0
+
+    @property
+    def url(self) -> str:
+        """Its base address."""
+        return self.root
 
     async def __aenter__(self) -> Self:
         assert self.scenario in SCENARIOS, self.scenario
         self.hung_up = asyncio.Event()
         """A client has closed a connection in the middle of a reply."""
+        self.deserted = asyncio.Event()
+        """No connection is open any more."""
         self._handlers: set[asyncio.Task[None]] = set()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
@@ -162,9 +181,11 @@ class Emulated(ABC):
         task = asyncio.current_task()
         assert task is not None
         self._handlers.add(task)
+        self.connections += 1
         self.open_connections += 1
+        connection = self.connections
         try:
-            while (asked := await _read(reader)) is not None:
+            while (asked := await _read(reader, connection)) is not None:
                 self.asked.append(asked)
                 await self.respond(asked, Answer(reader, writer))
         except Gone:
@@ -175,6 +196,8 @@ class Emulated(ABC):
             self._handlers.discard(task)
             writer.close()
             self.open_connections -= 1
+            if not self.open_connections:
+                self.deserted.set()
 
 
 async def let_in() -> None:
@@ -186,7 +209,7 @@ async def let_in() -> None:
         await asyncio.sleep(0)
 
 
-async def _read(reader: asyncio.StreamReader) -> Asked | None:
+async def _read(reader: asyncio.StreamReader, connection: int) -> Asked | None:
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:
@@ -197,4 +220,9 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
     }
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     method, path, _ = request_line.split()
-    return Asked(method, path, headers, json.loads(body) if body else None)
+    return Asked(method, path, headers, json.loads(body) if body else None, connection)
+
+
+def event(value: object) -> bytes:
+    """One server-sent event, with text as servers send it: UTF-8, not escaped."""
+    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"

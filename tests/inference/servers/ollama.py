@@ -36,11 +36,11 @@ class OllamaServer(Emulated):
             case "POST", "/api/chat" | "/api/embed":
                 await self._generate(asked, answer)
             case "GET", "/":
-                await _text(answer, "Ollama is running")
+                await answer.page(b"Ollama is running", content_type="text/plain")
             case "GET", "/api/version":
                 await _json(answer, {"version": "0.34.2"})
             case _:
-                await _text(answer, "404 page not found", status=404)
+                await answer.page(b"404 page not found", content_type="text/plain", status=404)
 
     async def _generate(self, asked: Asked, answer: Answer) -> None:
         body, chats = asked.body, asked.path == "/api/chat"
@@ -55,9 +55,7 @@ class OllamaServer(Emulated):
         elif self.scenario == "silent":
             await answer.hold()
         elif self.scenario == "garbage":
-            await answer.start("text/html")
-            await answer.send(b"<!doctype html><title>Welcome to nginx!</title>")
-            await answer.end()
+            await answer.page(b"<!doctype html><title>Welcome to nginx!</title>")
         elif not chats:
             await _json(answer, _embeddings(body))
         elif body.get("stream", True):
@@ -168,12 +166,6 @@ async def _refuse(answer: Answer, status: int, error: str) -> None:
 async def _json(answer: Answer, value: object, *, status: int = 200) -> None:
     await answer.start("application/json; charset=utf-8", status=status)
     await answer.send(_encode(value))
-    await answer.end()
-
-
-async def _text(answer: Answer, text: str, *, status: int = 200) -> None:
-    await answer.start("text/plain", status=status)
-    await answer.send(text.encode())
     await answer.end()
 
 

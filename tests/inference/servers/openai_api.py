@@ -7,13 +7,12 @@ Fireworks) call it `reasoning_content`.
 from __future__ import annotations
 
 import base64
-import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from servers.emulated import JSON_TEXT, TEXT, THOUGHT, Answer, Asked, Emulated
+from servers.emulated import JSON_TEXT, TEXT, THOUGHT, Answer, Asked, Emulated, event
 
 OVERFLOW = (
     "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 "
@@ -70,9 +69,7 @@ class OpenAIAPI(Emulated):
             case _ if body.get("stream"):
                 await self._stream(body, answer)
             case "garbage":
-                await answer.start("text/html")
-                await answer.send(b"<h1>It works!</h1>")
-                await answer.end()
+                await answer.page(b"<h1>It works!</h1>")
             case _:
                 await answer.json(self._whole(body))
 
@@ -94,14 +91,14 @@ class OpenAIAPI(Emulated):
                 await answer.hold()
             case "late error":
                 error = {"message": "The server had an error", "type": "server_error"}
-                await answer.send(_data({"error": error | {"param": None, "code": None}}))
+                await answer.send(event({"error": error | {"param": None, "code": None}}))
             case "endless":
                 while True:
                     await answer.send(_chunk(body, {"content": "na "}))
             case "reply" | "empty" | "length" | "thinking":
                 await answer.send(_chunk(body, {}, finish_reason=self._finish_reason()))
                 if self.counts_usage:
-                    await answer.send(_data(_head(body) | {"choices": [], "usage": self._usage()}))
+                    await answer.send(event(_head(body) | {"choices": [], "usage": self._usage()}))
                 await answer.send(b"data: [DONE]\n\n")
         await answer.end()
 
@@ -174,7 +171,7 @@ def _chunk(body: Any, delta: dict[str, object], *, finish_reason: str | None = N
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
     if body.get("logprobs") and delta.get("content"):
         choice["logprobs"] = _logprobs(str(delta["content"]))
-    return _data(_head(body) | {"choices": [choice], "usage": None})
+    return event(_head(body) | {"choices": [choice], "usage": None})
 
 
 def _logprobs(text: str) -> dict[str, object]:
@@ -200,7 +197,3 @@ def _coded(vector: list[float], body: Any) -> object:
     if body.get("encoding_format") != "base64":
         return vector
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
-
-
-def _data(value: object) -> bytes:
-    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"

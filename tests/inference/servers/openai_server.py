@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from servers.emulated import JSON_TEXT, TEXT, THOUGHT, Answer, Asked, Emulated
+from servers.emulated import JSON_TEXT, TEXT, THOUGHT, Answer, Asked, Emulated, event
 
 MODEL = "served-name"
 CONTEXT_TOKENS = 4096
@@ -183,9 +183,7 @@ class OpenAIServer(Emulated):
             await self._tell(complaint, answer)
             await answer.end()
         elif isinstance(said, bytes):
-            await answer.start("text/plain", status=complaint.status)
-            await answer.send(said)
-            await answer.end()
+            await answer.page(said, content_type="text/plain", status=complaint.status)
         else:
             await answer.json(said, status=complaint.status, headers=complaint.headers)
 
@@ -292,11 +290,6 @@ class _Said:
                 for token in tokens
             ]
         }
-
-
-def event(value: object) -> bytes:
-    """One server-sent event, with text as servers send it: UTF-8, not escaped."""
-    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
 
 
 def _head(kind: str) -> dict[str, object]:

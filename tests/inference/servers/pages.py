@@ -22,8 +22,6 @@ class Pages(Emulated):
         elif isinstance(page, int):
             await answer.json({"error": "no"}, status=page)
         elif isinstance(page, bytes):
-            await answer.start("text/html")
-            await answer.send(page)
-            await answer.end()
+            await answer.page(page)
         else:
             await answer.json(page)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from servers.emulated import TEXT, THOUGHT, Answer, Asked, Emulated
+from servers.emulated import TEXT, THOUGHT, Answer, Asked, Emulated, event
 
 PROMPT_TOKENS = 31
 VERSION = "1"
@@ -59,9 +59,7 @@ class TritonServer(Emulated):
         elif self.scenario == "silent":
             await answer.hold()
         elif self.scenario == "garbage":
-            await answer.start("text/html")
-            await answer.send(b"<h1>It works!</h1>\n\ndata: {not JSON}\n\n")
-            await answer.end()
+            await answer.page(b"<h1>It works!</h1>\n\ndata: {not JSON}\n\n")
         else:
             reply = _Reply(asked, self)
             if asked.path.endswith("_stream"):
@@ -85,29 +83,29 @@ class TritonServer(Emulated):
         # The status is that of the first response, and even an error is an event.
         await answer.start("text/event-stream; charset=utf-8", status=reply.status)
         if reply.error:
-            await answer.send(_event({"error": reply.error}))
+            await answer.send(event({"error": reply.error}))
             await answer.end()
             return
         *texts, last = reply.pieces()
         if self.scenario in {"cut stream", "stalled", "late error", "endless"}:
             texts = texts[:3]
         for text in texts:
-            await answer.send(_event(reply.output(text)))
+            await answer.send(event(reply.output(text)))
         match self.scenario:
             case "cut stream":
                 answer.drop()
             case "stalled":
                 await answer.hold()
             case "late error":
-                await answer.send(_event({"error": BROKEN}))
+                await answer.send(event({"error": BROKEN}))
             case "endless":
                 while True:
-                    await answer.send(_event(reply.output("na ")))
+                    await answer.send(event(reply.output("na ")))
                     await asyncio.sleep(0)
             case "unended stream":
                 pass
             case _:
-                await answer.send(_event(reply.output(last, finish_reason=reply.finish_reason)))
+                await answer.send(event(reply.output(last, finish_reason=reply.finish_reason)))
         await answer.end()
 
     async def _whole(self, reply: _Reply, answer: Answer) -> None:
@@ -224,7 +222,3 @@ def _complaint(body: Mapping) -> str:
         if wanted is not None and not isinstance(value, wanted):
             return f"Converting keyword: 'parameters': Unable to parse 'data': '{name}'"
     return ""
-
-
-def _event(value: object) -> bytes:
-    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"

@@ -1,0 +1,743 @@
+"""Providers as litellm speaks to them; what holds of every backend is in the contract's rows."""
+
+import asyncio
+import gc
+import json
+import socket
+import subprocess
+import sys
+import warnings
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from calls import ask, backend_at, cut_at, fail, streamed_or_whole
+from loopback import (
+    DONE,
+    GONE_BEFORE_A_BYTE,
+    Loopback,
+    Reply,
+    delta,
+    error_reply,
+    llama_server_stream,
+    usage,
+    vllm_stream,
+)
+from servers.anthropic import FRESH, READ, WRITTEN, Anthropic
+from servers.emulated import JSON_TEXT, TEXT, event
+from servers.openai_api import OpenAIAPI
+
+from harness.errors import (
+    AuthenticationFailed,
+    CallTimeout,
+    ConfigurationInvalid,
+    ContextOverflow,
+    EndpointUnreachable,
+    NotOffered,
+    Overloaded,
+    RateLimited,
+    ServerError,
+    StreamCut,
+)
+from harness.inference import ChatRequest, CountRequest, EmbedRequest, Endpoint, Message
+from harness.inference.managed.litellm_backend import LiteLLMBackend
+
+REQUEST = ChatRequest(model="judge", messages=(Message("user", "How many owls?"),))
+HELLO = Reply(steps=llama_server_stream("Hello"))
+TOKENS = llama_server_stream("Hel", "lo")[:3]
+OPENAI, VLLM, TOGETHER = "openai/gpt-4o-mini", "hosted_vllm/served-name", "together_ai/served"
+CLAUDE = "anthropic/claude-haiku-4-5"
+
+
+def of(model_id, **fields):
+    """Settings of an endpoint that litellm calls."""
+    return {"backend": "litellm", "model_id": model_id, "api_key": "sk-secret", **fields}
+
+
+class Provider(Loopback):
+    """Anthropic's address is without `/v1`."""
+
+    @property
+    def url(self):
+        return self.root
+
+
+# --- what is sent, and what comes back -------------------------------------------------------
+
+
+def test_everything_that_was_asked_for_is_sent():
+    schema = {"type": "object", "properties": {"score": {"type": "integer"}}}
+    messages = (Message("system", "Be strict."), Message("user", "Judge."))
+    settings = {"temperature": 0.7, "frequency_penalty": 0.5, "seed": 0}
+    request = ChatRequest(
+        model="judge",
+        messages=messages,
+        max_output_tokens=64,
+        stop=("END",),
+        reply_schema=schema,
+        **settings,
+    )
+
+    _, server = ask(HELLO, request=request, **of("openai/served-name", api_key="sk-secret\n"))
+
+    [asked] = server.asked
+    assert (asked.path, asked.headers["authorization"]) == (
+        "/v1/chat/completions",
+        "Bearer sk-secret",
+    )
+    assert asked.body == settings | {
+        "model": "served-name",
+        "messages": [{"role": one.role, "content": one.content} for one in messages],
+        "max_tokens": 64,
+        "stop": ["END"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "reply", "schema": schema, "strict": True},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("stream", "cached_tokens"),
+    [
+        pytest.param(llama_server_stream("Grü", "ße"), 0, id="llama-server, nothing cached"),
+        pytest.param(llama_server_stream("Grü", "ße", cached_tokens=24), 24, id="24 cached"),
+        pytest.param(vllm_stream("Grü", "ße"), None, id="vLLM, which does not say"),
+    ],
+)
+def test_cached_tokens_are_what_the_provider_told_of(stream, cached_tokens):
+    completion, _ = ask(Reply(steps=stream), **of("openai/served-name"))
+
+    assert (completion.text, completion.model_id) == ("Grüße", "served-name")
+    assert (completion.usage.input_tokens, completion.usage.output_tokens) == (31, 3)
+    assert completion.usage.cached_tokens == cached_tokens
+
+
+def whole(finish_reason):
+    message = {"role": "assistant", "content": "half an ans"}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    said = {"id": "c1", "object": "chat.completion", "model": "served-name", "choices": [choice]}
+    return error_reply(200, said | {"usage": usage()})
+
+
+@streamed_or_whole
+@pytest.mark.parametrize("model_id", ["openai/served-name", VLLM])
+@pytest.mark.parametrize(
+    "reason", ["abort", "error", "timeout", "cancelled", "insufficient_system_resource", None]
+)
+def test_what_the_provider_broke_off_is_no_reply(model_id, reason, stream):
+    halves = Reply(steps=llama_server_stream("half an ", "ans", finish_reason=reason))
+
+    fail(StreamCut, halves if stream else whole(reason), **of(model_id, stream=stream))
+
+
+def test_a_reply_that_speaks_of_finish_reasons_is_a_reply():
+    text = (
+        'It said "finish_reason": "abort".\n\ndata: {"choices": [{"finish_reason": "error"}]}\n\n'
+    )
+
+    completion, _ = ask(Reply(steps=llama_server_stream(text)), **of(OPENAI))
+
+    assert (completion.text, completion.finish_reason) == (text, "stop")
+
+
+def test_reasoning_is_kept_apart_and_its_first_token_counts():
+    thought, reads = asyncio.Event(), []
+
+    def clock():
+        reads.append(len(reads))
+        if len(reads) == 2:
+            thought.set()
+        return reads[-1]
+
+    # The server says nothing more until the clock has been read for the thought.
+    thinking = (delta(role="assistant", content=None), delta(reasoning_content="Is it 4?"))
+    reply = Reply(steps=(*thinking, thought.wait, *llama_server_stream("4")[1:]))
+
+    completion, _ = ask(reply, clock=clock, **of(OPENAI))
+
+    assert (completion.text, completion.reasoning) == ("4", "Is it 4?")
+    assert (completion.sent_ns, completion.first_token_ns) == (0, 1)
+    assert [p.name for p in completion.phases] == ["prefill", "decode"]
+    assert completion.phases[-1].end_ns == 3  # when it was said to be over
+
+
+def anthropic_stream(stop_reason):
+    def said(kind, **fields):
+        return f"event: {kind}\n".encode() + event({"type": kind, **fields})
+
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude"}
+    counts = {"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 1}
+    text = {"type": "text_delta", "text": "Hello"}
+    return (
+        said("message_start", message=message | {"content": [], "usage": counts}),
+        said("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        said("content_block_delta", index=0, delta=text),
+        said("content_block_stop", index=0),
+        said("message_delta", delta={"stop_reason": stop_reason}, usage={"output_tokens": 3}),
+        said("message_stop"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "finish_reason"),
+    [
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("refusal", "content_filter"),
+        ("stop_sequence", "stop"),
+    ],
+)
+def test_why_claude_stopped_is_told_by_its_own_word(said, finish_reason):
+    completion, _ = ask(Provider([Reply(steps=anthropic_stream(said))]), **of(CLAUDE))
+
+    assert (completion.text, completion.finish_reason) == ("Hello", finish_reason)
+
+
+def test_a_turn_of_claudes_that_is_to_go_on_is_no_reply():
+    fail(StreamCut, Provider([Reply(steps=anthropic_stream("pause_turn"))]), **of(CLAUDE))
+
+
+# --- usage and schemas -----------------------------------------------------------------------
+
+
+@streamed_or_whole
+def test_anthropics_cached_tokens_are_part_of_the_prompt(stream):
+    completion, _ = ask(Anthropic(), **of(CLAUDE, stream=stream))
+
+    assert completion.usage.input_tokens == FRESH + WRITTEN + READ
+    assert (completion.usage.cached_tokens, completion.usage.output_tokens) == (READ, 7)
+    assert completion.cost_usd > 0
+
+
+@streamed_or_whole
+@pytest.mark.parametrize(
+    ("server", "model_id", "counted"),
+    [
+        pytest.param(OpenAIAPI, OPENAI, 4, id="the provider's count"),
+        pytest.param(Anthropic, CLAUDE, None, id="not litellm's estimate"),
+    ],
+)
+def test_reasoning_tokens_are_what_the_provider_counts(server, model_id, counted, stream):
+    completion, _ = ask(server("thinking"), **of(model_id, stream=stream))
+
+    assert completion.usage.reasoning_tokens == counted
+
+
+@streamed_or_whole
+@pytest.mark.parametrize("model_id", [OPENAI, TOGETHER])
+def test_where_the_provider_does_not_count_there_is_no_usage(model_id, stream):
+    completion, _ = ask(OpenAIAPI(counts_usage=False), **of(model_id, stream=stream))
+
+    assert (completion.usage, completion.cost_usd) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("server", "model_id", "place", "stream"),
+    [
+        pytest.param(OpenAIAPI, OPENAI, "response_format", True, id="OpenAI"),
+        pytest.param(OpenAIAPI, TOGETHER, "response_format", False, id="Together"),
+        pytest.param(Anthropic, CLAUDE, "output_format", False, id="Claude"),
+        pytest.param(Anthropic, "anthropic/claude-3-haiku-20240307", "tools", True, id="older"),
+        pytest.param(Anthropic, "anthropic/claude-3-haiku-20240307", "tools", False, id="whole"),
+        pytest.param(OpenAIAPI, "zai/served", None, True, id="a provider with no place for one"),
+    ],
+)
+def test_a_schema_goes_where_the_provider_enforces_it(server, model_id, place, stream):
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    request = replace(REQUEST, reply_schema=schema)
+
+    completion, server = ask(server(), request=request, **of(model_id, stream=stream))
+
+    if place is None:
+        assert completion.dropped == ("response_format",)
+        assert "response_format" not in server.asked[0].body
+    else:
+        assert json.loads(completion.text) == json.loads("".join(JSON_TEXT))
+        assert '"city"' in str(server.asked[0].body[place]).replace("'", '"')
+        assert completion.dropped == ()
+
+
+# --- refused fields --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("server", "settings", "dropped", "sent"),
+    [
+        pytest.param(
+            Anthropic(refuses=("temperature",)),
+            of(CLAUDE),
+            ("temperature",),
+            [True, False, False],
+            id="refused by the model",
+        ),
+        pytest.param(
+            Anthropic(refuses=("temperature",)),
+            of(CLAUDE, drop=("temperature",)),
+            ("temperature",),
+            [False, False],
+            id="dropped beforehand",
+        ),
+        pytest.param(
+            OpenAIAPI(),
+            of("openai/o3-mini"),
+            ("temperature",),
+            [False, False],
+            id="known to litellm of the model",
+        ),
+        pytest.param(
+            OpenAIAPI(refuses=("max_tokens", "temperature")),
+            of(OPENAI),
+            ("temperature",),
+            [True, True, False, False],
+            id="one after another, the first by another name",
+        ),
+    ],
+)
+def test_a_field_that_is_refused_is_left_out_from_then_on_and_named(
+    server, settings, dropped, sent
+):
+    completion, server = ask(server, calls=2, **settings)
+
+    assert completion.dropped == dropped
+    assert ["temperature" in asked.body for asked in server.asked] == sent
+    assert completion.attempts == 1
+
+
+def test_the_call_that_finds_a_refusal_out_is_two_requests_and_says_so():
+    completion, server = ask(Anthropic(refuses=("temperature",)), **of(CLAUDE))
+
+    assert completion.attempts == len(server.asked) == 2
+
+
+def test_fields_that_litellm_refuses_for_a_provider_are_never_sent_and_named():
+    request = replace(REQUEST, frequency_penalty=0.5, seed=7)
+
+    completion, server = ask(Anthropic(), request=request, **of(CLAUDE))
+
+    assert set(completion.dropped) == {"frequency_penalty", "seed"}
+    assert len(server.asked) == 1
+
+
+def test_a_provider_that_refuses_to_be_asked_for_usage_is_not_asked():
+    server = OpenAIAPI(refuses=("stream_options",), counts_usage=False)
+
+    completion, _ = ask(server, calls=2, **of("hosted_vllm/served"))
+
+    assert (completion.dropped, completion.usage) == (("stream_options",), None)
+    assert ["stream_options" in asked.body for asked in server.asked] == [True, False, False]
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+def openai_error(status, message, *headers, code=None):
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return OPENAI, error_reply(status, {"error": error}, *headers)
+
+
+def together_error(status, message):
+    return TOGETHER, openai_error(status, message)[1]
+
+
+def anthropic_error(status, kind, message, *headers):
+    error = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
+    return CLAUDE, error_reply(status, error, *headers)
+
+
+NO_ROOM = "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000"
+WAIT = ("retry-after", "7")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error", "facts"),
+    [
+        (openai_error(401, "no", code="invalid_api_key"), AuthenticationFailed, {}),
+        (openai_error(403, "not yours"), AuthenticationFailed, {}),
+        (anthropic_error(401, "authentication_error", "invalid"), AuthenticationFailed, {}),
+        (anthropic_error(402, "billing_error", "no credit"), ServerError, {"status": 402}),
+        (anthropic_error(413, "request_too_large", "32 MB"), ServerError, {"status": 413}),
+        (together_error(402, "your spending limit"), ServerError, {"status": 402}),
+        (openai_error(500, "boom"), ServerError, {"status": 500}),
+        ((OPENAI, error_reply(502, None, raw=b"<h1>Bad</h1>")), ServerError, {"status": 502}),
+        (openai_error(503, "Loading", WAIT), Overloaded, {"retry_after_s": 7.0}),
+        (anthropic_error(429, "rate_limit_error", "no", WAIT), RateLimited, {"retry_after_s": 7.0}),
+        (
+            openai_error(429, "no", WAIT, code="insufficient_quota"),
+            RateLimited,
+            {"retry_after_s": 7.0},
+        ),
+        (
+            anthropic_error(400, "invalid_request_error", NO_ROOM),
+            ContextOverflow,
+            {"prompt_tokens": 188240, "context_tokens": 200000},
+        ),
+        (
+            together_error(403, "Input token count + max_tokens exceed the model's context"),
+            ContextOverflow,
+            {"prompt_tokens": None},
+        ),
+        ((OPENAI, Reply(steps=TOKENS)), StreamCut, {}),
+        ((OPENAI, Reply(steps=(*TOKENS, DONE))), StreamCut, {}),
+        ((OPENAI, Reply(steps=TOKENS, ending="reset")), StreamCut, {}),
+        *(((one, GONE_BEFORE_A_BYTE), StreamCut, {}) for one in (OPENAI, VLLM, CLAUDE)),
+    ],
+)
+def test_an_error_is_told_by_status_and_words_after_one_request(refusal, error, facts):
+    model_id, reply = refusal
+    server = (Provider if model_id == CLAUDE else Loopback)([reply, reply])
+
+    caught = fail(error, server, **of(model_id))
+
+    assert len(server.asked) == 1
+    assert {name: getattr(caught, name) for name in facts} == facts
+
+
+def test_a_server_that_hangs_up_is_not_asked_again_for_a_whole_reply_either():
+    fail(StreamCut, GONE_BEFORE_A_BYTE, GONE_BEFORE_A_BYTE, **of(VLLM, stream=False))
+
+
+def unconnected(model_id, api_key=None, **fields):
+    return LiteLLMBackend(
+        Endpoint(tag="judge", backend="litellm", model_id=model_id, **fields), api_key=api_key
+    )
+
+
+@pytest.mark.parametrize("model_id", ["openai/x", CLAUDE, "gemini/x"])
+def test_a_missing_key_is_not_taken_for_a_failing_server(model_id, monkeypatch):
+    for provider in ("OPENAI", "ANTHROPIC", "GEMINI", "GOOGLE"):
+        monkeypatch.delenv(f"{provider}_API_KEY", raising=False)
+
+    with pytest.raises(AuthenticationFailed):
+        asyncio.run(unconnected(model_id).chat(REQUEST))
+
+
+def test_a_model_without_a_provider_is_told_what_to_write():
+    with pytest.raises(ServerError, match=r"(?s)LLM Provider NOT provided.*model=no-prefix"):
+        asyncio.run(unconnected("no-prefix").chat(REQUEST))
+
+
+def test_a_key_that_no_header_can_hold_is_refused_without_telling_it():
+    with pytest.raises(ConfigurationInvalid) as caught:
+        unconnected("anthropic/x", "sk-secr\net")
+
+    assert caught.value.code == "endpoint.key-not-sendable"
+    assert "sk-secr" not in str(caught.value)
+
+
+def test_a_port_where_nothing_listens_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with pytest.raises(EndpointUnreachable, match=url):
+            asyncio.run(unconnected(OPENAI, "sk-secret", url=url).chat(REQUEST))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_id", [OPENAI, CLAUDE])
+def test_connecting_has_a_limit_of_its_own(model_id):
+    with socket.socket() as full, socket.socket() as waiting, socket.socket() as another:
+        # A queue of connections with no room left: the kernel answers no further one.
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for one in (waiting, another):
+            one.settimeout(0)
+            one.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        backend = unconnected(model_id, "sk-secret", url=url, connect_timeout_s=0.3)
+        with pytest.raises(CallTimeout) as caught:
+            asyncio.run(backend.chat(REQUEST))
+
+    assert caught.value.limit == "connect_timeout_s"
+
+
+def test_a_listener_that_fails_ends_the_call_and_hangs_up():
+    def fails(text):
+        raise ZeroDivisionError
+
+    async def main():
+        async with Anthropic("stalled") as server, backend_at(server, **of(CLAUDE)) as backend:
+            with pytest.raises(ZeroDivisionError):
+                await backend.chat(replace(REQUEST, on_text=fails))
+            await server.hung_up.wait()
+
+    asyncio.run(main())
+
+
+# --- what is not chat ------------------------------------------------------------------------
+
+
+def test_texts_become_vectors_and_unequal_ones_are_the_providers_fault():
+    def row(index, *vector):
+        return {"object": "embedding", "index": index, "embedding": vector}
+
+    body = {"object": "list", "model": "m", "data": [row(0, 1.0, 2.0), row(1, 1.0)]}
+    request = EmbedRequest(model="judge", texts=("a", "bbb"))
+
+    async def embed(server):
+        async with server, backend_at(server, **of("hosted_vllm/embedder")) as backend:
+            return await backend.embed(request)
+
+    embeddings = asyncio.run(embed(OpenAIAPI()))
+    assert embeddings.vectors.tolist() == [[1.0, 0.5], [3.0, 0.5]]
+    assert (embeddings.input_tokens, embeddings.model_id) == (6, "embedder")
+    with pytest.raises(ServerError):
+        asyncio.run(embed(Loopback([error_reply(200, body)])))
+
+
+def test_neither_embeddings_nor_an_estimate_for_a_count_are_offered_by_anthropic():
+    async def main():
+        async with Anthropic() as server, backend_at(server, **of(CLAUDE)) as backend:
+            with pytest.raises(NotOffered):
+                await backend.embed(EmbedRequest(model="judge", texts=("a",)))
+            with pytest.raises(NotOffered):
+                await backend.count_tokens(CountRequest(model="judge", messages=REQUEST.messages))
+            assert server.asked == []
+
+    asyncio.run(main())
+
+
+# --- connections and streams -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 100_000])
+@pytest.mark.parametrize("model_id", [OPENAI, VLLM])
+def test_no_character_of_a_reply_ends_a_line_of_the_stream(size, model_id):
+    text = "Grüße ☃\u2028日本\u0085 “x” 🦫\u2029\u00c2\u200b"
+    stream = b"".join(llama_server_stream(text, text))
+
+    completion, _ = ask(Reply(steps=cut_at(stream, size)), **of(model_id))
+
+    assert completion.text == text + text
+
+
+def test_a_hundred_equal_pieces_are_a_reply_like_any_other():
+    completion, _ = ask(Reply(steps=llama_server_stream(*["---"] * 101)), **of(OPENAI))
+
+    assert completion.text == "---" * 101
+
+
+def test_a_server_that_never_ends_its_stream_after_done_has_replied_all_the_same():
+    completion, server = ask(Reply(steps=HELLO.steps, ending="hold"), **of(OPENAI))
+
+    assert completion.text == "Hello"
+    assert server.hung_up.is_set()
+
+
+def test_cancelling_in_the_middle_does_not_wait_for_the_rest():
+    steps = (delta(role="assistant", content=None), delta(content="The last word is [DONE]"))
+
+    async def main():
+        server = Loopback([Reply(steps=steps, ending="hold")])
+        async with server, backend_at(server, **of(OPENAI)) as backend:
+            call = asyncio.create_task(backend.chat(REQUEST))
+            await server.holding.wait()
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            await server.hung_up.wait()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("server", "model_id"),
+    [(Loopback([HELLO] * 3), OPENAI), (Loopback([HELLO] * 3), VLLM), (Anthropic(), CLAUDE)],
+    ids=["openai", "hosted_vllm", "anthropic"],
+)
+def test_calls_one_after_another_keep_one_connection_open_that_closing_closes(server, model_id):
+    async def main():
+        async with server:
+            async with backend_at(server, **of(model_id)) as backend:
+                for _ in range(3):
+                    await backend.chat(REQUEST)
+                    assert server.open_connections == 1
+                # litellm's way to Anthropic opens another for each, and leaves none open.
+                assert server.connections == (3 if model_id == CLAUDE else 1)
+            async with asyncio.timeout(30):
+                await server.deserted.wait()
+
+    asyncio.run(main())
+
+
+def test_the_last_to_close_closes_the_connections_that_litellm_would_keep():
+    async def main():
+        server = Loopback([HELLO] * 4)
+        async with server, backend_at(server, **of(VLLM)) as first:
+            await first.chat(REQUEST)
+            async with backend_at(server, **of(VLLM)) as second:
+                await second.chat(REQUEST)
+                await first.aclose()
+                await second.chat(REQUEST)
+                assert (server.connections, server.open_connections) == (1, 1)
+            await server.deserted.wait()
+            # Whoever calls again, after closing, opens another.
+            await first.chat(REQUEST)
+            assert server.connections == 2
+
+    asyncio.run(main())
+
+
+def test_closing_one_backend_cuts_no_call_of_another():
+    async def main():
+        other_closed, begun = asyncio.Event(), asyncio.Event()
+        stream = llama_server_stream("a", "b")
+        slow = Loopback([Reply(steps=(*stream[:2], other_closed.wait, *stream[2:]))])
+        async with slow, backend_at(slow, **of(OPENAI)) as first, Loopback([HELLO]) as fast:
+            heard = replace(REQUEST, on_text=lambda _: begun.set())
+            call = asyncio.create_task(first.chat(heard))
+            await begun.wait()
+            async with backend_at(fast, **of(OPENAI)) as second:
+                await second.chat(REQUEST)
+            other_closed.set()
+            assert (await call).text == "ab"
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_a_backend_that_was_let_go_unclosed_keeps_no_connection_open_for_others():
+    async def main():
+        async with Loopback([HELLO] * 2) as server:
+            first = unconnected(OPENAI, "sk-secret", url=server.url)
+            await first.chat(REQUEST)
+            async with backend_at(server, **of(OPENAI)) as second:
+                await second.chat(REQUEST)
+                del first
+                gc.collect()
+            async with asyncio.timeout(30):
+                await server.deserted.wait()
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_nothing_stays_open_that_would_complain_when_the_process_ends():
+    refusal = anthropic_error(529, "overloaded_error", "Overloaded")[1]
+    for _ in range(2):
+        fail(Overloaded, Provider([refusal]), **of(CLAUDE))
+
+    gc.collect()
+    sessions = [each for each in gc.get_objects() if type(each).__name__ == "ClientSession"]
+    assert [session for session in sessions if not session.closed] == []
+
+
+@contextmanager
+def anthropic_in_a_thread():
+    """A server that outlives an event loop, and keeps its connections."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude"}
+            said = {"content": [{"type": "text", "text": "Hello"}], "stop_reason": "end_turn"}
+            data = json.dumps(head | said | {"usage": {"input_tokens": 1, "output_tokens": 1}})
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data.encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.slow
+def test_one_event_loop_after_another_may_call_the_same_provider():
+    async def call(url):
+        backend = unconnected(CLAUDE, "sk-secret", url=url, stream=False)
+        completion = await backend.chat(REQUEST)
+        await backend.aclose()
+        return completion.text
+
+    with anthropic_in_a_thread() as url:
+        assert [asyncio.run(call(url)) for _ in range(2)] == ["Hello", "Hello"]
+
+
+# --- the library -----------------------------------------------------------------------------
+
+
+def test_users_see_none_of_its_warnings():
+    # As a program would have them: all shown, and those of our own calls among them.
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        completion, _ = ask(Reply(steps=llama_server_stream(*TEXT)), **of(OPENAI))
+    assert completion.text == "".join(TEXT)
+    assert shown == []
+
+
+OFFLINE = """
+import asyncio, logging, sys
+
+contacts = {"socket.connect", "socket.getaddrinfo", "socket.sendto"}
+calls = []
+sys.addaudithook(lambda name, args: calls.append((name, args)) if name in contacts else None)
+
+import harness.inference
+slow = {"litellm", "openai", "xllamacpp"} & set(sys.modules)
+assert not slow, slow
+
+from harness.errors import EndpointUnreachable, ServerError
+from harness.inference import ChatRequest, Endpoint, as_messages
+from harness.inference.managed.litellm_backend import LiteLLMBackend
+
+backend = LiteLLMBackend(Endpoint(tag="managed", backend="litellm", model_id="no-prefix"))
+assert "litellm" not in sys.modules
+try:
+    # litellm finds out by itself that there is no such provider.
+    asyncio.run(backend.chat(ChatRequest(model="managed", messages=as_messages("Write."))))
+except ServerError:
+    assert "litellm" in sys.modules
+else:
+    raise AssertionError("a model without a provider was accepted")
+assert not calls, calls
+
+# Of some providers it would like to know more: here is one, at an address where nobody is.
+backend = LiteLLMBackend(
+    Endpoint(tag="m", backend="litellm", model_id="anthropic/claude-haiku-4-5", url=sys.argv[1]),
+    api_key="sk-secret",
+)
+schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+try:
+    asyncio.run(backend.chat(ChatRequest(
+        model="m", messages=as_messages("Write."), reply_schema=schema
+    )))
+except EndpointUnreachable:
+    away = [call for call in calls if "127.0.0.1" not in str(call[1])]
+    assert calls and not away, away
+assert logging.getLogger().handlers == []
+"""
+
+
+@pytest.mark.slow
+def test_litellm_is_imported_at_the_first_call_without_network_or_noise():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        # A process of its own: here its modules are loaded.
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", OFFLINE, nobody],
+            env={},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
