@@ -103,6 +103,8 @@ def nests(
     """Adds a node that calls these graphs at once."""
 
     async def call(run: NodeCall, *_: object) -> list[object]:
+        if len(subs) == 1:
+            return [dict(await run.call(subs[0], inputs or {}))]
         found = await asyncio.gather(*(run.call(sub, inputs or {}) for sub in subs))
         return [dict(one) for one in found]
 

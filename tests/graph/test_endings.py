@@ -1,13 +1,13 @@
 """Runs that are ended before they are over: by a failure, their time, from outside, by Ctrl-C."""
 
 import asyncio
-import itertools
 import subprocess
 import sys
 import threading
 
 import pytest
 import virtual_time
+from graph_runs import SlowTracer, forever, ignores_its_cancellation, nests, step
 from watched import StuckThreads, all_spans_ended, unended_tasks, watch
 
 from harness.graph import Cache, Default, Graph, Retry, Timeout, execute
@@ -19,18 +19,6 @@ GRACE_S = 1.0
 @pytest.fixture
 def graph():
     return Graph("essay")
-
-
-async def forever():
-    await asyncio.Event().wait()
-
-
-async def ignores_its_cancellation():
-    while True:
-        try:
-            await forever()
-        except asyncio.CancelledError:
-            continue
 
 
 async def ignores_whatever_comes():
@@ -56,10 +44,7 @@ async def gives_when_cancelled():
         return "done all the same"
 
 
-STUBBORN = [
-    pytest.param(ignores_its_cancellation, id="ignores its cancellation"),
-    pytest.param(ignores_whatever_comes, id="ignores whatever comes"),
-]
+STUBBORN = pytest.mark.parametrize("stubborn", [ignores_its_cancellation, ignores_whatever_comes])
 
 
 # --- the first failure ends the run --------------------------------------------------------------
@@ -69,12 +54,7 @@ STUBBORN = [
 def hasty():
     """A graph that ends by its first failure, after a second."""
     graph = Graph("hasty", fail_fast=True)
-
-    @graph.node
-    async def fails():
-        await asyncio.sleep(1)
-        raise ValueError("first")
-
+    step(graph, "fails", seconds=1, raises=ValueError)
     return graph
 
 
@@ -91,10 +71,7 @@ def test_what_a_node_raises_as_it_is_cancelled_is_no_failure_and_not_tried_again
 
 def test_what_a_node_gives_as_it_is_cancelled_is_kept(hasty):
     hasty.node(name="other")(gives_when_cancelled)
-
-    @hasty.node
-    async def after(other):
-        raise AssertionError("called")
+    step(hasty, "after", "other", raises=AssertionError)
 
     watched = watch(hasty)
 
@@ -103,9 +80,7 @@ def test_what_a_node_gives_as_it_is_cancelled_is_kept(hasty):
 
 
 def test_what_waits_to_be_tried_again_is_not(hasty):
-    @hasty.node(retry=Retry(5, first_delay_s=10))
-    async def other():
-        raise KeyError("again")
+    step(hasty, "other", raises=KeyError, retry=Retry(5, first_delay_s=10))
 
     watched = watch(hasty)
 
@@ -114,50 +89,33 @@ def test_what_waits_to_be_tried_again_is_not(hasty):
     assert watched.seconds == 1
 
 
-def test_what_has_not_begun_is_not_called(graph):
+def test_what_has_not_begun_is_neither_called_nor_looked_for(graph):
     graph.fail_fast = True
+    asked = []
 
     @graph.node(each={"number": "numbers"})
     async def items(number):
-        if number == 0:
-            raise ValueError("first")
-        raise AssertionError("called")
+        raise AssertionError if number else ValueError
+
+    step(graph, "late", when=lambda: asked.append("late"))
 
     watched = watch(graph, {"numbers": [0, 1, 2]})
 
     # All three have places, and the first fails before the others are called.
     assert watched.failures == [("items[0]", ValueError, 1)]
-    assert watched.skips == {"items[1]": "items[0]", "items[2]": "items[0]"}
+    assert watched.skips == dict.fromkeys(["items[1]", "items[2]", "late"], "items[0]")
     assert watched.statuses == {"items[0]": ["error"]}
+    assert asked == []
 
 
 def test_what_waits_for_a_place_is_not_called(hasty):
-    @hasty.node(each={"number": "numbers"})
-    async def items(number): ...
+    step(hasty, "items", each={"number": "numbers"}, raises=AssertionError)
 
-    watched = watch(hasty, {"numbers": list(range(2000))}, parallel_calls=1)
+    watched = watch(hasty, {"numbers": [*range(500)]}, parallel_calls=1)
 
     assert watched.failures == [("fails", ValueError, 1)]
-    assert set(watched.skips.values()) == {"fails"}
-    assert len(watched.skips) == 2000
+    assert [*watched.skips.values()] == ["fails"] * 500
     assert watched.seconds == 1
-
-
-def test_what_has_not_begun_is_not_looked_for_either(graph):
-    graph.fail_fast = True
-    asked = []
-
-    @graph.node
-    async def fails():
-        raise ValueError("first")
-
-    @graph.node(when=lambda: asked.append("late"))
-    async def late(): ...
-
-    watched = watch(graph)
-
-    assert asked == []
-    assert watched.skips == {"late": "fails"}
 
 
 def test_what_was_looked_for_meanwhile_is_not_called(hasty):
@@ -165,29 +123,17 @@ def test_what_was_looked_for_meanwhile_is_not_called(hasty):
         async def find(self, *_, **__):
             await asyncio.sleep(2)
 
-    called = []
-
-    @hasty.node(cache=Cache())
-    async def late():
-        called.append("late")
+    step(hasty, "late", raises=AssertionError, cache=Cache())
 
     ended = virtual_time.run(execute(hasty, {}, run_of=str, tracer=Tracer(), cache=SlowCache()))
 
-    assert called == []
     assert [(one.node, one.because_of) for one in ended.skips] == [("late", "fails")]
 
 
 def test_what_is_given_is_written_down_to_the_end(hasty):
-    class Slow(Tracer):
-        async def persisted(self):
-            await asyncio.sleep(0.75)
+    step(hasty, "other", seconds=0.5, gives="paid for")
 
-    @hasty.node
-    async def other():
-        await asyncio.sleep(0.5)
-        return "paid for"
-
-    watched = watch(hasty, tracer_class=Slow)
+    watched = watch(hasty, tracer_class=SlowTracer)
 
     assert watched.ended.outputs == {"other": "paid for"}
     assert watched.seconds == 1.25
@@ -195,13 +141,8 @@ def test_what_is_given_is_written_down_to_the_end(hasty):
 
 def test_lists_that_cannot_be_mapped_end_such_a_run_as_well(graph):
     graph.fail_fast = True
-
-    @graph.node(each={"one": "left", "other": "right"})
-    async def pairs(one, other): ...
-
-    @graph.node
-    async def waits():
-        await forever()
+    step(graph, "pairs", each={"one": "left", "other": "right"})
+    step(graph, "waits", gives=forever)
 
     watched = watch(graph, {"left": [1, 2], "right": [1]})
 
@@ -209,18 +150,12 @@ def test_lists_that_cannot_be_mapped_end_such_a_run_as_well(graph):
     assert watched.skips == {"waits": "pairs"}
 
 
-@pytest.mark.parametrize("function", STUBBORN)
+@STUBBORN
 @pytest.mark.parametrize("parallel_calls", [2, None])
-def test_who_ignores_it_is_left_behind(hasty, function, parallel_calls):
-    hasty.node(name="stubborn")(function)
-
-    @hasty.node
-    async def after(stubborn):
-        raise AssertionError("called")
-
-    @hasty.node(each={"number": "numbers"})
-    async def items(number):
-        await forever()
+def test_who_ignores_it_is_left_behind(hasty, stubborn, parallel_calls):
+    step(hasty, "stubborn", gives=stubborn)
+    step(hasty, "after", "stubborn", raises=AssertionError)
+    step(hasty, "items", each={"number": "numbers"}, gives=lambda _: forever())
 
     watched = watch(hasty, {"numbers": [1, 2, 3]}, parallel_calls=parallel_calls)
 
@@ -228,7 +163,7 @@ def test_who_ignores_it_is_left_behind(hasty, function, parallel_calls):
     assert set(watched.skips) >= {"stubborn", "after", "items[0]", "items[1]", "items[2]"}
     assert set(watched.skips.values()) == {"fails"}
     assert watched.seconds == 1 + GRACE_S
-    if function is ignores_its_cancellation:
+    if stubborn is ignores_its_cancellation:
         assert watched.statuses["stubborn"] == ["error"]
         assert watched.tasks_left == set()
         assert all_spans_ended(watched.records)
@@ -257,21 +192,15 @@ def test_a_thread_is_not_waited_for_and_what_it_returns_is_dropped(graph):
     assert returned.is_set()
     assert watched.statuses == {"slow": ["cancelled"], "fails": ["error"]}
     assert watched.skips == {"slow": "fails"}
-    assert not any(isinstance(one, NodeOutput) for one in watched.records)
+    assert watched.recorded == set()
 
 
 def test_what_is_nested_ends_with_what_it_is_nested_in(hasty):
     inner, outer = Graph("inner"), Graph("outer")
     inner.node(name="stubborn")(ignores_its_cancellation)
     inner.node(name="waits")(forever)
-
-    @outer.node
-    async def middle(run):
-        await run.call(inner, {})
-
-    @hasty.node
-    async def top(run):
-        await run.call(outer, {})
+    nests(outer, "middle", inner)
+    nests(hasty, "top", outer)
 
     watched = watch(hasty)
 
@@ -291,17 +220,9 @@ def test_what_is_nested_ends_with_what_it_is_nested_in(hasty):
 
 
 def test_a_run_whose_time_is_over_keeps_what_is_done(graph):
-    @graph.node
-    async def quick():
-        await asyncio.sleep(1)
-        return "done"
-
-    @graph.node
-    async def slow():
-        await asyncio.sleep(3)
-
-    @graph.node
-    async def after(slow): ...
+    step(graph, "quick", seconds=1, gives="done")
+    step(graph, "slow", seconds=3)
+    step(graph, "after", "slow")
 
     watched = watch(graph, deadline_s=2)
 
@@ -309,40 +230,26 @@ def test_a_run_whose_time_is_over_keeps_what_is_done(graph):
     assert watched.ended.stopped_by.limit == "time"
     assert watched.ended.outputs == {"quick": "done"}
     assert watched.skips == {"slow": None, "after": None}
-    assert {one.reason for one in watched.ended.skips} == {"the run's time was over"}
     assert watched.seconds == 2
 
 
-@pytest.mark.parametrize("function", STUBBORN)
-def test_a_run_whose_time_is_over_waits_a_grace_for_who_ignores_it(graph, function):
-    graph.node(name="stubborn")(function)
+@STUBBORN
+@pytest.mark.parametrize("parallel_calls", [1, None])
+def test_a_run_whose_time_is_over_waits_a_grace_for_who_ignores_it(graph, stubborn, parallel_calls):
+    step(graph, "stubborn", gives=stubborn)
+    # What waits for its place is not waited for.
+    step(graph, "items", each={"number": "numbers"}, seconds=9, raises=AssertionError)
 
-    watched = watch(graph, deadline_s=2)
+    watched = watch(graph, {"numbers": [1, 2]}, deadline_s=2, parallel_calls=parallel_calls)
 
     assert watched.ended.status == "stopped"
-    assert watched.skips == {"stubborn": None}
-    assert watched.seconds == 2 + GRACE_S
-
-
-@pytest.mark.parametrize("function", STUBBORN)
-def test_what_waits_for_the_place_of_one_that_ignores_it_is_not_waited_for(graph, function):
-    graph.node(name="stubborn")(function)
-
-    @graph.node(each={"number": "numbers"})
-    async def items(number):
-        raise AssertionError("called")
-
-    watched = watch(graph, {"numbers": [1, 2, 3]}, deadline_s=2, parallel_calls=1)
-
-    assert set(watched.skips) == {"stubborn", "items[0]", "items[1]", "items[2]"}
+    assert watched.skips == {"stubborn": None, "items[0]": None, "items[1]": None}
     assert watched.seconds == 2 + GRACE_S
 
 
 @pytest.mark.parametrize("on_error", ["skip", Default(None)], ids=str)
 def test_what_time_cut_off_does_not_count_as_failed(graph, on_error):
-    @graph.node(on_error=on_error)
-    async def slow():
-        await forever()
+    step(graph, "slow", gives=forever, on_error=on_error)
 
     watched = watch(graph, deadline_s=2)
 
@@ -351,9 +258,7 @@ def test_what_time_cut_off_does_not_count_as_failed(graph, on_error):
 
 
 def test_time_that_is_over_before_it_begins_stops_everything(graph):
-    @graph.node
-    async def slow():
-        await forever()
+    step(graph, "slow", gives=forever)
 
     watched = watch(graph, deadline_s=-1)
 
@@ -364,60 +269,51 @@ def test_time_that_is_over_before_it_begins_stops_everything(graph):
 # --- it is cancelled -----------------------------------------------------------------------------
 
 
-def cancelled_after(graph, seconds, *, inputs=None, tracer_class=Tracer, parallel_calls=None):
-    """Cancels a run; returns its records, what it left, and how long it took to end."""
+def cancelled_after(graph, seconds, *, turns=None, tracer_class=Tracer, parallel_calls=None):
+    """Cancels a run, and again after some turns; its records, what it left, how long it took."""
     records = []
 
     async def main():
         loop = asyncio.get_running_loop()
-        running = asyncio.create_task(
-            execute(
-                graph,
-                inputs or {},
-                run_of=lambda call: call,
-                tracer=tracer_class(records.append, clock=lambda: round(loop.time() * 1e9)),
-                parallel_calls=parallel_calls,
-            )
-        )
+        tracer = tracer_class(records.append, clock=lambda: round(loop.time() * 1e9))
+        how = {"run_of": lambda call: call, "parallel_calls": parallel_calls}
+        run = execute(graph, {"numbers": [*range(5)]}, tracer=tracer, **how)
+        running = asyncio.create_task(run)
         await asyncio.sleep(seconds)
         running.cancel()
+        if turns is not None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        return asyncio.all_tasks() - {asyncio.current_task()}, loop.time() - seconds
+        assert all_spans_ended(records)
+        took_s = loop.time() - seconds
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        return left if turns is None else await unended_tasks(), took_s
 
     left, took_s = virtual_time.run(main())
-    return records, left, took_s
+    assert left == set()
+    return records, took_s
 
 
 @pytest.mark.parametrize("parallel_calls", [1, 3, None])
 def test_a_run_that_is_cancelled_ends_its_nodes_and_leaves_no_task_behind(graph, parallel_calls):
-    sub = Graph("sub")
+    sub, each = Graph("sub"), {"number": "numbers"}
     sub.node(name="nested")(forever)
-
-    @graph.node(each={"number": "numbers"}, timeout=Timeout(total_s=100))
-    async def waits(number):
-        await forever()
-
-    @graph.node(each={"number": "numbers"})
-    async def nests(run, number):
-        await run.call(sub, {})
+    step(graph, "waits", each=each, gives=lambda _: forever(), timeout=Timeout(total_s=100))
+    nests(graph, "nests", sub, each=each)
 
     @graph.node
     async def streams():
         yield 1
         await forever()
 
-    @graph.node
-    async def after(waits, nests, streams):
-        raise AssertionError("called")
+    step(graph, "after", "waits", "nests", "streams", raises=AssertionError)
 
-    records, left, took_s = cancelled_after(
-        graph, 3, inputs={"numbers": [*range(5)]}, parallel_calls=parallel_calls
-    )
+    records, took_s = cancelled_after(graph, 3, parallel_calls=parallel_calls)
 
-    assert left == set()
     assert took_s == 0
-    assert all_spans_ended(records)
     assert {one.status for one in records if isinstance(one, SpanEnded)} == {"cancelled"}
 
 
@@ -425,82 +321,37 @@ def test_a_run_that_is_cancelled_ends_its_nodes_and_leaves_no_task_behind(graph,
 def test_a_run_that_is_cancelled_leaves_behind_who_ignores_it(graph, parallel_calls):
     sub = Graph("sub")
     sub.node(name="stubborn")(ignores_its_cancellation)
-
-    @graph.node(each={"number": "numbers"})
-    async def nests(run, number):
-        await run.call(sub, {})
-
-    @graph.node(timeout=Timeout(total_s=100))
-    async def timed():
-        await ignores_its_cancellation()
-
+    nests(graph, "nests", sub, each={"number": "numbers"})
+    graph.node(name="timed", timeout=Timeout(total_s=100))(ignores_its_cancellation)
     graph.node(name="stubborn")(ignores_its_cancellation)
 
-    records, left, took_s = cancelled_after(
-        graph, 3, inputs={"numbers": [*range(5)]}, parallel_calls=parallel_calls
-    )
-
-    assert left == set()
-    assert took_s == GRACE_S
-    assert all_spans_ended(records)
+    assert cancelled_after(graph, 3, parallel_calls=parallel_calls)[1] == GRACE_S
 
 
 def test_what_is_given_when_a_run_is_cancelled_is_written_down(graph):
-    class Slow(Tracer):
-        async def persisted(self):
-            await asyncio.sleep(0.75)
+    step(graph, "other", seconds=0.5, gives="paid for")
 
-    @graph.node
-    async def other():
-        await asyncio.sleep(0.5)
-        return "paid for"
-
-    records, left, took_s = cancelled_after(graph, 1, tracer_class=Slow)
+    records, took_s = cancelled_after(graph, 1, tracer_class=SlowTracer)
 
     assert [one.node for one in records if isinstance(one, NodeOutput)] == ["other"]
-    assert left == set()
     assert took_s == 0.25
 
 
-@pytest.mark.parametrize("turns", range(1, 13))
 @pytest.mark.parametrize("function", [ignores_its_cancellation, forever])
-def test_a_run_that_is_cancelled_twice_ends_at_once(graph, turns, function):
-    inner, outer, records = Graph("inner"), Graph("outer"), []
-    inner.node(name="last", timeout=Timeout(total_s=100))(function)
+def test_a_run_that_is_cancelled_twice_ends_at_once(function):
+    for turns in range(1, 13):
+        graph, outer, inner = Graph("top"), Graph("outer"), Graph("inner")
+        inner.node(name="last", timeout=Timeout(total_s=100))(function)
+        nests(outer, "middle", inner)
+        nests(graph, "first", outer, timeout=Timeout(total_s=100))
 
-    @outer.node
-    async def middle(run):
-        await run.call(inner, {})
-
-    @graph.node(timeout=Timeout(total_s=100))
-    async def first(run):
-        await run.call(outer, {})
-
-    async def main():
-        running = asyncio.create_task(
-            execute(graph, {}, run_of=lambda call: call, tracer=Tracer(records.append))
-        )
-        await asyncio.sleep(1)
-        running.cancel()
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert all_spans_ended(records)
-        return await unended_tasks(), asyncio.get_running_loop().time()
-
-    assert virtual_time.run(main()) == (set(), 1)
+        assert cancelled_after(graph, 1, turns=turns)[1] == 0
 
 
 def test_a_run_may_be_cancelled_as_it_is_ended_by_a_failure(hasty):
     hasty.node(name="stubborn")(ignores_its_cancellation)
 
-    records, left, took_s = cancelled_after(hasty, 1.5)
-
-    assert left == set()
-    assert took_s <= GRACE_S
-    assert all_spans_ended(records)
+    assert cancelled_after(hasty, 1.5)[1] <= GRACE_S
 
 
 # --- what is no failure ends it as in plain Python -----------------------------------------------
@@ -510,54 +361,45 @@ class Unusual(BaseException):
     """As other libraries have them."""
 
 
-def raising(error):
-    async def function():
-        await asyncio.sleep(1)
-        raise error
-
-    return function
+async def raises_later(error):
+    await asyncio.sleep(1)
+    raise error
 
 
-def raising_plain(error):
-    def function():
-        raise error
-
-    return function
+def raises_plainly(error):
+    raise error
 
 
-def raising_in_a_stream(error):
-    async def function():
-        yield 1
-        await asyncio.sleep(1)
-        raise error
-
-    return function
+async def raises_in_a_group(error):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(forever())
+        group.create_task(raises_later(error))
 
 
-def raising_in_a_group(error):
-    async def function():
-        async with asyncio.TaskGroup() as group:
-            group.create_task(forever())
-            group.create_task(raising(error)())
-
-    return function
+async def raises_in_a_stream(error):
+    yield 1
+    await raises_later(error)
 
 
 @pytest.mark.parametrize(
-    ("function_of", "error"),
+    ("raises", "error", "place", "timeout"),
     [
-        *itertools.product(
-            (raising, raising_plain, raising_in_a_stream), (KeyboardInterrupt, SystemExit, Unusual)
-        ),
-        # The others would end the loop again, as it is closed: so asyncio has it.
-        (raising_in_a_group, Unusual),
+        (raises_later, KeyboardInterrupt, "a node", None),
+        (raises_later, SystemExit, "an item", Timeout(total_s=5)),
+        (raises_later, Unusual, "nested", None),
+        (raises_plainly, KeyboardInterrupt, "nested", Timeout(total_s=5)),
+        (raises_plainly, SystemExit, "a node", None),
+        (raises_plainly, Unusual, "an item", None),
+        (raises_in_a_stream, KeyboardInterrupt, "an item", None),
+        (raises_in_a_stream, SystemExit, "nested", Timeout(total_s=5)),
+        (raises_in_a_stream, Unusual, "a node", Timeout(total_s=5)),
+        # Of the others the loop would end again as it is closed: so asyncio has it.
+        (raises_in_a_group, Unusual, "a node", None),
+        (raises_in_a_group, Unusual, "nested", Timeout(total_s=5)),
     ],
 )
-@pytest.mark.parametrize("timeout", [None, Timeout(total_s=5)], ids=["", "Timeout"])
-@pytest.mark.parametrize("place", ["a node", "an item", "nested"])
-def test_what_is_no_failure_ends_the_run(graph, error, function_of, timeout, place):
-    ended = []
-    raised = error("so it is")
+def test_what_is_no_failure_ends_the_run(graph, raises, error, place, timeout):
+    ended, records = [], []
 
     @graph.node
     async def other():
@@ -566,37 +408,22 @@ def test_what_is_no_failure_ends_the_run(graph, error, function_of, timeout, pla
         finally:
             ended.append("other")
 
-    function = function_of(raised)
+    options = {"name": "fails", "timeout": timeout, "on_error": "skip", "retry": Retry(3)}
+    takes = {"takes": {"error": "errors"}}
     if place == "nested":
         sub = Graph("sub")
-        sub.node(name="fails", timeout=timeout, on_error="skip", retry=Retry(3))(function)
-
-        @graph.node(on_error="skip")
-        async def outer(run):
-            await run.call(sub, {})
-
+        sub.node(**options, **takes)(raises)
+        nests(graph, "outer", sub, inputs={"errors": error("so it is")}, on_error="skip")
     elif place == "an item":
-        sub = Graph("sub")
-
-        async def mapped(number):
-            if function_of is raising_in_a_stream:
-                async for _ in function():
-                    pass
-            elif function_of is raising_plain:
-                function()
-            else:
-                await function()
-
-        graph.node(name="fails", each={"number": "numbers"}, timeout=timeout)(mapped)
+        graph.node(each={"error": "errors"}, **options)(raises)
     else:
-        graph.node(name="fails", timeout=timeout, on_error="skip", retry=Retry(3))(function)
-    records = []
+        graph.node(**options, **takes)(raises)
+    errors = [error("so it is")] if place == "an item" else error("so it is")
+    tracer = Tracer(records.append)
 
     with pytest.raises(error, match="so it is") as caught:
         virtual_time.run(
-            execute(
-                graph, {"numbers": [1]}, run_of=lambda call: call, tracer=Tracer(records.append)
-            )
+            execute(graph, {"errors": errors}, run_of=lambda call: call, tracer=tracer)
         )
 
     assert caught.value.__cause__ is not caught.value
@@ -610,8 +437,7 @@ def test_a_when_that_raises_what_is_no_failure_ends_the_run(graph, error):
     def when():
         raise error("so it is")
 
-    @graph.node(when=when, on_error="skip")
-    async def text(): ...
+    step(graph, "text", when=when, on_error="skip")
 
     with pytest.raises(error, match="so it is"):
         watch(graph)
@@ -620,18 +446,17 @@ def test_a_when_that_raises_what_is_no_failure_ends_the_run(graph, error):
 # --- in a process of its own ---------------------------------------------------------------------
 
 HANGING = """
-import asyncio, threading, time
-from harness.errors import NodeTimedOut
+import asyncio, threading
 from harness.graph import Graph, Timeout, execute
 from harness.trace import Tracer
 
-graph = Graph("essay")
+graph = Graph("essay", timeout=Timeout(total_s=0.05))
 
-@graph.node(timeout=Timeout(total_s=0.05))
+@graph.node
 def thread():
     threading.Event().wait()
 
-@graph.node(timeout=Timeout(total_s=0.05))
+@graph.node
 async def stubborn():
     while True:
         try:
@@ -639,7 +464,7 @@ async def stubborn():
         except asyncio.CancelledError:
             pass
 
-@graph.node(timeout=Timeout(total_s=0.05))
+@graph.node(timeout=Timeout(total_s=60))
 async def threads_of_asyncio():
     await asyncio.to_thread(lambda: None)
 
@@ -650,18 +475,6 @@ async def main():
 asyncio.run(main())
 print("over", flush=True)
 """
-
-
-def test_what_hangs_keeps_neither_the_run_nor_the_interpreter_from_ending():
-    done = subprocess.run(
-        [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=60, check=False
-    )
-
-    assert done.stdout.splitlines()[-2:] == ["['stubborn', 'thread'] failed", "over"]
-    assert done.returncode == 0
-    assert done.stderr == ""
-
-
 EXITING = """
 import asyncio, sys
 from harness.graph import Graph, execute
@@ -681,10 +494,16 @@ asyncio.run(execute(graph, {}, run_of=str, tracer=Tracer()))
 """
 
 
-def test_a_node_that_exits_ends_the_process_with_its_code():
-    done = subprocess.run(
-        [sys.executable, "-c", EXITING], capture_output=True, text=True, timeout=60, check=False
-    )
+@pytest.mark.parametrize(
+    ("script", "said", "code"),
+    [
+        pytest.param(HANGING, ["['stubborn', 'thread'] failed", "over"], 0, id="what hangs"),
+        pytest.param(EXITING, [], 7, id="what exits", marks=pytest.mark.slow),
+    ],
+)
+def test_the_interpreter_ends_as_well(script, said, code):
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
-    assert done.returncode == 7
-    assert done.stderr == ""
+    assert done.stdout.splitlines()[-2:] == said
+    assert (done.stderr, done.returncode) == ("", code)

@@ -5,35 +5,23 @@ waiting: so as many as are back from what they nested may be under way in excess
 """
 
 import asyncio
+import itertools
 import math
 
 import pytest
+from graph_runs import SlowTracer, UnderWay, forever, ignores_its_cancellation, nests, step
 from watched import watch
 
 from harness.errors import NodeFailed
 from harness.graph import Concurrency, Graph, Retry, Timeout
 from harness.graph.places import Places
-from harness.trace import Tracer
+
+EACH = {"number": "numbers"}
 
 
 @pytest.fixture
 def graph():
     return Graph("essay")
-
-
-class UnderWay:
-    """Counts who is inside."""
-
-    def __init__(self):
-        self.now = self.most = 0
-
-    async def spend(self, seconds=1.0):
-        self.now += 1
-        self.most = max(self.most, self.now)
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self.now -= 1
 
 
 # --- by themselves -------------------------------------------------------------------------------
@@ -47,9 +35,8 @@ def test_places_are_had_in_the_order_they_were_asked_for():
     assert begun == ["a", "b"]
     places.give_back()
     assert begun == ["a", "b", "c"]
-    places.give_back()
-    places.give_back()
-    places.give_back()
+    for _ in range(3):
+        places.give_back()
     assert begun == ["a", "b", "c", "d", "e"]
     places.take(lambda: begun.append("f"))
     assert begun[-1] == "f"
@@ -95,33 +82,20 @@ def test_without_a_limit_everything_begins_at_once(limit):
 @pytest.mark.parametrize("way", ["call", "map"])
 def test_nesting_three_deep_comes_to_its_end_with_any_number_of_places(graph, parallel_calls, way):
     under_way = UnderWay()
-    levels = [Graph(f"level{number}") for number in range(3)]
+    graphs = [graph, *(Graph(f"level{number}") for number in range(3))]
+    step(graphs[3], "bottom", each=EACH, gives=lambda _: under_way.spend())
+    for level, deeper in itertools.pairwise(graphs):
 
-    async def nest(run, deeper):
-        if way == "call":
-            return await run.call(deeper, {"numbers": [1, 2]})
+        async def nest(run, number, deeper=deeper):
+            if way == "call":
+                return await run.call(deeper, {"numbers": [1, 2]})
 
-        async def step(run, number):
-            return await run.call(deeper, {"numbers": [number]})
+            async def mapped(run, number):
+                return await run.call(deeper, {"numbers": [number]})
 
-        return await run.map(step, [1, 2])
+            return await run.map(mapped, [1, 2])
 
-    @levels[2].node(each={"number": "numbers"})
-    async def bottom(number):
-        await under_way.spend()
-        return number
-
-    @levels[1].node(each={"number": "numbers"})
-    async def middle(run, number):
-        return await nest(run, levels[2])
-
-    @levels[0].node(each={"number": "numbers"})
-    async def upper(run, number):
-        return await nest(run, levels[1])
-
-    @graph.node(each={"number": "numbers"})
-    async def top(run, number):
-        return await nest(run, levels[0])
+        step(level, "nest", "run", each=EACH, gives=lambda *given, nest=nest: nest(*given))
 
     watched = watch(graph, {"numbers": [1, 2, 3]}, parallel_calls=parallel_calls)
 
@@ -134,40 +108,22 @@ def test_nesting_three_deep_comes_to_its_end_with_any_number_of_places(graph, pa
 @pytest.mark.parametrize("parallel_calls", [1, 2, 5])
 def test_a_node_that_nests_two_at_once_lends_one_place_and_takes_one_again(graph, parallel_calls):
     left, right, under_way = Graph("left"), Graph("right"), UnderWay()
-
-    @left.node(each={"number": "numbers"}, name="left")
-    async def _(number):
-        await under_way.spend()
-
-    @right.node(each={"number": "numbers"}, name="right")
-    async def _(number):
-        await under_way.spend(2)
-
-    @graph.node
-    async def outer(run):
-        await asyncio.gather(
-            run.call(left, {"numbers": [1, 2]}), run.call(right, {"numbers": [1, 2]})
-        )
-        await under_way.spend()
-
-    @graph.node(each={"number": "numbers"})
-    async def others(number, outer):
-        await under_way.spend()
+    step(left, "left", each=EACH, gives=lambda _: under_way.spend())
+    step(right, "right", each=EACH, gives=lambda _: under_way.spend(2))
+    nests(graph, "outer", left, right, inputs={"numbers": [1, 2]})
+    step(graph, "others", "outer", each=EACH, gives=lambda *_: under_way.spend())
 
     watched = watch(graph, {"numbers": [1, 2, 3, 4, 5]}, parallel_calls=parallel_calls)
 
-    assert watched.ended.status == "finished"
     # No place is lost, and none is won.
+    assert watched.ended.status == "finished"
     assert under_way.most == parallel_calls
     assert watched.skips == {}
 
 
 def test_a_node_that_nests_and_works_beside_it_is_one_in_excess(graph):
     sub, under_way = Graph("sub"), UnderWay()
-
-    @sub.node(each={"number": "numbers"})
-    async def inner(number):
-        await under_way.spend()
+    step(sub, "inner", each=EACH, gives=lambda _: under_way.spend())
 
     @graph.node
     async def outer(run):
@@ -182,11 +138,9 @@ def test_a_node_that_nests_and_works_beside_it_is_one_in_excess(graph):
 
 def test_those_that_are_back_from_what_they_nested_do_not_wait(graph):
     sub, under_way = Graph("sub"), UnderWay()
+    step(sub, "inner")
 
-    @sub.node
-    async def inner(): ...
-
-    @graph.node(each={"number": "numbers"})
+    @graph.node(each=EACH)
     async def outer(run, number):
         await run.call(sub, {})
         await under_way.spend()
@@ -198,75 +152,58 @@ def test_those_that_are_back_from_what_they_nested_do_not_wait(graph):
     assert watched.seconds <= 6 / 2
 
 
-def end_by_raising():
+def raises_plainly():
     raise ValueError
 
 
-async def end_by_raising_async():
+async def raises():
     raise ValueError
 
 
-async def end_by_hanging():
-    await asyncio.Event().wait()
-
-
-async def end_by_ignoring():
-    while True:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            continue
-
-
-async def end_by_cancelling_itself():
+async def cancels_itself():
     asyncio.current_task().cancel()
     await asyncio.sleep(1)
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("function", "parallel_calls", "concurrency", "is_nested"),
     [
-        end_by_raising,
-        end_by_raising_async,
-        end_by_hanging,
-        end_by_ignoring,
-        end_by_cancelling_itself,
+        (raises_plainly, 1, None, False),
+        (raises_plainly, 2, Concurrency(1), True),
+        (raises, 1, Concurrency(1), True),
+        (raises, 2, None, False),
+        (forever, 1, None, True),
+        (forever, 2, Concurrency(1), False),
+        (ignores_its_cancellation, 1, Concurrency(1), True),
+        (ignores_its_cancellation, 2, None, False),
+        (cancels_itself, 1, Concurrency(1), False),
+        (cancels_itself, 2, None, True),
     ],
 )
-@pytest.mark.parametrize("parallel_calls", [1, 2])
-@pytest.mark.parametrize("concurrency", [None, Concurrency(1)], ids=["", "Concurrency"])
-@pytest.mark.parametrize("is_nested", [False, True], ids=["", "nested"])
 def test_however_a_call_ends_its_place_is_free_again(
     graph, function, parallel_calls, concurrency, is_nested
 ):
     under_way = UnderWay()
-    options = {
-        "name": "bad",
-        "timeout": Timeout(total_s=1),
-        "retry": Retry(2, first_delay_s=0),
-        "concurrency": concurrency,
-    }
+    how = {"timeout": Timeout(total_s=1), "retry": Retry(2, first_delay_s=0)}
+    how |= {"name": "bad", "concurrency": concurrency}
     if is_nested:
         sub = Graph("sub")
-        sub.node(**options)(function)
+        sub.node(**how)(function)
 
-        async def bad(run, number):
+        @graph.node(each=EACH, concurrency=concurrency)
+        async def nested(run, number):
             try:
                 await run.call(sub, {})
             except NodeFailed:
                 await under_way.spend()
                 raise
 
-        graph.node(each={"number": "numbers"}, concurrency=concurrency)(bad)
     else:
+        graph.node(**how)(function)
+        works = lambda _: under_way.spend()  # noqa: E731
+        step(graph, "mapped", each=EACH, gives=works, concurrency=concurrency)
 
-        async def mapped(number):
-            return await under_way.spend()
-
-        graph.node(**options)(function)
-        graph.node(each={"number": "numbers"}, concurrency=concurrency)(mapped)
-
-    @graph.node(each={"number": "numbers"})
+    @graph.node(each=EACH)
     async def others(number):
         await under_way.spend()
         return number
@@ -282,7 +219,7 @@ def test_however_a_call_ends_its_place_is_free_again(
 def test_what_waits_for_a_place_costs_no_task(graph):
     tasks = []
 
-    @graph.node(each={"number": "numbers"})
+    @graph.node(each=EACH)
     async def items(number):
         tasks.append(len(asyncio.all_tasks()))
         await asyncio.sleep(1)
@@ -293,14 +230,8 @@ def test_what_waits_for_a_place_costs_no_task(graph):
 
 
 def test_a_call_that_is_over_makes_way_while_its_output_is_written(graph):
-    class Slow(Tracer):
-        async def persisted(self):
-            await asyncio.sleep(1)
+    step(graph, "items", each=EACH, seconds=1)
 
-    @graph.node(each={"number": "numbers"})
-    async def items(number):
-        await asyncio.sleep(1)
+    watched = watch(graph, {"numbers": [*range(5)]}, parallel_calls=1, tracer_class=SlowTracer)
 
-    watched = watch(graph, {"numbers": [*range(5)]}, parallel_calls=1, tracer_class=Slow)
-
-    assert watched.seconds == 5 + 1
+    assert watched.seconds == 5 + 0.75
