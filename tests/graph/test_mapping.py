@@ -1,12 +1,12 @@
 """Nodes that run once per item: which items, in which order, and when each begins."""
 
 import asyncio
-import gc
-import time
+import itertools
+import sys
 from random import Random
 
 import pytest
-from graph_runs import Calls, outputs_of, run
+from graph_runs import Calls, outputs_of, run, step
 
 from harness.errors import PipelineInvalid
 from harness.graph import Graph, Skipped
@@ -22,75 +22,44 @@ def calls():
     return Calls()
 
 
-def numbers_of(graph, *values, name="numbers"):
-    """Adds a node that returns these."""
-
-    @graph.node(name=name)
-    async def source() -> list[int]:
-        return list(values)
-
-
 # --- which items ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("left_is_a_node", [True, False], ids=["of a node", "of an input"])
-@pytest.mark.parametrize("right_is_a_node", [True, False], ids=["of a node", "of an input"])
-def test_lists_are_walked_side_by_side(graph, left_is_a_node, right_is_a_node):
-    inputs = {}
-    for name, is_a_node, values in (
-        ("left", left_is_a_node, (1, 2, 3)),
-        ("right", right_is_a_node, (10, 20, 30)),
-    ):
-        if is_a_node:
-            numbers_of(graph, *values, name=name)
-        else:
-            inputs[name] = list(values)
+@pytest.mark.parametrize("nodes", ["", "left", "right", "left right"])
+def test_lists_of_nodes_and_of_inputs_are_walked_side_by_side(graph, nodes):
+    lists = {"left": [1, 2, 3], "right": [10, 20, 30]}
+    for name in nodes.split():
+        step(graph, name, gives=lists.pop(name))
+    step(graph, "sums", "more", each={"a": "left", "b": "right"}, gives=lambda *all: sum(all))
 
-    @graph.node(each={"a": "left", "b": "right"})
-    async def sums(a: int, b: int, more: int = 100) -> int:
-        return a + b + more
-
-    assert outputs_of(graph, **inputs)["sums"] == [111, 122, 133]
+    assert outputs_of(graph, **lists, more=100)["sums"] == [111, 122, 133]
 
 
 @pytest.mark.parametrize(
-    ("axes", "expected"),
+    "axes",
     [
-        pytest.param([[1, 2], [10]], [(1, 10), (2, 10)], id="two"),
-        pytest.param(
-            [[1, 2], [3, 4], [5, 6]],
-            [(a, b, c) for a in (1, 2) for b in (3, 4) for c in (5, 6)],
-            id="three",
-        ),
-        pytest.param([[1, 2], [], [5]], [], id="one of them empty"),
-        pytest.param([[], [], []], [], id="all of them empty"),
-        pytest.param([[7], [8], [9]], [(7, 8, 9)], id="one of each"),
+        pytest.param([[1, 2], [10]], id="two"),
+        pytest.param([[1, 2], [3, 4], [5, 6]], id="three"),
+        pytest.param([[1, 2], [], [5]], id="one of them empty"),
+        pytest.param([[], [], []], id="all of them empty"),
+        pytest.param([[7], [8], [9]], id="one of each"),
     ],
 )
 @pytest.mark.parametrize("are_nodes", [True, False], ids=["nodes", "inputs"])
-def test_a_product_takes_each_with_each_the_last_one_fastest(graph, axes, expected, are_nodes):
-    names = ["first", "second", "third"][: len(axes)]
-    inputs = dict(zip(names, axes, strict=True))
+def test_a_product_takes_each_with_each_the_last_one_fastest(graph, axes, are_nodes):
+    lists = dict(zip(["first", "second", "third"], axes, strict=False))
+    each = dict(zip("abc", lists, strict=False))
+    step(graph, "cells", each=each, combine="product", gives=lambda *all: [*all])
     if are_nodes:
-        for name, values in inputs.items():
-            numbers_of(graph, *values, name=name)
-        inputs = {}
+        for name, values in lists.items():
+            step(graph, name, gives=values)
 
-    async def two(a: int, b: int) -> list[int]:
-        return [a, b]
+    cells = outputs_of(graph, **({} if are_nodes else lists))["cells"]
 
-    async def three(a: int, b: int, c: int) -> list[int]:
-        return [a, b, c]
-
-    each = dict(zip("abc", names, strict=False))
-    graph.node(name="cells", each=each, combine="product")(two if len(axes) == 2 else three)
-
-    assert [tuple(one) for one in outputs_of(graph, **inputs)["cells"]] == expected
+    assert [tuple(one) for one in cells] == [*itertools.product(*axes)]
 
 
 def test_a_product_of_mapped_and_generating_nodes_is_in_the_same_order(graph):
-    numbers_of(graph, 1, 2)
-
     @graph.node(each={"number": "numbers"})
     async def doubled(number: int) -> int:
         await asyncio.sleep(1 / number)  # the last is there first
@@ -101,242 +70,117 @@ def test_a_product_of_mapped_and_generating_nodes_is_in_the_same_order(graph):
         for letter in "ab":
             yield letter
 
-    @graph.node(each={"n": "doubled", "s": "letters"}, combine="product")
-    async def cells(n: int, s: str) -> str:
-        return f"{s}{n}"
+    each = {"n": "doubled", "s": "letters"}
+    step(graph, "cells", each=each, combine="product", gives=lambda n, s: f"{s}{n}")
 
-    assert outputs_of(graph)["cells"] == ["a2", "b2", "a4", "b4"]
+    assert outputs_of(graph, numbers=[1, 2])["cells"] == ["a2", "b2", "a4", "b4"]
 
 
 def test_one_list_may_be_walked_by_two_parameters(graph):
-    numbers_of(graph, 1, 2)
+    each = {"a": "numbers", "b": "numbers"}
+    step(graph, "cells", each=each, combine="product", gives=lambda a, b: 10 * a + b)
+    step(graph, "pairs", each={"a": "cells", "b": "cells"}, gives=lambda a, b: a == b)
 
-    @graph.node(each={"a": "numbers", "b": "numbers"}, combine="product")
-    async def cells(a: int, b: int) -> int:
-        return 10 * a + b
+    outputs = outputs_of(graph, numbers=[1, 2])
 
-    @graph.node(each={"a": "cells", "b": "cells"})
-    async def pairs(a: int, b: int) -> bool:
-        return a == b
-
-    outputs = outputs_of(graph)
-
-    assert outputs["cells"] == [11, 12, 21, 22]
-    assert outputs["pairs"] == [True] * 4
+    assert outputs == {"cells": [11, 12, 21, 22], "pairs": [True] * 4}
 
 
 @pytest.mark.parametrize("parallel_calls", [None, 1, 3])
 def test_the_order_is_that_of_the_list_whoever_is_done_first(graph, parallel_calls):
-    values = list(range(40))
+    values = [*range(40)]
     seconds = [Random(3).random() for _ in values]
-    numbers_of(graph, *values)
 
-    @graph.node(each={"number": "numbers"})
-    async def first(number: int) -> int:
+    async def wait(number):
         await asyncio.sleep(seconds[number])
         return number
 
-    @graph.node(each={"number": "first"})
-    async def second(number: int) -> int:
-        await asyncio.sleep(seconds[-number])
-        return number
+    step(graph, "first", each={"number": "numbers"}, gives=wait)
+    step(graph, "second", each={"number": "first"}, gives=lambda n: wait(39 - n))
+    step(graph, "both", "first", "second", gives=lambda first, second: [first, second])
 
-    @graph.node
-    async def all_of_them(first: list[int], second: list[int]) -> list[list[int]]:
-        return [first, second]
+    ended = run(graph, {"numbers": values}, parallel_calls=parallel_calls)
 
-    assert run(graph, parallel_calls=parallel_calls).outputs["all_of_them"] == [values, values]
+    assert ended.outputs["both"] == [values, values[::-1]]
 
 
 # --- when items begin ----------------------------------------------------------------------------
 
 
+async def wait(seconds):
+    await asyncio.sleep(seconds)
+    return seconds
+
+
 def test_an_item_begins_when_the_item_it_takes_is_there_and_not_before(graph, calls):
-    @graph.node(each={"seconds": "waits"})
-    async def first(seconds: int) -> int:
-        await calls.take(f"first {seconds}", seconds)
-        return seconds
-
-    @graph.node(each={"one": "first"})
-    async def second(one: int) -> int:
-        await calls.take(f"second {one}", 10)
-        return one
-
-    @graph.node(each={"one": "second"})
-    async def third(one: int) -> int:
-        calls.note(f"third {one}")
-        return one
-
-    @graph.node
-    async def last(third: list[int]) -> list[int]:
-        calls.note("last")
-        return third
+    step(graph, "first", each={"seconds": "waits"}, gives=wait)
+    step(graph, "second", each={"n": "first"}, seconds=10, calls=calls, gives=int)
+    step(graph, "third", each={"n": "second"}, calls=calls, gives=int)
+    step(graph, "last", "third", gives=list)
 
     assert outputs_of(graph, waits=[3, 1, 2])["last"] == [3, 1, 2]
-    assert calls.begun_s == {
-        **{f"first {n}": 0 for n in (1, 2, 3)},
-        **{f"second {n}": n for n in (1, 2, 3)},
-        **{f"third {n}": n + 10 for n in (1, 2, 3)},
-        "last": 13,
-    }
+    begun_s = {f"second {n}": n for n in (1, 2, 3)} | {f"third {n}": n + 10 for n in (1, 2, 3)}
+    assert calls.begun_s == begun_s
 
 
 def test_an_item_of_two_mapped_nodes_waits_for_the_later(graph, calls):
-    @graph.node(each={"seconds": "waits"})
-    async def left(seconds: int) -> int:
-        await asyncio.sleep(seconds)
-        return seconds
+    step(graph, "left", each={"seconds": "waits"}, gives=wait)
+    step(graph, "right", each={"seconds": "waits"}, gives=lambda seconds: wait(6 - seconds))
+    step(graph, "both", each={"a": "left", "b": "right"}, calls=calls)
 
-    @graph.node(each={"seconds": "waits"})
-    async def right(seconds: int) -> int:
-        await asyncio.sleep(6 - seconds)
-        return seconds
+    outputs_of(graph, waits=[1, 2, 5])
 
-    @graph.node(each={"a": "left", "b": "right"})
-    async def both(a: int, b: int) -> int:
-        calls.note(f"both {a}")
-        return a - b
-
-    assert outputs_of(graph, waits=[1, 2, 5])["both"] == [0, 0, 0]
-    assert calls.begun_s == {"both 1": 5, "both 2": 4, "both 5": 5}
+    assert calls.begun_s == {"both 1 5": 5, "both 2 4": 4, "both 5 1": 5}
 
 
 def test_a_product_waits_for_all_its_lists(graph, calls):
-    @graph.node(each={"seconds": "waits"})
-    async def left(seconds: int) -> int:
-        await asyncio.sleep(seconds)
-        return seconds
-
-    @graph.node(each={"a": "left", "b": "others"}, combine="product")
-    async def cells(a: int, b: int) -> int:
-        calls.note(f"{a} {b}")
-        return a
+    step(graph, "left", each={"seconds": "waits"}, gives=wait)
+    step(graph, "cells", each={"a": "left", "b": "others"}, combine="product", calls=calls)
 
     outputs_of(graph, waits=[1, 3], others=[0, 0])
 
-    assert calls.begun_s == {"1 0": 3, "3 0": 3}
-    assert calls.counts == {"1 0": 2, "3 0": 2}
-
-
-def test_what_takes_an_item_and_the_whole_list_waits_for_the_list(graph, calls):
-    @graph.node(each={"seconds": "waits"})
-    async def first(seconds: int) -> int:
-        await asyncio.sleep(seconds)
-        return seconds
-
-    @graph.node(each={"one": "first"})
-    async def share(one: int, first: list[int]) -> list[int]:
-        calls.note(f"share {one}")
-        return [one, sum(first)]
-
-    assert outputs_of(graph, waits=[1, 2, 4])["share"] == [[1, 7], [2, 7], [4, 7]]
-    assert calls.begun_s == {"share 1": 4, "share 2": 4, "share 4": 4}
+    assert calls.begun_s == {"cells 1 0": 3, "cells 3 0": 3}
+    assert calls.counts == {"cells 1 0": 2, "cells 3 0": 2}
 
 
 def test_an_item_waits_for_what_it_takes_beside_the_list(graph, calls):
-    @graph.node
-    async def tone() -> str:
-        await asyncio.sleep(5)
-        return "!"
+    step(graph, "tone", seconds=5, gives="!")
+    step(graph, "first", each={"seconds": "waits"}, gives=wait)
+    step(graph, "second", "tone", each={"one": "first"}, calls=calls)
+    step(graph, "share", "first", each={"one": "first"}, calls=calls)
 
-    @graph.node(each={"seconds": "waits"})
-    async def first(seconds: int) -> int:
-        await asyncio.sleep(seconds)
-        return seconds
+    outputs_of(graph, waits=[1, 7])
 
-    @graph.node(each={"one": "first"})
-    async def second(one: int, tone: str) -> str:
-        calls.note(f"second {one}")
-        return f"{one}{tone}"
-
-    assert outputs_of(graph, waits=[1, 7])["second"] == ["1!", "7!"]
-    assert calls.begun_s == {"second 1": 5, "second 7": 7}
+    whole = {"share 1 [1, 7]": 7, "share 7 [1, 7]": 7}
+    assert calls.begun_s == {"second 1 !": 5, "second 7 !": 7, **whole}
 
 
-# --- lists that differ ---------------------------------------------------------------------------
+# --- lists that cannot be walked -----------------------------------------------------------------
 
 
-def test_lists_that_differ_fail_before_an_item_is_called(graph, calls):
-    @graph.node(each={"a": "left", "b": "right"})
-    async def pairs(a: int, b: int) -> int:
-        calls.note("pair")
-        return a + b
+@pytest.mark.parametrize(
+    ("left", "right", "code"),
+    [
+        pytest.param("text", ["b"], "pipeline.maps-no-list", id="a text"),
+        pytest.param(["a"], {"b": 1}, "pipeline.maps-no-list", id="a dictionary"),
+        pytest.param(["a", "b"], ["c"], "pipeline.lengths-differ", id="different lengths"),
+    ],
+)
+def test_what_cannot_be_mapped_fails_the_node_where_it_is_written(graph, calls, left, right, code):
+    step(graph, "left", gives=left)
+    step(graph, "right", gives=right)
+    step(graph, "pair", each={"one": "left", "other": "right"}, calls=calls)
 
-    (failure,) = run(graph, {"left": [1, 2], "right": [1]}).failures
+    (failure,) = run(graph).failures
+
+    assert (failure.node, failure.attempts) == ("pair", 0)
     assert isinstance(failure.error, PipelineInvalid)
-    assert "'left' has 2, 'right' has 1" in str(failure.error)
-    assert failure.node == "pairs"
+    assert (failure.error.code, failure.error.line) == (code, graph.nodes["pair"].line)
     assert not calls.counts
 
 
-# --- items that are not to be had ----------------------------------------------------------------
-
-
-def test_an_item_that_was_skipped_is_skipped_and_the_others_go_on(graph):
-    @graph.node(each={"number": "numbers"}, when=lambda number: number % 2)
-    async def odd(number: int) -> int:
-        return number
-
-    @graph.node(each={"one": "odd"})
-    async def doubled(one: int) -> int:
-        return 2 * one
-
-    @graph.node(each={"one": "odd"})
-    async def shown(one: int | Skipped) -> str:
-        return "left out" if isinstance(one, Skipped) else str(one)
-
-    @graph.node
-    async def total(doubled: list[int]) -> int:
-        return sum(doubled)
-
-    @graph.node
-    async def places(doubled: list[int | Skipped]) -> list[bool]:
-        return [isinstance(one, Skipped) for one in doubled]
-
-    ended = run(graph, {"numbers": [1, 2, 3, 4]})
-
-    assert ended.status == "finished"
-    assert ended.outputs["shown"] == ["1", "left out", "3", "left out"]
-    assert ended.outputs["total"] == 8
-    assert ended.outputs["places"] == [False, True, False, True]
-    assert [(one.node, one.because_of) for one in ended.skips] == [
-        ("odd[1]", None),
-        ("doubled[1]", "odd[1]"),
-        ("odd[3]", None),
-        ("doubled[3]", "odd[3]"),
-    ]
-
-
-def test_a_failed_item_stops_what_needs_it_and_no_other_item(graph, calls):
-    @graph.node(each={"number": "numbers"})
-    async def first(number: int) -> int:
-        if number == 2:
-            raise RuntimeError("no twos")
-        return number
-
-    @graph.node(each={"one": "first"})
-    async def second(one: int) -> int:
-        calls.note(f"second {one}")
-        return one
-
-    @graph.node
-    async def total(second: list[int]) -> int:
-        return sum(second)
-
-    ended = run(graph, {"numbers": [1, 2, 3]})
-
-    assert [one.node for one in ended.failures] == ["first[1]"]
-    assert [(one.node, one.because_of) for one in ended.skips] == [
-        ("second[1]", "first[1]"),
-        ("total", "first[1]"),
-    ]
-    assert calls.counts == {"second 1": 1, "second 3": 1}
-
-
 def test_a_list_that_was_skipped_as_a_whole_skips_what_maps_over_it_and_says_so(graph):
-    @graph.node(when=lambda: False)
-    async def numbers() -> list[int]:
-        return [1]
+    step(graph, "numbers", when=lambda: False, gives=[1])
 
     @graph.node(each={"number": "numbers"})
     async def shown(number: int | Skipped) -> str:
@@ -353,68 +197,32 @@ def test_a_list_that_was_skipped_as_a_whole_skips_what_maps_over_it_and_says_so(
 
 
 def test_an_obstacle_travels_along_any_number_of_mapped_nodes(graph):
-    links = 1200
-
-    @graph.node(each={"number": "numbers"})
-    async def link0(number: int) -> int:
-        if number:
-            raise RuntimeError("no")
-        return number
-
-    async def link(one: int) -> int:
-        return one
-
+    links = 1200  # more than functions may call each other
+    step(graph, "link0", each={"number": "numbers"}, raises=RuntimeError)
     for number in range(1, links):
-        graph.node(name=f"link{number}", each={"one": f"link{number - 1}"})(link)
+        step(graph, f"link{number}", each={"one": f"link{number - 1}"})
 
-    ended = run(graph, {"numbers": [0, 1]})
+    ended = run(graph, {"numbers": [0]})
 
     assert len(ended.failures) == 1
     assert len(ended.skips) == links - 1
 
 
-def seconds_for(items):
-    graph = Graph("many")
+def work_for(items):
+    """How many functions are called in a run of so many items, that all are under way at once."""
+    graph, lists, called = Graph("many"), Calls(), itertools.count()
+    step(graph, "first", each={"number": "numbers"}, gives=int)
+    seen = lambda _, first: lists.note(str(id(first)))  # noqa: E731
+    step(graph, "second", "first", each={"one": "first"}, seconds=1, gives=seen)
 
-    @graph.node(each={"number": "numbers"})
-    async def first(number: int) -> int:
-        return number
-
-    @graph.node(each={"one": "first"})
-    async def second(one: int, first: list[int]) -> int:
-        await asyncio.sleep(1)  # so that all are under way together
-        return one + len(first)
-
-    gc.disable()  # how long that takes depends on what other tests have left
-    began = time.process_time()
+    sys.setprofile(lambda *_: next(called))
     try:
-        outputs = outputs_of(graph, numbers=list(range(items)))
-        took_s = time.process_time() - began
+        run(graph, {"numbers": [*range(items)]})
     finally:
-        gc.enable()
-    assert outputs["second"] == list(range(items, 2 * items))
-    return took_s
+        sys.setprofile(None)
+    assert len(lists.counts) == 1, "each item has a list of all items of its own"
+    return next(called)
 
 
-def test_thousands_of_items_take_time_and_memory_in_proportion():
-    seconds_for(100)  # what is only done once
-    few, many = (min(seconds_for(items) for _ in range(3)) for items in (750, 3000))
-
-    assert many < 10 * few  # 16 times if each item looked at all others
-
-    graph = Graph("many")
-
-    @graph.node(each={"number": "numbers"})
-    async def first(number: int) -> int:
-        return number
-
-    seen = Calls()
-
-    @graph.node(each={"one": "first"})
-    async def second(one: int, first: list[int]) -> int:
-        seen.note(str(id(first)))
-        await asyncio.sleep(1)
-        return one
-
-    outputs_of(graph, numbers=list(range(1000)))
-    assert len(seen.counts) == 1, "each item has a list of all items of its own"
+def test_many_items_take_work_in_proportion():
+    assert work_for(400) < 6 * work_for(100)  # 16 times if each item looked at all others
