@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.memory import MemoryStore, Passage, WordLlamaEmbedder
+from harness.memory.truth import Truth
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +33,11 @@ def store(
     with MemoryStore.open(tmp_path, embedder=embedder) as opened:
         opened.add(animals)
         yield opened
+
+
+@pytest.fixture
+def truth(tmp_path: Path) -> Iterator[Truth]:
+    """An empty one in `tmp_path`."""
+    opened = Truth.open(tmp_path)
+    yield opened
+    opened.close()

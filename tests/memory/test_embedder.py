@@ -1,96 +1,91 @@
+"""Vectors of texts: what embedders promise, which texts are unrelated, and what is new."""
+
+import csv
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stored import failing
 
 from harness.errors import InvalidInput
 from harness.memory.embedder import FunctionEmbedder, embed
+from harness.memory.novelty import THRESHOLD, nearest, novelty
+from harness.memory.unrelated import unrelated_cosine
+
+CRANFIELD = Path(__file__).parents[3] / "shared" / "data" / "ir" / "cranfield"
+
+# --- embedders ---------------------------------------------------------------------------------
 
 
-def test_vectors_are_float32_of_unit_length(embedder):
-    vectors = embedder.embed(["a river otter", "SELECT * FROM passage", "日本語", "\x00"])
+def test_vectors_are_float32_of_unit_length_whatever_the_company(embedder):
+    texts = ["a river otter", "a text that is a good deal longer " * 20, "日本語", "\x00"]
+    vectors = embedder.embed(texts)
 
-    assert vectors.dtype == np.float32
-    assert vectors.shape == (4, embedder.dimensions)
+    assert (vectors.dtype, vectors.shape) == (np.float32, (4, embedder.dimensions))
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)
-
-
-def test_the_company_of_other_texts_changes_nothing(embedder):
-    texts = ["short", "a text that is a good deal longer than the first " * 20, "short"]
-
-    together = embedder.embed(texts)
-    assert np.array_equal(together, np.concatenate([embedder.embed([text]) for text in texts]))
-
-
-def test_a_text_without_content_is_all_zeros(embedder):
+    assert np.array_equal(vectors, np.concatenate([embedder.embed([text]) for text in texts]))
     assert not embedder.embed([""]).any()
-
-
-def test_no_texts_give_no_vectors(embedder):
     assert embedder.embed([]).shape == (0, embedder.dimensions)
 
 
-def test_what_means_the_same_lies_closer(embedder):
-    dog, puppy, bond = embedder.embed(["my dog barks", "the puppy is barking", "bond yields fell"])
-
-    assert dog @ puppy > dog @ bond + 0.2
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [np.ones((1, 3)), np.ones((2, 2)), np.ones(6), np.full((2, 3), np.nan)],
-    ids=["a row short", "a column short", "flat", "not numbers"],
-)
-def test_an_embedder_that_breaks_its_promise_is_named(reply):
-    class Broken:
-        name = "broken"
-        dimensions = 3
-        embed = staticmethod(lambda _: reply)
-
-    with pytest.raises(InvalidInput, match=r"'broken' .* must give \(2, 3\)"):
-        embed(Broken(), ["one", "two"])
+REPLIES = {
+    "whole numbers": np.array([[3, 4], [0, 0]]),
+    "lists": [[3.0, 4.0], [0.0, 0.0]],
+    "half precision": np.array([[3, 4], [0, 0]], dtype="f2"),
+    "as it should be, and not ours to change": np.array([[3, 4], [0, 0]], dtype=np.float32),
+}
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [np.array([[3, 4], [0, 0]]), [[3.0, 4.0], [0.0, 0.0]], np.array([[3, 4], [0, 0]], dtype="f2")],
-    ids=["whole numbers", "lists", "half precision"],
-)
+@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
 def test_any_function_is_an_embedder_whatever_the_lengths_of_its_vectors(reply):
-    named = FunctionEmbedder("mine", lambda _: reply, 2)
+    vectors = embed(FunctionEmbedder("mine", lambda _: reply, 2), ["one", ""])
 
-    vectors = embed(named, ["one", ""])
     assert vectors.dtype == np.float32
     assert vectors.tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0, 0]]
-
-
-def test_a_function_is_not_asked_about_no_texts():
+    assert np.array_equal(reply, [[3, 4], [0, 0]])
     assert embed(FunctionEmbedder("mine", pytest.fail, 2), []).shape == (0, 2)
 
 
-def test_what_a_function_gives_is_not_changed():
-    reply = np.array([[3, 4]], dtype=np.float32)
+class Broken:
+    """Its own class, since a function's vectors are looked at on their way."""
 
-    embed(FunctionEmbedder("mine", lambda _: reply, 2), ["one"])
-    assert reply.tolist() == [[3, 4]]
+    name = "broken"
+    dimensions = 3
+
+    def __init__(self, reply):
+        self.reply = reply
+
+    def embed(self, _texts):
+        return self.reply
 
 
-def test_a_function_that_gives_something_else_is_named():
-    short = FunctionEmbedder("mine", lambda _: [[1.0]], 2)
+WRONG = {
+    "a row short": np.ones((1, 3)),
+    "a column short": np.ones((2, 2)),
+    "flat": np.ones(6),
+    "not numbers": np.full((2, 3), np.nan),
+}
 
-    with pytest.raises(InvalidInput, match=r"'mine' gave .* \(1, 1\) .* must give \(1, 2\)"):
-        embed(short, ["one"])
+
+@pytest.mark.parametrize("reply", WRONG.values(), ids=WRONG)
+def test_an_embedder_that_breaks_its_promise_is_named(reply):
+    for broken in (Broken(reply), FunctionEmbedder("mine", lambda _: reply, 3)):
+        with failing(InvalidInput, "embedder.wrong-vectors"):
+            embed(broken, ["one", "two"])
+        with failing(InvalidInput, "embedder.wrong-vectors"):
+            unrelated_cosine(broken)
 
 
-@pytest.mark.parametrize(
-    ("name", "dimensions", "said"),
-    [(" ", 2, "needs a name"), ("mine", 0, "has 0 dimensions")],
-    ids=["no name", "no dimensions"],
-)
-def test_an_embedder_that_cannot_be_kept_apart_or_searched_is_refused(name, dimensions, said):
-    with pytest.raises(InvalidInput, match=said):
-        FunctionEmbedder(name, pytest.fail, dimensions)
+def test_an_embedder_that_cannot_be_kept_apart_or_searched_is_refused():
+    with failing(InvalidInput, "embedder.no-name"):
+        FunctionEmbedder(" ", pytest.fail, 2)
+    with failing(InvalidInput, "embedder.no-dimensions"):
+        FunctionEmbedder("mine", pytest.fail, 0)
 
 
 OFFLINE = """
@@ -111,6 +106,7 @@ assert logging.getLogger().handlers == [] and logging.getLogger().level == loggi
 """
 
 
+@pytest.mark.slow
 def test_import_is_light_and_embedding_touches_neither_network_nor_logging():
     # A process of its own: here the modules are loaded and pytest owns the root logger.
     # An empty home folder, where wordllama would look for what it had downloaded before.
@@ -123,3 +119,122 @@ def test_import_is_light_and_embedding_touches_neither_network_nor_logging():
     )
 
     assert done.returncode == 0, done.stderr
+
+
+# --- unrelated texts ---------------------------------------------------------------------------
+
+
+def test_unrelated_is_the_mean_of_all_pairs_and_two_deviations():
+    seen = []
+
+    def remember(texts):
+        seen.extend(texts)
+        return np.random.default_rng(1).standard_normal((len(texts), 8)) + 1
+
+    found = unrelated_cosine(FunctionEmbedder("random", remember, 8))
+
+    unit = [v / np.sqrt((v**2).sum()) for v in remember(range(28))]
+    pairs = [float((a * b).sum()) for i, a in enumerate(unit) for b in unit[:i]]
+    mean = sum(pairs) / len(pairs)
+    deviation = (sum((pair - mean) ** 2 for pair in pairs) / len(pairs)) ** 0.5
+    assert found == pytest.approx(mean + 2 * deviation, abs=1e-6)
+    assert len(set(seen[:28])) == 28
+
+
+def test_there_is_room_above_it_even_when_all_texts_are_alike():
+    constant = FunctionEmbedder("constant", lambda texts: [[1.0, 0.0]] * len(texts), 2)
+
+    assert unrelated_cosine(constant) == 0.99
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("how do I bake banana bread?", "the index speeds up the query", False),
+        ("who won the cup final?", "heat transfer in hypersonic flow", False),
+        ("how do I bake banana bread?", "a recipe for a loaf of sweet bread", True),
+        ("the puppy is barking", "my dog barks at night", True),
+    ],
+)
+def test_it_tells_what_has_to_do_with_each_other(embedder, one, other, alike):
+    first, second = embedder.embed([one, other])
+
+    assert unrelated_cosine(embedder) == pytest.approx(0.159, abs=0.001)
+    assert (first @ second > unrelated_cosine(embedder)) == alike
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CRANFIELD.exists(), reason=f"no Cranfield collection at {CRANFIELD}")
+def test_next_to_nothing_that_is_relevant_is_below_it(embedder):
+    def lines(name):
+        return [json.loads(line) for line in (CRANFIELD / name).read_text().splitlines()]
+
+    documents, queries = lines("corpus.jsonl"), lines("queries.jsonl")
+    texts = embedder.embed([f"{document['title']} {document['text']}" for document in documents])
+    cosines = embedder.embed([query["text"] for query in queries]) @ texts.T
+    row = {query["_id"]: place for place, query in enumerate(queries)}
+    column = {document["_id"]: place for place, document in enumerate(documents)}
+    with (CRANFIELD / "qrels" / "test.tsv").open() as file:
+        relevant = [
+            cosines[row[line["query-id"]], column[line["corpus-id"]]]
+            for line in csv.DictReader(file, delimiter="\t")
+            if int(line["score"]) > 0
+        ]
+
+    assert len(relevant) == 1612
+    assert np.mean(np.array(relevant) <= unrelated_cosine(embedder)) < 0.025
+
+
+# --- novelty -----------------------------------------------------------------------------------
+
+
+def of(*cosines, unrelated=0.2):
+    return novelty(np.array(cosines, dtype=np.float32), unrelated=unrelated)
+
+
+NOVELTIES = {
+    "known word for word": ([1], 0),
+    "a rounding above 1": ([1.0000001], 0),
+    "further away is not newer": ([-0.7], 10),
+    "the mean of all": ([1, 0.6, -1], 5),
+    "nothing is said": ([], 0),
+}
+
+
+@pytest.mark.parametrize(("cosines", "expected"), NOVELTIES.values(), ids=NOVELTIES)
+def test_novelty_is_from_0_to_10(cosines, expected):
+    assert of(*cosines) == pytest.approx(expected, abs=1e-5)
+
+
+@given(
+    cosines=st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=8),
+    unrelated=st.floats(-1, 0.99),
+)
+def test_it_is_the_mean_distance_as_far_as_distance_means_anything(cosines, unrelated):
+    naive = [min(1, (1 - cosine) / (1 - unrelated)) for cosine in cosines]
+
+    assert of(*cosines, unrelated=unrelated) == pytest.approx(10 * sum(naive) / len(naive))
+
+
+@pytest.mark.parametrize("unrelated", [1, 1.5, -1.1, float("nan")])
+def test_a_cosine_without_room_above_it_is_refused(unrelated):
+    with failing(InvalidInput, "memory.unrelated-out-of-range"):
+        of(0.5, unrelated=unrelated)
+
+
+def test_the_nearest_of_what_is_known_counts():
+    known = np.array([[1, 0], [0, 1]], dtype=np.float32)
+    batch = np.array([[0.6, 0.8], [-1, 0], [0, 0]], dtype=np.float32)
+
+    # The last has no content, and so nothing new.
+    assert nearest(batch, known) == pytest.approx([0.8, 0, 1])
+    assert nearest(batch, known[:0]).tolist() == [-1, -1, 1]
+    assert nearest(batch[:0], known).shape == (0,)
+
+
+def test_a_batch_that_repeats_is_below_the_gates_threshold_and_one_about_else_above(embedder):
+    known = embedder.embed(["Otters crack shells with a stone.", "The log is copied at intervals."])
+    batch = embedder.embed(["Otters crack shells with stones.", "The court dismissed the appeal."])
+
+    assert novelty(nearest(batch[:1], known), unrelated=0.16) < THRESHOLD
+    assert novelty(nearest(batch[1:], known), unrelated=0.16) > 9

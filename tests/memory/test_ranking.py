@@ -1,19 +1,116 @@
+"""How two lanes' scores become one, and which passages are hits, in which order."""
+
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stored import failing
 
 from harness.errors import InvalidInput
-from harness.memory.passage import Passage
-from harness.memory.ranking import (
-    Candidate,
-    Floor,
-    Ranking,
-    are_duplicates,
-    is_relevant,
-    rank,
+from harness.memory.fusion import (
+    contenders,
+    convex_combination,
+    min_max,
+    reciprocal_rank_fusion,
 )
+from harness.memory.passage import Passage
+from harness.memory.ranking import Candidate, Floor, Ranking, are_duplicates, is_relevant, rank
+
+# --- fusion ------------------------------------------------------------------------------------
+
+# Quarters, so that ties occur and no rounding does.
+scores = st.dictionaries(
+    st.integers(1, 20), st.integers(-40, 40).map(lambda quarters: quarters / 4), max_size=12
+)
+bm25 = st.dictionaries(st.integers(1, 20), st.integers(0, 80).map(lambda n: n / 4), max_size=12)
+cosines = st.dictionaries(st.integers(1, 20), st.integers(-8, 8).map(lambda n: n / 8), max_size=12)
+
+
+@given(scores=scores)
+def test_min_max_keeps_the_order_and_ends_at_1(scores):
+    scaled = min_max(scores, least=-10)
+
+    assert scaled.keys() == scores.keys()
+    for one, other in pairwise(sorted(scores, key=scores.__getitem__)):
+        assert (scores[one] < scores[other]) == (scaled[one] < scaled[other])
+    if scores and max(scores.values()) > -10:
+        assert 0 <= min(scaled.values()) <= max(scaled.values()) == 1
+
+
+def test_min_max_of_the_least_that_there_can_be_is_0():
+    assert min_max({3: -1.0, 4: 1.0}, least=-1) == {3: 0, 4: 1}
+    assert min_max({3: 0.0}, least=0) == {3: 0}
+    assert min_max({}, least=0) == {}
+
+
+@given(lexical=bm25, vector=cosines, weight=st.sampled_from([0, 0.25, 0.5, 1]))
+def test_convex_combination_is_the_weighted_sum(lexical, vector, weight):
+    fused = convex_combination(lexical, vector, weight=weight)
+
+    assert fused.keys() == lexical.keys() | vector.keys()
+    for sequence, score in fused.items():
+        naive = 0.0
+        if sequence in lexical and lexical[sequence] > 0:
+            naive += weight * lexical[sequence] / max(lexical.values())
+        if sequence in vector and vector[sequence] > -1:
+            naive += (1 - weight) * (vector[sequence] + 1) / (max(vector.values()) + 1)
+        assert score == pytest.approx(naive)
+        assert 0 <= score <= 1
+
+
+@given(lexical=bm25, vector=cosines, worse=bm25)
+def test_what_else_was_proposed_changes_no_score(lexical, vector, worse):
+    """As long as it is no better than the best."""
+    best = max(lexical.values(), default=0)
+    more = {**{n: min(s, best) for n, s in worse.items()}, **lexical}
+
+    fewer, all_of_them = (convex_combination(some, vector) for some in (lexical, more))
+
+    assert {n: all_of_them[n] for n in lexical} == {n: fewer[n] for n in lexical}
+
+
+@given(lexical=scores, vector=scores, k=st.integers(0, 100))
+def test_reciprocal_rank_fusion_is_the_sum_of_reciprocal_ranks(lexical, vector, k):
+    fused = reciprocal_rank_fusion(lexical, vector, k=k)
+
+    assert fused.keys() == lexical.keys() | vector.keys()
+    for sequence, score in fused.items():
+        naive = 0.0
+        for lane in (lexical, vector):
+            if sequence in lane:
+                # A rank is one more than how many come before; of equals, the older does.
+                ahead = sum((-s, n) < (-lane[sequence], sequence) for n, s in lane.items())
+                naive += 1 / (k + ahead + 1)
+        assert score == pytest.approx(naive * (k + 1) / 2)
+
+
+def test_reciprocal_rank_fusion_by_hand():
+    fused = reciprocal_rank_fusion({1: 9.0, 2: 5.0}, {2: 0.8, 3: 0.1})
+
+    expected = {1: 1 / 61, 2: 1 / 62 + 1 / 61, 3: 1 / 62}
+    assert fused == pytest.approx({n: score * 61 / 2 for n, score in expected.items()})
+    assert reciprocal_rank_fusion({1: 9.0}, {1: 0.5}) == {1: 1.0}
+
+
+@pytest.mark.parametrize("fusion", [convex_combination, reciprocal_rank_fusion])
+@given(words=bm25.filter(len), meaning=cosines, depth=st.integers(1, 4), count=st.integers(1, 6))
+def test_who_is_no_contender_would_change_nothing_by_its_words(
+    fusion, words, meaning, depth, count
+):
+    proposed = dict(sorted(words.items(), key=lambda one: (-one[1], one[0]))[:depth])
+    asked = contenders(proposed, meaning, fusion=fusion, count=count)
+    assert not proposed.keys() & set(asked)
+
+    def best(lexical):
+        return sorted(fusion(lexical, meaning).values(), reverse=True)[:count]
+
+    everything = proposed | {n: words[n] for n in meaning if n in words}
+    assert best(proposed | {n: words[n] for n in asked if n in words}) == best(everything)
+
+
+# --- ranking -----------------------------------------------------------------------------------
 
 FLOOR = Floor(cosine=0.2, ceiling=40.0)
 
@@ -30,17 +127,16 @@ def order(candidates, *, limit=10, ranking=None):
     return [int(hit.text.removeprefix("text ")) for hit in hits]
 
 
-@pytest.mark.parametrize(
-    ("fused", "quality", "score"),
-    [
-        pytest.param(1, 10, 1, id="the best there can be"),
-        pytest.param(0.6, 8, 0.7 * 0.6 + 0.3 * 0.8, id="good"),
-        pytest.param(0.6, 7, 0.7 * 0.6 + 0.3 * 0.7, id="just good enough"),
-        pytest.param(0.6, 6.8, 0.7 * 0.6 + 0.3 * 0.34, id="low, so half"),
-        pytest.param(0.6, 0, 0.7 * 0.6, id="the worst"),
-        pytest.param(0.6, None, 0.7 * 0.6 + 0.3 * 0.5, id="never judged"),
-    ],
-)
+SCORES = {
+    "the best there can be": (1, 10, 1),
+    "just good enough": (0.6, 7, 0.7 * 0.6 + 0.3 * 0.7),
+    "low, so half": (0.6, 6.8, 0.7 * 0.6 + 0.3 * 0.34),
+    "the worst": (0.6, 0, 0.7 * 0.6),
+    "never judged": (0.6, None, 0.7 * 0.6 + 0.3 * 0.5),
+}
+
+
+@pytest.mark.parametrize(("fused", "quality", "score"), SCORES.values(), ids=SCORES)
 def test_a_score_is_seven_parts_relevance_and_three_quality(fused, quality, score):
     assert Ranking().score(candidate(fused=fused, quality=quality)) == pytest.approx(score)
 
@@ -80,32 +176,27 @@ def test_the_best_come_first_and_of_equals_the_older(scores, limit):
 
 LONG = "Sea otters anchor themselves with kelp while they sleep upon their backs, holding paws"
 OTHER = "Grey herons stand motionless among reeds until fishes come near enough for their beaks"
+MANY = {animal: [f"{animal}{n}" for n in range(30)] for animal in ("otter", "heron")}
+DUPLICATES = {
+    "notes": (("It floats.", "It eats crabs."), ("Otters", "otters"), True),
+    "an edit": ((LONG * 3, LONG * 3 + " firmly"), ("Otters", " OTTERS"), True),
+    "within": ((LONG * 3, f"{OTHER} {LONG}"), ("Otters", "Otters"), True),
+    "few words": ((LONG * 3, OTHER * 3), ("Summary", "Summary"), True),
+    "two long texts": (
+        (" ".join(MANY["otter"]), " ".join(MANY["heron"])),
+        ("Start", "Start"),
+        False,
+    ),
+    "other titles": ((LONG, LONG), ("Otters", "Herons"), False),
+    "no titles": ((LONG, LONG), ("", ""), False),
+}
 
 
-@pytest.mark.parametrize(
-    ("texts", "titles", "duplicates"),
-    [
-        pytest.param(("It floats.", "It eats crabs."), ("Otters", "otters"), True, id="notes"),
-        pytest.param((LONG * 3, LONG * 3 + " firmly"), ("Otters", " OTTERS"), True, id="an edit"),
-        pytest.param((LONG * 3, f"{OTHER} {LONG}"), ("Otters", "Otters"), True, id="within"),
-        pytest.param((LONG * 3, OTHER * 3), ("Summary", "Summary"), True, id="few words"),
-        pytest.param((LONG, LONG), ("Otters", "Herons"), False, id="other titles"),
-        pytest.param((LONG, LONG), ("", ""), False, id="no titles"),
-    ],
-)
+@pytest.mark.parametrize(("texts", "titles", "duplicates"), DUPLICATES.values(), ids=DUPLICATES)
 def test_duplicates_have_one_title_and_say_much_the_same(texts, titles, duplicates):
     one, other = (Passage(text=x, title=t) for x, t in zip(texts, titles, strict=True))
 
     assert are_duplicates(one, other) is are_duplicates(other, one) is duplicates
-
-
-def test_two_long_texts_under_one_heading_are_no_duplicates():
-    one, other = (
-        Passage(text=" ".join(f"{word}{n}" for n in range(30)), title="Introduction")
-        for word in ("otter", "heron")
-    )
-
-    assert not are_duplicates(one, other)
 
 
 def test_of_equal_titles_the_best_stays_and_the_next_moves_up():
@@ -127,39 +218,37 @@ def test_three_candidates_for_each_hit_are_weighed_and_never_fewer_than_twelve(l
     assert Ranking().candidates(limit) == candidates
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        pytest.param({"quality_weight": 1.1}, id="weight above 1"),
-        pytest.param({"quality_weight": float("nan")}, id="weight is no number"),
-        pytest.param({"low_quality": 10.5}, id="threshold above the scale"),
-        pytest.param({"unknown_quality": -0.1}, id="unknown below 0"),
-        pytest.param({"candidates_per_hit": 0}, id="no candidates"),
-    ],
-)
-def test_an_impossible_ranking_says_so(wrong):
-    [name] = wrong
+IMPOSSIBLE = {
+    "weight above 1": ({"quality_weight": 1.1}, "memory.ranking-out-of-range"),
+    "weight is no number": ({"quality_weight": float("nan")}, "memory.ranking-out-of-range"),
+    "threshold above the scale": ({"low_quality": 10.5}, "memory.ranking-out-of-range"),
+    "unknown below 0": ({"unknown_quality": -0.1}, "memory.ranking-out-of-range"),
+    "no candidates": ({"candidates_per_hit": 0}, "memory.no-candidates"),
+}
 
-    with pytest.raises(InvalidInput, match=name):
+
+@pytest.mark.parametrize(("wrong", "code"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_an_impossible_ranking_is_refused(wrong, code):
+    with failing(InvalidInput, code):
         replace(Ranking(), **wrong)
 
 
-@pytest.mark.parametrize(
-    ("lexical", "vector", "relevant"),
-    [
-        # Of 40, 0.1 is 4; of the way from 0.2 to 1, 0.1 is at 0.28.
-        pytest.param(8.1, 0.1, True, id="many words, nothing alike"),
-        pytest.param(7.9, 0.1, False, id="some words, nothing alike"),
-        pytest.param(None, 0.37, True, id="no word, much alike"),
-        pytest.param(None, 0.35, False, id="no word, somewhat alike"),
-        pytest.param(4.1, 0.29, True, id="a bit of both"),
-        pytest.param(3.9, 0.27, False, id="too little of both"),
-        pytest.param(4.1, None, True, id="words alone, enough"),
-        pytest.param(3.9, None, False, id="words alone, too few"),
-        pytest.param(8.1, -1, True, id="the other way is no worse than unrelated"),
-        pytest.param(None, None, False, id="nothing known"),
-    ],
-)
+# Of 40, 0.1 is 4; of the way from 0.2 to 1, 0.1 is at 0.28.
+FLOORED = {
+    "many words, nothing alike": (8.1, 0.1, True),
+    "some words, nothing alike": (7.9, 0.1, False),
+    "no word, much alike": (None, 0.37, True),
+    "no word, somewhat alike": (None, 0.35, False),
+    "a bit of both": (4.1, 0.29, True),
+    "too little of both": (3.9, 0.27, False),
+    "words alone, enough": (4.1, None, True),
+    "words alone, too few": (3.9, None, False),
+    "the other way is no worse than unrelated": (8.1, -1, True),
+    "nothing known": (None, None, False),
+}
+
+
+@pytest.mark.parametrize(("lexical", "vector", "relevant"), FLOORED.values(), ids=FLOORED)
 def test_the_floor_is_for_words_and_meaning_together(lexical, vector, relevant):
     assert is_relevant(candidate(lexical=lexical, vector=vector), floor=FLOOR) is relevant
 

@@ -1,0 +1,51 @@
+"""Short ways to fill a truth, to spoil its file, and to expect an error by its code."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from harness.errors import HarnessError
+from harness.memory.passage import Passage
+from harness.memory.truth import FILE_NAME, Truth
+
+EMBEDDER = SimpleNamespace(name="e", dimensions=2)
+
+
+@contextmanager
+def failing(error: type[HarnessError], code: str) -> Iterator[None]:
+    """Expects an error of this class and with this code."""
+    with pytest.raises(error) as caught:
+        yield
+    assert caught.value.code == code
+
+
+def put(truth: Truth, *texts: str) -> None:
+    """Stores texts as passages with their own text as id, and their length in the vector."""
+    vectors = np.array([[len(text), 1] for text in texts], dtype=np.float32)
+    passages = [Passage(text=text, id=text) for text in texts]
+    truth.add(list(zip(passages, vectors, strict=True)), embedder=EMBEDDER, merge=False)
+
+
+def add(truth: Truth, *texts: str, **fields: object) -> None:
+    """Stores texts without vectors, as a lexical lane reads them."""
+    passages = [(Passage(text=text, **fields), None) for text in texts]
+    truth.add(passages, embedder=None, merge=False)
+
+
+def change(directory: Path, script: str) -> None:
+    """Does something to the file behind everyone's back."""
+    database = sqlite3.connect(directory / FILE_NAME)
+    database.executescript(script)
+    database.close()
+
+
+def words(count: int, *, seed: int) -> list[str]:
+    """Six letters each, by chance."""
+    chance = Random(seed)
+    return ["".join(chance.choices("abcdefghij", k=6)) for _ in range(count)]
