@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from harness.residency import Device, Tenant
 from harness.residency.jobs import Job
-from harness.residency.simulation import Known
+from harness.residency.simulation import Known, Policy, SimulatedRun, simulate
 
 
 class SmallRun(NamedTuple):
@@ -94,6 +94,19 @@ def rough_run(random: Random) -> RoughRun:
         max_wait_s=random.choice((0.0, 1.0, 10.0, 60.0, 600.0)),
         known=random.choice(("full", "arrived", "none")),
         unload_s=random.choice((0.0, 0.1, 3.0)),
+    )
+
+
+def played(run: RoughRun, policy: Policy) -> SimulatedRun:
+    """What becomes of it."""
+    return simulate(
+        run.jobs,
+        devices=run.devices,
+        tenants=run.tenants,
+        policy=policy,
+        max_wait_s=run.max_wait_s,
+        forecast=run.known,
+        unload_s=run.unload_s,
     )
 
 

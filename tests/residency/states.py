@@ -30,10 +30,17 @@ def resident(model, need=1, *, leases=0, kv_tokens=0, idle_since_s=0.0):
     )
 
 
+def wait(number, model, *, since_s=0.0, kv_tokens=0):
+    """A waiting call."""
+    return WaitingCall(
+        id=number, model=model, since_ns=round(since_s * SECOND), kv_tokens=kv_tokens
+    )
+
+
 def calls(*models, since_s=0.0, kv_tokens=0):
     """Waiting calls, the oldest first."""
     return tuple(
-        WaitingCall(id=number, model=model, since_ns=round(since_s * SECOND), kv_tokens=kv_tokens)
+        wait(number, model, since_s=since_s, kv_tokens=kv_tokens)
         for number, model in enumerate(models, start=1)
     )
 

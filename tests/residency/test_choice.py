@@ -1,118 +1,112 @@
+"""Which model comes, and which go for it; when it must be; and what is said to who waits."""
+
+import itertools
+from dataclasses import replace
+
 import pytest
-from states import SECOND, calls, expected, resident, state, tenant
+from hypothesis import given
+from hypothesis import strategies as st
+from states import SECOND, calls, expected, resident, state, tenant, wait
 
 from harness.residency import GuestEntry
 from harness.residency.choice import Choice
+from harness.residency.reasons import why_it_waits
+from harness.residency.urgency import latest_switch_ns
+
+NEW = tenant("new")
+A, B = tenant("a"), tenant("b")
 
 
-def best(tenants, residents, waiting, *, models=("new",), room, **rest):
-    present = state(tenants, residents, calls(*waiting), room=room, **rest)
+def best(tenants, residents, *, models=("new",), room=2, **rest):
+    present = state(tenants, residents, calls(*models), room=room, **rest)
     return Choice(present).best(dict.fromkeys(models, "why"))
 
 
-def three(**settings):
-    return [tenant(model, **settings) for model in ("a", "b", "new")]
-
-
-def test_what_is_used_again_the_latest_goes():
-    forecast = expected(["new", "a", "new", "b"])
-    tenants = three()
-
-    load = best(tenants, [resident("b"), resident("a")], ["new"], room=2, forecast=forecast)
-
-    assert load.evict == ("b",)
-    assert "'b' is used again later than others" in load.reason
-
-
-def test_what_is_not_used_again_goes_before_what_is():
-    forecast = expected(["new", "a"])
-    there = [resident("b", idle_since_s=99), resident("a", idle_since_s=0)]
-
-    load = best(three(), there, ["new"], room=2, now_s=100, forecast=forecast)
-
-    assert load.evict == ("b",)
-    assert "'b' is not used again" in load.reason
-
-
-def test_without_a_forecast_the_longest_unused_goes():
-    there = [resident("a", idle_since_s=8), resident("b", idle_since_s=3)]
-
-    load = best(three(), there, ["new"], room=2, now_s=10)
-
-    assert load.evict == ("b",)
+EQUALLY_UNUSED = {"room": 2, "now_s": 10}
+EVICTIONS = {
+    "what is used again the latest": (
+        [A, B, NEW],
+        [resident("b"), resident("a")],
+        {"forecast": expected(["new", "a", "new", "b"])},
+    ),
+    "what is not used again, before what is": (
+        [A, B, NEW],
+        [resident("b", idle_since_s=99), resident("a")],
+        {"now_s": 100, "forecast": expected(["new", "a"])},
+    ),
+    "without a forecast the longest unused": (
+        [A, B, NEW],
+        [resident("a", idle_since_s=8), resident("b", idle_since_s=3)],
+        {"now_s": 10},
+    ),
+    "of two unused for as long, what loads faster": (
+        [tenant("a", load_s=60), tenant("b", load_s=2), NEW],
+        [resident("a", idle_since_s=5), resident("b", idle_since_s=5)],
+        {"now_s": 10},
+    ),
+    "or the larger": (
+        [tenant("a", load_s=5), tenant("b", 4, load_s=5), NEW],
+        [resident("a", idle_since_s=5), resident("b", 4, idle_since_s=5)],
+        {"now_s": 10, "room": 5},
+    ),
+    "priority goes before how long it was unused": (
+        [tenant("a", priority=1), B, NEW],
+        [resident("a"), resident("b", idle_since_s=999)],
+        {"now_s": 1000},
+    ),
+    "a fast load, although its use comes sooner": (
+        [tenant("a", load_s=50), tenant("b", load_s=2), NEW],
+        [resident("a"), resident("b")],
+        {"forecast": expected(["new", "b", "a"])},
+    ),
+    "an idle one, before one whose calls take long": (
+        [tenant("a", call_s=30), B, NEW],
+        [resident("a", leases=1), resident("b", idle_since_s=10)],
+        {"now_s": 10},
+    ),
+    # `b` became idle in this very moment, and how long calls of `a` take is not known yet.
+    "of equal ways, one that need not wait": (
+        [A, B, NEW],
+        [resident("a", leases=1), resident("b", idle_since_s=4)],
+        {"now_s": 4},
+    ),
+    "what is not pinned": (
+        [tenant("a", pin=True), B, NEW],
+        [resident("a"), resident("b", idle_since_s=10)],
+        {"now_s": 10},
+    ),
+    "what is in the way on its device": (
+        [tenant("a", {"gpu0": 2}), tenant("b", {"gpu1": 2}), tenant("new", {"gpu1": 1})],
+        [resident("a", {"gpu0": 2}), resident("b", {"gpu1": 2})],
+        {"room": {"gpu0": 2, "gpu1": 2}},
+    ),
+}
 
 
 @pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        pytest.param(tenant("a", load_s=60), tenant("b", load_s=2), id="loads faster"),
-        pytest.param(tenant("a", 1, load_s=5), tenant("b", 4, load_s=5), id="larger"),
-        pytest.param(tenant("a", priority=1), tenant("b"), id="of lower priority"),
-    ],
+    ("tenants", "there", "how"), [pytest.param(*row, id=id_) for id_, row in EVICTIONS.items()]
 )
-def test_of_two_unused_for_as_long_that_goes_which_is(a, b):
-    there = [resident(one.model, one.need, idle_since_s=5) for one in (a, b)]
-
-    load = best([a, b, tenant("new")], there, ["new"], room=a.need_bytes + b.need_bytes, now_s=10)
-
-    assert load.evict == ("b",)
+def test_b_goes_which_is(tenants, there, how):
+    assert best(tenants, there, **how).evict == ("b",)
 
 
-def test_priority_goes_before_how_long_it_was_unused():
-    tenants = [tenant("a", priority=1), tenant("b"), tenant("new")]
-    there = [resident("a", idle_since_s=0), resident("b", idle_since_s=999)]
-
-    assert best(tenants, there, ["new"], room=2, now_s=1000).evict == ("b",)
-
-
-def test_a_slow_load_is_saved_rather_than_a_use_that_comes_sooner():
-    forecast = expected(["new", "a", "b"])
-    tenants = [tenant("a", load_s=2), tenant("b", load_s=50), tenant("new")]
-
-    load = best(tenants, [resident("a"), resident("b")], ["new"], room=2, forecast=forecast)
-
-    assert load.evict == ("a",)
+def test_a_load_says_why_the_others_go():
+    there = [resident("b"), resident("a")]
+    later = best([A, B, NEW], there, forecast=expected(["new", "a", "new", "b"]))
+    never = best([A, B, NEW], there, forecast=expected(["new", "a"]))
+    assert "'b' is used again later than others" in later.reason
+    assert "'b' is not used again" in never.reason
 
 
-def test_an_idle_one_goes_before_one_whose_calls_take_long():
-    tenants = [tenant("a", call_s=30), tenant("b"), tenant("new")]
-    there = [resident("a", leases=1), resident("b", idle_since_s=10)]
-
-    assert best(tenants, there, ["new"], room=2, now_s=10).evict == ("b",)
+def test_nothing_comes_for_which_only_what_is_pinned_could_go():
+    assert best([tenant("a", pin=True), NEW], [resident("a")], room=1) is None
 
 
-def test_what_is_pinned_never_goes():
-    tenants = [tenant("a", pin=True), tenant("b"), tenant("new")]
-    there = [resident("a"), resident("b", idle_since_s=10)]
-
-    assert best(tenants, there, ["new"], room=2, now_s=10).evict == ("b",)
-    assert best(tenants[:1] + tenants[2:], there[:1], ["new"], room=1) is None
-
-
-def test_the_model_whose_load_saves_another_comes_first():
+def test_the_model_whose_load_saves_another_comes_first_else_the_one_named_first():
     """`b` first, then `a`: two loads. `a` first, and it is needed again after `b`."""
     forecast = expected(["a"], ["b", "a"])
-
-    load = best(
-        [tenant("a"), tenant("b")], [], ["a", "b"], models=("a", "b"), room=1, forecast=forecast
-    )
-
-    assert load.model == "b"
-
-
-def test_of_two_that_are_as_good_the_one_named_first_comes():
-    tenants = [tenant("a"), tenant("b")]
-
-    assert best(tenants, [], ["b", "a"], models=("b", "a"), room=1).model == "b"
-
-
-def test_on_two_devices_only_those_go_that_are_in_the_way():
-    tenants = [tenant("a", {"gpu0": 2}), tenant("b", {"gpu1": 2}), tenant("new", {"gpu1": 1})]
-    there = [resident("a", {"gpu0": 2}), resident("b", {"gpu1": 2})]
-
-    load = best(tenants, there, ["new"], room={"gpu0": 2, "gpu1": 2})
-
-    assert load.evict == ("b",)
+    assert best([A, B], [], models=("a", "b"), room=1, forecast=forecast).model == "b"
+    assert best([A, B], [], models=("b", "a"), room=1).model == "b"
 
 
 def test_guests_go_for_what_the_machine_has_no_room_for_otherwise():
@@ -121,43 +115,124 @@ def test_guests_go_for_what_the_machine_has_no_room_for_otherwise():
         GuestEntry(name=name, resident_bytes=size, needed_bytes=size)
         for name, size in (("small", 1), ("large", 2))
     )
-    present = type(present)(
-        now_ns=0,
-        ledger=type(present.ledger)(devices=present.ledger.devices, guests=guests),
-        tenants=present.tenants,
-        waiting=present.waiting,
-    )
-
+    present = replace(present, ledger=replace(present.ledger, guests=guests))
     assert Choice(present).best({"new": "why"}).guests == ("large",)
 
 
-def test_one_that_calls_use_stays():
-    choice = Choice(state([tenant("a")], [resident("a", leases=1)], room=1))
-
-    assert choice.stays_until_ns("a") is None
-
-
-def test_one_with_nothing_left_to_do_may_go_as_soon_as_it_is_idle():
-    choice = Choice(state([tenant("a")], [resident("a", idle_since_s=5)], room=1, now_s=6))
-
-    assert choice.stays_until_ns("a") <= 6 * SECOND
-
-
-def test_one_about_to_be_used_stays_as_long_as_its_load_would_take():
-    present = state(
-        [tenant("a", load_s=20)],
-        [resident("a", idle_since_s=5)],
-        room=1,
-        now_s=6,
-        forecast=expected(["a"]),
-    )
-
-    assert Choice(present).stays_until_ns("a") == 25 * SECOND
+@pytest.mark.parametrize(
+    ("there", "forecast", "until_s"),
+    [
+        pytest.param(resident("a", leases=1), expected(), None, id="as long as calls use it"),
+        pytest.param(resident("a", idle_since_s=5), expected(), 6, id="nothing left to do"),
+        pytest.param(resident("a", idle_since_s=5), expected(["a"]), 25, id="about to be used"),
+    ],
+)
+def test_a_model_stays_as_long_as_its_load_would_take(there, forecast, until_s):
+    present = state([tenant("a", load_s=20)], [there], room=1, now_s=6, forecast=forecast)
+    stays_ns = Choice(present).stays_until_ns("a")
+    assert (stays_ns and max(stays_ns, present.now_ns)) == (until_s and until_s * SECOND)
 
 
 def test_what_failed_is_not_what_is_wanted_next():
-    forecast = expected(["a"], ["b"])
+    present = state([A, B], room=2, forecast=expected(["a"], ["b"]), failed=["a"])
+    assert Choice(present).wanted_next == ["b"]
 
-    choice = Choice(state([tenant("a"), tenant("b")], room=2, forecast=forecast, failed=["a"]))
 
-    assert choice.wanted_next == ["b"]
+# --- when it must be ------------------------------------------------------------------------------
+
+
+def latest_s(oldest, tenants, residents=(), *, now_s=0.0, max_wait_s=60.0):
+    present = state(tenants, residents, oldest, now_s=now_s, max_wait_s=max_wait_s, room=9)
+    return latest_switch_ns(oldest, present) / SECOND
+
+
+def test_a_switch_must_be_made_before_calls_under_way_that_take_long():
+    users = [tenant("b", call_s=7), tenant("c", call_s=4), tenant("idle", call_s=99)]
+    there = [resident("b", leases=1), resident("c", leases=2), resident("idle")]
+
+    assert latest_s([wait(1, "a", since_s=3)], [tenant("a", load_s=10)], now_s=4) == 63
+    assert latest_s([wait(1, "a", since_s=3)], [A, *users], there, now_s=4) == 56
+
+
+waits = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40), st.integers(0, 20)), max_size=4)
+
+
+@given(waits, st.integers(0, 60), st.integers(0, 30))
+def test_it_is_the_earliest_of_the_moments_that_keep_each_models_deadline(
+    models, max_wait_s, under_way_s
+):
+    models = sorted(models)
+    oldest = [wait(1, f"m{i}", since_s=since_s) for i, (since_s, _, _) in enumerate(models)]
+    tenants = [
+        tenant(f"m{i}", load_s=load_s, call_s=call_s)
+        for i, (_, load_s, call_s) in enumerate(models)
+    ]
+    now_s = max((since_s for since_s, _, _ in models), default=0)
+    user = tenant("user", call_s=under_way_s)
+    there = [resident("user", leases=1)]
+
+    found = latest_s(oldest, [*tenants, user], there, now_s=now_s, max_wait_s=max_wait_s)
+
+    ahead = [0, *itertools.accumulate(load_s + call_s for _, load_s, call_s in models)]
+    each = [since_s + max_wait_s - s for (since_s, _, _), s in zip(models, ahead, strict=False)]
+    assert found == min([now_s + max_wait_s, *each]) - under_way_s
+
+
+# --- what is said ---------------------------------------------------------------------------------
+
+SIXES = [tenant("a", 6, slots=2, kv_tokens=100), tenant("b", 6), tenant("c", 4)]
+
+
+def six(model, **how):
+    return resident(model, 6, **how)
+
+
+@pytest.mark.parametrize(
+    ("there", "waiting", "moving", "reason"),
+    [
+        ([six("a", leases=2)], calls("a"), None, "slots: all 2 of 'a' are taken"),
+        (
+            [six("a", leases=1, kv_tokens=60)],
+            calls("a", kv_tokens=41),
+            None,
+            "KV cache: that of 'a' is full",
+        ),
+        (
+            [six("a", leases=1, kv_tokens=60)],
+            calls("a", "a", kv_tokens=40),
+            None,
+            "KV cache: an earlier call waits for room in that of 'a'",
+        ),
+        (
+            [six("a", leases=1)],
+            calls("b", "a"),
+            None,
+            "'a' makes way for a model that was waited for longer",
+        ),
+        ([], calls("a"), resident("c", 4), "'c' is on the move"),
+        (
+            [resident("c", 4, leases=1), six("a", leases=2)],
+            calls("b"),
+            None,
+            "no room until calls to 'c', 'a' end",
+        ),
+        (
+            [resident("c", 4), six("a")],
+            calls("b"),
+            None,
+            "what is in memory is about to be used again",
+        ),
+    ],
+    ids=[
+        "slots",
+        "cache",
+        "earlier call",
+        "makes way",
+        "on the move",
+        "in use",
+        "about to be used",
+    ],
+)
+def test_a_call_says_what_stands_between_it_and_its_model(there, waiting, moving, reason):
+    present = state(SIXES, there, waiting, room=10, moving=moving)
+    assert why_it_waits(waiting[-1], present) == reason

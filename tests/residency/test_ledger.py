@@ -1,10 +1,11 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.residency import Device, GuestEntry, Ledger, Resident, Tenant
+from harness.errors import DoesNotFit
+from harness.residency import Device, GuestEntry, Ledger, Resident, Tenant, check_fits
 from harness.residency.ledger import guests_in_the_way, returning_guests
 
 
@@ -16,17 +17,16 @@ def guest(name, resident_bytes):
     return GuestEntry(name=name, resident_bytes=resident_bytes, needed_bytes=resident_bytes)
 
 
-def guest_outside(name, needed_bytes):
+def outside(name, needed_bytes):
     return GuestEntry(name=name, resident_bytes=0, needed_bytes=needed_bytes, is_out=True)
 
 
-def ledger_of(*residents, capacity_bytes=10, reserve_bytes=0, guests=(), moving=None):
+def ledger_of(*entries, capacity_bytes=10, reserve_bytes=0, moving=None):
     machine = Device(name="machine", capacity_bytes=capacity_bytes, reserve_bytes=reserve_bytes)
-    gpu = Device(name="gpu0", capacity_bytes=10)
     return Ledger(
-        devices={"machine": machine, "gpu0": gpu},
-        residents={one.model: one for one in residents},
-        guests=guests,
+        devices={"machine": machine, "gpu0": Device(name="gpu0", capacity_bytes=10)},
+        residents={one.model: one for one in entries if isinstance(one, Resident)},
+        guests=tuple(one for one in entries if isinstance(one, GuestEntry)),
         moving=moving,
     )
 
@@ -46,7 +46,7 @@ def test_what_is_taken_is_counted_by_device_with_what_moves_and_guests_on_the_ma
     ledger = ledger_of(
         resident("a", 4, gpu0=2),
         Resident(model="b", need={"gpu0": 3}),
-        guests=(guest("g", 1), guest("h", 2), guest_outside("i", 9)),
+        *(guest("g", 1), guest("h", 2), outside("i", 9)),
         moving=resident("c", 1, gpu0=6),
     )
 
@@ -54,183 +54,158 @@ def test_what_is_taken_is_counted_by_device_with_what_moves_and_guests_on_the_ma
     assert ledger.guest_bytes == 3
     assert (ledger.taken_bytes("machine"), ledger.taken_bytes("gpu0")) == (8, 11)
     assert (ledger.room_for_models("machine"), ledger.room_for_models("gpu0")) == (5, -1)
-
-
-def test_a_reserve_is_no_room():
-    assert Device(name="gpu0", capacity_bytes=10, reserve_bytes=3).room_bytes == 7
-    assert ledger_of(resident("a", 4), reserve_bytes=3).room_for_models("machine") == 3
-
-
-@pytest.mark.parametrize(
-    ("device", "text"),
-    [
-        (Device(name="gpu0", capacity_bytes=6 * 2**30), "6.0 GiB on 'gpu0'"),
-        (
-            Device(name="machine", capacity_bytes=6 * 2**30, reserve_bytes=2**29),
-            "6.0 GiB on 'machine' less 512.0 MiB in reserve",
-        ),
-    ],
-)
-def test_a_device_is_told_with_its_reserve(device, text):
-    assert str(device) == text
-
-
-def test_a_tenant_knows_what_it_takes_in_all():
     assert Tenant(model="a", need={"gpu0": 3, "machine": 4}).need_bytes == 7
 
 
-@pytest.mark.parametrize(
-    ("ledger", "need_bytes", "names"),
-    [
-        pytest.param(ledger_of(resident("a", 3), guests=(guest("g", 4),)), 3, (), id="all fits"),
-        pytest.param(
-            ledger_of(resident("a", 3), guests=(guest("g", 4),)), 5, ("g",), id="it is in the way"
-        ),
-        pytest.param(
-            ledger_of(guests=(guest("f", 2), guest("g", 4), guest("h", 3))),
-            7,
-            ("g", "h"),
-            id="the largest go, as few as need be",
-        ),
-        pytest.param(
-            ledger_of(resident("a", 6), guests=(guest_outside("g", 9),)),
-            4,
-            (),
-            id="one that is out takes nothing",
-        ),
-        pytest.param(
-            ledger_of(resident("a", 2), guests=(guest("g", 9),)),
-            4,
-            ("g",),
-            id="one that has outgrown the room",
-        ),
-        pytest.param(
-            ledger_of(guests=(guest("g", 4),), reserve_bytes=3), 4, ("g",), id="beside a reserve"
-        ),
-        pytest.param(
-            ledger_of(guests=(guest("g", 4),), moving=resident("a", 3)),
-            4,
-            ("g",),
-            id="beside what moves",
-        ),
-    ],
-)
-def test_guests_make_room_for_a_model(ledger, need_bytes, names):
-    assert guests_in_the_way(ledger, {"machine": need_bytes}) == names
+def test_a_reserve_is_no_room_and_told_with_its_device():
+    device = Device(name="machine", capacity_bytes=6 * 2**30, reserve_bytes=2**29)
+    assert device.room_bytes == 11 * 2**29
+    assert ledger_of(resident("a", 4), reserve_bytes=3).room_for_models("machine") == 3
+    assert str(device) == "6.0 GiB on 'machine' less 512.0 MiB in reserve"
+    assert str(replace(device, reserve_bytes=0)) == "6.0 GiB on 'machine'"
 
 
-def test_a_model_on_a_gpu_is_in_no_guests_way():
-    ledger = ledger_of(resident("a", 6), guests=(guest("g", 4),))
-    assert guests_in_the_way(ledger, {"gpu0": 10}) == ()
+# --- guests ---------------------------------------------------------------------------------------
+
+A3, G4 = resident("a", 3), guest("g", 4)
 
 
 @pytest.mark.parametrize(
-    ("ledger", "names"),
+    ("ledger", "need", "names"),
     [
-        pytest.param(ledger_of(resident("a", 6), guests=(guest("g", 4),)), (), id="all fits"),
-        pytest.param(ledger_of(resident("a", 6), guests=(guest("g", 5),)), ("g",), id="too large"),
+        pytest.param(ledger_of(A3, G4), 3, "", id="all fits"),
+        pytest.param(ledger_of(A3, G4), 5, "g", id="it is in the way"),
+        pytest.param(ledger_of(guest("f", 2), G4, guest("h", 3)), 7, "gh", id="the largest, few"),
+        pytest.param(ledger_of(A3, outside("g", 9)), 4, "", id="one that is out takes nothing"),
+        pytest.param(ledger_of(A3, guest("g", 9)), 4, "g", id="one that has outgrown the room"),
+        pytest.param(ledger_of(G4, reserve_bytes=3), 4, "g", id="beside a reserve"),
+        pytest.param(ledger_of(G4, moving=A3), 4, "g", id="beside what moves"),
+        pytest.param(ledger_of(resident("a", 6), G4), {"gpu0": 10}, "", id="not on a gpu"),
+        pytest.param(ledger_of(resident("a", 6), G4), {}, "", id="grown, and all fits"),
+        pytest.param(ledger_of(resident("a", 6), guest("g", 5)), {}, "g", id="grown too large"),
         pytest.param(
-            ledger_of(resident("a", 4), guests=(guest("f", 2), guest("g", 5), guest("h", 2))),
-            ("g",),
+            ledger_of(resident("a", 4), guest("f", 2), guest("g", 5), guest("h", 2)),
+            {},
+            "g",
             id="the largest, so that the others stay",
         ),
+        pytest.param(ledger_of(guest("g", 6), guest("f", 6)), {}, "f", id="of equals, by name"),
         pytest.param(
-            ledger_of(guests=(guest("g", 6), guest("f", 6))), ("f",), id="of equals, by name"
-        ),
-        pytest.param(
-            ledger_of(resident("a", 10), guests=(guest("g", 0), guest("h", 1))),
-            ("h",),
+            ledger_of(resident("a", 10), guest("g", 0), guest("h", 1)),
+            {},
+            "h",
             id="never one that takes nothing",
         ),
     ],
 )
-def test_guests_that_have_outgrown_the_room_go(ledger, names):
-    assert guests_in_the_way(ledger) == names
+def test_guests_go_that_are_in_the_way(ledger, need, names):
+    need = {"machine": need} if isinstance(need, int) else need
+    assert guests_in_the_way(ledger, need) == tuple(names)
 
 
 @pytest.mark.parametrize(
     ("ledger", "names"),
     [
-        pytest.param(ledger_of(guests=(guest_outside("g", 10),)), ("g",), id="into all of it"),
+        pytest.param(ledger_of(outside("g", 10)), "g", id="into all of it"),
+        pytest.param(ledger_of(resident("a", 6), outside("g", 5)), "", id="no room"),
+        pytest.param(ledger_of(outside("g", 8), reserve_bytes=3), "", id="but a reserve"),
+        pytest.param(ledger_of(outside("g", 8), moving=A3), "", id="a model is on its way in"),
+        pytest.param(ledger_of(resident("a", 6), G4), "", id="it is there already"),
         pytest.param(
-            ledger_of(resident("a", 6), guests=(guest_outside("g", 5),)), (), id="no room"
-        ),
-        pytest.param(
-            ledger_of(guests=(guest_outside("g", 8),), reserve_bytes=3), (), id="but a reserve"
-        ),
-        pytest.param(
-            ledger_of(guests=(guest_outside("g", 8),), moving=resident("a", 3)),
-            (),
-            id="a model is on its way into it",
-        ),
-        pytest.param(
-            ledger_of(resident("a", 6), guests=(guest("g", 4),)), (), id="it is there already"
-        ),
-        pytest.param(
-            ledger_of(
-                resident("a", 2),
-                guests=(
-                    guest_outside("g", 5),
-                    guest("there", 2),
-                    guest_outside("f", 1),
-                    guest_outside("h", 4),
-                ),
-            ),
-            ("f", "h"),
+            ledger_of(A3, outside("g", 5), guest("t", 1), outside("f", 1), outside("h", 4)),
+            "fh",
             id="the smallest first, beside those that are there",
         ),
         pytest.param(
-            ledger_of(resident("a", 10), guests=(guest_outside("empty", 0),)),
-            ("empty",),
-            id="what takes nothing always fits",
+            ledger_of(resident("a", 10), outside("e", 0)), "e", id="what takes nothing always fits"
         ),
     ],
 )
 def test_guests_come_back_into_what_room_there_is(ledger, names):
-    assert returning_guests(ledger) == names
+    assert returning_guests(ledger) == tuple(names)
 
 
-RESIDENTS = st.lists(
-    st.builds(resident, st.sampled_from("abcdef"), st.integers(1, 9)),
-    unique_by=lambda one: one.model,
-)
 GUESTS = st.lists(
     st.builds(guest, st.sampled_from("ghi"), st.integers(0, 9))
-    | st.builds(guest_outside, st.sampled_from("ghi"), st.integers(0, 9)),
+    | st.builds(outside, st.sampled_from("ghi"), st.integers(0, 9)),
     unique_by=lambda one: one.name,
 )
 
 
-@settings(max_examples=500)
-@given(RESIDENTS, GUESTS, st.integers(0, 20), st.integers(0, 20))
-def test_as_few_guests_go_as_need_be(residents, guests, spare_bytes, need_bytes):
-    model_bytes = sum(one.need["machine"] for one in residents)
-    ledger = ledger_of(*residents, guests=tuple(guests), capacity_bytes=model_bytes + spare_bytes)
+@given(GUESTS, st.integers(0, 20), st.integers(0, 20))
+def test_as_few_guests_go_as_need_be_and_as_many_come_back_as_can_stay(guests, spare, need):
+    ledger = ledger_of(A3, *guests, capacity_bytes=3 + spare)
 
-    going = guests_in_the_way(ledger, {"machine": need_bytes})
+    going, back = guests_in_the_way(ledger, {"machine": need}), returning_guests(ledger)
 
-    taken_bytes = {one.name: one.resident_bytes for one in guests if not one.is_out}
-    assert set(going) <= set(taken_bytes)
-    left_bytes = spare_bytes - need_bytes
-    staying_bytes = sum(taken_bytes.values()) - sum(taken_bytes[name] for name in going)
-    assert staying_bytes <= max(left_bytes, 0)
-    if going:
-        assert staying_bytes + taken_bytes[going[-1]] > left_bytes
+    taken = {one.name: one.resident_bytes for one in guests if not one.is_out}
+    assert set(going) <= set(taken)
+    staying = sum(taken.values()) - sum(taken[name] for name in going)
+    assert staying <= max(spare - need, 0)
+    assert not going or staying + taken[going[-1]] > spare - need
 
-
-@settings(max_examples=500)
-@given(RESIDENTS, GUESTS, st.integers(0, 20))
-def test_who_comes_back_has_room_and_need_not_go_again(residents, guests, spare_bytes):
-    model_bytes = sum(one.need["machine"] for one in residents)
-    ledger = ledger_of(*residents, guests=tuple(guests), capacity_bytes=model_bytes + spare_bytes)
-
-    back = returning_guests(ledger)
-
-    there_bytes = sum(one.resident_bytes for one in guests)
-    came_bytes = sum(one.needed_bytes for one in guests if one.name in back)
-    assert not back or there_bytes + came_bytes <= spare_bytes
+    there = sum(taken.values()) + sum(one.needed_bytes for one in guests if one.name in back)
+    assert not back or there <= spare
     after = [guest(one.name, one.needed_bytes) if one.name in back else one for one in guests]
     assert not back or guests_in_the_way(replace(ledger, guests=tuple(after))) == ()
-    # As many as there is room for: not even the smallest of the others would fit.
     left_out = [one.needed_bytes for one in guests if one.is_out and one.name not in back]
-    assert not left_out or there_bytes + came_bytes + min(left_out) > spare_bytes
+    assert not left_out or there + min(left_out) > spare
+
+
+# --- what can ever fit ----------------------------------------------------------------------------
+
+
+def fits(model, *others, **device):
+    """Holds a model against 6 bytes of memory, less what others pin, beside a GPU of 4."""
+    tenants = {one.model: one for one in (model, *others)}
+    machine = Device(name="machine", **{"capacity_bytes": 6} | device)
+    gpu = Device(name="gpu0", capacity_bytes=4)
+    check_fits(model.model, tenants, {"machine": machine, "gpu0": gpu})
+
+
+def takes(model, bytes_, *, on="machine", **how):
+    return Tenant(model=model, need={on: bytes_}, **how)
+
+
+def test_a_model_may_take_all_that_nobody_else_is_pinned_to():
+    fits(takes("a", 6, pin=True))
+    fits(takes("a", 6), takes("b", 6), takes("c", 4, on="gpu0", pin=True))
+
+
+@pytest.mark.parametrize(
+    ("others", "device", "remedies"),
+    [
+        pytest.param([], {"capacity_bytes": 5}, [], id="too small"),
+        pytest.param([], {"reserve_bytes": 1}, ["lower the reserve"], id="a reserve"),
+        pytest.param(
+            [takes("b", 1, pin=True), takes("d", 3)], {}, ["leave out a pin"], id="pinned ones"
+        ),
+        pytest.param(
+            [takes("b", 5, pin=True)],
+            {"reserve_bytes": 2},
+            ["leave out a pin", "lower the reserve"],
+            id="more than there is",
+        ),
+    ],
+)
+def test_what_can_never_fit_is_refused_with_numbers_and_what_would_help(others, device, remedies):
+    with pytest.raises(DoesNotFit) as caught:
+        fits(takes("a", 6), *others, **device)
+    error = caught.value
+    assert (error.model, error.need_bytes) == ("a", 6)
+    assert error.capacity_bytes == device.get("capacity_bytes", 6)
+    said = {one for one in ("lower the reserve", "leave out a pin") if one in str(error)}
+    assert said == set(remedies)
+
+
+@pytest.mark.parametrize(
+    ("need", "table"),
+    [
+        ({"gpu0": 4, "machine": 7}, "[budget]"),
+        ({"gpu0": 5, "machine": 6}, "[budget.devices.gpu0]"),
+    ],
+)
+def test_a_model_on_several_devices_must_fit_on_each(need, table):
+    with pytest.raises(DoesNotFit) as caught:
+        fits(Tenant(model="a", need=need))
+    assert str(caught.value).endswith(f"raise capacity under {table}")
