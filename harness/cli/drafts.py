@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,8 @@ from typing import TypeVar
 
 import click
 
-from harness.cli.interrupts import Interrupts
-from harness.cli.report import error_as_json, exit_code_of
+from harness.cli.failures import failures_told
 from harness.cli.values import read_pairs, read_text
-from harness.errors import HarnessError
 from harness.rubric import Draft
 from harness.session import Settings, load_settings
 from harness.session.evaluation import ChosenRubric, choose_rubric
@@ -80,17 +77,8 @@ def read_given(
 
 def run_or_exit(work: Callable[[], Coroutine[None, None, T]], *, as_json: bool) -> T:
     """What the work comes to; if it fails, the process says why, and ends with its exit code."""
-    interrupts = Interrupts()
-    try:
+    with failures_told(as_json=as_json):
         return asyncio.run(work())
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        sys.exit(interrupts.exit_code)
-    except HarnessError as error:
-        click.echo(f"harness: {error}", err=True)
-        if as_json:
-            sys.stdout.buffer.write(error_as_json(error, run_id=None))
-        sys.exit(exit_code_of(error))
 
 
 _OPTIONS = (

@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.consoles import log_to_stderr, results
-from harness.cli.exit_codes import FAILED, UNUSABLE
+from harness.cli.exit_codes import FAILED
+from harness.cli.failures import failures_told
 from harness.errors import InvalidInput
 from harness.session.endpoint_check import EndpointCheck
 from harness.session.endpoint_trial import check_endpoints
@@ -44,11 +45,8 @@ def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
     1 one of them cannot, 2 something given is not usable, 130 interrupted.
     """
     log_to_stderr()
-    try:
+    with failures_told(as_json=as_json):
         checks = _check(tags, config)
-    except InvalidInput as error:
-        click.echo(f"harness: {error}", err=True)
-        sys.exit(UNUSABLE)
     if as_json:
         said = orjson.dumps([asdict(one) for one in checks], option=orjson.OPT_INDENT_2)
         sys.stdout.buffer.write(said + b"\n")

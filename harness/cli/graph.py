@@ -12,11 +12,10 @@ import click
 import orjson
 
 from harness.cli.consoles import log_to_stderr
-from harness.cli.exit_codes import UNUSABLE
+from harness.cli.failures import failures_told
 from harness.cli.pipeline_file import load_pipeline
-from harness.cli.report import error_as_json
 from harness.cli.run_name import find_journal
-from harness.errors import HarnessError, InvalidInput
+from harness.errors import InvalidInput
 from harness.graph import Graph
 from harness.graph.picture import (
     Drawing,
@@ -71,7 +70,7 @@ def graph(
     pipeline with a mistake.
     """
     log_to_stderr()
-    try:
+    with failures_told(as_json=as_json, of_journals=True):
         if as_json and form is not None:
             raise InvalidInput(
                 "--json and --format are two forms; give one", code="option.excludes-another"
@@ -80,11 +79,6 @@ def graph(
         pipeline.check()
         drawing = drawing_of(pipeline, _seen(run, traces, pipeline) if run else None)
         _write(_as_json(drawing) if as_json else _FORMS[form or "text"](drawing), output)
-    except HarnessError as error:
-        click.echo(f"harness: {error}", err=True)
-        if as_json:
-            sys.stdout.buffer.write(error_as_json(error, run_id=None))
-        sys.exit(UNUSABLE)
 
 
 def _seen(run: str, traces: Path | None, pipeline: Graph) -> RunSeen:

@@ -16,11 +16,10 @@ from rich.text import Text
 
 from harness.cli.consoles import log_to_stderr, results
 from harness.cli.exit_codes import FAILED
-from harness.cli.interrupts import Interrupts
+from harness.cli.failures import failures_told, json_object
 from harness.cli.memory_add import Tally, add_all
 from harness.cli.memory_progress import doing
 from harness.cli.passage_files import Given, files_of
-from harness.cli.report import exit_code_of, json_object
 from harness.cli.scalars import read_filter, read_metadata
 from harness.errors import HarnessError, InvalidInput
 from harness.memory import Hit, MemoryStore, Mode, Passage
@@ -97,8 +96,9 @@ def add(
     there are any "_id", "title", "source", "quality", "created", "metadata". What is stored already
     is left as it is, so a command that was interrupted can be given again.
     """
-    tally, interrupts = Tally(), Interrupts()
-    with _failures_told():
+    tally = Tally()
+    done: dict[str, object] = {}
+    with failures_told(as_json=as_json, more=done) as interrupts:
         given = Given(title=title, source=source, quality=quality, metadata=read_metadata(pairs))
         chosen = files_of(files)
         with doing() as progress, open_store(_settings(store, config), progress=progress) as opened:
@@ -109,9 +109,11 @@ def add(
                 click.echo(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
                 sys.exit(interrupts.exit_code)
             except HarnessError:
-                tally.print(opened, as_json=as_json)
+                done |= tally.told(opened, as_json=as_json)
                 raise
-            tally.print(opened, as_json=as_json)
+            done |= tally.told(opened, as_json=as_json)
+    if as_json:
+        _write_json(done)
     if tally.refused:
         sys.exit(FAILED)
 
@@ -147,7 +149,7 @@ def search(
     config: Path | None,
 ) -> None:
     """Find the passages that have most to do with QUERY, best first."""
-    with _existing(store, config) as opened:
+    with _existing(store, config, as_json=as_json) as opened:
         hits = opened.search(query, limit=limit, mode=mode, where=read_filter(pairs))
     if hits.fallback is not None:
         click.echo(f"by words alone: {hits.fallback}", err=True)
@@ -194,7 +196,7 @@ def delete(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> 
 @_store_options
 def stats(*, as_json: bool, store: Path | None, config: Path | None) -> None:
     """Say what the store holds, and how its lanes are."""
-    with _existing(store, config) as opened:
+    with _existing(store, config, as_json=as_json) as opened:
         found = asdict(opened.stats())
     if as_json:
         _write_json(found)
@@ -236,9 +238,11 @@ def _settings(store: Path | None, config: Path | None) -> Settings:
 
 
 @contextmanager
-def _existing(store: Path | None, config: Path | None) -> Iterator[MemoryStore]:
+def _existing(
+    store: Path | None, config: Path | None, *, as_json: bool = False
+) -> Iterator[MemoryStore]:
     """The store, if there is one: looking for something makes none."""
-    with _failures_told():
+    with failures_told(as_json=as_json):
         settings = _settings(store, config)
         path = settings.memory.path
         if path is not None and not (path / FILE_NAME).is_file():
@@ -247,15 +251,6 @@ def _existing(store: Path | None, config: Path | None) -> Iterator[MemoryStore]:
             )
         with open_store(settings) as opened:
             yield opened
-
-
-@contextmanager
-def _failures_told() -> Iterator[None]:
-    try:
-        yield
-    except HarnessError as error:
-        click.echo(f"harness: {error}", err=True)
-        sys.exit(exit_code_of(error))
 
 
 def _hits_table(hits: list[Hit]) -> Table:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from harness.cli.passage_files import Found, Given, bytes_of, passages_in
-from harness.cli.report import json_object
 from harness.errors import HarnessError
 from harness.memory import Added, MemoryStore, Progress, Refusal
 
@@ -34,33 +32,25 @@ class Tally:
         self.merged += len(added.merged)
         self.refused += added.refused
 
-    def print(self, store: MemoryStore, *, as_json: bool) -> None:
-        """Says what was done; what was refused, and why, to standard error."""
+    def told(self, store: MemoryStore, *, as_json: bool) -> dict[str, object]:
+        """Says what was done, unless that is for scripts, and what was refused; returns it all."""
         for refusal in self.refused:
             click.echo(
                 f"harness: refused '{refusal.title or refusal.id}': {refusal.reason}", err=True
             )
-        if as_json:
-            sys.stdout.buffer.write(
-                json_object(
-                    {
-                        "new": self.new,
-                        "known": self.known,
-                        "merged": self.merged,
-                        "refused": [
-                            {
-                                "id": one.id,
-                                "title": one.title,
-                                "code": one.code,
-                                "reason": one.reason,
-                            }
-                            for one in self.refused
-                        ],
-                        "passages": len(store),
-                    }
-                )
-            )
-            return
+        if not as_json:
+            self._print(store)
+        return {
+            "new": self.new,
+            "known": self.known,
+            "merged": self.merged,
+            "refused": [
+                {"id": one.id, "title": one.title, "reason": one.reason} for one in self.refused
+            ],
+            "passages": len(store),
+        }
+
+    def _print(self, store: MemoryStore) -> None:
         parts = {
             "new": self.new,
             "known already": self.known,

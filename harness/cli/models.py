@@ -19,10 +19,9 @@ from rich.text import Text
 
 from harness.cli.consoles import log_to_stderr, results
 from harness.cli.exit_codes import FAILED, UNUSABLE
-from harness.cli.interrupts import Interrupts
+from harness.cli.failures import exit_code_of, failures_told
 from harness.cli.model_tables import print_models, print_plan
 from harness.cli.pipeline_file import load_pipeline
-from harness.cli.report import error_as_json, exit_code_of
 from harness.cli.values import read_pairs
 from harness.errors import HarnessError, InvalidInput
 from harness.hardware import format_bytes
@@ -83,7 +82,7 @@ def plan(
     Exit codes: 0 it is shown, warnings or not; 2 a run would be refused, since a model it needs can
     never fit or is no model, or something given is not usable.
     """
-    with _failures_told(as_json=as_json):
+    with failures_told(as_json=as_json):
         given_roles = read_pairs(roles, option="--role", form="role=tag")
         settings = load_settings(config, environment=os.environ, roles=given_roles)
         pipeline = load_pipeline(target)
@@ -107,7 +106,7 @@ def list_(config: Path | None, *, as_json: bool) -> None:
 
     Exit codes: 0 shown, 1 one could not be asked, 2 something given is not usable.
     """
-    with _failures_told(as_json=as_json):
+    with failures_told(as_json=as_json):
         endpoints = _endpoints(load_settings(config, environment=os.environ))
         with _doing("asking servers"):
             seen = run_to_its_end(list_models(endpoints, environment=os.environ))
@@ -173,7 +172,7 @@ def _each(
 ) -> None:
     """Does something with one model after the other, and ends with the gravest exit code."""
     console, codes = results(), [0]
-    with _failures_told():
+    with failures_told():
         settings = load_settings(config, environment=os.environ)
         chosen = controlled(tags, _endpoints(settings))
         for endpoint in chosen:
@@ -205,22 +204,6 @@ def _endpoints(settings: Settings) -> dict[str, Endpoint]:
             code="config.no-endpoints",
         )
     return endpoints
-
-
-@contextmanager
-def _failures_told(*, as_json: bool = False) -> Iterator[None]:
-    """Ends the command with the exit code of what the block raises."""
-    interrupts = Interrupts()
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        sys.exit(interrupts.exit_code)
-    except HarnessError as error:
-        click.echo(f"harness: {error}", err=True)
-        if as_json:
-            sys.stdout.buffer.write(error_as_json(error, run_id=None))
-        sys.exit(exit_code_of(error))
 
 
 @contextmanager

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-import orjson
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.exit_codes import FAILED, UNUSABLE
+from harness.cli.failures import json_object
 from harness.cli.run_end import command, end_as_json, print_end, spent_line
 from harness.cli.verdicts import decision, points, remarks, verdict_as_json
-from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid, NodeFailed
 from harness.graph import Skipped
 from harness.rubric import DimensionScore
 from harness.session import RunResult
 from harness.session.separation import Separation
 from harness.trace import CallGroup
-from harness.trace.lenient_json import dump_json
 from harness.wiggum import RecordedLoop, Revise, Spent, StopReason, WiggumResult
 
 _REASONS: dict[StopReason, str] = {
@@ -61,10 +58,11 @@ def print_result(result: RunResult, console: Console) -> None:
 
 def result_as_json(result: RunResult) -> bytes:
     """The result as one JSON object, indented, with a newline."""
-    return json_object(_result_as_json(result))
+    return json_object(result_fields(result))
 
 
-def _result_as_json(result: RunResult) -> dict[str, object]:
+def result_fields(result: RunResult) -> dict[str, object]:
+    """The same before it is written."""
     return {
         "run_id": result.run_id,
         "pipeline": result.pipeline,
@@ -85,55 +83,6 @@ def _result_as_json(result: RunResult) -> dict[str, object]:
             name: None if path is None else str(path) for name, path in asdict(result.files).items()
         },
     }
-
-
-def exit_code_of(error: HarnessError) -> int:
-    """`UNUSABLE` where what was given caused it, be it that a node found out; else `FAILED`."""
-    cause: BaseException | None = error
-    while isinstance(cause, NodeFailed):  # of a nested pipeline's node, one within the other
-        cause = cause.__cause__
-    given = isinstance(cause, InvalidInput | ModelFileInvalid | DoesNotFit)
-    return UNUSABLE if given else FAILED
-
-
-def error_as_json(
-    error: HarnessError, *, run_id: str | None, result: RunResult | None = None
-) -> bytes:
-    """What a run failed of, as one JSON object.
-
-    Args:
-        error: What ended it.
-        run_id: None when it had not begun.
-        result: What was done all the same, if a node failed.
-    """
-    return json_object(
-        {
-            "error": {"type": type(error).__name__, "code": error.code, "message": str(error)},
-            "run_id": run_id,
-            "status": "failed",
-            **(_result_as_json(result) if result is not None else {}),
-        }
-    )
-
-
-def interrupted_as_json(*, run_id: str | None) -> bytes:
-    """The same of a run that somebody ended."""
-    error = {"type": "KeyboardInterrupt", "code": "run.interrupted", "message": "interrupted"}
-    return json_object({"error": error, "run_id": run_id, "status": "cancelled"})
-
-
-def left_as_json(error: SystemExit, *, run_id: str | None) -> bytes:
-    """The same of a run whose node ended the process."""
-    said = {"type": "SystemExit", "code": "run.left", "message": str(error)}
-    return json_object({"error": said, "run_id": run_id, "status": "failed"})
-
-
-def json_object(value: dict[str, object]) -> bytes:
-    """One JSON object, indented, with a newline."""
-    # By way of the lenient form: whatever a node returned, the report of its run can be written.
-    return orjson.dumps(
-        orjson.loads(dump_json(value)), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    )
 
 
 def _print_output(output: object, console: Console) -> None:

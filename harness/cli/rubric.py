@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
-from typing import NoReturn
 
 import click
 import orjson
 
 from harness.cli.exit_codes import UNUSABLE
+from harness.cli.failures import failures_told
 from harness.errors import InvalidInput, Problem, RubricInvalid
 from harness.rubric import Dimension, Rubric
 from harness.rubric.files import (
@@ -89,7 +90,8 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
 
     Exit codes: 0 they can be used, 2 one of them cannot (or, with --strict, has warnings).
     """
-    directory = _own_directory(config)
+    with failures_told(as_json=as_json):
+        directory = _own_directory(config)
     looked = [_look(name, directory) for name in names]
     if as_json:
         _print_json([_as_json(one) for one in looked])
@@ -110,14 +112,8 @@ def schema(output: Path | None) -> None:
     if output is None:
         sys.stdout.buffer.write(_schema())
         return
-    try:
+    with failures_told(), _writing(output):
         output.write_bytes(_schema())
-    except OSError as error:
-        _refuse(
-            InvalidInput(
-                f"cannot be written ({error.strerror})", code="file.unwritable", path=output
-            )
-        )
 
 
 @rubric.command(name="list")
@@ -125,7 +121,8 @@ def schema(output: Path | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def list_rubrics(config: Path | None, *, as_json: bool) -> None:
     """List the rubrics there are: your own, and those that ship."""
-    directory = _own_directory(config)
+    with failures_told(as_json=as_json):
+        directory = _own_directory(config)
     looked = [_look(name, directory) for name in known_rubrics(directories(directory))]
     rows = [
         {
@@ -158,26 +155,18 @@ def new(name: str, base: str, config: Path | None) -> None:
     A name goes into the directory of rubrics, a path where it says. The schema is put beside it, so
     that editors complete and check it.
     """
-    directory = _own_directory(config)
-    try:
+    with failures_told():
+        directory = _own_directory(config)
         source = read_rubric(base, directory=directory)
-    except RubricInvalid as error:
-        _refuse(error)
-    path = Path(name) if name.endswith((".yaml", ".yml")) else directory / f"{name}.yaml"
-    if path.exists():
-        _refuse(
-            InvalidInput(
+        path = Path(name) if name.endswith((".yaml", ".yml")) else directory / f"{name}.yaml"
+        if path.exists():
+            raise InvalidInput(
                 "it is there already; choose another name", code="rubric.exists", path=path
             )
-        )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source.written.path, path)
-        path.with_name("rubric.schema.json").write_bytes(_schema())
-    except OSError as error:
-        _refuse(
-            InvalidInput(f"cannot be written ({error.strerror})", code="file.unwritable", path=path)
-        )
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source.written.path, path)
+            path.with_name("rubric.schema.json").write_bytes(_schema())
     click.echo(f"{path}: a copy of '{base}'; next: harness rubric check {quote(str(path))}")
     if extends := source.rubric.extends:
         click.echo(f"What it does not say is taken from '{extends}', which it extends.")
@@ -185,16 +174,18 @@ def new(name: str, base: str, config: Path | None) -> None:
         click.echo(f"From now on, '{path.stem}' means this one and not the one that ships.")
 
 
-def _own_directory(config: Path | None) -> Path:
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        return load_settings(config, environment=os.environ).rubrics
-    except InvalidInput as error:
-        _refuse(error)
+        yield
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot be written ({error.strerror})", code="file.unwritable", path=path
+        ) from error
 
 
-def _refuse(error: InvalidInput) -> NoReturn:
-    click.echo(f"harness: {error}", err=True)
-    sys.exit(UNUSABLE)
+def _own_directory(config: Path | None) -> Path:
+    return load_settings(config, environment=os.environ).rubrics
 
 
 def _look(name: str, directory: Path) -> _Looked:

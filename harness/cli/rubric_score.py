@@ -15,7 +15,7 @@ from rich.text import Text
 from harness.cli.consoles import log_to_stderr, results
 from harness.cli.drafts import Given, draft_options, read_given, run_or_exit
 from harness.cli.exit_codes import FAILED
-from harness.cli.report import json_object
+from harness.cli.failures import json_object
 from harness.cli.verdicts import (
     decision,
     passes_at,

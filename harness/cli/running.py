@@ -15,16 +15,15 @@ from rich.console import Console
 from harness.cli.asking import TerminalAsker
 from harness.cli.consoles import log_to_stderr
 from harness.cli.exit_codes import FAILED, STOPPED, WAITING
-from harness.cli.interrupts import Interrupts
-from harness.cli.progress import Progress
-from harness.cli.report import (
+from harness.cli.failures import (
     error_as_json,
     exit_code_of,
     interrupted_as_json,
     left_as_json,
-    print_result,
-    result_as_json,
 )
+from harness.cli.interrupts import Interrupts
+from harness.cli.progress import Progress
+from harness.cli.report import print_result, result_as_json, result_fields
 from harness.cli.run_end import print_failure, print_to_do, resume_command
 from harness.errors import HarnessError, NodeFailed
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
@@ -82,7 +81,8 @@ def carry_out(order: Callable[[], Order], *, as_json: bool) -> None:
         failed = error.result if isinstance(error, NodeFailed) else None
         click.echo(f"harness: {error}", err=True)
         if as_json:
-            _write(error_as_json(error, run_id=_run_id(begun), result=failed))
+            more = result_fields(failed) if failed is not None else None
+            _write(error_as_json(error, run_id=_run_id(begun), more=more))
         elif failed is not None:
             print_failure(failed, Console(stderr=True))
         _say_way_on(begun)

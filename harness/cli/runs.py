@@ -13,10 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.consoles import log_to_stderr, results
-from harness.cli.exit_codes import UNUSABLE
+from harness.cli.failures import failures_told
 from harness.cli.run_name import find_journal, traces_directory
 from harness.cli.runs_diff import comparison_as_json, print_comparison
-from harness.errors import InvalidInput, JournalInvalid
 from harness.trace import AUDIT_LOG, AuditLine, Journal, latest_lines, read_audit_log
 from harness.trace.comparison import compare
 
@@ -44,12 +43,9 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
-    try:
+    with failures_told(as_json=as_json):
         path = traces_directory(traces) / AUDIT_LOG
         lines = deque(latest_lines(read_audit_log(path)), maxlen=limit or None)
-    except InvalidInput as error:
-        click.echo(f"harness: {error}", err=True)
-        sys.exit(UNUSABLE)
     if as_json:
         for line in lines:
             sys.stdout.buffer.write(orjson.dumps(line.model_dump()) + b"\n")
@@ -70,11 +66,8 @@ def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
     Each is a run's id, a part of it, one of its files, or "latest". Exit codes: 0 they are
     compared, whether or not they differ, 2 something given is not usable.
     """
-    try:
+    with failures_told(as_json=as_json, of_journals=True):
         comparison = compare(Journal(find_journal(a, traces)), Journal(find_journal(b, traces)))
-    except (InvalidInput, JournalInvalid) as error:
-        click.echo(f"harness: {error}", err=True)
-        sys.exit(UNUSABLE)
     if as_json:
         sys.stdout.buffer.write(comparison_as_json(comparison))
     else:

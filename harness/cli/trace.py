@@ -17,9 +17,10 @@ from rich.console import Console
 
 from harness.cli.consoles import log_to_stderr, results
 from harness.cli.exit_codes import FAILED, UNUSABLE
+from harness.cli.failures import failures_told
 from harness.cli.run_name import LATEST, find_journal
 from harness.cli.values import read_pairs
-from harness.errors import HarnessError, InvalidInput, JournalInvalid
+from harness.errors import InvalidInput
 from harness.trace import TIMELINES, Journal, TimelineFormat
 
 _RUN = click.argument("run", default=LATEST)
@@ -147,7 +148,7 @@ def report(run: str, traces: Path | None, ttft_ms: int, itl_ms: int, *, as_json:
     from harness.cli.trace_report import print_report, report_as_json  # noqa: PLC0415 - as above
     from harness.trace.report import Targets, report_of  # noqa: PLC0415
 
-    with _complaints():
+    with _complaints(as_json=as_json):
         targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
         found = report_of(_journal(run, traces), targets=targets)
     if as_json:
@@ -168,7 +169,7 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
     )
     from harness.trace.diagnosis import diagnose as findings_of  # noqa: PLC0415
 
-    with _complaints():
+    with _complaints(as_json=as_json):
         findings = findings_of(_journal(run, traces))
     if as_json:
         sys.stdout.buffer.write(findings_as_json(findings))
@@ -188,7 +189,7 @@ def check(run: str, traces: Path | None, *, as_json: bool) -> None:
     from harness.cli.trace_check import check_as_json, print_check  # noqa: PLC0415 - as above
     from harness.trace.check import check_journal  # noqa: PLC0415
 
-    with _complaints():
+    with _complaints(as_json=as_json):
         found = check_journal(find_journal(run, traces))
     if as_json:
         sys.stdout.buffer.write(check_as_json(found))
@@ -228,13 +229,11 @@ def _journal(run: str, traces: Path | None) -> Journal:
 
 
 @contextmanager
-def _complaints() -> Iterator[None]:
-    """Turns errors into words and exit codes."""
+def _complaints(*, as_json: bool = False) -> Iterator[None]:
+    """Turns errors into words and exit codes; of files that cannot be written too."""
     try:
-        yield
-    except HarnessError as error:
-        click.echo(f"harness: {error}", err=True)
-        sys.exit(UNUSABLE if isinstance(error, InvalidInput | JournalInvalid) else FAILED)
+        with failures_told(as_json=as_json, of_journals=True):
+            yield
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         click.echo(f"harness: {place}{error.strerror}", err=True)

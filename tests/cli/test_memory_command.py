@@ -123,6 +123,8 @@ def test_what_comes_before_a_mistake_is_stored(tmp_path: Path) -> None:
     done = memory("add", "a.jsonl", cwd=tmp_path)
     assert (done.exit_code, done.stdout) == (2, "2 new; 2 passages in the store\n")
     assert done.stderr.startswith("harness: a.jsonl:4: ")
+    again = memory("add", "a.jsonl", "--json", cwd=tmp_path)
+    assert (again.exit_code, again.code, again.json["known"]) == (2, "passage.not-json", 2)
 
 
 def test_a_refused_passage_is_told_and_the_others_are_stored(tmp_path: Path) -> None:
