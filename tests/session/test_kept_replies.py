@@ -1,39 +1,46 @@
-"""What models answered to nodes that had not ended, kept for when their run is resumed."""
+"""What is kept for later: what models answered, what was remembered, outputs for other runs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
+from session_runs import Calls, codes, fail, pipeline_of, run, settings_of
 
-from harness import Pipeline, Run, ScriptedBackend, Settings
-from harness.errors import InferenceError, NodeFailed, ServerError
+from harness import Cache, Run, ScriptedBackend
+from harness.errors import ServerError
 from harness.graph import Retry
-from harness.inference import ChatRequest, Completion
-from harness.session import RunResult
-from harness.session.settings import TraceSettings
+from harness.session.output_cache import OUTPUT_CACHE, StoredOutputs
+from harness.session.resume_memory import remembered_in
+from harness.trace import Journal
+from harness.trace.secrets import REDACTED
 
 SECRET = 'k3y "of" many parts'
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return settings_of(tmp_path)
+
+
+# --- what models said to nodes that had not ended ----------------------------------------------
 
 
 class Sampled(ScriptedBackend):
     """Says something new whenever it is asked; hangs at some prompts, as long as it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, refuses_at=()):
         super().__init__(self._say)
         self.hangs_at = ""
         self.hanging, self.hang_at_once = 0, 1
-        self.refuses_at: set[int] = set()
+        self.refuses_at = refuses_at
         self._said = 0
-        self.reached = asyncio.Event()
 
     @property
-    def prompts(self) -> list[str]:
+    def prompts(self):
         return [request.messages[-1].content for request in self.requests]
 
-    async def chat(self, request: ChatRequest) -> Completion:
+    async def chat(self, request):
         if self.hangs_at and self.hangs_at in request.messages[-1].content:
             self.hanging += 1
             if self.hanging == self.hang_at_once:
@@ -41,51 +48,24 @@ class Sampled(ScriptedBackend):
             await asyncio.Event().wait()
         return await super().chat(request)
 
-    def _say(self, request: ChatRequest) -> str | InferenceError:
+    def _say(self, request):
         self._said += 1
         if self._said in self.refuses_at:
             return ServerError("no", endpoint="producer")
         return f"{request.messages[-1].content} {self._said}"
 
 
-def settings(traces: Path, **trace: object) -> Settings:
-    return Settings(traces=traces, trace=TraceSettings.model_validate(trace))
+def finish(pipeline, model, settings, **how):
+    return run(pipeline, settings, resume="latest", backends={"producer": model}, **how)
 
 
-def finish(
-    pipeline: Pipeline,
-    model: ScriptedBackend,
-    traces: Path,
-    *,
-    resume: str | None = "latest",
-    answers: Mapping[str, object] | None = None,
-    **trace: object,
-) -> RunResult:
-    return asyncio.run(
-        pipeline.run_async(
-            {},
-            resume=resume,
-            answers=answers,
-            settings=settings(traces, **trace),
-            backends={"producer": model},
-        )
-    )
-
-
-def cut_off(
-    pipeline: Pipeline, model: Sampled, traces: Path, *, at: str, resume: bool = False, **trace: str
-) -> None:
+def cut_off(pipeline, model, settings, *, at, resume=None):
     """A run that is ended from outside when the model is asked for something."""
 
-    async def main() -> None:
+    async def main():
         model.hangs_at, model.hanging, model.reached = at, 0, asyncio.Event()
         running = asyncio.create_task(
-            pipeline.run_async(
-                {},
-                resume="latest" if resume else None,
-                settings=settings(traces, **trace),
-                backends={"producer": model},
-            )
+            pipeline.run_async({}, resume=resume, settings=settings, backends={"producer": model})
         )
         await model.reached.wait()
         running.cancel()
@@ -96,63 +76,71 @@ def cut_off(
     model.hangs_at = ""
 
 
-def asking(prompts: Callable[[], list[str]]) -> Pipeline:
+def asking(*prompts):
     """A node that asks, one after the other, for samples."""
-    pipeline = Pipeline("asking")
 
-    @pipeline.node
     async def said(run: Run) -> list[str]:
-        return [await run.chat("producer", prompt, temperature=1.0) for prompt in prompts()]
+        return [await run.chat("producer", prompt, temperature=1.0) for prompt in prompts]
 
-    return pipeline
-
-
-def kept_files(traces: Path) -> list[Path]:
-    return sorted(traces.glob("*.replies.sqlite*"))
+    return pipeline_of(said)
 
 
-def test_what_was_sampled_is_not_asked_again_over_any_number_of_parts(tmp_path: Path) -> None:
-    model, pipeline = Sampled(), asking(lambda: ["one", "two", "three"])
-    cut_off(pipeline, model, tmp_path, at="two")
-    cut_off(pipeline, model, tmp_path, at="three", resume=True)
-    result = finish(pipeline, model, tmp_path)
+def kept_file(settings):
+    return next(settings.traces.glob("*.replies.sqlite"), None)
+
+
+def test_what_was_sampled_is_not_asked_again_over_any_number_of_parts(settings):
+    model, pipeline = Sampled(), asking("one", "two", "three")
+    cut_off(pipeline, model, settings, at="two")
+    kept = kept_file(settings)
+    assert kept.stat().st_mode & 0o777 == 0o600, "for its owner alone"
+    cut_off(pipeline, model, settings, at="three", resume="latest")
+    result = finish(pipeline, model, settings)
     assert result.result == ["one 1", "two 2", "three 3"]
     assert model.prompts == ["one", "two", "three"]
     assert (result.parts, result.spent.calls) == (3, 5)  # two of them were cut off
+    assert list(settings.traces.glob(f"{kept.name}*")) == []
 
 
-def test_two_calls_that_are_the_same_each_keep_their_own_reply(tmp_path: Path) -> None:
-    model, pipeline = Sampled(), Pipeline("twice")
-
-    @pipeline.node
-    async def said(run: Run) -> list[str]:
-        both = await asyncio.gather(
-            *(run.chat("producer", "same", temperature=1.0) for _ in range(2))
-        )
-        return [*both, await run.chat("producer", "last")]
-
-    cut_off(pipeline, model, tmp_path, at="last")
-    assert finish(pipeline, model, tmp_path).result == ["same 1", "same 2", "last 3"]
-    assert model.prompts == ["same", "same", "last"]
+async def together(run: Run) -> list[str]:
+    both = await asyncio.gather(*(run.chat("producer", "same", temperature=1.0) for _ in range(2)))
+    return [*both, await run.chat("producer", "last")]
 
 
-def test_two_calls_of_one_node_each_keep_their_own_reply(tmp_path: Path) -> None:
-    model, pipeline = Sampled(), Pipeline("mapped")
+async def stubborn(run: Run) -> list[str]:
+    try:
+        first = await run.chat("producer", "one", temperature=1.0)
+    except ServerError:
+        first = await run.chat("producer", "one", temperature=1.0)
+    return [first, await run.chat("producer", "last")]
 
+
+@pytest.mark.parametrize("node", [together, stubborn], ids=["the same", "after one that failed"])
+def test_each_call_keeps_its_own_reply(settings, node):
+    model, pipeline = Sampled(refuses_at={1} if node is stubborn else ()), pipeline_of(node)
+    cut_off(pipeline, model, settings, at="last")
+    asked, said = len(model.requests), model._said
+    *earlier, last = finish(pipeline, model, settings).result
+    assert earlier == ([f"one {said}"] if node is stubborn else ["same 1", "same 2"])
+    assert last == f"last {said + 1}"
+    assert model.prompts[asked:] == ["last"]
+
+
+def test_each_item_of_one_node_keeps_its_own_reply(settings):
+    model = Sampled()
     model.hang_at_once = 2
 
-    @pipeline.node
     def items() -> list[int]:
         return [0, 1]
 
-    @pipeline.node(each={"item": "items"})
     async def said(run: Run, item: int) -> str:
         first = await run.chat("producer", "same", temperature=1.0)
         return first + await run.chat("producer", f", item {item}:")
 
-    cut_off(pipeline, model, tmp_path, at="item")
-    result = finish(pipeline, model, tmp_path).result
-    assert isinstance(result, list)
+    pipeline = pipeline_of(items)
+    pipeline.node(each={"item": "items"})(said)
+    cut_off(pipeline, model, settings, at="item")
+    result = finish(pipeline, model, settings).result
     assert [one.split(",")[0] for one in result] == ["same 1", "same 2"]
     assert model.prompts.count("same") == 2
 
@@ -160,8 +148,10 @@ def test_two_calls_of_one_node_each_keep_their_own_reply(tmp_path: Path) -> None
 class FirstIsLast(Sampled):
     """Answers its first call after the second."""
 
-    async def chat(self, request: ChatRequest) -> Completion:
-        self.began = getattr(self, "began", 0) + 1
+    began = 0
+
+    async def chat(self, request):
+        self.began += 1
         if self.began == 1:
             self.second = asyncio.Event()
             await self.second.wait()
@@ -170,12 +160,7 @@ class FirstIsLast(Sampled):
         return completion
 
 
-def test_of_calls_made_together_each_has_the_reply_it_had_whichever_came_first(
-    tmp_path: Path,
-) -> None:
-    model, pipeline = FirstIsLast(), Pipeline("together")
-
-    @pipeline.node
+def test_of_calls_made_together_each_has_the_reply_it_had_whichever_came_first(settings):
     async def said(run: Run) -> list[str]:
         async def twice(number: int) -> str:
             first = await run.chat("producer", "same", temperature=1.0)
@@ -183,108 +168,63 @@ def test_of_calls_made_together_each_has_the_reply_it_had_whichever_came_first(
 
         return [*await asyncio.gather(twice(1), twice(2)), await run.chat("producer", "last")]
 
-    cut_off(pipeline, model, tmp_path, at="last")
+    model, pipeline = FirstIsLast(), pipeline_of(said)
+    cut_off(pipeline, model, settings, at="last")
     asked = len(model.requests)
-    finish(pipeline, model, tmp_path)
+    finish(pipeline, model, settings)
     assert model.prompts[asked:] == ["last"]
 
 
-def test_a_call_that_failed_leaves_its_place_to_the_one_that_repeats_it(tmp_path: Path) -> None:
-    model, pipeline = Sampled(), Pipeline("stubborn")
-    model.refuses_at = {1}
+def test_a_reply_that_came_when_the_run_was_ended_is_not_asked_for_again(settings):
+    class EndsItsRun(Sampled):
+        async def chat(self, request):
+            completion = await super().chat(request)
+            if len(self.requests) == 1:
+                self.running.cancel()
+            return completion
 
-    @pipeline.node
-    async def said(run: Run) -> list[str]:
-        try:
-            first = await run.chat("producer", "one", temperature=1.0)
-        except ServerError:
-            first = await run.chat("producer", "one", temperature=1.0)
-        return [first, await run.chat("producer", "two")]
-
-    cut_off(pipeline, model, tmp_path, at="two")
-    asked = len(model.requests)
-    assert finish(pipeline, model, tmp_path).result == [f"one {asked}", f"two {asked + 1}"]
-    assert model.prompts[asked:] == ["two"]
-
-
-class EndsItsRun(Sampled):
-    """Ends the run from outside at the moment at which it answers."""
-
-    running: asyncio.Task[RunResult]
-
-    async def chat(self, request: ChatRequest) -> Completion:
-        completion = await super().chat(request)
-        if len(self.requests) == 1:
-            self.running.cancel()
-        return completion
-
-
-def test_a_reply_that_came_when_the_run_was_ended_is_not_asked_for_again(tmp_path: Path) -> None:
-    model, pipeline = EndsItsRun(), asking(lambda: ["one", "two"])
-
-    async def main() -> None:
-        run = pipeline.run_async({}, settings=settings(tmp_path), backends={"producer": model})
+    async def main():
+        run = pipeline.run_async({}, settings=settings, backends={"producer": model})
         model.running = asyncio.create_task(run)
         await asyncio.wait([model.running])
         assert model.running.cancelled()
 
+    model, pipeline = EndsItsRun(), asking("one", "two")
     asyncio.run(main())
-    assert finish(pipeline, model, tmp_path).result == ["one 1", "two 2"]
+    assert finish(pipeline, model, settings).result == ["one 1", "two 2"]
     assert model.prompts == ["one", "two"]
 
 
-def test_a_node_that_asks_a_person_does_not_ask_the_model_again(tmp_path: Path) -> None:
-    model, pipeline = Sampled(), Pipeline("approved")
-
-    @pipeline.node
+def test_a_node_that_asks_a_person_does_not_ask_the_model_again(settings):
     async def said(run: Run) -> str:
         text = await run.chat("producer", "Write.", temperature=1.0)
         return f"{text}: {await run.ask(f'Ship {text}?', returns=bool)}"
 
-    waiting = finish(pipeline, model, tmp_path, resume=None)
-    assert waiting.status == "waiting"
-    result = finish(pipeline, model, tmp_path, answers={"said": "yes"})
-    assert result.result == "Write. 1: True"
-    assert model.prompts == ["Write."]
+    model, pipeline = Sampled(), pipeline_of(said)
+    assert run(pipeline, settings, backends={"producer": model}).status == "waiting"
+    result = finish(pipeline, model, settings, answers={"said": "yes"})
+    assert (result.result, model.prompts) == ("Write. 1: True", ["Write."])
 
 
-def test_a_node_that_failed_of_a_reply_asks_for_another(tmp_path: Path) -> None:
-    model, pipeline = Sampled(), Pipeline("picky", retry=Retry(1))
-
-    @pipeline.node
+def test_a_node_that_failed_of_a_reply_asks_for_another(settings):
     async def said(run: Run) -> str:
         text = await run.chat("producer", "Write.", temperature=1.0)
         if text.endswith("1"):
             raise ValueError("not this one")
         return text
 
-    with pytest.raises(NodeFailed):
-        finish(pipeline, model, tmp_path, resume=None)
-    assert finish(pipeline, model, tmp_path).result == "Write. 2"
-
-
-def test_the_file_is_for_its_owner_alone_and_goes_when_the_run_is_finished(tmp_path: Path) -> None:
-    model, pipeline = Sampled(), asking(lambda: ["one", "two"])
-    cut_off(pipeline, model, tmp_path, at="two")
-    (kept,) = kept_files(tmp_path)
-    assert kept.stat().st_mode & 0o777 == 0o600
-    finish(pipeline, model, tmp_path)
-    assert kept_files(tmp_path) == []
+    model, pipeline = Sampled(), pipeline_of(said, retry=Retry(1))
+    fail(pipeline, settings, backends={"producer": model})
+    assert finish(pipeline, model, settings).result == "Write. 2"
 
 
 @pytest.mark.parametrize(
-    "trace",
-    [
-        pytest.param({"content": "hash"}, id="hashes of texts alone"),
-        pytest.param({"content": "none"}, id="no texts"),
-        pytest.param({"durability": "exit"}, id="nothing before the exit"),
-    ],
+    "trace", [{"content": "hash"}, {"content": "none"}, {"durability": "exit"}], ids=str
 )
-def test_nothing_is_kept_where_a_run_leaves_nothing_else_to_go_on_from(
-    tmp_path: Path, trace: dict[str, str]
-) -> None:
-    cut_off(asking(lambda: ["one", "two"]), Sampled(), tmp_path, at="two", **trace)
-    assert kept_files(tmp_path) == []
+def test_nothing_is_kept_where_a_run_leaves_nothing_else_to_go_on_from(tmp_path, trace):
+    settings = settings_of(tmp_path, trace=trace)
+    cut_off(asking("one", "two"), Sampled(), settings, at="two")
+    assert kept_file(settings) is None
 
 
 @pytest.mark.parametrize(
@@ -295,24 +235,140 @@ def test_nothing_is_kept_where_a_run_leaves_nothing_else_to_go_on_from(
         pytest.param("@cache\ndef key(): ...  # key: value", True, id="code without one"),
     ],
 )
-def test_a_reply_that_holds_a_secret_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, said: str, is_kept: bool
-) -> None:
+def test_a_reply_that_holds_a_secret_is_not_kept(settings, monkeypatch, *, said, is_kept):
     monkeypatch.setenv("MY_API_KEY", SECRET)
-    model, pipeline = Sampled(), asking(lambda: [said, "two"])
-    cut_off(pipeline, model, tmp_path, at="two")
-    (kept,) = kept_files(tmp_path)
-    assert b"hunter2" not in kept.read_bytes()
-    assert b"of many" not in kept.read_bytes()
-    finish(pipeline, model, tmp_path)
+    model, pipeline = Sampled(), asking(said, "two")
+    cut_off(pipeline, model, settings, at="two")
+    kept = kept_file(settings).read_bytes()
+    assert b"hunter2" not in kept
+    assert b"of many" not in kept
+    finish(pipeline, model, settings)
     assert model.prompts == ([said, "two"] if is_kept else [said, said, "two"])
 
 
-def test_a_file_that_is_none_is_told_and_the_run_goes_on(tmp_path: Path) -> None:
-    model, pipeline = Sampled(), asking(lambda: ["one", "two"])
-    cut_off(pipeline, model, tmp_path, at="two")
-    (kept,) = kept_files(tmp_path)
-    kept.write_text("no database, and longer than the hundred bytes of a header. " * 3)
-    result = finish(pipeline, model, tmp_path)
+def test_a_file_that_is_none_is_told_and_the_run_goes_on(settings):
+    model, pipeline = Sampled(), asking("one", "two")
+    cut_off(pipeline, model, settings, at="two")
+    kept_file(settings).write_text("no database, and longer than the header's hundred bytes " * 3)
+    result = finish(pipeline, model, settings)
     assert result.result == ["one 2", "two 3"]
-    assert any("ask again what it had asked" in one for one in map(str, result.warnings))
+    assert codes(result.warnings) == ["resume.replies-not-kept"]
+
+
+# --- what nodes remembered ---------------------------------------------------------------------
+
+TEA = "# Tea\n\nSteep it for three minutes.\n\n# Bread\n\nLet it rise.\n"
+
+
+def recalled_after(settings, *documents, failures=1):
+    """Runs a pipeline that remembers these, and recalls them once it has failed so often."""
+    calls, before = Calls(), Calls()
+
+    async def kept(run: Run) -> int:
+        for document in documents:
+            how = {"title": "Kitchen", "source": "book", "quality": 9.0, "metadata": {"shelf": 3}}
+            before.made.extend(await run.remember(document, **how))
+        return len(documents)
+
+    async def found(run: Run, kept: int) -> list[str]:
+        if calls.note("recalled") <= failures:
+            raise ValueError("not yet")
+        hits = await run.recall("steep tea, and let bread rise", limit=9, where={"run": run.id})
+        passages = [hit.passage for hit in hits]
+        assert all(one in before.made for one in passages)
+        return sorted(f"{one.title}|{one.source}" for one in passages)
+
+    pipeline = pipeline_of(kept, found)
+    for part in range(failures):
+        fail(pipeline, settings, resume="latest" if part else None)
+    result = run(pipeline, settings, resume="latest")
+    (journal,) = (one for one in settings.traces.glob("2*.jsonl") if "." not in one.stem)
+    return result, set(remembered_in(Journal(journal)))
+
+
+def test_what_a_finished_node_remembered_is_recalled_in_every_later_part(settings):
+    result, recorded = recalled_after(settings, TEA, "Green tea is less hot.", failures=2)
+    assert result.result == ["Bread|book", "Kitchen|book", "Tea|book"]
+    assert result.warnings == ()
+    # What is kept again is recorded anew, for the part after that: each document counts once.
+    assert len(recorded) == 2
+
+
+@pytest.mark.parametrize(
+    "secret",
+    ["k3y-of-many-parts", "k3y-of-many-parts-and-more"[: len(REDACTED)]],
+    ids=["a secret", "one as long as what stands for it"],
+)
+def test_a_document_with_a_secret_is_told_to_be_missing_and_the_others_are_there(
+    settings, monkeypatch, secret
+):
+    monkeypatch.setenv("MY_API_KEY", secret)
+    result, _ = recalled_after(settings, TEA, f"# Safe\n\nThe tea is behind {secret}.")
+    assert result.result == ["Bread|book", "Tea|book"]
+    (warning,) = result.warnings
+    assert (warning.code, warning.message[:2]) == ("resume.documents-lost", "1 ")
+
+
+def test_a_memory_that_outlives_its_runs_is_not_filled_again(tmp_path):
+    result, recorded = recalled_after(
+        settings_of(tmp_path, memory={"path": tmp_path / "memory"}), TEA
+    )
+    assert (result.result, recorded) == (["Bread|book", "Tea|book"], set())
+
+
+# --- outputs that hold over many runs -----------------------------------------------------------
+
+
+def counted(calls, cache, *, ending="!"):
+    def loud(word: str) -> str:
+        calls.note(word)
+        return word.upper() + ending
+
+    return pipeline_of(loud, cache=cache)
+
+
+def test_an_output_of_another_run_will_do_where_code_and_inputs_are_the_same(settings):
+    calls = Calls()
+    for _ in range(2):
+        run(counted(calls, None), settings, {"word": "a"})
+    assert not (settings.traces / OUTPUT_CACHE).exists()
+    calls.made.clear()
+    first = run(counted(calls, Cache()), settings, {"word": "a"})
+    again = run(counted(calls, Cache()), settings, {"word": "a"})
+    assert (calls.made, again.result, again.reused) == (["a"], "A!", ("loud",))
+    assert first.run_id != again.run_id
+    assert run(counted(calls, Cache()), settings, {"word": "b"}).result == "B!"
+    assert run(counted(calls, Cache(), ending="?"), settings, {"word": "a"}).result == "A?"
+    assert calls.made == ["a", "b", "a"]
+
+
+def test_a_file_that_cannot_be_opened_is_said_and_fails_no_node(settings):
+    settings.traces.mkdir()
+    (settings.traces / OUTPUT_CACHE).write_text("something else")
+    result = run(counted(Calls(), Cache()), settings, {"word": "a"})
+    assert (result.result, codes(result.warnings)) == ("A!", ["cache.outputs-not-kept"])
+
+
+@pytest.mark.parametrize(
+    ("max_age_s", "age_s", "is_found"),
+    [(None, 1e9, True), (60.0, 60.0, True), (60.0, 60.5, False), (0.0, 1.0, False)],
+)
+def test_an_output_is_found_until_it_is_too_old(tmp_path, *, max_age_s, age_s, is_found):
+    async def find():
+        now_s = [1_000.0]
+
+        def opened():
+            return StoredOutputs(tmp_path / "o.sqlite", warn=print, wall_s=lambda: now_s[0])
+
+        first = opened()
+        first.keep("key", b'"line\\none"')
+        await first.aclose()
+        now_s[0] += age_s
+        again = opened()
+        try:
+            assert await again.find("other", max_age_s=None) is None
+            return await again.find("key", max_age_s=max_age_s)
+        finally:
+            await again.aclose()
+
+    assert asyncio.run(find()) == (b'"line\\none"' if is_found else None)
