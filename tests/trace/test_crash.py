@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from itertools import count
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from perfetto import query_traces
 from random_runs import write_random_run
 from sample_runs import journal_lines
 
-from harness.errors import JournalInvalid
+from harness.errors import InvalidInput, JournalInvalid
 from harness.trace import (
     TIMELINES,
     CounterSet,
@@ -27,122 +28,184 @@ from harness.trace import (
     SpanRecord,
     SpanStarted,
     TraceOptions,
+    call_group,
     calls_of,
-    group_calls,
     load_run,
 )
+from harness.trace.check import check_journal
 from harness.trace.journal_line import decode
 
-HERE = Path(__file__).parent
+LOST = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
 
-# --- killed ----------------------------------------------------------------------------------
 
-RUNS = 103
-"""All but three of them are killed."""
+def run_python(code, *arguments, check=True):
+    # Forking while threads run is just what some of them try.
+    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=check)
+
+
+def spans_in(lines):
+    """The spans of some lines, by id, with when they ended."""
+    ends = {one.id: one.time_ns for one in lines if type(one) is SpanEnded}
+    begun = {one.id: ends.get(one.id) for one in lines if type(one) is SpanStarted}
+    return begun | {one.id: one.end_ns for one in lines if type(one) is SpanRecord}
+
+
+# --- killed again and again ------------------------------------------------------------------
+
+RUNS = 60
 
 
 @pytest.fixture(scope="module")
 def killed_runs(tmp_path_factory):
-    """Folders of runs that were killed at random moments; a few were let live."""
+    """Folders of runs that were killed up to four times, and journals of them.
+
+    Every second came to its end at last, and so did the last of the list, which was not killed.
+    """
     directory = tmp_path_factory.mktemp("killed")
-    subprocess.run(
-        [sys.executable, HERE / "kill_runs.py", directory, str(RUNS)], check=True, timeout=120
-    )
-    return [directory / str(number) for number in range(RUNS)]
-
-
-def journal_of(folder):
-    """The journal in a folder, if there is one of which a line is whole."""
-    for path in sorted(folder.glob("traces/*.jsonl")):
-        try:
-            return Journal(path)
-        except JournalInvalid:
-            assert b"\n" not in path.read_bytes()
-    return None
-
-
-def printed(folder):
-    return (folder / "printed").read_text().split() if (folder / "printed").exists() else []
+    script = Path(__file__).with_name("killed_runs.py")
+    subprocess.run([sys.executable, script, directory, str(RUNS)], check=True, timeout=300)
+    found = []
+    for folder in [directory / str(number) for number in range(RUNS)] + [
+        directory / "uninterrupted"
+    ]:
+        journals = [path for path in folder.glob("traces/*.jsonl") if "." not in path.stem]
+        # A run may be killed before its first line was whole.
+        whole = [path for path in journals if b"\n" in path.read_bytes()]
+        found += [(folder, path) for path in whole]
+    return found
 
 
 @pytest.mark.slow
-def test_runs_are_killed_in_the_middle(killed_runs):
-    in_the_middle = [
-        folder
-        for folder in killed_runs
-        if printed(folder) and (journal := journal_of(folder)) and journal.ended is None
-    ]
+def test_runs_are_killed_in_the_middle_and_several_times(killed_runs):
+    journals = [Journal(path) for _, path in killed_runs]
 
-    assert len(in_the_middle) > RUNS / 3
-    assert len({len(printed(folder)) for folder in in_the_middle}) > 20  # and at many moments
+    assert sum(journal.ended is None for journal in journals) > RUNS / 4
+    assert sum(journal.parts > 1 for journal in journals) > RUNS / 3
+    assert max(journal.parts for journal in journals) >= 4
 
 
 @pytest.mark.slow
-def test_nothing_that_somebody_was_told_is_done_is_lost_by_a_kill(killed_runs):
-    for folder in killed_runs:
-        journal = journal_of(folder)
-        told = printed(folder)
-        if journal is None:
-            assert told == [], folder
-            continue
-        items = list(journal.items())
-        outputs = {item.node: item.value for item in items if isinstance(item, NodeOutput)}
-        assert {name: outputs.get(name) for name in told} == {
-            name: {"text": name} for name in told
-        }, folder
-        nodes = {span.attributes.get("label"): span for span in items if type(span) is SpanRecord}
-        assert all(nodes[name].status == "ok" for name in told), folder
+def test_nothing_that_somebody_was_told_is_done_is_lost_or_done_again(killed_runs):
+    for folder, path in killed_runs:
+        run = load_run(path)
+        outputs = {one.node: one.value for one in run.outputs}
+        told = (folder / "printed").read_text().split()
+        assert len(told) == len(set(told)), folder
+        assert {name: outputs.get(name) for name in told} == {name: {"text": name} for name in told}
+        ended = {s.attributes["label"] for s in run.spans if (s.name, s.status) == ("node", "ok")}
+        assert set(told) <= ended, folder
+
+
+@pytest.mark.slow
+def test_a_run_that_came_to_its_end_at_last_gives_what_an_uninterrupted_one_does(killed_runs):
+    expected = sorted(one.node for one in load_run(killed_runs[-1][1]).outputs)
+
+    for folder, path in killed_runs:
+        run = load_run(path)
+        if run.ended is not None:
+            assert sorted(one.node for one in run.outputs) == expected, folder
+            assert run.ended.status == "ok"
+            assert check_journal(path).is_whole
+
+
+@pytest.mark.slow
+def test_every_call_counts_once(killed_runs):
+    for folder, path in killed_runs:
+        begun = (folder / "calls").read_text().split()
+        spans = list(Journal(path).spans())
+        assert len({span.id for span in spans}) == len(spans)
+        calls = calls_of(spans)
+        finished = {call.node for call in calls if call.status == "ok"}
+        # A call whose node was not over when it was killed is made again; its record may be lost.
+        assert finished <= set(begun)
+        assert len(finished) <= len(calls) <= len(begun)
+        files = [file for file in folder.glob("traces/*.jsonl") if file.stat().st_size]
+        lines = [decode(one) for file in files for one in file.read_bytes().split(b"\n")[:-1]]
+        told = [
+            one.attributes["output_tokens"]
+            for one in lines
+            if isinstance(one, SpanEnded | SpanRecord) and "output_tokens" in one.attributes
+        ]
+        assert call_group(calls).output_tokens == sum(told), folder
 
 
 @pytest.mark.slow
 def test_a_killed_run_shows_what_it_was_doing(killed_runs):
-    for folder in killed_runs:
-        journal = journal_of(folder)
-        if journal is None:
-            continue
+    for folder, path in killed_runs:
+        journal = Journal(path)
         spans = {span.id: span for span in journal.spans()}
         unfinished = [span for span in spans.values() if span.status == "unfinished"]
         assert {span.status for span in spans.values()} <= {"ok", "unfinished"}, folder
+        if journal.parts > 1:
+            continue
         if journal.ended is not None:
             assert unfinished == [], folder
             continue
         # What is open lies in what is open, and one worker has one node open at most.
         assert {span.end_ns for span in unfinished} <= {journal.last_ns}, folder
-        assert all(
-            spans[span.parent].status == "unfinished" for span in unfinished if span.parent
-        ), folder
-        tracks = [span.attributes["track"] for span in unfinished if span.name == "node"]
-        assert len(set(tracks)) == len(tracks), folder
-        if spans:
-            assert spans[1].status == "unfinished", folder
+        above = [spans[span.parent] for span in unfinished if span.parent]
+        assert {span.status for span in above} <= {"unfinished"}, folder
+        tracks = Counter(span.attributes["track"] for span in unfinished if span.name == "node")
+        assert set(tracks.values()) <= {1}, folder
 
 
 @pytest.mark.slow
-def test_a_killed_run_has_timelines_and_figures(killed_runs, tmp_path):
-    for number, folder in enumerate(killed_runs):
-        if (journal := journal_of(folder)) is None:
-            continue
+def test_a_killed_run_has_timelines(killed_runs, tmp_path):
+    runs = dict(enumerate(path for _, path in killed_runs))
+    for number, path in runs.items():
         for ending, write in TIMELINES.values():
-            write(journal, tmp_path / f"{number}{ending}")
-        spans = list(journal.spans())
-        groups = group_calls(calls_of(spans), by=lambda call: call.model)
-        assert sum(group.calls for group in groups) == sum(span.name == "chat" for span in spans)
-        assert all(
-            group.output_tokens
-            == sum(span.attributes["output_tokens"] for span in spans
-                   if span.name == "chat" and span.status == "ok")
-            for group in groups
-        )  # fmt: skip
+            write(Journal(path), tmp_path / f"{number}{ending}")
 
     # Every tenth, as Perfetto sees it.
     paths = [path for path in sorted(tmp_path.iterdir()) if int(path.stem) % 10 == 0]
-    lost = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
     slices = "SELECT count(*) AS count FROM slice WHERE category IS NOT NULL"
-    answers = query_traces([(path, sql) for path in paths for sql in (lost, slices)])
+    answers = query_traces([(path, sql) for path in paths for sql in (LOST, slices)])
     for path, complaints, [row] in zip(paths, answers[::2], answers[1::2], strict=True):
-        journal = journal_of(killed_runs[int(path.stem)])
         assert complaints == []
-        assert row["count"] == sum(1 for _ in journal.spans())
+        assert row["count"] == sum(1 for _ in Journal(runs[int(path.stem)]).spans())
+
+
+GOING_ON = """
+import asyncio, os, sys
+from pathlib import Path
+from harness.trace import RunTrace
+
+with RunTrace(Path(sys.argv[1]), name="going on") as trace, trace.span("run"):
+    asyncio.run(trace.persisted())
+    if os.fork() == 0:
+        os.write(1, b"in the child\\n")
+        sys.stdin.read()
+        os._exit(0)
+    os.write(1, f"{trace.journal_path}\\n".encode())
+    sys.stdin.read()
+"""
+
+
+def test_a_run_can_be_resumed_once_its_process_is_gone_though_a_child_outlives_it(tmp_path):
+    command = [sys.executable, "-c", GOING_ON, tmp_path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        said = [process.stdout.readline().strip() for _ in range(2)]
+        (journal,) = (Path(line) for line in said if line != "in the child")
+
+        with pytest.raises(InvalidInput) as refused:
+            RunTrace(tmp_path, name="essay", resume=journal)
+        assert (refused.value.code, refused.value.path) == ("run.still-going", journal)
+        assert [path.name for path in tmp_path.iterdir()] == [journal.name]
+        # It may be read all the same.
+        assert [span.status for span in Journal(journal).spans()] == ["unfinished"]
+
+        process.kill()
+        process.wait()
+        with RunTrace(tmp_path, name="essay", resume=journal) as trace:
+            with pytest.raises(InvalidInput) as refused:
+                RunTrace(tmp_path, name="essay", resume=journal)
+            assert refused.value.code == "run.still-going"
+        process.stdin.close()  # at which the child ends
+    assert (trace.part, Journal(journal).parts) == (1, 2)
+    with RunTrace(tmp_path, name="essay", resume=journal):
+        pass
 
 
 # --- cut off ---------------------------------------------------------------------------------
@@ -156,21 +219,6 @@ def whole_journal(tmp_path_factory):
     journals = (write_random_run(directory / f"{seed}.jsonl", seed) for seed in count())
     sizes = ((journal.path.read_bytes(), journal.flows) for journal in journals)
     return next(data for data, flows in sizes if 2 < len(data) / STRETCH < 4 and len(flows) > 20)
-
-
-def naive_reading(data):
-    """What stands in the whole lines, by kind."""
-    records = [decode(line) for line in data[: data.rfind(b"\n") + 1].split(b"\n") if line]
-    ends = {one.id: one.time_ns for one in records if type(one) is SpanEnded}
-    spans = {}
-    for one in records:
-        if type(one) is SpanRecord:
-            spans[one.id] = one.end_ns
-        elif type(one) is SpanStarted:
-            spans[one.id] = ends.get(one.id)
-    others = [one for one in records if isinstance(one, Instant | CounterSet | NodeOutput)]
-    flows = [one for one in records if type(one) is Flow]
-    return spans, others, flows
 
 
 @pytest.mark.slow
@@ -190,13 +238,15 @@ def test_a_journal_cut_at_any_byte_has_everything_before_the_cut(whole_journal, 
             continue
         journal = Journal(path)
         items = list(journal.items())
-        spans, others, flows = naive_reading(whole_journal[:length])
+        lines = [decode(line) for line in whole_journal[:length].split(b"\n")[:-1]]
         read = {one.id: one for one in items if type(one) is SpanRecord}
-        assert {number: one.end_ns if one.status != "unfinished" else None
-                for number, one in read.items()} == spans  # fmt: skip
-        assert [one for one in items if isinstance(one, Instant | CounterSet | NodeOutput)
-                ] == others  # fmt: skip
-        assert list(journal.flows) == flows
+        ends = {n: None if one.status == "unfinished" else one.end_ns for n, one in read.items()}
+        assert ends == spans_in(lines)
+        others = Instant | CounterSet | NodeOutput
+        assert [one for one in items if isinstance(one, others)] == [
+            one for one in lines if isinstance(one, others)
+        ]
+        assert list(journal.flows) == [one for one in lines if type(one) is Flow]
         if items != exported:  # as often as there is something new to see
             exported = items
             for ending, write in TIMELINES.values():
@@ -245,29 +295,77 @@ with RunTrace(Path(sys.argv[1]), name="essay", options=options) as trace:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "code", "status"),
     [
-        pytest.param("pass", 0, "ok", id="normally"),
         pytest.param("raise ValueError", 1, "error", id="by an error"),
         pytest.param("sys.exit(3)", 3, "error", id="by leaving"),
         pytest.param("raise KeyboardInterrupt", -signal.SIGINT, "cancelled", id="by Ctrl-C"),
     ],
 )
 def test_a_journal_for_the_end_is_whole_however_the_process_ends(tmp_path, ending, code, status):
-    done = subprocess.run(
-        [sys.executable, "-c", EXIT.format(ending=ending), tmp_path],
-        check=False,
-        stderr=subprocess.DEVNULL,
-    )
+    assert run_python(EXIT.format(ending=ending), tmp_path, check=False).returncode == code
 
-    assert done.returncode == code
     (path,) = tmp_path.glob("*.jsonl")
     run = load_run(path)
     assert [output.value for output in run.outputs] == list(range(10_000))
     assert {span.status for span in run.spans} == {"ok"}
     assert run.ended.status == status
     assert len(list(tmp_path.iterdir())) == 1 + len(TIMELINES)
+
+
+LEFT_OPEN = """
+import sys
+from pathlib import Path
+from harness import RunTrace
+
+trace = RunTrace(Path(sys.argv[1]), name="essay").__enter__()
+trace.span("open").__enter__()
+with trace.span("done"):
+    pass
+"""
+
+
+def test_an_interpreter_that_ends_in_the_middle_leaves_what_was_recorded(tmp_path):
+    run_python(LEFT_OPEN, tmp_path)
+
+    (journal,) = tmp_path.glob("*.jsonl")
+    spans = {span.name: span.status for span in load_run(journal).spans}
+    assert spans == {"open": "unfinished", "done": "ok"}
+
+
+SIZE_LIMITED = """
+import resource, sys
+from pathlib import Path
+from harness.trace import RunTrace, TraceOptions
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+seen = []
+options = TraceOptions(durability=sys.argv[2])
+with RunTrace(Path(sys.argv[1]), name="limited", options=options, observers=[seen.append]) as trace:
+    for number in range(100):
+        with trace.span("step", number=number):
+            pass
+print(number, len(seen), trace.journal())
+"""
+
+
+@pytest.mark.parametrize(
+    "durability",
+    ["node", *(pytest.param(one, marks=pytest.mark.slow) for one in ("exit", "sync"))],
+)
+def test_a_run_outlives_a_file_that_may_not_grow(tmp_path, durability):
+    pytest.importorskip("resource", reason="file sizes cannot be limited here")
+
+    *warnings, result = run_python(SIZE_LIMITED, tmp_path, durability).stdout.splitlines()
+
+    assert result.startswith("99 202 ")  # who observes still sees everything
+    assert "trace.journal-incomplete" in warnings[0]
+    (journal,) = tmp_path.glob("*.jsonl")
+    numbers = [span.attributes["number"] for span in load_run(journal).spans]
+    assert 0 < len(numbers) < 100
+    assert numbers == list(range(len(numbers)))
 
 
 # --- forked ----------------------------------------------------------------------------------
@@ -283,9 +381,9 @@ def busy():
             pass
 
 def in_child(way):
-    signal.alarm(20)  # seconds; nobody else would end one that hangs
+    signal.alarm(60)  # seconds; nobody else would end one that hangs
     with trace.span("in the child", way=way):
-        for _ in range(5000):
+        for _ in range(1000):
             trace.instant("in the child")
         asyncio.run(trace.persisted())
     trace.output("child", way)
@@ -295,22 +393,21 @@ def in_child(way):
         trace.__exit__(None, None, None)
     os._exit(0)
 
+directory, durability, forks = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 over = threading.Event()
 children = []
-with RunTrace(
-    Path(sys.argv[1]), name="forks", options=TraceOptions(durability=sys.argv[2])
-) as trace:
+with RunTrace(directory, name="forks", options=TraceOptions(durability=durability)) as trace:
     threads = [threading.Thread(target=busy) for _ in range(2)]
     for thread in threads:
         thread.start()
     with trace.span("run"):
-        for number in range(12):
+        for number in range(forks):
             child = os.fork()
             if child == 0:
                 in_child(("leaves the block", "closes it", "just ends")[number % 3])
             children.append(child)
-        statuses = [os.waitpid(child, 0)[1] for child in children]
-    print(statuses, sorted(path.suffix for path in Path(sys.argv[1]).iterdir()))
+        statuses = {os.waitpid(child, 0)[1] for child in children}
+    print(statuses, sorted(path.suffix for path in directory.iterdir()))
     over.set()
     for thread in threads:
         thread.join()
@@ -318,18 +415,16 @@ with RunTrace(
 """
 
 
-@pytest.mark.parametrize("durability", ["exit", "node", "sync"])
-def test_a_forked_child_writes_none_of_its_parents_files_and_does_not_hang(tmp_path, durability):
-    done = subprocess.run(
-        # Forking while threads run is just what is tried here.
-        [sys.executable, "-W", "ignore", "-c", FORKS, tmp_path, durability],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+@pytest.mark.parametrize(
+    ("durability", "forks"),
+    [("node", 3), *(pytest.param(one, 12, marks=pytest.mark.slow) for one in ("exit", "sync"))],
+)
+def test_a_forked_child_writes_none_of_its_parents_files_and_does_not_hang(
+    tmp_path, durability, forks
+):
+    done = run_python(FORKS, tmp_path, durability, forks)
 
-    assert done.stdout == f"{[0] * 12} ['.jsonl']\n"
+    assert done.stdout == "{0} ['.jsonl']\n"
     (path,) = tmp_path.glob("*.jsonl")
     run = load_run(path)
     assert run.ended.status == "ok"
@@ -345,7 +440,7 @@ JOINS = """
 import sys, time
 from harness.trace import JoinedTrace
 
-invitation, name, ahead_s, ending = sys.argv[1:]
+invitation, name, ahead_s = sys.argv[1:]
 wall_ns = lambda: time.time_ns() + int(float(ahead_s) * 1e9)
 with JoinedTrace(invitation, wall_ns=wall_ns) as trace:
     with trace.span("work", name=name) as work:
@@ -355,37 +450,28 @@ with JoinedTrace(invitation, wall_ns=wall_ns) as trace:
                 trace.counter("queue", number, unit="calls", track="model small")
             trace.flow("asked", source=work.id, target=chat.id)
         trace.output(name, number)
-        if ending == "killed":
+        if name == "killed":
             with trace.span("for ever"):
                 import asyncio
                 asyncio.run(trace.persisted())
                 print("in the middle", flush=True)
                 sys.stdin.read()
 """
-PROCESSES = {
-    "right": 0,
-    "behind": -3600,
-    "ahead": 3600,
-    "killed": 0,
-}
+PROCESSES = {"right": 0, "behind": -3600, "ahead": 3600, "killed": 0}
 """By how much their wall clocks are ahead, in seconds."""
 
 
 @pytest.fixture(scope="module")
 def joined_run(tmp_path_factory):
-    """A run that four processes joined from two of its spans, one of which was killed."""
+    """A run that four processes joined from its spans, one of which was killed."""
     directory = tmp_path_factory.mktemp("joined")
     with RunTrace(directory, name="joined") as trace, trace.span("run"):
         processes = {}
         for name, ahead_s in PROCESSES.items():
             with trace.span("node", name=name):
-                arguments = [trace.invitation(), name, str(ahead_s), name]
-                processes[name] = subprocess.Popen(
-                    [sys.executable, "-c", JOINS, *arguments],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
+                command = [sys.executable, "-c", JOINS, trace.invitation(), name, str(ahead_s)]
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+                processes[name] = subprocess.Popen(command, text=True, **pipes)
         assert processes["killed"].stdout.readline() == "in the middle\n"
         for name, process in processes.items():
             if name == "killed":
@@ -395,60 +481,46 @@ def joined_run(tmp_path_factory):
     return trace
 
 
-def test_every_process_writes_a_file_of_its_own(joined_run):
+@pytest.mark.slow
+def test_every_process_writes_a_file_of_its_own_and_they_read_as_one_run(joined_run):
     paths = sorted(joined_run.journal_path.parent.glob("*.jsonl"))
-
-    assert len(paths) == 1 + len(PROCESSES)
     started = [journal_lines(path)[0] for path in paths]
+    assert len(paths) == 1 + len(PROCESSES) == len({one.process_id for one in started})
     assert {one.run_id for one in started} == {joined_run.run_id}
-    assert len({one.process_id for one in started}) == len(paths)
-    main = journal_lines(joined_run.journal_path)
-    assert {one.name for one in main if isinstance(one, SpanRecord | SpanStarted)} == {
-        "run", "node"
-    }  # fmt: skip
 
-
-def test_the_files_read_as_one_run(joined_run):
     run = load_run(joined_run.journal_path)
-
     spans = {span.id: span for span in run.spans}
     assert len(spans) == len(run.spans) == 1 + len(PROCESSES) * 5 + 1  # all ids are different
+    around = {"node": "run", "work": "node", "chat": "work"}
     for span in run.spans:
-        around = spans.get(span.parent)
-        match span.name:
-            case "node":
-                assert around.name == "run"
-            case "work":
-                assert (around.name, around.attributes["name"]) == ("node", span.attributes["name"])
-            case "chat":
-                assert (around.name, around.attributes["name"]) == ("work", span.attributes["name"])
+        if span.name in around:
+            parent = spans[span.parent]
+            assert parent.name == around[span.name]
+            assert parent.attributes.get("name") in {None, span.attributes["name"]}
     assert sorted(output.node for output in run.outputs) == sorted(PROCESSES)
     arrows = [(spans[flow.source], spans[flow.target]) for flow in run.flows]
-    assert len(arrows) == 3 * len(PROCESSES)
-    assert all(
-        (work.name, chat.name, work.id) == ("work", "chat", chat.parent) for work, chat in arrows
-    )
+    assert len(arrows) == len(run.counters) == 3 * len(PROCESSES)
+    assert {(work.name, chat.name, work.id == chat.parent) for work, chat in arrows} == {
+        ("work", "chat", True)
+    }
     assert [spans[instant.span].name for instant in run.instants] == ["chat"] * len(arrows)
     assert {(one.track, one.span) for one in run.counters} == {("model small", None)}
-    assert len(run.counters) == len(arrows)
 
 
+@pytest.mark.slow
 def test_times_are_in_order_whatever_a_process_took_for_the_time(joined_run):
     journal = Journal(joined_run.journal_path)
     spans = {span.id: span for span in journal.spans()}
 
-    seen = {None}
-    for span in spans.values():
-        assert span.parent in seen
-        assert span.parent is None or spans[span.parent].start_ns <= span.start_ns
-        seen.add(span.id)
     starts_ns = [span.start_ns for span in spans.values()]
     assert starts_ns == sorted(starts_ns)
-    began_ns = {s.attributes["name"]: s.start_ns for s in spans.values() if s.name == "work"}
-    for name in PROCESSES:
-        assert 0 < (began_ns[name] - journal.started.time_ns) / 1e9 < 100, name
+    for span in spans.values():
+        assert span.parent is None or spans[span.parent].start_ns <= span.start_ns
+        if span.name == "work":
+            assert 0 < (span.start_ns - journal.started.time_ns) / 1e9 < 100, span
 
 
+@pytest.mark.slow
 def test_a_joined_process_that_was_killed_shows_what_it_was_doing(joined_run):
     run = load_run(joined_run.journal_path)
 
@@ -457,18 +529,15 @@ def test_a_joined_process_that_was_killed_shows_what_it_was_doing(joined_run):
         ("work", "unfinished"),
         ("for ever", "unfinished"),
     ]
-    assert {span.attributes.get("name") for span in unfinished} == {"killed", None}
     assert len({span.end_ns for span in unfinished}) == 1
-    assert unfinished[0].end_ns < run.started.time_ns + 100 * 10**9
     assert run.ended.status == "ok"
 
 
 @pytest.mark.slow
 def test_perfetto_shows_all_processes_in_one_timeline(joined_run):
-    lost = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
     names = "SELECT name, count(*) AS count FROM slice GROUP BY name"
     paths = joined_run.timeline_paths.values()
-    answers = query_traces([(path, sql) for path in paths for sql in (lost, names)])
+    answers = query_traces([(path, sql) for path in paths for sql in (LOST, names)])
 
     for complaints, rows in zip(answers[::2], answers[1::2], strict=True):
         assert complaints == []

@@ -1,9 +1,10 @@
-"""Runs a small pipeline, kills it, goes on with it, kills it again, and so on to its end.
+"""Runs a small pipeline, kills it, goes on with it, kills it again, and so on.
 
-    python resume_runs.py DIRECTORY RUNS
+    python killed_runs.py DIRECTORY RUNS
 
 Leaves a folder for each run, with its traces in it, in `printed` the names of the nodes that were
-over, a line for each, and in `calls` the model calls that were begun.
+over, a line for each, and in `calls` the model calls that were begun. Every second run goes on to
+its end at last; the others stay as the last kill left them. One, `uninterrupted`, is not killed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def main(directory: Path, runs: int) -> None:
             if live(directory / str(number), nodes=nodes, longer_s=longer_s):
                 break
         else:
-            assert live(directory / str(number), nodes=None)
+            assert number % 2 or live(directory / str(number), nodes=None)
 
 
 def live(directory: Path, *, nodes: int | None, longer_s: float = 0) -> bool:
@@ -79,17 +80,12 @@ def journal_in(directory: Path) -> Path | None:
     return None
 
 
-def nodes_done(journal: Path | None) -> set[str]:
-    """The nodes whose outputs a run has."""
-    items = () if journal is None else Journal(journal).items()
-    return {one.node for one in items if isinstance(one, NodeOutput)}
-
-
 async def run_pipeline(directory: Path) -> None:
     """Three nodes at a time, but for those whose outputs the run has already."""
     journal = journal_in(directory)
-    done = nodes_done(journal)
-    with RunTrace(directory, name="resumed", resume=journal) as trace, trace.span("run"):
+    items = () if journal is None else Journal(journal).items()
+    done = {one.node for one in items if isinstance(one, NodeOutput)}
+    with RunTrace(directory, name="killed", resume=journal) as trace, trace.span("run"):
         async with asyncio.TaskGroup() as group:
             for worker in range(WORKERS):
                 group.create_task(work(trace, worker, done))
@@ -103,9 +99,15 @@ async def work(trace: RunTrace, worker: int, done: set[str]) -> None:
             continue
         with trace.span("node", track=f"node {worker}", label=name, node=name) as node:
             say(sys.stderr, name)
-            with trace.span("chat", model="small", output_tokens=number) as chat:
+            prompt = trace.content(f"prompt {number % 7} ü\u2028")
+            with trace.span("chat", model="small", prompt_sha256=prompt) as chat:
+                begun_ns = trace.now_ns()
+                trace.counter("requests", worker, unit="calls", track="model small")
                 await asyncio.sleep(0.001)
+                trace.completed_span("decode", start_ns=begun_ns, end_ns=trace.now_ns())
+                chat.set(output_tokens=number)
             trace.flow("call", source=node.id, target=chat.id)
+            trace.instant("done", text="x" * (number * 5))
             trace.output(name, {"text": name})
         await trace.persisted()
         say(sys.stdout, name)
