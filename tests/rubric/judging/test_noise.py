@@ -1,17 +1,19 @@
 """How much an evaluator varies: measured, kept beside the rubric, and used only where it fits."""
 
-import json
 import math
 import random
 import statistics
 
 import pytest
+from rubric.judged import rubric
 
 from harness.errors import InvalidInput
-from harness.rubric import Dimension, Noise, Rubric, load_noise, measured_noise, write_noise
+from harness.rubric import Noise, load_noise, measured_noise, write_noise
 
-RUBRIC = Rubric(
-    id="essay", sha256="a1", title="Essay", dimensions=(Dimension(name="clear", judge="?"),)
+RUBRIC = rubric()
+LESS_THAN_NONE = (
+    b'{"rubric_sha256": "abc", "measured": [{"evaluator": "judge", "deviation": -1, '
+    b'"drafts": 3, "judgements": 15, "between": 1.2}]}'
 )
 NOISE = Noise(evaluator="judge", deviation=0.4, drafts=3, judgements=15, between=1.2)
 
@@ -34,8 +36,9 @@ def test_it_finds_the_deviation_that_scores_were_made_with():
 
 @pytest.mark.parametrize("composites", [[], [[7]], [[7], [8], []]])
 def test_nothing_is_said_of_drafts_that_were_judged_once(composites):
-    with pytest.raises(InvalidInput, match="twice or more"):
+    with pytest.raises(InvalidInput) as caught:
         measured_noise("judge", composites)
+    assert caught.value.code == "noise.nothing-repeated"
 
 
 @pytest.mark.parametrize(
@@ -51,77 +54,47 @@ def test_a_judge_that_gives_every_draft_the_same_is_noticed(composites, is_froze
     assert measured_noise("judge", composites).is_frozen is is_frozen
 
 
-def test_what_was_measured_is_found_again(tmp_path):
-    path = write_noise(NOISE, RUBRIC, directory=tmp_path)
-
-    assert path == tmp_path / "essay.noise.json"
-    assert load_noise(RUBRIC, "judge", directory=tmp_path) == (NOISE, "")
-    assert [file.name for file in tmp_path.iterdir()] == ["essay.noise.json"]
-
-
-def test_where_nothing_was_measured_there_is_none_and_no_reason(tmp_path):
-    assert load_noise(RUBRIC, "judge", directory=tmp_path) == (None, "")
-
-
-@pytest.mark.parametrize(
-    ("rubric", "evaluator", "why"),
-    [
-        pytest.param(
-            RUBRIC.model_copy(update={"sha256": "b2"}), "judge", "another version", id="rubric"
-        ),
-        pytest.param(
-            RUBRIC, "other", "of other evaluators (judge), not of 'other'", id="evaluator"
-        ),
-    ],
-)
-def test_what_was_measured_of_something_else_is_not_used(tmp_path, rubric, evaluator, why):
-    write_noise(NOISE, RUBRIC, directory=tmp_path)
-
-    noise, reason = load_noise(rubric, evaluator, directory=tmp_path)
-
-    assert noise is None
-    assert why in reason
-    assert "harness rubric noise" in reason
-
-
-def test_evaluators_of_one_rubric_stand_side_by_side(tmp_path):
+def test_what_was_measured_is_found_again_beside_that_of_other_evaluators(tmp_path):
     other = NOISE.model_copy(update={"evaluator": "other", "deviation": 0.9})
     newer = NOISE.model_copy(update={"deviation": 0.1})
+    assert load_noise(RUBRIC, "judge", directory=tmp_path) == (None, "")
 
-    for noise in (NOISE, other, newer):
-        write_noise(noise, RUBRIC, directory=tmp_path)
+    paths = {write_noise(noise, RUBRIC, directory=tmp_path) for noise in (NOISE, other, newer)}
 
-    assert load_noise(RUBRIC, "judge", directory=tmp_path)[0] == newer
-    assert load_noise(RUBRIC, "other", directory=tmp_path)[0] == other
+    assert load_noise(RUBRIC, "judge", directory=tmp_path) == (newer, "")
+    assert load_noise(RUBRIC, "other", directory=tmp_path) == (other, "")
+    assert set(tmp_path.iterdir()) == paths == {tmp_path / "essay.noise.json"}
 
 
-def test_a_new_version_of_the_rubric_starts_over(tmp_path):
+def test_what_was_measured_of_something_else_is_not_used_and_a_new_rubric_starts_over(tmp_path):
     changed = RUBRIC.model_copy(update={"sha256": "b2"})
     write_noise(NOISE, RUBRIC, directory=tmp_path)
 
+    found = [load_noise(changed, "judge", directory=tmp_path)]
+    found.append(load_noise(RUBRIC, "other", directory=tmp_path))
     write_noise(NOISE.model_copy(update={"evaluator": "other"}), changed, directory=tmp_path)
+    found.append(load_noise(changed, "judge", directory=tmp_path))
 
-    assert load_noise(changed, "judge", directory=tmp_path)[0] is None
+    assert [noise for noise, _ in found] == [None] * 3
+    assert all("harness rubric noise" in reason for _, reason in found)
     assert load_noise(changed, "other", directory=tmp_path)[0] is not None
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"0.4", id="a number"),
-        pytest.param(b'{"rubric_sha256": "a1"}', id="half"),
-        pytest.param(b"\xff\xfe", id="no text"),
-        pytest.param(
-            json.dumps(
-                {"rubric_sha256": "a1", "measured": [{**NOISE.model_dump(), "deviation": -1}]}
-            ).encode(),
-            id="less than none",
-        ),
+        b"",
+        b"0.4",
+        b'{"rubric_sha256": "abc"}',
+        b"\xff\xfe",
+        LESS_THAN_NONE,
     ],
+    ids=["nothing", "a number", "half", "no text", "less than none"],
 )
 def test_a_file_that_is_something_else_is_refused_by_name(tmp_path, content):
     (tmp_path / "essay.noise.json").write_bytes(content)
 
-    with pytest.raises(InvalidInput, match=r"essay\.noise\.json: this is not a noise file"):
+    with pytest.raises(InvalidInput) as caught:
         load_noise(RUBRIC, "judge", directory=tmp_path)
+    assert caught.value.code == "noise.file-invalid"
+    assert caught.value.path == tmp_path / "essay.noise.json"
