@@ -1,13 +1,14 @@
 """Nodes that are not run: who decides that, who hears of it, and what goes on without them."""
 
 import pytest
-from graph_runs import Calls, outputs_of, run, run_recorded
+from graph_runs import outputs_of, run, run_recorded, step
 
 from harness.errors import PipelineInvalid
 from harness.graph import Graph, Skipped, bind_inputs, graph_inputs
 from harness.trace import Instant, NodeOutput, SpanStarted
 
 NOT_WANTED = Skipped(reason="its when= was not true")
+EACH = {"n": "numbers"}
 
 
 @pytest.fixture
@@ -16,46 +17,30 @@ def graph():
 
 
 def skipped(ended):
-    return [(one.node, one.reason, one.because_of) for one in ended.skips]
+    return [(one.node, one.because_of) for one in ended.skips]
 
 
 # --- when= ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("said", "is_run"),
-    [
-        pytest.param(True, True, id="true"),
-        pytest.param(False, False, id="false"),
-        pytest.param("yes", True, id="a text"),
-        pytest.param("", False, id="an empty text"),
-        pytest.param(None, False, id="nothing"),
-        pytest.param([0], True, id="a list"),
-    ],
-)
-def test_a_node_is_run_where_its_predicate_returns_something_true(graph, said, is_run):
-    @graph.node(when=lambda: said)
-    async def shout() -> str:
-        return "hey"
+@pytest.mark.parametrize("said", [True, False, "yes", "", None, [0]], ids=repr)
+def test_a_node_is_run_where_its_predicate_returns_something_true(graph, said):
+    step(graph, "shout", gives="hey", when=lambda: said)
 
     ended = run(graph)
 
     assert ended.status == "finished"
-    assert ended.outputs == {"shout": "hey" if is_run else NOT_WANTED}
-    assert skipped(ended) == ([] if is_run else [("shout", "its when= was not true", None)])
+    assert ended.outputs == {"shout": "hey" if said else NOT_WANTED}
+    assert skipped(ended) == ([] if said else [("shout", None)])
 
 
 def test_a_predicate_sees_nodes_and_inputs_that_its_node_does_not_take(graph):
-    @graph.node
-    async def draft(text: str) -> str:
-        return text
+    step(graph, "draft", "text", gives=str)
 
     def is_long(draft: str, words: int, at_most: int = 3) -> bool:
         return words > at_most
 
-    @graph.node(when=is_long)
-    async def shortened(text: str) -> str:
-        return text[:1]
+    step(graph, "shortened", "text", when=is_long, gives=lambda text: text[:1])
 
     assert set(graph_inputs(graph)) == {"text", "words", "at_most"}
     assert outputs_of(graph, text="abc", words=5)["shortened"] == "a"
@@ -64,170 +49,97 @@ def test_a_predicate_sees_nodes_and_inputs_that_its_node_does_not_take(graph):
 
 
 def test_an_input_of_a_predicate_alone_is_checked_as_any_other(graph):
-    @graph.node(when=lambda mode: mode == "loud")
-    async def shout(text: str) -> str:
-        return text.upper()
+    step(graph, "shout", when=lambda mode: mode == "loud")
 
     def is_deep(depth: int) -> bool:
         return depth > 1
 
-    @graph.node(when=is_deep)
-    async def dig() -> str:
-        return "deep"
+    step(graph, "dig", when=is_deep)
 
-    with pytest.raises(PipelineInvalid, match="node 'shout' needs 'mode'"):
-        bind_inputs(graph, {"text": "a", "depth": 1})
-    with pytest.raises(PipelineInvalid, match="'depth' does not fit node 'dig'"):
-        bind_inputs(graph, {"text": "a", "mode": "loud", "depth": "very"})
-    assert outputs_of(graph, text="a", mode="loud", depth=2) == {"shout": "A", "dig": "deep"}
+    for given, code in (
+        ({"depth": 1}, "pipeline.input-missing"),
+        ({"mode": "loud", "depth": "very"}, "pipeline.input-invalid"),
+    ):
+        with pytest.raises(PipelineInvalid) as caught:
+            bind_inputs(graph, given)
+        assert caught.value.code == code
 
 
 def test_a_predicate_without_annotations_leaves_the_type_of_an_input_to_others(graph):
-    @graph.node(when=lambda words: words > 1)
-    async def long() -> str:
-        return "long"
+    step(graph, "long", when=lambda words: words > 1)
 
     @graph.node
     async def counted(words: int = 5) -> int:
         return words
 
-    @graph.node(each={"topic": "topics"})
-    async def one(topic) -> str:
-        return topic
-
-    @graph.node
-    async def every(topics: list[str]) -> int:
-        return len(topics)
-
-    values = bind_inputs(graph, {"topics": '["a"]', "words": "1"})
-
-    assert values == {"words": 1, "topics": ["a"]}
-    assert bind_inputs(graph, {"topics": ["a"]})["words"] == 5
+    assert bind_inputs(graph, {"words": "1"}) == {"words": 1}
+    assert bind_inputs(graph, {}) == {"words": 5}
 
 
 def test_a_mapped_node_is_asked_item_by_item(graph):
-    @graph.node(each={"n": "numbers"}, when=lambda n, least: n >= least)
-    async def large(n: int) -> int:
-        return n
-
-    @graph.node
-    async def kept(large: list[int]) -> list[int]:
-        return large
+    step(graph, "large", each=EACH, gives=int, when=lambda n, least: n >= least)
+    step(graph, "largest", each=EACH, gives=int, when=lambda n, numbers: n == max(numbers))
+    step(graph, "kept", "large", gives=list)
 
     ended = run(graph, {"numbers": [1, 5, 2, 7], "least": 3})
 
     assert ended.outputs["kept"] == [5, 7]
     assert ended.outputs["large"] == [NOT_WANTED, 5, NOT_WANTED, 7]
-    assert [one.node for one in ended.skips] == ["large[0]", "large[2]"]
-
-
-def test_a_predicate_over_the_list_itself_decides_for_each_item_alike(graph):
-    @graph.node(each={"n": "numbers"}, when=lambda n, numbers: n == max(numbers))
-    async def largest(n: int) -> int:
-        return n
-
-    assert outputs_of(graph, numbers=[3, 9, 2])["largest"] == [NOT_WANTED, 9, NOT_WANTED]
-
-
-def test_cells_of_a_product_are_asked_one_by_one(graph):
-    @graph.node(each={"a": "left", "b": "right"}, combine="product", when=lambda a, b: a != b)
-    async def pairs(a: int, b: int) -> int:
-        return 10 * a + b
-
-    @graph.node
-    async def kept(pairs: list[int]) -> list[int]:
-        return pairs
-
-    assert outputs_of(graph, left=[1, 2], right=[1, 2, 3])["kept"] == [12, 13, 21, 23]
+    assert ended.outputs["largest"] == [NOT_WANTED, NOT_WANTED, NOT_WANTED, 7]
+    assert [node for node, _ in skipped(ended) if node.startswith("large[")] == [
+        "large[0]", "large[2]",
+    ]  # fmt: skip
 
 
 def test_a_predicate_means_by_a_name_what_its_node_means_by_it(graph):
-    @graph.node
-    async def plan() -> str:
-        return "the plan"
-
-    @graph.node(takes={"text": "plan"}, when=lambda text: text == "the plan")
-    async def shown(text: str) -> str:
-        return text
+    step(graph, "plan", gives="the plan")
+    when, takes = (lambda text: text == "the plan"), {"text": "plan"}
+    step(graph, "shown", "text", takes=takes, when=when, gives=str)
 
     assert outputs_of(graph)["shown"] == "the plan"
 
 
-def test_a_predicate_that_raises_fails_its_node(graph):
-    @graph.node(each={"n": "numbers"}, when=lambda n: 1 / n)
-    async def inverse(n: int) -> float:
-        return 1 / n
-
-    ended = run(graph, {"numbers": [1, 0]})
-
-    (failure,) = ended.failures
-    assert (failure.node, type(failure.error), failure.attempts) == (
-        "inverse[1]",
-        ZeroDivisionError,
-        0,
-    )
+async def asks_a_model(text: str) -> bool:
+    return True
 
 
 @pytest.mark.parametrize(
-    ("when", "message"),
+    ("when", "code"),
     [
-        pytest.param(lambda run: run, "must be a plain function", id="takes the run"),
-        pytest.param(lambda *all: all, "name them all", id="takes anything"),
+        pytest.param(lambda run: run, "pipeline.when-not-plain", id="takes the run"),
+        pytest.param(asks_a_model, "pipeline.when-not-plain", id="async"),
+        pytest.param(lambda *all: all, "pipeline.parameter-without-name", id="takes anything"),
     ],
 )
-def test_a_predicate_that_cannot_be_asked_is_refused(graph, when, message):
-    with pytest.raises(PipelineInvalid, match=message):
+def test_a_predicate_that_cannot_be_asked_is_refused(graph, when, code):
+    with pytest.raises(PipelineInvalid) as caught:
+        step(graph, "shout", when=when)
 
-        @graph.node(when=when)
-        async def shout() -> str:
-            return "hey"
-
-
-def test_an_async_predicate_is_refused(graph):
-    async def asks(text: str) -> bool:
-        return True
-
-    with pytest.raises(PipelineInvalid, match="is a node of its own"):
-
-        @graph.node(when=asks)
-        async def shout(text: str) -> str:
-            return text
+    assert caught.value.code == code
 
 
 # --- who takes what was skipped ------------------------------------------------------------------
 
 
-def never(graph, name="nothing"):
-    @graph.node(name=name, when=lambda: False)
-    async def nothing() -> str:
-        return "never"
+def never(graph, *names):
+    for name in names:
+        step(graph, name, when=lambda: False, gives="never")
 
 
 def test_what_needs_a_skipped_node_is_skipped_all_along_the_chain(graph):
-    never(graph)
-
-    @graph.node
-    async def second(nothing: str) -> str:
-        return nothing
-
-    @graph.node
-    async def third(second: str, text: str) -> str:
-        return second
-
-    @graph.node
-    async def beside(text: str) -> str:
-        return text
+    never(graph, "nothing")
+    asked = []
+    step(graph, "second", when=lambda nothing: asked.append(str(nothing)))
+    step(graph, "third", "second", "text")
+    step(graph, "beside", "text", gives=str)
 
     ended, records = run_recorded(graph, {"text": "a"})
 
     assert ended.status == "finished"
-    assert skipped(ended) == [
-        ("nothing", "its when= was not true", None),
-        ("second", "'nothing' was skipped", "nothing"),
-        ("third", "'second' was skipped", "second"),
-    ]
+    assert skipped(ended) == [("nothing", None), ("second", "nothing"), ("third", "second")]
     assert ended.outputs["beside"] == "a"
-    # Nothing was begun, and nothing recorded of it but that it was skipped.
+    # Nothing was begun or asked, and nothing recorded but that it was skipped.
+    assert asked == []
     spans = [one.attributes["label"] for one in records if isinstance(one, SpanStarted)]
     assert spans == ["beside"]
     assert [one.node for one in records if isinstance(one, NodeOutput)] == ["beside"]
@@ -235,164 +147,103 @@ def test_what_needs_a_skipped_node_is_skipped_all_along_the_chain(graph):
     assert [one.attributes["node"] for one in said] == ["nothing", "second", "third"]
 
 
-def test_who_asks_for_it_is_told_why(graph):
-    never(graph)
-
-    @graph.node
-    async def told(nothing: str | Skipped) -> str:
-        return nothing.reason if isinstance(nothing, Skipped) else nothing
-
-    @graph.node
-    async def after(told: str) -> str:
-        return told
-
-    ended = run(graph)
-
-    assert ended.outputs["after"] == "its when= was not true"
-    assert [one.node for one in ended.skips] == ["nothing"]
-
-
-def test_of_two_that_it_takes_it_must_ask_for_both(graph):
-    never(graph, "left")
-    never(graph, "right")
+def test_who_asks_for_it_is_told_why_and_must_ask_for_all(graph):
+    never(graph, "left", "right")
 
     @graph.node
     async def one(left: str | Skipped, right: str) -> str:
         return "never"
 
     @graph.node
-    async def both(left: str | Skipped, right: Skipped | str) -> bool:
-        return isinstance(left, Skipped) and isinstance(right, Skipped)
+    async def both(left: str | Skipped, right: Skipped | str) -> list[str]:
+        return [left.reason, right.reason]
+
+    @graph.node
+    async def after(both: list[str]) -> int:
+        return len(both)
 
     ended = run(graph)
 
-    assert ended.outputs["both"] is True
-    assert ended.outputs["one"] == Skipped(reason="'right' was skipped")
+    assert ended.outputs["both"] == [NOT_WANTED.reason] * 2
+    assert ended.outputs["after"] == 2
+    assert skipped(ended) == [("left", None), ("right", None), ("one", "right")]
 
 
-def test_a_list_of_items_has_those_that_there_are_or_all_if_asked(graph):
-    @graph.node(each={"n": "numbers"}, when=lambda n: n % 2)
-    async def odd(n: int) -> int:
-        return n
+@pytest.mark.parametrize("numbers", [[1, 2, 3, 4], [2, 4]], ids=["some", "none"])
+def test_a_list_of_items_has_those_that_there_are_or_all_if_asked(graph, numbers):
+    step(graph, "odd", each=EACH, gives=int, when=lambda n: n % 2)
+    step(graph, "doubled", each={"n": "odd"}, gives=lambda n: 2 * n)
+    step(graph, "kept", "doubled", gives=list)
+
+    @graph.node(each={"one": "odd"})
+    async def shown(one: int | Skipped) -> str:
+        return "left out" if isinstance(one, Skipped) else str(one)
 
     @graph.node
-    async def kept(odd: list[int]) -> list[int]:
-        return odd
-
-    @graph.node
-    async def places(odd: list[int | Skipped]) -> list[int | None]:
-        return [None if isinstance(one, Skipped) else one for one in odd]
+    async def places(doubled: list[int | Skipped]) -> list[int]:
+        return [0 if isinstance(one, Skipped) else one for one in doubled]
 
     @graph.node
     async def kept_or_none(odd: list[int] | Skipped) -> list[int]:
-        assert not isinstance(odd, Skipped)
         return odd
 
-    outputs = outputs_of(graph, numbers=[1, 2, 3, 4])
+    ended = run(graph, {"numbers": numbers})
 
-    assert outputs["kept"] == [1, 3]
-    assert outputs["places"] == [1, None, 3, None]
-    assert outputs["kept_or_none"] == [1, 3]
-
-
-def test_a_list_of_which_every_item_was_skipped_is_empty(graph):
-    @graph.node(each={"n": "numbers"}, when=lambda n: n is None)
-    async def none(n: int) -> int:
-        return n
-
-    @graph.node
-    async def kept(none: list[int]) -> int:
-        return len(none)
-
-    @graph.node
-    async def places(none: list[int | Skipped]) -> int:
-        return len(none)
-
-    outputs = outputs_of(graph, numbers=[1, 2, 3])
-
-    assert (outputs["kept"], outputs["places"]) == (0, 3)
+    odd = [n for n in numbers if n % 2]
+    assert ended.outputs["kept"] == [2 * n for n in odd]
+    assert ended.outputs["shown"] == [str(n) if n % 2 else "left out" for n in numbers]
+    assert ended.outputs["places"] == [2 * n if n % 2 else 0 for n in numbers]
+    assert ended.outputs["kept_or_none"] == odd
+    even = [f"odd[{place}]" for place, n in enumerate(numbers) if not n % 2]
+    assert [one for one in skipped(ended) if one[1]] == [
+        (label.replace("odd", "doubled"), label) for label in even
+    ]
 
 
 def test_who_asks_for_skipped_items_is_skipped_by_a_list_that_was_never_begun(graph):
-    @graph.node(when=lambda: False)
-    async def numbers() -> list[str]:
-        return ["never"]
-
-    @graph.node(each={"n": "numbers"})
-    async def doubled(n: str) -> str:
-        return n
+    never(graph, "numbers")
+    step(graph, "doubled", each=EACH)
 
     @graph.node
     async def places(doubled: list[str | Skipped]) -> int:
         return len(doubled)
 
     @graph.node
-    async def told(doubled: list[str] | Skipped) -> str:
-        assert isinstance(doubled, Skipped)
-        return doubled.reason
+    async def told(doubled: list[str] | Skipped) -> bool:
+        return isinstance(doubled, Skipped)
 
     ended = run(graph)
 
-    assert ended.outputs["places"] == Skipped(reason="'doubled' was skipped")
-    assert ended.outputs["told"] == "'numbers' was skipped"
+    assert skipped(ended) == [
+        ("numbers", None), ("doubled", "numbers"), ("places", "doubled"),
+    ]  # fmt: skip
+    assert ended.outputs["told"] is True
 
 
-def test_cells_of_a_product_are_skipped_with_the_item_they_take(graph):
-    @graph.node(each={"n": "numbers"}, when=lambda n: n != 2)
-    async def some(n: int) -> int:
-        return n
-
-    @graph.node(each={"a": "some", "b": "letters"}, combine="product")
-    async def cells(a: int, b: str) -> str:
-        return f"{a}{b}"
-
-    @graph.node
-    async def text(cells: list[str]) -> str:
-        return " ".join(cells)
+def test_cells_of_a_product_are_asked_one_by_one_and_skipped_with_the_item_they_take(graph):
+    step(graph, "some", each=EACH, gives=int, when=lambda n: n != 2)
+    each = {"a": "some", "b": "letters"}
+    unwanted = lambda a, b: (a, b) != (3, "y")  # noqa: E731
+    step(graph, "cells", each=each, combine="product", when=unwanted, gives=lambda a, b: f"{a}{b}")
+    step(graph, "text", "cells", gives=" ".join)
 
     ended = run(graph, {"numbers": [1, 2, 3], "letters": ["x", "y"]})
 
-    assert ended.outputs["text"] == "1x 1y 3x 3y"
-    assert [(one.node, one.because_of) for one in ended.skips] == [
-        ("some[1]", None),
-        ("cells[2]", "some[1]"),
-        ("cells[3]", "some[1]"),
-    ]
-
-
-def test_a_predicate_of_a_skipped_node_is_not_asked(graph):
-    never(graph)
-    asked = Calls()
-
-    def ask(nothing: str) -> bool:
-        asked.note("asked")
-        return True
-
-    @graph.node(when=ask)
-    async def second() -> str:
-        return "never"
-
-    ended = run(graph)
-
-    assert ended.outputs["second"] == Skipped(reason="'nothing' was skipped")
-    assert not asked.counts
+    assert ended.outputs["text"] == "1x 1y 3x"
+    assert set(skipped(ended)) == {
+        ("some[1]", None), ("cells[2]", "some[1]"), ("cells[3]", "some[1]"), ("cells[5]", None),
+    }  # fmt: skip
 
 
 def test_a_failure_goes_before_a_skip(graph):
-    never(graph)
-
-    @graph.node
-    async def broken() -> str:
-        raise RuntimeError("no")
-
-    @graph.node
-    async def last(nothing: str, broken: str) -> str:
-        return "never"
+    never(graph, "nothing")
+    step(graph, "broken", raises=RuntimeError)
+    step(graph, "last", "nothing", "broken")
 
     ended = run(graph)
 
     assert "last" not in ended.outputs
-    assert skipped(ended)[-1] == ("last", "'broken' failed", "broken")
+    assert skipped(ended)[-1] == ("last", "broken")
 
 
 # --- included graphs -----------------------------------------------------------------------------
@@ -400,49 +251,27 @@ def test_a_failure_goes_before_a_skip(graph):
 
 def test_predicates_keep_their_meaning_in_a_graph_that_is_included(graph):
     brief = Graph("brief")
-
-    @brief.node
-    async def text(source: str) -> str:
-        return source
-
-    @brief.node(when=lambda text, least: len(text) > least)
-    async def short(text: str) -> str:
-        return text[:1]
-
-    @brief.node
-    async def told(short: str | Skipped, text: str) -> str:
-        return text if isinstance(short, Skipped) else short
-
-    @graph.node
-    async def page(words: str) -> str:
-        return words
+    step(brief, "text", "source", gives=str)
+    is_long = lambda text, least: len(text) > least  # noqa: E731
+    step(brief, "short", "text", when=is_long, gives=lambda text: text[:1])
+    step(graph, "page", "words", gives=str)
 
     graph.include(brief, prefix="left", takes={"source": "page"})
     graph.include(brief, prefix="right", takes={"source": "other"})
 
     assert set(graph_inputs(graph)) == {"words", "least", "other"}
     outputs = outputs_of(graph, words="hello", other="ab", least=3)
-
-    assert (outputs["left_short"], outputs["left_told"]) == ("h", "h")
-    assert (outputs["right_short"], outputs["right_told"]) == (NOT_WANTED, "ab")
+    assert (outputs["left_short"], outputs["right_short"]) == ("h", NOT_WANTED)
 
 
 def test_an_item_wise_predicate_is_included_with_what_it_maps_over(graph):
     even = Graph("even")
-
-    @even.node(each={"n": "numbers"}, when=lambda n, offset=0: (n + offset) % 2 == 0)
-    async def kept(n: int) -> int:
-        return n
-
-    @graph.node
-    async def tens() -> list[int]:
-        return [10, 11, 12]
+    is_even = lambda n, offset=0: (n + offset) % 2 == 0  # noqa: E731
+    step(even, "kept", each=EACH, when=is_even, gives=int)
+    step(graph, "tens", gives=[10, 11, 12])
 
     graph.include(even, prefix="of", takes={"numbers": "tens", "offset": "shift"})
-
-    @graph.node
-    async def total(of_kept: list[int]) -> int:
-        return sum(of_kept)
+    step(graph, "total", "of_kept", gives=sum)
 
     assert outputs_of(graph)["total"] == 22
     assert outputs_of(graph, shift=1)["total"] == 11
