@@ -4,7 +4,7 @@ import asyncio
 from typing import Literal
 
 import pytest
-from graph_runs import Calls, run, run_recorded
+from graph_runs import nests, run, run_recorded, step
 from pydantic import BaseModel
 
 from harness.errors import NodeTimedOut
@@ -46,22 +46,14 @@ def answered(ended, *given):
 
 
 def test_a_run_waits_for_an_answer_and_everything_else_goes_on(graph):
-    calls = Calls()
     asks(graph)
+    step(graph, "shipped", "ship")
+    step(graph, "beside", seconds=10, gives="done")
+    step(graph, "after", "beside", gives=str)
 
     @graph.node
-    async def shipped(ship: str) -> str:
-        return ship
-
-    @graph.node
-    async def beside() -> str:
-        await asyncio.sleep(10)
-        calls.note("beside")
-        return "done"
-
-    @graph.node
-    async def after(beside: str) -> str:
-        return beside
+    async def told(ship: str | Skipped) -> str:
+        return "never"  # the answer will come
 
     ended, records = run_recorded(graph)
 
@@ -70,9 +62,8 @@ def test_a_run_waits_for_an_answer_and_everything_else_goes_on(graph):
         Question(key="ship/ask", node="ship", text="Ship this?", form="yes or no"),
     )
     assert ended.outputs == {"beside": "done", "after": "done"}
-    assert [(one.node, one.reason, one.because_of) for one in ended.skips] == [
-        ("shipped", "'ship' waits for an answer", "ship")
-    ]
+    skips = [(one.node, one.because_of) for one in ended.skips]
+    assert skips == [("shipped", "ship"), ("told", "ship")]
     asked = [one for one in records if isinstance(one, Instant) and one.name == "question"]
     assert [one.attributes for one in asked] == [
         {"key": "ship/ask", "text": "Ship this?", "form": "yes or no"}
@@ -82,10 +73,7 @@ def test_a_run_waits_for_an_answer_and_everything_else_goes_on(graph):
 
 def test_a_failure_is_worse_than_a_question(graph):
     asks(graph)
-
-    @graph.node
-    async def broken() -> str:
-        raise RuntimeError("no")
+    step(graph, "broken", raises=RuntimeError)
 
     ended = run(graph)
 
@@ -130,14 +118,10 @@ def test_questions_of_one_node_are_numbered(graph):
         return [await run.ask("Who?"), await run.ask("Where?"), await run.ask("Who?")]
 
     answers = {}
-    for key, text, said in (
-        ("ship/ask", "Who?", "me"),
-        ("ship/ask#2", "Where?", "here"),
-        ("ship/ask#3", "Who?", "you"),
-    ):
+    for key, said in (("ship/ask", "me"), ("ship/ask#2", "here"), ("ship/ask#3", "you")):
         ended = run(graph, answers=answers)
         assert keys(ended) == [key]
-        answers[key, text] = said
+        answers |= answered(ended, said)
 
     assert run(graph, answers=answers).outputs == {"ship": ["me", "here", "you"]}
 
@@ -150,9 +134,7 @@ def test_each_item_asks_its_own_question(graph):
     async def ship(run, name: str) -> bool:
         return name == "b" or await run.ask(f"Ship {name}?", returns=bool)
 
-    @graph.node
-    async def shipped(ship: list[bool]) -> int:
-        return sum(ship)
+    step(graph, "shipped", "ship", gives=sum)
 
     ended = run(graph, {"names": ["a", "b", "c"]})
 
@@ -165,11 +147,7 @@ def test_a_question_of_a_nested_graph_is_the_runs(graph):
     inner = Graph("inner")
     asks(inner, name="one", text="One?")
     asks(inner, name="two", text="Two?", returns=str)
-
-    @graph.node
-    async def page(run) -> list[str]:
-        outputs = await run.call(inner, {})
-        return [outputs["one"], outputs["two"]]
+    nests(graph, "page", inner)
 
     ended = run(graph)
 
@@ -178,16 +156,14 @@ def test_a_question_of_a_nested_graph_is_the_runs(graph):
         ("page/inner/two/ask", "page/inner/two"),
     ]
     ended = run(graph, answers=answered(ended, "no", "no"))
-    assert ended.outputs == {"page": ["False", "'no'"]}
+    assert ended.outputs == {"page": [{"one": "False", "two": "'no'"}]}
 
 
 def test_all_questions_of_a_map_are_asked_at_once(graph):
     async def ask(run, name: str) -> bool:
         return await run.ask(f"Ship {name}?", returns=bool)
 
-    @graph.node
-    async def page(run) -> list[bool]:
-        return await run.map(ask, ["a", "b", "c"])
+    step(graph, "page", "run", gives=lambda run: run.map(ask, ["a", "b", "c"]))
 
     ended = run(graph)
 
@@ -211,9 +187,8 @@ def test_all_questions_of_tasks_of_a_node_are_asked_at_once(graph, together):
 
     assert ended.status == "waiting"
     # Of a gathering Python itself lets go all but the first.
-    first = {"ship/ask": ("Who?", "me"), "ship/ask#2": ("Where?", "here")}
-    assert keys(ended) == (["ship/ask"] if together == "gather" else list(first))
-    answers = {(key, text): said for key, (text, said) in first.items()}
+    assert keys(ended) == ["ship/ask", "ship/ask#2"][: 1 if together == "gather" else 2]
+    answers = {("ship/ask", "Who?"): "me", ("ship/ask#2", "Where?"): "here"}
     assert run(graph, answers=answers).outputs == {"ship": ["me", "here"]}
 
 
@@ -236,27 +211,28 @@ def test_a_question_in_a_task_group_goes_before_what_failed_beside_it(graph):
 # --- answers -------------------------------------------------------------------------------------
 
 
-ANSWERS = [
-    pytest.param(bool, "yes", "True", id="yes"),
-    pytest.param(bool, " No ", "False", id="no"),
-    pytest.param(bool, True, "True", id="a truth value"),
-    pytest.param(int, "3", "3", id="int"),
-    pytest.param(float, "2.5", "2.5", id="float"),
-    pytest.param(str, " as it is ", "' as it is '", id="str"),
-    pytest.param(Literal["left", "right"], "left", "'left'", id="Literal"),
-    pytest.param(list[int], "[1, 2]", "[1, 2]", id="list"),
-    pytest.param(Choice, '{"step": "on"}', repr(Choice(step="on")), id="model as JSON"),
-    pytest.param(Choice, Choice(step="on", times=2), repr(Choice(step="on", times=2)), id="model"),
-]
-
-
-@pytest.mark.parametrize(("returns", "given", "value"), ANSWERS)
+@pytest.mark.parametrize(
+    ("returns", "given", "value"),
+    [
+        pytest.param(bool, "yes", True, id="yes"),
+        pytest.param(bool, " No ", False, id="no"),
+        pytest.param(bool, False, False, id="a truth value"),
+        pytest.param(int, "3", 3, id="int"),
+        pytest.param(float, "2.5", 2.5, id="float"),
+        pytest.param(str, " as it is ", " as it is ", id="str"),
+        pytest.param(str, "", "", id="nothing"),
+        pytest.param(Literal["left", "right"], "left", "left", id="Literal"),
+        pytest.param(list[int], "[1, 2]", [1, 2], id="list"),
+        pytest.param(Choice, '{"step": "on"}', Choice(step="on"), id="model as JSON"),
+        pytest.param(Choice, Choice(step="on"), Choice(step="on"), id="model"),
+    ],
+)
 def test_an_answer_becomes_what_was_asked_for(graph, returns, given, value):
     asks(graph, returns=returns)
 
     ended, records = run_recorded(graph, answers={("ship/ask", "Ship this?"): given})
 
-    assert ended.outputs == {"ship": value}
+    assert ended.outputs == {"ship": repr(value)}
     (said,) = [one for one in records if isinstance(one, Instant) and one.name == "answer"]
     assert said.attributes == {"key": "ship/ask", "text": "Ship this?", "answer": given}
 
@@ -265,7 +241,6 @@ def test_an_answer_becomes_what_was_asked_for(graph, returns, given, value):
     ("returns", "given", "form"),
     [
         pytest.param(bool, "perhaps", "yes or no", id="bool"),
-        pytest.param(int, "many", "a whole number", id="int"),
         pytest.param(int, "2.5", "a whole number", id="half"),
         pytest.param(Literal["left", "right"], "up", "one of left, right", id="Literal"),
         pytest.param(Choice, '{"times": 2}', "JSON of Choice", id="model"),
@@ -275,33 +250,17 @@ def test_an_answer_becomes_what_was_asked_for(graph, returns, given, value):
 def test_an_answer_of_another_kind_is_asked_for_again_and_why(graph, returns, given, form):
     asks(graph, returns=returns)
 
-    ended = run(graph, answers={("ship/ask", "Ship this?"): given})
+    (question,) = run(graph, answers={("ship/ask", "Ship this?"): given}).questions
 
-    (question,) = ended.questions
     assert question.form == form
-    assert question.problem == f"{given!r} is not {form}"
+    assert repr(given) in question.problem
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        pytest.param({("ship/ask", "Ship that?"): "yes"}, id="to another text"),
-        pytest.param({("shop/ask", "Ship this?"): "yes"}, id="to another node"),
-    ],
-)
-def test_an_answer_to_another_question_is_none(graph, answers):
+@pytest.mark.parametrize("key", [("ship/ask", "Ship that?"), ("shop/ask", "Ship this?")])
+def test_an_answer_to_another_question_is_none(graph, key):
     asks(graph)
 
-    assert run(graph, answers=answers).status == "waiting"
-
-
-def test_false_and_nothing_are_answers_too(graph):
-    asks(graph, returns=bool)
-    asks(graph, returns=str, name="say")
-
-    ended = run(graph, answers={("ship/ask", "Ship this?"): False, ("say/ask", "Ship this?"): ""})
-
-    assert ended.outputs == {"ship": "False", "say": "''"}
+    assert run(graph, answers={key: "yes"}).status == "waiting"
 
 
 # --- somebody is there ---------------------------------------------------------------------------
@@ -310,48 +269,35 @@ def test_false_and_nothing_are_answers_too(graph):
 class Person:
     """Somebody who says these things, one after the other, and then goes away."""
 
-    def __init__(self, *says: object) -> None:
+    def __init__(self, *says: object, seconds: float = 1) -> None:
         self.says = list(says)
+        self.seconds = seconds
         self.asked: list[Question] = []
 
     async def __call__(self, question: Question) -> object | None:
         self.asked.append(question)
-        await asyncio.sleep(1)
+        await asyncio.sleep(self.seconds)
         return self.says.pop(0) if self.says else None
 
 
-def test_a_person_who_is_there_is_asked_at_once(graph):
-    asks(graph)
-    person = Person("yes")
-
-    ended = run(graph, asker=person)
-
-    assert ended.outputs == {"ship": "True"}
-    assert [one.key for one in person.asked] == ["ship/ask"]
-
-
-def test_a_person_is_not_asked_what_has_been_answered(graph):
-    asks(graph)
-    person = Person()
-
-    ended = run(graph, asker=person, answers={("ship/ask", "Ship this?"): "yes"})
-
-    assert ended.outputs == {"ship": "True"}
-    assert not person.asked
-
-
-def test_a_person_is_asked_until_the_answer_will_do(graph):
+@pytest.mark.parametrize(
+    ("before", "says", "asked"),
+    [
+        pytest.param(None, ["3"], [""], id="at once"),
+        pytest.param("3", [], [], id="not what has been answered"),
+        pytest.param(None, ["many", "more", "3"], ["", "many", "more"], id="until it will do"),
+        pytest.param("many", ["3"], ["many"], id="when the answer from before will not do"),
+    ],
+)
+def test_a_person_who_is_there_is_asked(graph, before, says, asked):
     asks(graph, returns=int)
-    person = Person("many", "very many", "3")
+    person = Person(*says)
+    answers = {} if before is None else {("ship/ask", "Ship this?"): before}
 
-    ended = run(graph, asker=person)
-
-    assert ended.outputs == {"ship": "3"}
-    assert [one.problem for one in person.asked] == [
-        "",
-        "'many' is not a whole number",
-        "'very many' is not a whole number",
-    ]
+    assert run(graph, asker=person, answers=answers).outputs == {"ship": "3"}
+    assert [one.key for one in person.asked] == ["ship/ask"] * len(asked)
+    for question, problem in zip(person.asked, asked, strict=True):
+        assert (repr(problem) in question.problem) if problem else question.problem == ""
 
 
 def test_a_run_waits_when_the_person_has_gone(graph):
@@ -360,17 +306,7 @@ def test_a_run_waits_when_the_person_has_gone(graph):
     ended = run(graph, asker=Person("many"))
 
     assert ended.status == "waiting"
-    assert ended.questions[0].problem == "'many' is not a whole number"
-
-
-def test_a_wrong_answer_from_before_is_put_to_the_person(graph):
-    asks(graph, returns=int)
-    person = Person("3")
-
-    ended = run(graph, asker=person, answers={("ship/ask", "Ship this?"): "many"})
-
-    assert ended.outputs == {"ship": "3"}
-    assert [one.problem for one in person.asked] == ["'many' is not a whole number"]
+    assert "'many'" in ended.questions[0].problem
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["the node itself", "what is nested in it"])
@@ -378,22 +314,17 @@ def test_a_wrong_answer_from_before_is_put_to_the_person(graph):
     "limits", [Timeout(total_s=5), Timeout(idle_s=5), Timeout(total_s=5, idle_s=5)], ids=str
 )
 def test_a_person_may_take_longer_than_a_node_may(graph, limits, nested):
-    async def slow_person(question: Question) -> str:
-        await asyncio.sleep(100)
-        return "yes"
-
-    async def asks_for(run, one: str) -> bool:
+    async def ask(run, one: str) -> bool:
         return await run.ask(f"Ship {one}?", returns=bool)
 
     @graph.node(timeout=limits)
-    async def ship(run) -> list[bool]:
+    async def ship(run) -> bool:
         await asyncio.sleep(2)
-        answers = (run.map(asks_for, ["a", "b"]),) if nested else (asks_for(run, "a"),)
-        given = await asyncio.gather(*answers)
+        given = await (run.map(ask, ["a", "b"]) if nested else ask(run, "a"))
         await asyncio.sleep(2.5)
-        return [bool(given)]
+        return bool(given)
 
-    assert run(graph, asker=slow_person).outputs == {"ship": [True]}
+    assert run(graph, asker=Person("yes", "yes", seconds=100)).outputs == {"ship": True}
 
 
 @pytest.mark.parametrize("limits", [Timeout(total_s=5), Timeout(idle_s=5)], ids=str)
@@ -414,30 +345,14 @@ def test_what_a_node_takes_before_and_after_it_asks_counts(graph, limits):
 
 
 def test_a_second_attempt_does_not_ask_again(graph):
-    attempts = Calls()
-    person = Person("yes", "no")
+    person, errors = Person("yes", "no"), [RuntimeError("not yet")]
 
     @graph.node(retry=Retry(2, first_delay_s=0))
     async def ship(run) -> bool:
         answer = await run.ask("Ship this?", returns=bool)
-        attempts.note("ship")
-        if attempts.counts["ship"] < 2:
-            raise RuntimeError("not yet")
+        if errors:
+            raise errors.pop()
         return answer
 
     assert run(graph, asker=person).outputs == {"ship": True}
     assert len(person.asked) == 1
-
-
-def test_a_question_is_not_taken_for_a_skip(graph):
-    # Who asks for `Skipped` is not told of a question: the answer will come.
-    asks(graph)
-
-    @graph.node
-    async def told(ship: str | Skipped) -> str:
-        return "never"
-
-    ended = run(graph)
-
-    assert ended.status == "waiting"
-    assert "told" not in ended.outputs
