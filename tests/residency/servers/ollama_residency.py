@@ -89,6 +89,8 @@ class ResidentOllama(OllamaServer):
     """Ollama, with these models pulled; names without a tag are `:latest`."""
 
     models: dict[str, Pulled] = field(default_factory=dict)
+    loaded: tuple[str, ...] = ()
+    """Models that are there from the beginning, as calls want them."""
     memory_bytes: int = 8 * GIB
     max_loaded: int = 3
     """OLLAMA_MAX_LOADED_MODELS."""
@@ -119,7 +121,15 @@ class ResidentOllama(OllamaServer):
         self.models = {whole(name): model for name, model in self.models.items()}
         self.may_load.set()
         self._arrivals = Bell()
-        self._running: dict[str, Runner] = {}
+        self._running = {
+            name: Runner(
+                name=name,
+                options={"num_ctx": DEFAULT_CONTEXT_TOKENS, "shift": False},
+                keep_alive_s=DEFAULT_KEEP_ALIVE_S,
+                slots=asyncio.Semaphore(self.num_parallel),
+            )
+            for name in map(whole, self.loaded)
+        }
         self._turn = asyncio.Lock()
         self._pending = 0
         self._endings: set[asyncio.Task[None]] = set()
