@@ -1,4 +1,4 @@
-"""Limits of a whole run: what reaches them, what then becomes of calls and loops, what is counted.
+"""Limits of a whole run: what reaches them, what then becomes of it, and what is counted.
 
 Most nodes here take a limit for a result, so that it can be looked at.
 """
@@ -6,91 +6,56 @@ Most nodes here take a limit for a result, so that it can be looked at.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_judge import verdict
+from session_runs import BAD, GOOD, ONE_QUESTION, Calls, Charging, codes, fail, pipeline_of, run
+from session_runs import settings_of as plain_settings_of
 
-from harness import Journal, Pipeline, Run, RunResult, ScriptedBackend, Settings, load_run
-from harness.errors import EndpointUnreachable, RunLimitReached
+from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend, load_run
+from harness.errors import EndpointUnreachable, RunLimitReached, ServerError
 from harness.inference import (
-    Backend,
     ChatRequest,
     Completion,
     Embeddings,
     EmbedRequest,
-    Message,
     Usage,
+    most_prompt_tokens,
     most_tokens_of,
 )
-from harness.session.evaluation import choose_rubric
-from harness.session.loop import run_loop
 from harness.session.run_spent import run_spent
-from harness.session.session import Session, open_session
-from harness.session.settings import LimitSettings
+from harness.session.session import open_session
 from harness.session.spending import Spending
 from harness.trace import ManualClock, Tracer
-from harness.wiggum import NOTHING, Limits, LoopLimits, Spent, TokenPrice, WiggumResult, rounds_from
+from harness.wiggum import NOTHING, Limits, LoopLimits, Spent, TokenPrice
 
 PROMPT = "x" * 30
 """Ten tokens at most, and one by the scripted backend's count."""
-
-GOOD = (
-    "A cold start takes 8 to 15 s from disk. Keeping the model loaded between calls removes it, "
-    "so the next call begins at once and needs less than 0.2 s."
-)
-
-ONE_QUESTION = """\
-title: One question
-pass_at: 8
-repeats: 1
-dimensions:
-  - name: length
-    checks: [{ check: words, min: 1, max: 5000 }]
-  - name: relevance
-    weight: 3
-    judge: Is the task answered?
-"""
-
-
-class Charging(ScriptedBackend):
-    """Says what its replies cost: a quarter of a dollar each."""
-
-    async def chat(self, request: ChatRequest) -> Completion:
-        return replace(await super().chat(request), cost_usd=0.25)
 
 
 class Embedding(ScriptedBackend):
     """Makes a vector of each text."""
 
-    async def embed(self, request: EmbedRequest) -> Embeddings:
-        return Embeddings(
-            vectors=np.zeros((len(request.texts), 3), np.float32), input_tokens=7, model_id="e"
-        )
+    async def embed(self, request):
+        vectors = np.zeros((len(request.texts), 3), np.float32)
+        return Embeddings(vectors=vectors, input_tokens=7, model_id="e")
 
 
-def settings_of(tmp_path: Path, **limits: float) -> Settings:
-    return Settings(
-        traces=tmp_path / "traces",
-        roles={"producer": "writer"},
-        limits=LimitSettings.model_validate(limits),
-    )
+def settings_of(tmp_path, **limits):
+    return plain_settings_of(tmp_path, roles={"producer": "writer"}, limits=limits)
 
 
-def run(pipeline: Pipeline, settings: Settings, **backends: Backend) -> RunResult:
-    return asyncio.run(pipeline.run_async({}, settings=settings, backends=backends))
+def two_words():
+    return Charging(lambda _: "two words")
 
 
-def asking(calls: int) -> Pipeline:
-    """One call after another; gives the replies, and the limit at the end, if there is one."""
-    pipeline = Pipeline("asking")
+def asking(calls):
+    """One call after another; gives the replies, and the error at the end, if there is one."""
 
-    @pipeline.node
     async def said(run: Run) -> list[str]:
         replies = []
         for number in range(calls):
@@ -102,93 +67,45 @@ def asking(calls: int) -> Pipeline:
                 return [*replies, f"{error.limit}: {error}"]
         return replies
 
-    return pipeline
+    return pipeline_of(said)
 
 
-@pytest.mark.parametrize(
-    ("limits", "replies", "said"),
-    [
-        pytest.param(
-            # Each call takes 1 + 2, and 30 at most.
-            {"max_tokens": 36},
-            3,
-            "tokens: the run is at its limit: a call to 'writer' may take 30 tokens, and of "
-            "max_tokens = 36 there are 27 left; to go on it needs max_tokens to be at least 39 "
-            "(--max-tokens, Pipeline(limits=...), or [limits] in harness.toml)",
-            id="tokens",
-        ),
-        pytest.param(
-            {"max_cost_usd": 0.5},
-            2,
-            "cost: the run is at its limit: a call to 'writer' may cost 0 dollars, and of "
-            "max_cost_usd = 0.5 there are 0 left; to go on it needs max_cost_usd to be more "
-            "(--max-cost-usd, Pipeline(limits=...), or [limits] in harness.toml)",
-            id="cost",
-        ),
-        pytest.param(
-            {"max_calls": 4},
-            4,
-            "calls: the run is at its limit: max_calls = 4 are made; 'writer' is not called; to go "
-            "on it needs max_calls to be at least 5 (--max-calls, Pipeline(limits=...), or "
-            "[limits] in harness.toml)",
-            id="calls",
-        ),
-    ],
-)
-def test_a_call_beyond_a_limit_is_not_sent_and_the_message_says_what_would_do(
-    tmp_path: Path, limits: dict[str, float], replies: int, said: str
-) -> None:
-    writer = Charging(lambda _: "two words")
-
-    result = run(asking(9), settings_of(tmp_path, **limits), writer=writer)
-
-    assert result.result == ["two words"] * replies + [said]
-    assert len(writer.requests) == replies
+# Each call takes 1 + 2 tokens, and 30 at most.
+BEYOND = {
+    "tokens": ({"max_tokens": 36}, 3, ["30 tokens", "27 left", "at least 39", "--max-tokens"]),
+    "cost": ({"max_cost_usd": 0.5}, 2, ["of max_cost_usd = 0.5 there are 0 left"]),
+    "calls": ({"max_calls": 4}, 4, ["max_calls = 4", "'writer'", "at least 5"]),
+}
 
 
-def test_no_call_outlives_the_runs_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limits", "replies", "facts"), BEYOND.values(), ids=BEYOND)
+def test_a_call_beyond_a_limit_is_not_sent_and_it_is_said_what_would_do(
+    tmp_path, request, limits, replies, facts
+):
+    writer = two_words()
+    *given, last = run(
+        asking(9), settings_of(tmp_path, **limits), backends={"writer": writer}
+    ).result
+    assert given == ["two words"] * replies == ["two words"] * len(writer.requests)
+    assert last.startswith(f"{request.node.callspec.id}: ")
+    assert [fact for fact in facts if fact not in last] == []
+
+
+def test_no_call_outlives_the_runs_time(tmp_path):
     writer = ScriptedBackend(lambda _: "too late", delay_s=600)
-
-    result = run(asking(2), settings_of(tmp_path, max_seconds=0.3), writer=writer)
-
-    said = (
-        "time: the run is at its limit: max_seconds = 0.3 were over before 'writer' had answered; "
-        "to go on it needs max_seconds to be more (--max-seconds, Pipeline(limits=...), or "
-        "[limits] in harness.toml)"
-    )
-    assert result.result == [said]
-    assert result.duration_s < 30
+    settings = settings_of(tmp_path, max_seconds=0.3)
+    (said,) = run(asking(2), settings, backends={"writer": writer}).result
+    assert said.startswith("time: ")
+    assert "max_seconds = 0.3" in said
 
 
-def test_a_map_of_sixteen_stops_at_the_limit_and_keeps_what_is_done(tmp_path: Path) -> None:
-    pipeline = Pipeline("mapped")
+def mapping(calls, **how):
+    """So many calls by as many nodes; and a node that needs them all."""
+    pipeline = Pipeline("mapped", **how)
 
     @pipeline.node
     async def topics() -> list[str]:
-        return [PROMPT] * 16
-
-    @pipeline.node(each={"topic": "topics"})
-    async def found(run: Run, topic: str) -> str:
-        try:
-            return await run.chat("producer", topic, max_output_tokens=20)
-        except RunLimitReached as error:
-            return error.limit
-
-    # All at once would take 16 times 30 at most, and one after another 16 times 3.
-    writer = ScriptedBackend(lambda _: "two words")
-    result = run(pipeline, settings_of(tmp_path, max_tokens=60), writer=writer)
-
-    assert sorted(map(str, result.outputs["found"])) == ["tokens"] * 5 + ["two words"] * 11  # type: ignore[call-overload]
-    assert len(writer.requests) == 11, "by then 33 are taken, and 30 more do not fit into 60"
-
-
-def sixteen() -> Pipeline:
-    """So many calls, one after another, by as many nodes; and a node that needs them all."""
-    pipeline = Pipeline("stopped", parallel_calls=1)
-
-    @pipeline.node
-    async def topics() -> list[str]:
-        return [PROMPT] * 16
+        return [PROMPT] * calls
 
     @pipeline.node(each={"topic": "topics"})
     async def found(run: Run, topic: str) -> str:
@@ -201,111 +118,103 @@ def sixteen() -> Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize(
-    ("limits", "given"),
-    [
-        # Each call takes 1 + 2 tokens, and 30 at most.
-        pytest.param({"max_tokens": 45}, 6, id="tokens"),
-        pytest.param({"max_cost_usd": 1.0}, 4, id="cost"),
-        pytest.param({"max_calls": 5}, 5, id="calls"),
-    ],
-)
-def test_a_run_that_reaches_a_limit_is_stopped_with_what_it_has(
-    tmp_path: Path, limits: dict[str, float], given: int
-) -> None:
-    writer = Charging(lambda _: "two words")
-    result = run(sixteen(), settings_of(tmp_path, **limits), writer=writer)
+STOPPED = {
+    "tokens, one by one": ({"max_tokens": 45}, 1, 6),
+    "tokens, all at once": ({"max_tokens": 60}, None, 11),  # 33 are taken, and 30 do not fit
+    "cost": ({"max_cost_usd": 1.0}, 1, 4),
+    "calls": ({"max_calls": 5}, 1, 5),
+}
 
+
+@pytest.mark.parametrize(("limits", "at_once", "given"), STOPPED.values(), ids=STOPPED)
+def test_a_run_that_reaches_a_limit_is_stopped_with_what_it_has(tmp_path, limits, at_once, given):
+    writer = two_words()
+    settings = settings_of(tmp_path, **limits)
+    result = run(mapping(16, parallel_calls=at_once), settings, backends={"writer": writer})
     assert result.status == "stopped"
-    assert "the run is at its limit" in str(result.stopped_by)
-    assert len(writer.requests) == given
-    assert result.spent.calls == given
+    assert next(iter(limits)) in result.stopped_by
+    assert len(writer.requests) == result.spent.calls == given
     assert "told" not in result.outputs
 
 
-def test_calls_wait_for_what_those_under_way_do_not_need(tmp_path: Path) -> None:
-    pipeline = Pipeline("waiting")
+def test_a_run_that_is_stopped_and_resumed_again_and_again_pays_for_nothing_twice(tmp_path):
+    writer, pipeline = two_words(), mapping(8, parallel_calls=1)
+    for most in (3, 6, 9):
+        limits = Limits(max_calls=most)  # which go before those of the settings
+        result = run(
+            pipeline,
+            settings_of(tmp_path, max_calls=1),
+            resume="latest" if most > 3 else None,
+            limits=limits,
+            backends={"writer": writer},
+        )
+        made = min(most, 8)
+        assert len(writer.requests) == made
+        for spent in (result.spent, run_spent(Journal(result.files.journal))):
+            assert (spent.calls, spent.tokens, spent.cost_usd) == (made, 3 * made, made / 4)
+    assert (result.status, result.result) == ("finished", 8)
 
-    @pipeline.node
+
+def test_calls_wait_for_what_those_under_way_do_not_need(tmp_path):
     async def found(run: Run) -> list[str]:
         calls = [run.chat("producer", PROMPT, max_output_tokens=20) for _ in range(8)]
         return await asyncio.gather(*calls)
 
-    writer = ScriptedBackend(lambda _: "two words")
-    result = run(pipeline, settings_of(tmp_path, max_tokens=60), writer=writer)
-
+    settings = settings_of(tmp_path, max_tokens=60)
+    result = run(pipeline_of(found), settings, backends={"writer": two_words()})
     assert result.result == ["two words"] * 8
     waits = [s for s in load_run(result.files.journal).spans if s.name == "wait for room"]
     assert len(waits) == 6, "two of thirty fit at once"
 
 
-def test_calls_to_embed_are_calls(tmp_path: Path) -> None:
-    pipeline = Pipeline("embedding")
-
-    @pipeline.node
-    async def found(run: Run) -> list[str]:
+def test_calls_to_embed_are_calls(tmp_path):
+    async def found(run: Run) -> str:
         await run.embed("producer", ["a"])
         await run.chat("producer", PROMPT)
         try:
             await run.embed("producer", ["b"])
         except RunLimitReached as error:
-            return [error.limit]
-        return []
+            return error.limit
+        return ""
 
+    settings = settings_of(tmp_path, max_calls=2)
     writer = Embedding(["two words"])
-    result = run(pipeline, settings_of(tmp_path, max_calls=2), writer=writer)
-
-    assert result.result == ["calls"]
-
-
-def test_a_limit_to_the_cost_that_bounds_nothing_is_warned_of_once(tmp_path: Path) -> None:
-    writer = ScriptedBackend(lambda _: "two words")
-    result = run(asking(3), settings_of(tmp_path, max_cost_usd=1), writer=writer)
-
-    (warning,) = map(str, result.warnings)
-    assert warning.startswith("max_cost_usd = 1 bounded nothing: no call's price is known; write")
+    assert run(pipeline_of(found), settings, backends={"writer": writer}).result == "calls"
 
 
 @pytest.mark.parametrize(
-    ("limits", "backend"),
+    ("limits", "backend", "warned"),
     [
-        pytest.param({"max_cost_usd": 1}, Charging(lambda _: "x"), id="a price that is known"),
-        pytest.param({"max_calls": 9}, ScriptedBackend(lambda _: "x"), id="another limit"),
+        pytest.param({"max_cost_usd": 1}, ScriptedBackend, ["limits.cost-unbounded"], id="once"),
+        pytest.param({"max_cost_usd": 1}, Charging, [], id="a price that is known"),
+        pytest.param({"max_calls": 9}, ScriptedBackend, [], id="another limit"),
     ],
 )
-def test_a_limit_that_bounds_something_is_not_warned_of(
-    tmp_path: Path, limits: dict[str, float], backend: Backend
-) -> None:
-    assert run(asking(3), settings_of(tmp_path, **limits), writer=backend).warnings == ()
+def test_a_limit_to_the_cost_that_bounds_nothing_is_warned_of(tmp_path, limits, backend, warned):
+    backends = {"writer": backend(lambda _: "x")}
+    result = run(asking(3), settings_of(tmp_path, **limits), backends=backends)
+    assert codes(result.warnings) == warned
 
 
 # --- loops -----------------------------------------------------------------------------------
 
 
-def looping(tmp_path: Path, *, rounds_at_most: int = 9, **own: float) -> Pipeline:
+def looping(tmp_path, *, max_rounds=9, **own):
     """A loop over a draft that never passes."""
     path = tmp_path / "one.yaml"
     path.write_text(ONE_QUESTION)
-    pipeline = Pipeline("looping")
 
-    @pipeline.node
     async def text(run: Run) -> str:
         try:
-            ended = await run.wiggum(
-                "Cold starts?",
-                rubric=path,
-                draft="It takes 900 years.",
-                max_rounds=rounds_at_most,
-                **own,  # type: ignore[arg-type]
-            )
+            ended = await run.wiggum("t", rubric=path, draft=BAD, max_rounds=max_rounds, **own)
         except RunLimitReached as error:
             return f"{error.limit}: {error}"
         return ended.text
 
-    return pipeline
+    return pipeline_of(text)
 
 
-def rising(*, drafts_before: int = 0) -> dict[str, ScriptedBackend]:
+def rising(*, drafts_before=0):
     """A writer whose every draft is better, by the judge's word."""
     scores = iter([1 + n / 2 for n in range(drafts_before, 12)])
     texts = iter(f"{GOOD} This is draft {n}." for n in range(drafts_before, 9))
@@ -315,31 +224,27 @@ def rising(*, drafts_before: int = 0) -> dict[str, ScriptedBackend]:
     }
 
 
-def with_judge(settings: Settings) -> Settings:
-    return settings.model_copy(update={"roles": {"producer": "writer", "evaluator": "strict"}})
+def judged(tmp_path, **limits):
+    roles = {"producer": "writer", "evaluator": "strict"}
+    return settings_of(tmp_path, **limits).model_copy(update={"roles": roles})
 
 
-@pytest.mark.parametrize(
-    ("limits", "detail"),
-    [
-        pytest.param({"max_calls": 4}, "max_calls = 4 are made", id="calls"),
-        pytest.param(
-            {"max_cost_usd": 1.1},
-            "may take 0.5 dollars, and of max_cost_usd = 1.1 (all that the run has left) there "
-            "are 0.35 left",
-            id="cost",
-        ),
-        pytest.param(
-            {"max_tokens": 6_000}, "of max_tokens = 6000 (all that the run has left)", id="tokens"
-        ),
-    ],
-)
-def test_a_loop_in_a_run_at_its_limit_ends_with_its_best_draft(
-    tmp_path: Path, limits: dict[str, float], detail: str
-) -> None:
+ENDS = {
+    "calls": ({"max_calls": 4}, {}, "max_calls = 4"),
+    "tokens": ({"max_tokens": 6_000}, {}, "of max_tokens = 6000 (all that the run has left)"),
+    "cost": ({"max_cost_usd": 1.1}, {}, "max_cost_usd = 1.1 (all that the run has left) there are"),
+    "its own, tighter": (
+        {"max_tokens": 100_000, "max_cost_usd": 50},
+        {"max_cost_usd": 1.1},
+        "of max_cost_usd = 1.1 there are 0.35 left",
+    ),
+}
+
+
+@pytest.mark.parametrize(("limits", "own", "detail"), ENDS.values(), ids=ENDS)
+def test_a_loop_at_a_limit_ends_with_its_best_draft(tmp_path, limits, own, detail):
     backends = rising()
-    result = run(looping(tmp_path), with_judge(settings_of(tmp_path, **limits)), **backends)
-
+    result = run(looping(tmp_path, **own), judged(tmp_path, **limits), backends=backends)
     (loop,) = result.loops
     assert loop.stop_reason == "budget"
     assert detail in loop.stop_detail
@@ -350,188 +255,44 @@ def test_a_loop_in_a_run_at_its_limit_ends_with_its_best_draft(
         assert len(backends["writer"].requests) == len(backends["strict"].requests) - 1
 
 
-def test_a_loop_with_tighter_limits_keeps_them(tmp_path: Path) -> None:
-    settings = with_judge(settings_of(tmp_path, max_tokens=100_000, max_cost_usd=50))
-    result = run(looping(tmp_path, max_cost_usd=1.1), settings, **rising())
-
-    (loop,) = result.loops
-    assert "of max_cost_usd = 1.1 there are 0.35 left" in loop.stop_detail
-
-
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [
-        pytest.param({"max_tokens": 100}, "the run's has to be", id="too little for a first"),
-        pytest.param({"max_calls": 1}, "max_calls = 1 are made", id="no calls"),
-    ],
-)
-def test_a_loop_that_cannot_even_begin_meets_the_runs_limit(
-    tmp_path: Path, limits: dict[str, float], said: str
-) -> None:
-    pipeline = looping(tmp_path)
-
-    @pipeline.node
-    async def again(run: Run, text: str) -> str:
-        try:
-            return (await run.wiggum("More?", rubric=tmp_path / "one.yaml", draft=text)).text
-        except RunLimitReached as error:
-            return f"{error.limit}: {error}"
-
-    result = run(pipeline, with_judge(settings_of(tmp_path, **limits)), **rising())
-    assert said in str(result.outputs["again"])
+@pytest.mark.parametrize(("limit", "most"), [("tokens", 100), ("calls", 1)])
+def test_a_loop_that_cannot_even_begin_meets_the_runs_limit(tmp_path, limit, most):
+    first, second = looping(tmp_path), looping(tmp_path, max_rounds=8)
+    both = Pipeline("both")
+    both.node(first.nodes["text"].function)
+    both.node(name="again")(second.nodes["text"].function)
+    result = run(both, judged(tmp_path, **{f"max_{limit}": most}), backends=rising())
+    assert f"{limit}: " in f"{result.outputs['text']} {result.outputs['again']}"
 
 
-# --- a run in parts --------------------------------------------------------------------------
+def test_a_loop_that_goes_on_in_a_later_part_has_what_the_run_has_left(tmp_path):
+    parts, path = Calls(), tmp_path / "one.yaml"
+    path.write_text(ONE_QUESTION)
 
+    async def text(run: Run) -> None:
+        first = parts.note("a part") == 1
+        await run.wiggum("t", rubric=path, draft=BAD, max_rounds=2 if first else 9)
+        if first:
+            raise ValueError("behind the loop")
 
-async def in_session(
-    settings: Settings,
-    use: Callable[[Session], Awaitable[None]],
-    *,
-    spent: Spent,
-    limits: Limits | None = None,
-    **backends: Backend,
-) -> Session:
-    async with open_session(
-        settings, name="part", environment={}, backends=backends, spent=spent, limits=limits
-    ) as session:
-        await use(session)
-    return session
-
-
-@pytest.mark.parametrize(
-    ("limits", "before", "limit", "left"),
-    [
-        pytest.param(Limits(max_tokens=60), Spent(input_tokens=31), "tokens", 29, id="tokens"),
-        pytest.param(Limits(max_calls=8), Spent(calls=8), "calls", None, id="calls"),
-        pytest.param(Limits(max_cost_usd=2), Spent(cost_usd=2.0), "cost", 0, id="cost"),
-        pytest.param(Limits(max_seconds=60), Spent(time_ns=60 * 10**9), "time", None, id="time"),
-    ],
-)
-def test_what_earlier_parts_of_a_run_spent_counts(
-    tmp_path: Path, limits: Limits, before: Spent, limit: str, left: int | None
-) -> None:
-    writer = ScriptedBackend(["two words"])
-
-    async def use(session: Session) -> None:
-        with pytest.raises(RunLimitReached) as caught:
-            await session.spending.chat(request("writer"))
-        assert caught.value.limit == limit
-        assert left is None or f"there are {left} left" in str(caught.value)
-
-    asyncio.run(in_session(settings_of(tmp_path), use, spent=before, limits=limits, writer=writer))
-    assert writer.requests == []
-
-
-def test_a_part_goes_on_counting_where_the_journal_of_those_before_ends(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, max_calls=4)
-    writer = ScriptedBackend(lambda _: "two words")
-
-    async def use(session: Session) -> None:
-        for _ in range(3):
-            await session.spending.chat(request("writer"))
-
-    async def both() -> None:
-        first = await in_session(settings, use, spent=NOTHING, writer=writer)
-        before = run_spent(Journal(first.trace.journal_path))
-        with pytest.raises(RunLimitReached, match="max_calls = 4 are made"):
-            await in_session(settings, use, spent=before, writer=writer)
-
-    asyncio.run(both())
-    assert len(writer.requests) == 4
-
-
-def test_a_run_that_is_stopped_and_resumed_again_and_again_pays_for_nothing_twice(
-    tmp_path: Path,
-) -> None:
-    writer = Charging(lambda _: "two words")
-    pipeline, settings = sixteen(), settings_of(tmp_path)
-    run_id = None
-    for most in (3, 6, 9, 12, 15, 18):
-        result = asyncio.run(
-            pipeline.run_async(
-                {},
-                resume=run_id,
-                limits=Limits(max_calls=most),
-                settings=settings,
-                backends={"writer": writer},
-            )
-        )
-        run_id = result.run_id
-        made = min(most, 16)
-        assert len(writer.requests) == made
-        by_journal = run_spent(Journal(result.files.journal))
-        for spent in (result.spent, by_journal):
-            assert (spent.calls, spent.tokens, spent.cost_usd) == (made, 3 * made, made / 4)
-    assert (result.status, result.result) == ("finished", 16)
-
-
-def test_a_loop_that_goes_on_in_a_later_part_has_what_the_run_has_left(tmp_path: Path) -> None:
-    settings = with_judge(settings_of(tmp_path, max_cost_usd=1.3))
     # A judgement, a revision and its judgement: 0.75 dollars.
-    first = run(looping(tmp_path, rounds_at_most=2), settings, **rising())
-    journal = Journal(first.files.journal)
-    ended: list[WiggumResult] = []
-
-    async def use(session: Session) -> None:
-        ended.append(
-            await run_loop(
-                session,
-                "Cold starts?",
-                ask=session.spending.chat,
-                chosen=choose_rubric(tmp_path / "one.yaml", rubrics=tmp_path),
-                sources=(),
-                draft=None,
-                limits=LoopLimits(max_rounds=9),
-                revise="whole",
-                revise_from="best",
-                rescore="all",
-                max_output_tokens=512,
-                rounds=rounds_from(journal),
-                key="text/wiggum#1",
-            )
-        )
-
+    settings = judged(tmp_path, max_cost_usd=1.3)
+    fail(pipeline_of(text), settings, backends=rising())
     backends = rising(drafts_before=2)
-    asyncio.run(in_session(settings, use, spent=run_spent(journal), **backends))
-    (loop,) = ended
+    (loop,) = run(pipeline_of(text), settings, resume="latest", backends=backends).loops
     assert (loop.stop_reason, len(loop.rounds)) == ("budget", 3), "0.55 are left: one more"
     assert [len(one.requests) for one in backends.values()] == [1, 1]
-
-
-def test_limits_that_are_given_go_before_those_of_the_settings(tmp_path: Path) -> None:
-    async def use(session: Session) -> None:
-        assert session.spending.limits == Limits(max_calls=2, max_tokens=900)
-
-    settings = settings_of(tmp_path, max_calls=1, max_tokens=900)
-    asyncio.run(
-        in_session(
-            settings,
-            use,
-            spent=NOTHING,
-            limits=Limits(max_calls=2),
-            writer=ScriptedBackend([]),
-        )
-    )
 
 
 # --- by itself -------------------------------------------------------------------------------
 
 
-def request(model: str = "m", *, chars: int = 30, room: int = 20) -> ChatRequest:
-    return ChatRequest(
-        model=model, messages=(Message("user", "x" * chars),), max_output_tokens=room
-    )
+def request(model="m", *, chars=30, room=20):
+    message = Message("user", "x" * chars)
+    return ChatRequest(model=model, messages=(message,), max_output_tokens=room)
 
 
-def spending_of(
-    chat: Callable[[ChatRequest], Awaitable[Completion]],
-    clock: ManualClock,
-    *,
-    limits: Limits,
-    before: Spent = NOTHING,
-    prices: dict[str, TokenPrice] | None = None,
-) -> Spending:
+def spending_of(chat, clock, *, limits, before=NOTHING, prices=None):
     return Spending(
         chat,
         Embedding([]).embed,
@@ -544,12 +305,13 @@ def spending_of(
     )
 
 
-def reply(input_tokens: int, output_tokens: int) -> Completion:
+def reply(input_tokens, output_tokens):
+    usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=None)
     return Completion(
         text="x",
         reasoning="",
         finish_reason="stop",
-        usage=Usage(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=None),
+        usage=usage,
         sent_ns=0,
         first_token_ns=None,
         phases=(),
@@ -557,13 +319,32 @@ def reply(input_tokens: int, output_tokens: int) -> Completion:
     )
 
 
-def test_what_a_run_spent_is_what_was_spent_before_and_since() -> None:
+PART = {
+    "tokens": (Limits(max_tokens=60), Spent(input_tokens=31), "29 left"),
+    "calls": (Limits(max_calls=8), Spent(calls=8), "max_calls = 8"),
+    "cost": (Limits(max_cost_usd=2), Spent(cost_usd=2.0), "0 left"),
+    "time": (Limits(max_seconds=60), Spent(time_ns=60 * 10**9), "max_seconds = 60"),
+}
+
+
+@pytest.mark.parametrize(("limits", "before", "fact"), PART.values(), ids=PART)
+def test_what_earlier_parts_of_a_run_spent_counts(request, limits, before, fact):
+    backend = ScriptedBackend(["two words"])
+    spending = spending_of(backend.chat, ManualClock(), limits=limits, before=before)
+    with pytest.raises(RunLimitReached) as caught:
+        asyncio.run(spending.chat(globals()["request"]()))
+    assert caught.value.limit == request.node.callspec.id
+    assert fact in str(caught.value)
+    assert backend.requests == []
+
+
+def test_what_a_run_spent_is_what_was_spent_before_and_since():
     clock = ManualClock()
     clock.advance(ns=5)
     price = TokenPrice(usd_per_million_input_tokens=2.0, usd_per_million_output_tokens=10.0)
     before = Spent(calls=2, input_tokens=100, output_tokens=10, cost_usd=0.5, time_ns=900)
 
-    async def use() -> Spending:
+    async def use():
         spending = spending_of(
             ScriptedBackend(["one two three"]).chat,
             clock,
@@ -587,12 +368,12 @@ def test_what_a_run_spent_is_what_was_spent_before_and_since() -> None:
     assert spending.deadline_ns == 5 + 10 * 10**9 - 900
 
 
-def test_replies_from_the_cache_take_nothing_and_make_room_for_others() -> None:
-    async def known(_: ChatRequest) -> Completion:
+def test_replies_from_the_cache_take_nothing_and_make_room_for_others():
+    async def known(_):
         await asyncio.sleep(0)
         return replace(reply(10, 20), from_cache=True, cost_usd=0.0)
 
-    async def use() -> Spending:
+    async def use():
         limits = Limits(max_calls=2, max_tokens=30)
         spending = spending_of(known, ManualClock(), limits=limits)
         await asyncio.gather(*(spending.chat(request()) for _ in range(9)))
@@ -601,52 +382,38 @@ def test_replies_from_the_cache_take_nothing_and_make_room_for_others() -> None:
     assert asyncio.run(use()).spent == Spent()
 
 
-def test_a_loop_that_goes_on_may_take_what_is_left_beside_its_earlier_rounds() -> None:
+def test_a_loop_may_take_what_is_left_beside_its_earlier_rounds():
     before = Spent(input_tokens=700, cost_usd=2.0, time_ns=8 * 10**9)
-    spending = spending_of(
-        ScriptedBackend([]).chat,
-        ManualClock(),
-        limits=Limits(max_tokens=1_000, max_cost_usd=3, max_seconds=10),
-        before=before,
-    )
-
+    limits = Limits(max_tokens=1_000, max_cost_usd=3, max_seconds=10)
+    spending = spending_of(ScriptedBackend([]).chat, ManualClock(), limits=limits, before=before)
     loop = spending.tightened(LoopLimits(max_cost_usd=2.25), before=before)
-
-    assert loop == LoopLimits(
-        max_tokens=1_000,
-        max_cost_usd=2.25,
-        max_seconds=10,
-        of_run=frozenset({"tokens", "time"}),
-    )
+    of_run = frozenset({"tokens", "time"})
+    assert loop == LoopLimits(max_tokens=1_000, max_cost_usd=2.25, max_seconds=10, of_run=of_run)
     anew = spending.tightened(LoopLimits())
     assert (anew.max_tokens, anew.max_cost_usd, anew.max_seconds) == (300, 1, 2)
 
 
-def test_of_what_nothing_is_left_the_runs_own_refusal_tells() -> None:
-    spending = spending_of(
-        ScriptedBackend([]).chat,
-        ManualClock(),
-        limits=Limits(max_tokens=50),
-        before=Spent(input_tokens=50),
-    )
+def test_of_what_nothing_is_left_the_runs_own_refusal_tells():
+    limits, before = Limits(max_tokens=50), Spent(input_tokens=50)
+    spending = spending_of(ScriptedBackend([]).chat, ManualClock(), limits=limits, before=before)
     assert spending.tightened(LoopLimits(max_tokens=80)) == LoopLimits(max_tokens=80)
-    with pytest.raises(RunLimitReached, match="of max_tokens = 50 there are 0 left"):
+    with pytest.raises(RunLimitReached, match="0 left"):
         asyncio.run(spending.chat(request()))
 
 
-def test_money_that_is_held_in_fractions_is_all_there_again_afterwards() -> None:
+def test_money_that_is_held_in_fractions_is_all_there_again_afterwards():
     """In floats 0.1 + 0.3 - 0.1 - 0.3 is not 0: a call that takes all the rest waited for ever."""
     price = TokenPrice(usd_per_million_input_tokens=0.0, usd_per_million_output_tokens=1e5)
-    clock = ManualClock()
 
-    async def free(asked: ChatRequest) -> Completion:
+    async def free(asked):
         await asyncio.sleep(0)
         return replace(reply(0, 0), endpoint=asked.model)
 
-    async def use() -> None:
-        spending = spending_of(free, clock, limits=Limits(max_cost_usd=0.4), prices={"m": price})
+    async def use():
+        limits = Limits(max_cost_usd=0.4)
+        spending = spending_of(free, ManualClock(), limits=limits, prices={"m": price})
         await asyncio.gather(spending.chat(request(room=1)), spending.chat(request(room=3)))
-        await asyncio.wait_for(spending.chat(request(room=4)), timeout=5)
+        await asyncio.wait_for(spending.chat(request(room=4)), timeout=60)
 
     asyncio.run(use())
 
@@ -661,16 +428,14 @@ call = st.tuples(
 
 
 @given(calls=st.lists(call, max_size=16), limit=st.integers(1, 200))
-def test_calls_at_once_never_take_more_than_the_limit_and_none_is_refused_too_soon(
-    calls: list[tuple[int, int, float, int, str]], limit: int
-) -> None:
+def test_calls_at_once_never_take_more_than_the_limit_and_none_is_refused_too_soon(calls, limit):
     clock = ManualClock()
     most_under_way = 0
 
-    async def all_of_them() -> list[object]:
+    async def all_of_them():
         nonlocal most_under_way
 
-        async def send(asked: ChatRequest) -> Completion:
+        async def send(asked):
             nonlocal most_under_way
             _, _, share, turns, end = calls[int(asked.seed or 0)]
             most_under_way += most_tokens_of(asked)
@@ -685,7 +450,7 @@ def test_calls_at_once_never_take_more_than_the_limit_and_none_is_refused_too_so
             most_in = most_tokens_of(asked) - asked.max_output_tokens
             return reply(int(most_in * share), int(asked.max_output_tokens * share))
 
-        async def one(number: int) -> None:
+        async def one(number):
             chars, room, _, _, _ = calls[number]
             asked = replace(request(chars=chars, room=room), seed=number)
             try:
@@ -708,3 +473,91 @@ def test_calls_at_once_never_take_more_than_the_limit_and_none_is_refused_too_so
     for end in asyncio.run(all_of_them()):
         expected = (type(None), RunLimitReached, EndpointUnreachable, asyncio.CancelledError)
         assert isinstance(end, expected)
+
+
+# --- added up from the journal ----------------------------------------------------------------
+
+
+def metered(tmp_path, replies, requests, **trace):
+    """The session's meter after these calls, some of which fail; and its journal."""
+
+    async def main():
+        settings = plain_settings_of(tmp_path, roles={"producer": "writer"}, trace=trace)
+        async with open_session(
+            settings, name="asked", environment={}, backends={"writer": Charging(replies)}
+        ) as session:
+            for one in requests:
+                try:
+                    await session.spending.chat(one)
+                except ServerError:
+                    continue
+            return session.spending.spent, session.trace.journal_path
+
+    return asyncio.run(main())
+
+
+def test_the_journal_has_what_the_meter_counted(tmp_path):
+    said = ["one two three", ServerError("broken", endpoint="writer", status=400), "one two three"]
+    requests = [ChatRequest(model="writer", messages=(Message("user", f"{n}?"),)) for n in "abc"]
+    spent, path = metered(tmp_path, said, requests)
+    found = run_spent(Journal(path))
+    assert (spent.calls, spent.output_tokens, spent.cost_usd) == (3, 6, 0.5)
+    for name in ("calls", "output_tokens", "cost_usd", "estimated_calls", "unpriced_calls"):
+        assert getattr(found, name) == getattr(spent, name), name
+    # The journal has a prompt with the role of each message, of two tokens or so.
+    assert spent.input_tokens == 2 + most_prompt_tokens(requests[1])
+    assert 0 <= found.input_tokens - spent.input_tokens <= 3
+    assert (found.total_usd, found.lost_calls) == (0.5, 0)
+
+
+def test_a_call_whose_end_nobody_saw_is_lost_and_said_to_be(tmp_path):
+    seen = []
+
+    def look(_):
+        # The run as it would be found if it were killed here.
+        (path,) = (tmp_path / "traces").glob("*.jsonl")
+        seen.append(run_spent(Journal(path)))
+        return "one two three"
+
+    metered(tmp_path, look, [request("writer", chars=300)] * 2, durability="sync")
+    first, second = seen
+    assert (first.calls, first.lost_calls, first.estimated_calls) == (1, 1, 1)
+    assert 100 <= first.input_tokens <= 103
+    assert (second.calls, second.lost_calls, second.output_tokens) == (2, 1, 3)
+
+
+PRICES = {"usd_per_million_input_tokens": 2.0, "usd_per_million_output_tokens": 10.0}
+HOURLY = {"usd_per_hour": 3.0}
+CHAT = {"input_tokens": 1_000, "output_tokens": 100}
+VECTORS = Spent(calls=1, input_tokens=500, cost_usd=0.001)
+PAID = Spent(calls=1, input_tokens=1_000, output_tokens=100, cost_usd=0.003)
+UNCOUNTED = Spent(calls=1, estimated_calls=1, unpriced_calls=1)
+UNPRICED = replace(PAID, cost_usd=None, unpriced_calls=1)
+RECORDED = {
+    "a chat": ("chat", CHAT, PRICES, PAID, 0.003),
+    "a reply from the cache": ("chat", {"from_cache": True}, PRICES, Spent(), None),
+    "vectors": ("embed", {"input_tokens": 500}, PRICES, VECTORS, 0.001),
+    "a count": ("count tokens", {"tokens": 500}, PRICES, Spent(), None),
+    "a probe": ("schema probe", CHAT, PRICES, PAID, 0.003),
+    "tokens that nobody counted": ("chat", {}, PRICES, UNCOUNTED, None),
+    "no price": ("chat", CHAT, {}, UNPRICED, None),
+    "by the hour": ("chat", CHAT, HOURLY, UNPRICED, 1.5),
+    "by both": ("chat", CHAT, {**PRICES, **HOURLY}, PAID, 1.503),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RECORDED)
+def test_what_models_and_machines_are_paid_for_is_counted(tmp_path, case):
+    name, said, prices, expected, total_usd = RECORDED[case]
+    clock = ManualClock()
+    with RunTrace(tmp_path, name="run", clock=clock) as trace:
+        trace.instant("endpoint", model="m", **prices)
+        with trace.span(name, model="m", **said):
+            clock.advance(ns=1_800 * 10**9)
+    found = run_spent(Journal(trace.journal_path))
+    assert found.seconds == 1_800
+    assert found.cost_usd == pytest.approx(expected.cost_usd)
+    assert found.total_usd == pytest.approx(total_usd)
+    assert found.cached_calls == int("from_cache" in said)
+    for counted in ("calls", "tokens", "estimated_calls", "unpriced_calls"):
+        assert getattr(found, counted) == getattr(expected, counted), counted
