@@ -30,11 +30,11 @@ class DemoRun:
         return self.directory / self.result["files"]["chrome_trace"]
 
 
-def run_demo(directory: Path, *options: str, **environment: str) -> DemoRun:
-    """Runs the example in a directory of its own, as a person would."""
+def run_demo(directory: Path, *options: str, example: str = "brief", **environment: str) -> DemoRun:
+    """Runs an example in a directory of its own, as a person would."""
     shutil.copytree(ROOT / "examples", directory / "examples", dirs_exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "harness", "run", "examples/brief.py", "--json", *options],
+        [sys.executable, "-m", "harness", "run", f"examples/{example}.py", "--json", *options],
         cwd=directory,
         env={**os.environ, **environment},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The examples, run on the real model: what each promises is in what it leaves."""
+"""The examples: what each promises is in what it leaves, whatever its model says."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import ast
 import asyncio
 import json
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from demo import ROOT
+from demo import ROOT, run_demo
 
 from harness import Draft, RunResult, ScriptedBackend, Settings, load_rubric
 from harness.cli.pipeline_file import load_pipeline
@@ -24,28 +21,11 @@ DOCUMENTS = EXAMPLES / "documents"
 ALDER = (DOCUMENTS / "alder-w1.md").read_text(encoding="utf-8")
 BIRCH = (DOCUMENTS / "birch-s2.md").read_text(encoding="utf-8")
 SAMPLE = (DOCUMENTS / "stock_report.py").read_text(encoding="utf-8")
-
 FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 
 
-def run_example(name: str, directory: Path) -> dict[str, Any]:
-    """What `harness run examples/NAME.py --json` prints, far from the checkout."""
-    shutil.copytree(EXAMPLES, directory / "examples")
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", "run", f"examples/{name}.py", "--json"],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
-
-
-def run_scripted(name: str, inputs: dict[str, str], traces: Path) -> RunResult:
-    """The same without a model: of the lines that it is shown, the first is chosen."""
+def run_scripted(name: str, traces: Path, **inputs: str) -> RunResult:
+    """An example without a model: of the lines that are shown, the first is chosen."""
 
     def answer(request: ChatRequest) -> str:
         first = request.messages[-1].content.split("\n")[0]
@@ -60,9 +40,9 @@ def run_scripted(name: str, inputs: dict[str, str], traces: Path) -> RunResult:
     )
 
 
-def parts_of(markdown: str) -> dict[str, list[str]]:
+def parts_of(markdown: object) -> dict[str, list[str]]:
     """The lines under each heading that are not blank."""
-    parts = re.split(r"(?m)^## (.+)$", markdown)
+    parts = re.split(r"(?m)^## (.+)$", str(markdown))
     lines = [[line for line in part.splitlines() if line.strip()] for part in parts[2::2]]
     return dict(zip(parts[1::2], lines, strict=True))
 
@@ -74,44 +54,64 @@ def grades(rubric: str, draft: Draft) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run_example("compare", tmp_path_factory.mktemp("compare"))
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    result = run_scripted("compare", tmp_path_factory.mktemp("compare"))
+    assert result.passed
+    return parts_of(result.result)
 
 
 @pytest.fixture(scope="module")
-def review(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run_example("code_review", tmp_path_factory.mktemp("code_review"))
+def review(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    return parts_of(run_scripted("code_review", tmp_path_factory.mktemp("review")).result)
 
 
-# --- all of them --------------------------------------------------------------------------------
+def test_each_is_run_by_the_tests_is_under_80_lines_and_stands_in_the_guide() -> None:
+    examples = {path.name: path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.py")}
+    guide = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert examples.keys() == {"brief.py", "compare.py", "code_review.py"}
+    assert [name for name, text in examples.items() if len(text.splitlines()) >= 80] == []
+    assert [name for name in examples if f"| `{name}` |" not in guide] == []
 
 
-def test_all_that_there_are_are_run_by_the_tests() -> None:
-    # `brief` is run by test_demo.py, the others here.
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"brief", "compare", "code_review"}
-
-
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
-def test_each_is_under_80_lines_and_the_guide_names_it(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) < 80
-    assert f"| `{path.name}` |" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rubric", "own"),
+    [
+        pytest.param("compare", "comparison", "## In short", id="compare"),
+        pytest.param("code_review", "code_review", "- a docstring to begin with", id="code_review"),
+    ],
+)
+def test_on_the_real_model_all_is_the_same_but_what_it_chooses_or_writes(
+    tmp_path: Path, name: str, rubric: str, own: str
+) -> None:
+    real = run_demo(tmp_path, example=name).result
+    (loop,) = real["loops"]
+    assert (loop["rubric"], loop["unjudged"]) == (rubric, ["useful"]), "a 135M model judges nothing"
+    assert loop["rounds"][0]["composite"] > 9
+    assert real["models"][0]["name"] == "smollm2-135m"
+    scripted = parts_of(run_scripted(name, tmp_path).result)
+    for title, lines in parts_of(real["result"]).items():
+        if title == "In short":
+            assert set(lines) == set(scripted[title])
+        else:
+            kept = [line for line in lines if not line.startswith(own)]
+            assert kept == [line for line in scripted[title] if not line.startswith(own)]
 
 
 # --- compare ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_comparison_quotes_every_sentence_of_both_documents_and_no_other(
-    comparison: dict[str, Any],
+    comparison: dict[str, list[str]],
 ) -> None:
     # A list in two levels, so that a quote follows its letter: `- A: “…”`.
-    quoted = set(re.findall(r"- ([AB]): “(.+)”", comparison["result"]))
+    lines = "\n".join(line for part in comparison.values() for line in part)
     said = {
         (letter, " ".join(sentence.split()))
         for letter, document in (("A", ALDER), ("B", BIRCH))
         for _, _, sentence in Draft(document, task="").sentences
     }
-    assert quoted == said
+    assert set(re.findall(r"- ([AB]): “(.+)”", lines)) == said
 
 
 @pytest.mark.parametrize(
@@ -128,60 +128,43 @@ def test_a_comparison_quotes_every_sentence_of_both_documents_and_no_other(
     ],
 )
 def test_figures_that_differ_stand_side_by_side(
-    comparison: dict[str, Any], left: str, right: str
+    comparison: dict[str, list[str]], left: str, right: str
 ) -> None:
-    lines = parts_of(comparison["result"])["Where figures differ"]
+    lines = comparison["Where figures differ"]
     (at,) = [index for index, line in enumerate(lines) if left in line]
     assert lines[at].startswith("  - A: “")
     assert lines[at + 1].startswith("  - B: “")
     assert right in lines[at + 1]
 
 
-def test_figures_that_are_the_same_are_not_said_to_differ(comparison: dict[str, Any]) -> None:
-    parts = parts_of(comparison["result"])
+def test_figures_that_are_the_same_are_not_said_to_differ(
+    comparison: dict[str, list[str]],
+) -> None:
     quotes = {
         title: [set(FIGURE.findall(line)) for line in lines if line.startswith("  - ")]
-        for title, lines in parts.items()
+        for title, lines in comparison.items()
     }
     both = quotes["What both speak of"]
     assert both[::2] == both[1::2]
-    assert (
-        "  - A: “The version before is kept, and going back to it takes 5 minutes.”"
-        in (parts["What both speak of"])
-    )
+    same = "  - A: “The version before is kept, and going back to it takes 5 minutes.”"
+    assert same in comparison["What both speak of"]
     differing = quotes["Where figures differ"]
     assert all(a != b for a, b in zip(differing[::2], differing[1::2], strict=True))
 
 
-def test_what_only_one_says_is_under_its_letter(comparison: dict[str, Any]) -> None:
-    alone = parts_of(comparison["result"])["What only one says"]
-    assert "- A: “Clean the filter every 3 months.”" in alone
-    assert "- B: “A water-cooled version is planned.”" in alone
-
-
-def test_what_is_in_short_is_chosen_by_the_model_among_the_differences(
-    comparison: dict[str, Any],
+def test_what_only_one_says_and_what_decides_have_their_places(
+    comparison: dict[str, list[str]],
 ) -> None:
-    parts = parts_of(comparison["result"])
-    in_short, differences = parts["In short"], parts["Where figures differ"]
+    assert "- A: “Clean the filter every 3 months.”" in comparison["What only one says"]
+    assert "- B: “A water-cooled version is planned.”" in comparison["What only one says"]
+    in_short, differences = comparison["In short"], comparison["Where figures differ"]
     assert 0 < len(in_short) < len(differences)
     assert set(in_short) <= set(differences)
-    assert comparison["models"][0]["name"] == "smollm2-135m"
-    assert comparison["models"][0]["calls"] == 1
-
-
-def test_a_comparison_is_scored_by_its_rubric(comparison: dict[str, Any]) -> None:
-    (loop,) = comparison["loops"]
-    assert loop["rubric"] == "comparison"
-    assert loop["stop_reason"] == "passed"
-    assert loop["rounds"][0]["composite"] == 10
-    assert loop["unjudged"] == ["useful"], "a 135M model judges nothing"
 
 
 def test_documents_with_nothing_in_common_are_compared_all_the_same(tmp_path: Path) -> None:
     inputs = {"left": "# Tea\n\nSteep it\nfor 3 minutes.", "right": "# Bees\n\nThey dance."}
-    parts = parts_of(str(run_scripted("compare", inputs, tmp_path).result))
-    assert parts == {
+    assert parts_of(run_scripted("compare", tmp_path, **inputs).result) == {
         "In short": [],
         "Where figures differ": [],
         "What both speak of": [],
@@ -191,27 +174,9 @@ def test_documents_with_nothing_in_common_are_compared_all_the_same(tmp_path: Pa
 
 def test_a_sentence_whose_nearest_is_nearer_to_another_is_in_no_pair(tmp_path: Path) -> None:
     # Nearest to it is what the other document says of a 13B model, which has its own pair.
-    result = run_scripted("compare", {"left": BIRCH, "right": ALDER}, tmp_path)
-    alone = parts_of(str(result.result))["What only one says"]
+    result = run_scripted("compare", tmp_path, left=BIRCH, right=ALDER)
+    alone = parts_of(result.result)["What only one says"]
     assert "- A: “A 70B model at 4 bits gives 19 tokens per second to a single user.”" in alone
-
-
-@pytest.mark.parametrize(
-    ("text", "dimension"),
-    [
-        pytest.param("- A: “It costs 5 euros.”", "complete", id="figure-lost"),
-        pytest.param(
-            "- A: “It costs 5 euros.”\n- B: “It costs 8 euros.”", "grounded", id="made-up"
-        ),
-    ],
-)
-def test_a_comparison_that_is_wrong_in_a_figure_does_not_pass(text: str, dimension: str) -> None:
-    headings = ["In short", "Where figures differ", "What both speak of", "What only one says"]
-    sources = ("- A: “It costs 5 euros.”", "- B: “It costs 7 euros.”")
-    right = "\n\n".join([f"## {heading}\n{chr(10).join(sources)}" for heading in headings])
-    assert set(grades("comparison", Draft(right, task="", sources=sources)).values()) == {1.0}
-    wrong = right.replace("\n".join(sources), text)
-    assert grades("comparison", Draft(wrong, task="", sources=sources))[dimension] < 1
 
 
 # --- code_review --------------------------------------------------------------------------------
@@ -228,50 +193,29 @@ PLANTED = {
 """What is wrong in the sample, by what stands in its line."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("code", PLANTED, ids=lambda code: code.strip())
-def test_every_planted_fault_is_named_by_its_line(review: dict[str, Any], code: str) -> None:
-    (line,) = [n for n, text in enumerate(SAMPLE.splitlines(), start=1) if code in text]
-    for fault in PLANTED[code]:
-        assert re.search(rf"(?m)^- line {line}: .*{re.escape(fault)}", review["result"]), fault
+def test_every_planted_fault_is_named_by_its_line_and_no_other(
+    review: dict[str, list[str]],
+) -> None:
+    found = [line for lines in review.values() for line in lines if line.startswith("- line ")]
+    for code, faults in PLANTED.items():
+        (number,) = [n for n, text in enumerate(SAMPLE.splitlines(), start=1) if code in text]
+        for fault in faults:
+            assert any(line.startswith(f"- line {number}: ") and fault in line for line in found)
+    assert len(found) == sum(map(len, PLANTED.values()))
 
 
-def test_a_review_has_the_planted_faults_and_no_other(review: dict[str, Any]) -> None:
-    assert review["result"].count("\n- line ") == sum(map(len, PLANTED.values()))
-
-
-def test_a_review_has_a_section_for_every_function_in_order(review: dict[str, Any]) -> None:
+def test_a_review_has_a_section_for_every_function_in_order(review: dict[str, list[str]]) -> None:
     defined = sorted(
         (node.lineno, node.name)
         for node in ast.walk(ast.parse(SAMPLE))
         if isinstance(node, ast.FunctionDef)
     )
-    assert list(parts_of(review["result"])) == [f"`{name}`, line {n}" for n, name in defined]
-
-
-def test_where_the_rules_find_nothing_the_review_says_so(review: dict[str, Any]) -> None:
-    parts = parts_of(review["result"])
-    clean = [title for title, lines in parts.items() if lines == ["- nothing found"]]
+    assert list(review) == [f"`{name}`, line {n}" for n, name in defined]
+    clean = [title for title, lines in review.items() if lines == ["- nothing found"]]
     assert [title.split("`")[1] for title in clean] == ["low_stock", "__init__", "save"]
-
-
-def test_the_model_suggests_a_docstring_where_there_is_none_and_nowhere_else(
-    review: dict[str, Any],
-) -> None:
-    for lines in parts_of(review["result"]).values():
+    for lines in review.values():
         suggested = [line for line in lines if line.startswith("- a docstring to begin with: “")]
         assert len(suggested) == any("no docstring" in line for line in lines)
-        assert all(len(line) > 50 and line.endswith(".”") for line in suggested)
-    assert review["models"][0]["calls"] >= 2
-
-
-def test_a_review_is_scored_by_its_rubric(review: dict[str, Any]) -> None:
-    (loop,) = review["loops"]
-    best = loop["rounds"][loop["best_round"] - 1]
-    assert loop["rubric"] == "code_review"
-    assert review["result"] == best["draft"]
-    assert {one["name"]: one["score"] for one in best["scores"]}["complete"] == 10
-    assert loop["unjudged"] == ["useful"], "a 135M model judges nothing"
 
 
 @pytest.mark.parametrize(
@@ -308,24 +252,40 @@ def test_a_review_is_scored_by_its_rubric(review: dict[str, Any]) -> None:
     ],
 )
 def test_the_rules_find(code: str, findings: list[str], tmp_path: Path) -> None:
-    result = run_scripted("code_review", {"code": code}, tmp_path)
-    functions: Any = result.outputs["functions"]
+    functions: Any = run_scripted("code_review", tmp_path, code=code).outputs["functions"]
     assert [finding for function in functions for finding in function.findings] == findings
 
 
+# --- their rubrics ------------------------------------------------------------------------------
+
+COMPARED = ("- A: “It costs 5 euros.”", "- B: “It costs 7 euros.”")
+HEADINGS = ["In short", "Where figures differ", "What both speak of", "What only one says"]
+COMPARISON = "\n\n".join(f"## {heading}\n{chr(10).join(COMPARED)}" for heading in HEADINGS)
+REVIEWED = ("def f(a):\n    return a", "line 1: no annotation: `a`")
+REVIEW = "## `f`, line 1\n\n- line 1: no annotation: `a`"
+
+
 @pytest.mark.parametrize(
-    ("line", "dimension"),
+    ("text", "wrong", "dimension"),
     [
-        pytest.param("- line 1: an annotation is missing", "complete", id="in-other-words"),
+        pytest.param(COMPARISON, COMPARED[0], "complete", id="figure-lost"),
         pytest.param(
-            "- line 1: no annotation: `a`\n- as in `load`", "grounded", id="no-such-function"
+            COMPARISON, f"{COMPARED[0]}\n- B: “It costs 8 euros.”", "grounded", id="made-up"
         ),
-        pytest.param("- line 1: no annotation: `a`\n- line 9 too", "grounded", id="no-such-line"),
+        pytest.param(REVIEW, "- line 1: an annotation is missing", "complete", id="other-words"),
+        pytest.param(
+            REVIEW, "- line 1: no annotation: `a`\n- as in `load`", "grounded", id="no-function"
+        ),
+        pytest.param(
+            REVIEW, "- line 1: no annotation: `a`\n- line 9 too", "grounded", id="no-such-line"
+        ),
     ],
 )
-def test_a_review_that_loses_or_invents_something_does_not_pass(line: str, dimension: str) -> None:
-    sources = ("def f(a):\n    return a", "line 1: no annotation: `a`")
-    right = "## `f`, line 1\n\n- line 1: no annotation: `a`"
-    assert set(grades("code_review", Draft(right, task="", sources=sources)).values()) == {1.0}
-    wrong = right.replace("- line 1: no annotation: `a`", line)
-    assert grades("code_review", Draft(wrong, task="", sources=sources))[dimension] < 1
+def test_what_loses_or_invents_something_does_not_pass(
+    text: str, wrong: str, dimension: str
+) -> None:
+    rubric, sources = ("comparison", COMPARED) if text is COMPARISON else ("code_review", REVIEWED)
+    right = "\n".join(COMPARED) if text is COMPARISON else "- line 1: no annotation: `a`"
+    assert set(grades(rubric, Draft(text, task="", sources=sources)).values()) == {1.0}
+    spoilt = Draft(text.replace(right, wrong), task="", sources=sources)
+    assert grades(rubric, spoilt)[dimension] < 1
