@@ -77,10 +77,11 @@ def test_its_settings_load(tmp_path: Path) -> None:
     assert settings.roles["evaluator"] in settings.endpoints
 
 
-@pytest.mark.parametrize("settings", re.findall(r"```toml\n(.*?)```", README, re.DOTALL))
-def test_each_of_its_tables_loads(tmp_path: Path, settings: str) -> None:
-    (tmp_path / "harness.toml").write_text(settings)
-    assert load_settings(tmp_path / "harness.toml", environment={}) != Settings()
+def test_each_of_its_tables_loads(tmp_path: Path) -> None:
+    path = tmp_path / "harness.toml"
+    for settings in re.findall(r"```toml\n(.*?)```", README, re.DOTALL):
+        path.write_text(settings)
+        assert load_settings(path, environment={}) != Settings(), settings
 
 
 def test_the_example_of_every_endpoint_has_every_backend() -> None:
@@ -96,6 +97,6 @@ def test_its_variable_loads() -> None:
     assert settings.endpoints.keys() >= {"producer", "evaluator"}
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", README))
-def test_what_it_links_to_is_there(link: str) -> None:
-    assert (ROOT / link).exists()
+def test_what_it_links_to_is_there() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert [link for link in links if not (ROOT / link).exists()] == []

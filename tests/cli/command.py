@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,10 +114,16 @@ def serving(server: S) -> Iterator[S]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
+
+    def wait_for(work: Coroutine[Any, Any, Any]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(30)
+
     try:
-        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(30)
-        yield server
-        asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(30)
+        wait_for(server.__aenter__())
+        try:
+            yield server
+        finally:
+            wait_for(server.__aexit__(None, None, None))
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -19,7 +19,7 @@ import pytest
 from command import COMMAND, ENVIRONMENT, harness, interrupt, serving
 from demo import ROOT
 from pipelines import ASKS, CHATS, WAITS
-from servers.emulated import Answer, Asked, Emulated, Gone
+from servers.emulated import Answer, Asked, Emulated
 
 from harness import load_run
 from harness.trace import Instant, Journal, SpanRecord
@@ -183,7 +183,7 @@ class Endless(Emulated):
         interrupt()
         try:
             await answer.hold()
-        except Gone:
+        finally:
             self.gone.set()
 
 
