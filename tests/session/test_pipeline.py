@@ -1,399 +1,537 @@
-"""A pipeline's run: what it gives back and what it leaves, on a scripted model."""
+"""A pipeline's run: what it gives back and leaves, what a node may ask of it, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, Field
-
-from harness import Pipeline, Run, ScriptedBackend, Settings, load_run
-from harness.errors import (
-    ConfigurationInvalid,
-    InvalidInput,
-    ModelFileInvalid,
-    NodeFailed,
-    PipelineInvalid,
-    ReplyInvalid,
-    RubricInvalid,
-    SameModel,
-    ServerError,
+from session_runs import (
+    BAD,
+    GOOD,
+    SOURCE,
+    fail,
+    idle,
+    line_of,
+    lines_of,
+    pipeline_of,
+    refused,
+    run,
+    settings_of,
+    spans_of,
 )
-from harness.inference import Backend, ChatRequest, Endpoint
-from harness.session import RunResult
 
-GOOD = (
-    "A cold start takes 8 to 15 s from disk. Keeping the model loaded between calls removes it, "
-    "so the next call begins at once and needs less than 0.2 s."
-)
-SOURCE = GOOD + " The server must read the weights from disk."
+from harness import Pipeline, Retry, Run, ScriptedBackend, Timeout, load_run
+from harness.errors import NodeFailed, ServerError, StreamCut
+from harness.session import event_loop, run_to_its_end
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return settings_of(tmp_path)
+
+
+def answering():
+    async def text(run: Run, task: str) -> str:
+        return (await run.wiggum(task, sources=[SOURCE], rubric="answer")).text
+
+    return pipeline_of(text, name="answering")
+
+
+def answer(settings, *replies, **backends):
+    backends = {"producer": ScriptedBackend(list(replies)), **backends}
+    result = run(answering(), settings, {"task": "cold starts?"}, backends=backends)
+    return result, [request.messages[-1].content for request in backends["producer"].requests]
+
+
+def echo():
+    """Answers with the prompt, in capitals."""
+    return {"producer": ScriptedBackend(lambda request: request.messages[0].content.upper())}
+
+
+# --- what a run gives, and leaves ---------------------------------------------------------------
+
+
+def test_a_run_gives_every_output_and_the_last_as_its_result(settings):
+    async def question(run: Run, task: str) -> str:
+        return await run.chat("planner", f"ask about {task}")
+
+    async def answer(run: Run, question: str) -> str:
+        return await run.chat("producer", question)
+
+    result = run(pipeline_of(question, answer), settings, {"task": "tea"}, backends=echo())
+    assert result.outputs == {"question": "ASK ABOUT TEA", "answer": "ASK ABOUT TEA"}
+    assert (result.result, result.passed) == ("ASK ABOUT TEA", True)
+    assert [model.calls for model in result.models] == [2]
+
+
+def test_a_last_node_that_gave_nothing_leaves_no_other_ones_output_as_the_result(settings):
+    def first() -> str:
+        return "first"
+
+    def last(first: str) -> str:
+        return f"{first}, last"
+
+    pipeline = pipeline_of(first)
+    pipeline.node(when=lambda first: first == "another")(last)
+    result = run(pipeline, settings)
+    assert (result.status, result.result) == ("finished", None)
+    assert [one.node for one in result.skips] == ["last"]
+
+
+def test_a_run_leaves_a_journal_a_timeline_and_a_line_in_the_audit_log(settings):
+    result, (prompt,) = answer(settings, GOOD)
+    record = load_run(result.files.journal)
+    assert record.ended.status == "ok"
+    assert [output.node for output in record.outputs] == ["text"]
+    assert json.loads(result.files.chrome_trace.read_text())["traceEvents"]
+    line = line_of(result)
+    assert (line["run_id"], line["task"], line["final"]) == (result.run_id, "cold starts?", "PASS")
+    assert (line["producer_model"], line["evaluator_model"]) == ("producer", None)
+    verdict = result.loops[0].best.verdict
+    assert line["wiggum_scores"] == [verdict.composite]
+    assert verdict.unjudged == ("relevance",)
+    (chat,) = spans_of(result, "chat")
+    assert record.contents[chat["reply_sha256"]] == GOOD
+    assert SOURCE in record.contents[chat["prompt_sha256"]]
+    # The producer is told what its draft will be measured by.
+    assert "The whole text has 20 to 90 words." in prompt
+    assert prompt.index(SOURCE) < prompt.index("cold starts?")
+
+
+def test_a_draft_that_fails_is_revised_and_the_best_round_comes_back(settings):
+    result, (_, revision) = answer(settings, BAD, GOOD)
+    (loop,) = result.loops
+    assert [one.verdict.passed for one in loop.rounds] == [False, True]
+    assert (result.result, loop.stop_reason) == (GOOD, "passed")
+    assert "900 is not in the sources" in revision
+
+
+def test_an_evaluator_model_judges_what_checks_cannot(settings):
+    reply = json.dumps({"relevance": {"reason": "Nothing is missing.", "score": 9}})
+    evaluator = ScriptedBackend([reply])
+    result, _ = answer(settings, GOOD, evaluator=evaluator)
+    verdict = result.loops[0].best.verdict
+    assert (verdict.vector["relevance"], verdict.evaluator, verdict.unjudged) == (
+        9,
+        "evaluator",
+        (),
+    )
+    assert evaluator.requests[0].role == "evaluator"
 
 
 class Point(BaseModel):
     x: int
 
 
-def run(
-    pipeline: Pipeline,
-    tmp_path: Path,
-    inputs: dict[str, object] | None = None,
-    *,
-    settings: Settings | None = None,
-    **backends: Backend,
-) -> RunResult:
-    chosen = settings or Settings(traces=tmp_path / "traces")
-    return asyncio.run(pipeline.run_async(inputs or {}, settings=chosen, backends=backends))
-
-
-def audit(tmp_path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (tmp_path / "traces/runs.jsonl").read_text().splitlines()]
-
-
-def answering(*, evaluator: bool = False) -> Pipeline:
-    pipeline = Pipeline("answering")
-
-    @pipeline.node
-    async def text(run: Run, task: str) -> str:
-        return (await run.wiggum(task, sources=[SOURCE], rubric="answer")).text
-
-    return pipeline
-
-
-def test_a_run_gives_every_output_and_the_last_as_its_result(tmp_path: Path) -> None:
-    pipeline = Pipeline("chain")
-
-    @pipeline.node
-    async def question(run: Run, task: str) -> str:
-        return await run.chat("planner", f"ask about {task}")
-
-    @pipeline.node
-    async def answer(run: Run, question: str) -> str:
-        return await run.chat("producer", question)
-
-    result = run(
-        pipeline,
-        tmp_path,
-        {"task": "tea"},
-        producer=ScriptedBackend(lambda r: r.messages[0].content),
-    )
-    assert result.outputs == {"question": "ask about tea", "answer": "ask about tea"}
-    assert result.result == "ask about tea"
-    assert result.passed
-    assert [model.calls for model in result.models] == [2]
-
-
-def test_a_pipeline_without_nodes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PipelineInvalid, match="pipeline 'empty' has no nodes; add one"):
-        run(Pipeline("empty"), tmp_path)
-
-
-def test_limits_of_another_form_are_refused_with_the_form_to_write() -> None:
-    limits: Any = {"max_calls": 3}
-    with pytest.raises(InvalidInput, match=r"limits={'max_calls': 3} .* Limits\(max_calls=9\)"):
-        Pipeline("limited", limits=limits)
-
-
-def test_a_node_that_calls_its_run_otherwise_is_told_its_name(tmp_path: Path) -> None:
-    pipeline = Pipeline("named")
-
-    @pipeline.node
-    async def text(context: Run) -> str: ...
-
-    message = "node 'text' takes the run as 'context', .* receives it is called 'run'"
-    with pytest.raises(PipelineInvalid, match=message) as refused:
-        run(pipeline, tmp_path)
-    assert refused.value.path == Path(__file__)
-
-
-def test_a_run_leaves_a_journal_a_timeline_and_a_line_in_the_audit_log(tmp_path: Path) -> None:
-    result = run(answering(), tmp_path, {"task": "cold starts?"}, producer=ScriptedBackend([GOOD]))
-
-    record = load_run(result.files.journal)
-    assert record.ended is not None
-    assert record.ended.status == "ok"
-    assert [output.node for output in record.outputs] == ["text"]
-    assert json.loads(result.files.chrome_trace.read_text())["traceEvents"]
-    (line,) = audit(tmp_path)
-    assert line["run_id"] == result.run_id
-    assert line["task"] == "cold starts?"
-    assert line["producer_model"] == "producer"
-    assert line["evaluator_model"] is None
-    assert line["final"] == "PASS"
-    assert line["wiggum_scores"] == [result.loops[0].best.verdict.composite]
-
-
-def test_prompts_and_replies_can_be_found_in_the_journal_by_their_hash(tmp_path: Path) -> None:
-    result = run(answering(), tmp_path, {"task": "t"}, producer=ScriptedBackend([GOOD]))
-    record = load_run(result.files.journal)
-    call = next(span for span in record.spans if span.name == "chat")
-    assert record.contents[str(call.attributes["reply_sha256"])] == GOOD
-    assert SOURCE in record.contents[str(call.attributes["prompt_sha256"])]
-
-
-def test_the_producer_is_told_what_its_draft_will_be_measured_by(tmp_path: Path) -> None:
-    producer = ScriptedBackend([GOOD])
-    run(answering(), tmp_path, {"task": "cold starts?"}, producer=producer)
-    prompt = producer.requests[0].messages[-1].content
-    assert "The whole text has 20 to 90 words." in prompt
-    assert prompt.index(SOURCE) < prompt.index("cold starts?")
-
-
-def test_a_draft_that_fails_is_revised_and_the_best_round_comes_back(tmp_path: Path) -> None:
-    producer = ScriptedBackend(["It takes 900 years.", GOOD])
-    result = run(answering(), tmp_path, {"task": "t"}, producer=producer)
-    (loop,) = result.loops
-    assert [one.verdict.passed for one in loop.rounds] == [False, True]
-    assert result.result == GOOD
-    assert loop.stop_reason == "passed"
-    assert "900 is not in the sources" in producer.requests[1].messages[-1].content
-
-
-def test_an_evaluator_model_judges_what_checks_cannot(tmp_path: Path) -> None:
-    reply = json.dumps({"relevance": {"reason": "Nothing is missing.", "score": 9}})
-    evaluator = ScriptedBackend([reply])
-    result = run(
-        answering(), tmp_path, {"task": "t"}, producer=ScriptedBackend([GOOD]), evaluator=evaluator
-    )
-    verdict = result.loops[0].best.verdict
-    assert verdict.vector["relevance"] == 9
-    assert verdict.evaluator == "evaluator"
-    assert verdict.unjudged == ()
-    assert evaluator.requests[0].role == "evaluator"
-
-
-def test_without_an_evaluator_the_verdict_says_what_was_not_judged(tmp_path: Path) -> None:
-    result = run(answering(), tmp_path, {"task": "t"}, producer=ScriptedBackend([GOOD]))
-    assert result.loops[0].best.verdict.unjudged == ("relevance",)
-
-
-def test_replies_come_back_in_the_type_asked_for(tmp_path: Path) -> None:
-    pipeline = Pipeline("typed")
-
-    @pipeline.node
+def test_replies_come_back_in_the_type_asked_for(settings):
     async def model(run: Run) -> Point:
         return await run.chat("producer", "a point", returns=Point)
 
-    @pipeline.node
     async def words(run: Run, model: Point) -> list[str]:
         kind = Annotated[list[Literal["a", "b"]], Field(max_length=2)]
         return list(await run.chat("producer", f"{model.x}", returns=kind))
 
     backend = ScriptedBackend(['{"x": 3}', '{"answer": ["a", "b"]}'])
-    result = run(pipeline, tmp_path, producer=backend)
+    result = run(pipeline_of(model, words), settings, backends={"producer": backend})
     assert result.outputs == {"model": Point(x=3), "words": ["a", "b"]}
     assert backend.requests[1].reply_schema is not None
 
 
-def test_what_is_remembered_can_be_recalled(tmp_path: Path) -> None:
-    pipeline = Pipeline("remembering")
+def test_requests_carry_the_sampling_that_was_asked_for(settings):
+    sampling = {"temperature": 0.7, "seed": 3, "stop": ["\n"], "max_output_tokens": 9}
 
-    @pipeline.node
-    async def kept(run: Run) -> int:
-        return len(await run.remember("# Tea\n\nSteep it.\n\n# Bread\n\nLet it rise.\n"))
+    async def step(run: Run) -> str:
+        return await run.chat("producer", "x", **sampling)
 
-    @pipeline.node
-    async def found(run: Run, kept: int) -> str:
-        (hit,) = await run.recall("how long does bread rise", limit=1)
-        return f"{kept} {hit.passage.title}"
-
-    result = run(pipeline, tmp_path, producer=ScriptedBackend([]))
-    assert result.result == "2 Bread"
-    assert "recall" in {span.name for span in load_run(result.files.journal).spans}
+    backend = ScriptedBackend(["y"])
+    run(pipeline_of(step), settings, backends={"producer": backend})
+    (request,) = backend.requests
+    assert (request.temperature, request.seed, request.stop) == (0.7, 3, ("\n",))
+    assert request.max_output_tokens == 9
 
 
-def test_a_configured_memory_outlives_the_run(tmp_path: Path) -> None:
-    settings = Settings.model_validate(
-        {"traces": tmp_path / "traces", "memory": {"path": tmp_path / "memory"}}
-    )
-    writing, reading = Pipeline("writing"), Pipeline("reading")
-
-    @writing.node
-    async def kept(run: Run) -> int:
-        return len(await run.remember("Rye needs a long proof."))
-
-    @reading.node
-    async def found(run: Run) -> list[str]:
-        return [hit.passage.text for hit in await run.recall("rye")]
-
-    run(writing, tmp_path, settings=settings, producer=ScriptedBackend([]))
-    result = run(reading, tmp_path, settings=settings, producer=ScriptedBackend([]))
-    assert result.result == ["Rye needs a long proof."]
-
-
-def test_a_failed_run_leaves_its_record_too(tmp_path: Path) -> None:
+def test_a_failed_run_leaves_its_record_too(settings):
     refusal = ServerError("HTTP 400: no", endpoint="producer", status=400)
-    with pytest.raises(NodeFailed, match="node 'text' failed: producer: HTTP 400"):
-        run(answering(), tmp_path, {"task": "t"}, producer=ScriptedBackend([refusal]))
-    (line,) = audit(tmp_path)
+    failed = fail(
+        answering(), settings, {"task": "t"}, backends={"producer": ScriptedBackend([refusal])}
+    )
+    assert (failed.node, failed.__cause__) == ("text", refusal)
+    (line,) = lines_of(settings)
     assert line["final"] == "ERROR"
-    assert "HTTP 400" in str(line["error"])
-    record = load_run(tmp_path / "traces" / f"{line['run_id']}.jsonl")
+    assert "HTTP 400" in line["error"]
+    record = load_run(settings.traces / f"{line['run_id']}.jsonl")
     assert {span.status for span in record.spans} == {"error"}
 
 
-def test_a_cancelled_run_closes_its_record(tmp_path: Path) -> None:
-    pipeline = Pipeline("slow")
+def test_several_failures_are_one_error_that_says_how_many(settings):
+    def bad(item: int) -> int:
+        return item // 0
 
-    @pipeline.node
-    async def wait(run: Run) -> str:
+    def beside() -> str:
+        return "there"
+
+    pipeline = Pipeline("bad")
+    pipeline.node(each={"item": "items"})(bad)
+    pipeline.node(beside)
+    failed = fail(pipeline, settings, {"items": [1, 2, 3]})
+    assert "and 2 more nodes failed" in str(failed)
+    assert isinstance(failed.__cause__, ZeroDivisionError)
+    result = failed.result
+    assert [one.node for one in result.failures] == ["bad[0]", "bad[1]", "bad[2]"]
+    assert (result.status, dict(result.outputs)) == ("failed", {"beside": "there"})
+    (line,) = lines_of(settings)
+    assert (line["final"], line["error"].count("2 more")) == ("ERROR", 1)
+
+
+def test_a_cancelled_run_closes_its_record(settings):
+    async def wait() -> str:
         await asyncio.get_running_loop().create_future()
         return "never"
 
-    async def cancel() -> None:
+    async def cancel():
         started, loop = asyncio.Event(), asyncio.get_running_loop()
-        task = asyncio.create_task(
-            pipeline.run_async(
-                {},
-                settings=Settings(traces=tmp_path / "traces"),
-                backends={"producer": ScriptedBackend([])},
-                # Observers are called from the thread that writes the journal.
-                observers=[lambda _record: loop.call_soon_threadsafe(started.set)],
-            )
+        running = pipeline_of(wait).run_async(
+            {},
+            settings=settings,
+            backends={"producer": ScriptedBackend([])},
+            # Observers are called from the thread that writes the journal.
+            observers=[lambda _record: loop.call_soon_threadsafe(started.set)],
         )
+        task = asyncio.create_task(running)
         await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(cancel())
-    (line,) = audit(tmp_path)
-    assert line["final"] == "ERROR"
+    assert [line["final"] for line in lines_of(settings)] == ["ERROR"]
 
 
-def _no_rubric(run: Run) -> object:
-    return run.wiggum("t", rubric="breif", draft="x")
+# --- mistakes ----------------------------------------------------------------------------------
 
 
-def _empty_document(run: Run) -> object:
-    return run.remember("  \n")
+def misnamed():
+    async def text(context: Run) -> str: ...
+
+    return pipeline_of(text)
 
 
-def _cut_reply(run: Run) -> object:
-    return run.chat("producer", "x", returns=list[str])
+def disagreeing():
+    def number() -> int:
+        return 3
+
+    def text(number: str) -> str:
+        return number
+
+    return pipeline_of(number, text)
 
 
-@pytest.mark.parametrize(
-    ("call", "cause", "said"),
-    [
-        pytest.param(_no_rubric, RubricInvalid, "did you mean 'brief'", id="rubric"),
-        pytest.param(_empty_document, InvalidInput, "nothing to remember", id="document"),
-        pytest.param(_cut_reply, ReplyInvalid, "does not match the type", id="reply"),
-    ],
-)
-def test_a_mistake_inside_a_node_is_its_cause(
-    tmp_path: Path, call: object, cause: type[Exception], said: str
-) -> None:
-    pipeline = Pipeline("mistaken")
+def needing(role):
+    async def text(run: Run) -> str:
+        return await run.chat(role, "x")
 
-    @pipeline.node
+    return pipeline_of(text, models=[role])
+
+
+A = {"tag": "a", "url": "http://h/v1"}
+KEYLESS, FILELESS = {**A, "api_key_env": "NO_SUCH_KEY"}, {"tag": "a", "path": "missing.gguf"}
+ONE_FOR_BOTH = {"endpoints": {"a": A}, "roles": {"producer": "a", "evaluator": "a"}}
+MISTAKES = {
+    "no nodes": (Pipeline("empty"), {}, "pipeline.empty"),
+    "a run by another name": (misnamed(), {}, "pipeline.run-parameter-misnamed"),
+    "types that disagree": (disagreeing(), {}, "pipeline.types-disagree"),
+    "no input": (answering(), {}, "pipeline.input-missing"),
+    "a role without a model": (needing("evaluator"), {}, "roles.unassigned"),
+    "an unknown endpoint": (idle(), {"roles": {"producer": "x"}}, "roles.endpoint-unknown"),
+    "a misspelt role": (idle(), {"roles": {"evaluater": "producer"}}, "roles.misspelt"),
+    "one model for both": (idle(), ONE_FOR_BOTH, "roles.same-model"),
+    "a missing key": (idle(), {"endpoints": {"a": KEYLESS}}, "endpoint.key-not-set"),
+    "a missing file": (idle(), {"endpoints": {"a": FILELESS}}, "model.file-invalid"),
+    "an unknown embedder": (idle(), {"memory": {"embedder": "w"}}, "memory.embedder-unknown"),
+}
+
+
+@pytest.mark.parametrize(("pipeline", "tables", "code"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_stops_a_run_before_any_node_starts(tmp_path, pipeline, tables, code):
+    with refused(code):
+        run(pipeline, settings_of(tmp_path, **tables))
+    if code not in {"endpoint.key-not-set", "model.file-invalid"}:  # which a record tells of
+        assert not (tmp_path / "traces").exists()
+
+
+def test_a_node_that_calls_its_run_otherwise_is_told_where(settings):
+    with refused("pipeline.run-parameter-misnamed") as caught:
+        run(misnamed(), settings)
+    assert caught.value.path == Path(__file__)
+
+
+def test_options_that_mean_nothing_are_refused_when_the_pipeline_is_made():
+    with refused("pipeline.limits-invalid"):
+        Pipeline("limited", limits={"max_calls": 3})
+    with refused("pipeline.parallel-calls-not-positive"):
+        Pipeline("none", parallel_calls=0)
+
+
+MISTAKES_INSIDE = {
+    "rubric": (lambda run: run.wiggum("t", rubric="breif", draft="x"), "rubric."),
+    "document": (lambda run: run.remember("  \n"), "memory.document-empty"),
+    "reply": (lambda run: run.chat("producer", "x", returns=list[str]), "call.reply-invalid"),
+}
+
+
+@pytest.mark.parametrize(("call", "code"), MISTAKES_INSIDE.values(), ids=MISTAKES_INSIDE)
+def test_a_mistake_inside_a_node_is_its_cause(settings, call, code):
     async def step(run: Run) -> object:
-        return await call(run)  # type: ignore[operator]
+        return await call(run)
 
-    with pytest.raises(NodeFailed, match=said) as caught:
-        run(pipeline, tmp_path, producer=ScriptedBackend(["not json"]))
-    assert isinstance(caught.value.__cause__, cause)
-
-
-@pytest.mark.parametrize(
-    ("settings", "error"),
-    [
-        pytest.param({"roles": {"producer": "x"}}, ConfigurationInvalid, id="unknown endpoint"),
-        pytest.param(
-            {
-                "endpoints": {"a": Endpoint(tag="a", url="http://h/v1")},
-                "roles": {"producer": "a", "evaluator": "a"},
-            },
-            SameModel,
-            id="one model for both",
-        ),
-        pytest.param(
-            {"roles": {"evaluater": "a"}, "endpoints": {"a": Endpoint(tag="a", url="http://h/v1")}},
-            ConfigurationInvalid,
-            id="misspelt role",
-        ),
-        pytest.param(
-            {"endpoints": {"a": Endpoint(tag="a", url="http://h", api_key_env="NO_SUCH_KEY")}},
-            ConfigurationInvalid,
-            id="missing key",
-        ),
-        pytest.param(
-            {"endpoints": {"a": Endpoint(tag="a", path=Path("missing.gguf"))}},
-            ModelFileInvalid,
-            id="missing file",
-        ),
-    ],
-)
-def test_wrong_settings_stop_a_run_before_any_node_starts(
-    tmp_path: Path, settings: dict[str, object], error: type[Exception]
-) -> None:
-    started = []
-    pipeline = Pipeline("never")
-
-    @pipeline.node
-    def step() -> None:
-        started.append(True)
-
-    with pytest.raises(error):
-        run(pipeline, tmp_path, settings=Settings(traces=tmp_path / "traces", **settings))  # type: ignore[arg-type]
-    assert not started
+    backends = {"producer": ScriptedBackend(["not json"])}
+    failed = fail(pipeline_of(step), settings, backends=backends)
+    assert failed.__cause__.code.startswith(code)
 
 
-def test_wrong_inputs_leave_no_files(tmp_path: Path) -> None:
-    with pytest.raises(PipelineInvalid, match="did you mean 'task'"):
-        run(answering(), tmp_path, {"tsk": "t"}, producer=ScriptedBackend([]))
-    assert not (tmp_path / "traces").exists()
+def test_a_traces_directory_that_cannot_be_written_is_a_mistake_in_the_settings(settings):
+    settings.traces.write_text("a file stands in the way")
+    with refused("config.traces-unwritable"):
+        run(answering(), settings, {"task": "t"})
 
 
-def test_a_traces_directory_that_cannot_be_written_is_a_mistake_in_the_settings(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "traces").write_text("a file stands in the way")
-    with pytest.raises(ConfigurationInvalid, match=r"set traces in harness\.toml"):
-        run(answering(), tmp_path, {"task": "t"}, producer=ScriptedBackend([]))
-
-
-def test_scripted_requests_carry_the_sampling_that_was_asked_for(tmp_path: Path) -> None:
-    pipeline = Pipeline("sampling")
-
-    @pipeline.node
-    async def step(run: Run) -> str:
-        return await run.chat(
-            "producer", "x", temperature=0.7, seed=3, stop=["\n"], max_output_tokens=9
-        )
-
-    backend = ScriptedBackend(["y"])
-    run(pipeline, tmp_path, producer=backend)
-    request: ChatRequest = backend.requests[0]
-    assert (request.temperature, request.seed, request.stop) == (0.7, 3, ("\n",))
-    assert request.max_output_tokens == 9
-
-
-def test_an_endpoint_that_no_role_needs_may_be_unusable_until_it_is_called(tmp_path: Path) -> None:
-    pipeline = Pipeline("careful")
-
-    @pipeline.node
+def test_an_endpoint_that_no_role_needs_may_be_unusable_until_it_is_called(tmp_path):
     async def step(run: Run, role: str) -> str:
         return await run.chat(role, "x")
 
-    settings = Settings(
-        traces=tmp_path / "traces",
-        endpoints={"spare": Endpoint(tag="spare", path=Path("missing.gguf"))},
-        roles={"producer": "writer"},
-    )
-    backends = {"writer": ScriptedBackend(["y"])}
-    assert (
-        run(pipeline, tmp_path, {"role": "producer"}, settings=settings, **backends).result == "y"
-    )
-    with pytest.raises(NodeFailed, match=r"missing\.gguf"):
-        run(pipeline, tmp_path, {"role": "spare"}, settings=settings, **backends)
+    spare = {"spare": {"tag": "spare", "path": "missing.gguf"}}
+    settings = settings_of(tmp_path, endpoints=spare, roles={"producer": "writer"})
+    for role in ("producer", "spare"):
+        how = {"backends": {"writer": ScriptedBackend(["y"])}}
+        if role == "producer":
+            assert run(pipeline_of(step), settings, {"role": role}, **how).result == "y"
+        else:
+            failed = fail(pipeline_of(step), settings, {"role": role}, **how)
+            assert failed.__cause__.code == "model.file-invalid"
 
 
-def test_run_says_what_to_write_where_an_event_loop_runs_already() -> None:
-    async def notebook() -> None:
-        with pytest.raises(InvalidInput, match=r"await pipeline\.run_async"):
+def test_run_says_what_to_write_where_an_event_loop_runs_already():
+    async def notebook():
+        with refused("pipeline.event-loop-running"):
             answering().run(task="t")
 
     asyncio.run(notebook())
+
+
+# --- nesting and mapping -----------------------------------------------------------------------
+
+
+def inner():
+    async def loud(run: Run, word: str) -> str:
+        return await run.chat("producer", word)
+
+    def joined(loud: list[str]) -> str:
+        return " ".join(loud)
+
+    pipeline = Pipeline("inner")
+    pipeline.node(each={"word": "words"})(loud)
+    pipeline.node(joined)
+    return pipeline
+
+
+def test_a_node_calls_another_pipeline_with_the_same_models_and_record(settings):
+    async def both(run: Run) -> list[str]:
+        first = await run.call(inner(), words=["a"])
+        second = await run.call(inner(), words=["b", "c"])
+        assert first.outputs == {"loud": ["A"], "joined": "A"}
+        return [str(first.result), str(second.result)]
+
+    result = run(pipeline_of(both), settings, backends=echo())
+    assert result.result == ["A", "B C"]
+    nodes = {one.node for one in load_run(result.files.journal).outputs}
+    assert {"both/inner/joined", "both/inner#2/joined"} <= nodes
+    assert [model.calls for model in result.models] == [3]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [({"wrds": ["a"]}, "pipeline.unknown-input"), ({}, "pipeline.input-missing")],
+)
+def test_a_nested_pipelines_inputs_are_checked(settings, inputs, code):
+    async def call(run: Run) -> object:
+        return (await run.call(inner(), **inputs)).result
+
+    with refused(code):
+        run(pipeline_of(call), settings)
+
+
+def test_a_node_maps_over_what_it_finds_out(settings):
+    async def found(run: Run) -> list[str]:
+        async def asked(run: Run, item: str) -> str:
+            return await run.chat("producer", item)
+
+        return await run.map(asked, ["a", "b", "c"], parallel=2)
+
+    result = run(pipeline_of(found), settings, backends=echo())
+    assert result.result == ["A", "B", "C"]
+    labels = {one["label"] for one in spans_of(result, "node")}
+    assert labels == {"found", "found/asked[0]", "found/asked[1]", "found/asked[2]"}
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_failure_says_how_often_the_node_was_called(settings, *, is_nested):
+    def bad() -> int:
+        raise ConnectionError("gone")
+
+    fails = pipeline_of(bad, retry=Retry(3, first_delay_s=0))
+
+    async def calls(run: Run) -> object:
+        return (await run.call(fails)).result
+
+    failed = fail(pipeline_of(calls) if is_nested else fails, settings)
+    assert str(failed).endswith("(called 3 times)")
+    assert "ConnectionError: gone" in str(failed)
+
+
+def test_only_so_many_calls_are_under_way_at_once(settings):
+    pipeline, under_way, most = Pipeline("many", parallel_calls=3), [0], [0]
+
+    @pipeline.node(each={"item": "items"})
+    async def step(item: int) -> int:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        under_way[0] -= 1
+        return item
+
+    assert run(pipeline, settings, {"items": list(range(20))}).result == list(range(20))
+    assert most == [3]
+
+
+# --- signs of life ----------------------------------------------------------------------------
+
+
+class Trickle(ScriptedBackend):
+    """Lets a piece come now and then, or none."""
+
+    def __init__(self, pieces, *, every_s):
+        super().__init__(["text"])
+        self._pieces, self._every_s = pieces, every_s
+
+    async def chat(self, request):
+        for _ in range(self._pieces):
+            await asyncio.sleep(self._every_s)
+            if request.on_piece:
+                request.on_piece()
+        return await super().chat(request)
+
+
+async def asks(run: Run) -> str:
+    return await run.chat("producer", "x")
+
+
+async def loops(run: Run) -> str:
+    return (await run.wiggum("t", sources=[SOURCE], rubric="answer", max_rounds=1)).text
+
+
+def beats(run: Run) -> str:
+    run.beat()  # from its thread
+    return "text"
+
+
+@pytest.mark.parametrize("node", [asks, loops, beats])
+def test_every_piece_of_a_reply_is_a_sign_of_life(settings, node):
+    pipeline = pipeline_of(node, timeout=Timeout(idle_s=0.4))
+    trickle = Trickle(6, every_s=0.1)
+    assert run(pipeline, settings, backends={"producer": trickle}).result == "text"
+
+
+def test_a_reply_of_which_nothing_comes_is_none(settings):
+    pipeline = pipeline_of(asks, timeout=Timeout(idle_s=0.05))
+    failed = fail(pipeline, settings, backends={"producer": Trickle(1, every_s=600)})
+    assert (failed.__cause__.code, failed.__cause__.limit) == ("node.timeout", "idle_s")
+
+
+def test_who_only_watches_does_not_keep_a_call_from_being_tried_again(settings):
+    class Cut(ScriptedBackend):
+        async def chat(self, request):
+            if request.on_piece:
+                request.on_piece()
+            if not self.requests:
+                self.requests.append(request)
+                raise StreamCut("cut", endpoint="producer")
+            return await super().chat(request)
+
+    pipeline = pipeline_of(asks, timeout=Timeout(idle_s=60))
+    assert run(pipeline, settings, backends={"producer": Cut(["whole"])}).result == "whole"
+
+
+# --- the door into the event loop ---------------------------------------------------------------
+
+
+async def stubborn() -> str:
+    """Goes on however often it is cancelled."""
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+
+def test_what_is_left_is_cancelled_and_may_clean_up():
+    ended, tasks = [], []
+
+    async def tidy():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    async def main():
+        tasks.append(asyncio.create_task(tidy()))
+        await asyncio.sleep(0)
+        return 3
+
+    assert run_to_its_end(main()) == 3
+    assert ended == [True]
+
+
+def test_an_error_of_the_coroutine_is_raised():
+    async def main():
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        run_to_its_end(main())
+
+
+def test_a_pipeline_returns_although_a_node_ignores_its_time_limit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(event_loop, "_GRACE_S", 0.01)
+    began_s = time.monotonic()
+    with pytest.raises(NodeFailed) as caught:
+        pipeline_of(stubborn, timeout=Timeout(total_s=0.05)).run()
+    assert time.monotonic() - began_s < 50
+    assert caught.value.__cause__.limit == "total_s"
+    assert caught.value.result.files.journal.is_file()
+
+
+def test_ctrl_c_that_cancels_nothing_leaves_the_coroutine_its_time_to_clean_up(monkeypatch):
+    monkeypatch.setattr(event_loop, "_GRACE_S", 0.01)
+    ended = []
+
+    def interrupt():
+        # As a handler has it that is not the runner's: in the background there is none of its own.
+        raise KeyboardInterrupt
+
+    async def main():
+        asyncio.get_running_loop().call_soon(interrupt)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_to_its_end(main())
+    assert ended == [True]
