@@ -1,6 +1,6 @@
 """Kills processes that write to one store and read from it, reopens it, and looks for what is lost.
 
-    python tests/memory/kill_and_reopen.py DIRECTORY KILLS [--json]
+    python tests/memory/kill_and_reopen.py DIRECTORY KILLS
 
 Two processes add, update and delete passages, a third one searches, and all three are killed
 (SIGKILL) at a random moment; now and then a file of a lane is then deleted or damaged. After each
@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-# Before numpy is loaded: these processes fork.
+# Before numpy is loaded, as these processes fork.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-import numpy as np
+from stored import Letters
 
 from harness.memory import MemoryStore, Passage
 
@@ -37,18 +37,6 @@ WRITERS = 2
 LONGEST_LIFE_S = 0.6
 FULL_LOOK_EVERY = 20
 """Kills; in between, only what is new since the last kill is looked for one by one."""
-
-
-class Letters:
-    """Vectors out of texts by chance alone: as good as any, and there at once."""
-
-    name = "by chance"
-    dimensions = 64
-
-    def embed(self, texts):
-        rows = [np.random.default_rng(list(t.encode())).standard_normal(64) for t in texts]
-        vectors = np.array(rows, dtype=np.float32).reshape(len(rows), 64)
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
 def opened(directory: Path) -> MemoryStore:
@@ -264,7 +252,6 @@ def kill_and_reopen(directory: Path, kills: int) -> dict[str, object]:
         for id_, version in json.loads(became.read_text()).items():
             expected.settle(id_, version)
         expected.pending = {}
-        print(f"{life + 1} of {kills}", end="\r", file=sys.stderr, flush=True)
     return {
         "kills": life + 1,
         "acknowledged_writes": expected.acknowledged,
@@ -275,15 +262,7 @@ def kill_and_reopen(directory: Path, kills: int) -> dict[str, object]:
     }
 
 
-def main() -> int:
-    result = kill_and_reopen(Path(sys.argv[1]), int(sys.argv[2]))
-    if "--json" in sys.argv:
-        print(json.dumps(result, indent=2))
-    else:
-        for name, value in result.items():
-            print(f"{name:<20} {value}")
-    return 1 if result["faults"] else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    result = kill_and_reopen(Path(sys.argv[1]), int(sys.argv[2]))
+    print(json.dumps(result, indent=2))
+    sys.exit(bool(result["faults"]))

@@ -1,7 +1,7 @@
 """Short ways to fill a truth, to spoil its file, and to expect an error by its code."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -15,6 +15,18 @@ from harness.memory.passage import Passage
 from harness.memory.truth import FILE_NAME, Truth
 
 EMBEDDER = SimpleNamespace(name="e", dimensions=2)
+
+
+class Letters:
+    """An embedder by chance alone: as good as any, and there at once."""
+
+    name = "by chance"
+    dimensions = 64
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        rows = [np.random.default_rng(list(t.encode())).standard_normal(64) for t in texts]
+        vectors = np.array(rows, dtype=np.float32).reshape(len(rows), 64)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
 @contextmanager

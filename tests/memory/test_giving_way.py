@@ -1,8 +1,6 @@
 """The vector lane as a guest of the keep-alive budget: it goes at any moment, searches go on."""
 
 import asyncio
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
@@ -14,6 +12,8 @@ from harness.session.settings import MemorySettings
 from harness.trace import CounterSet, Instant, Journal, RunTrace, SpanRecord, TraceOptions, Tracer
 
 MIB = 1 << 20
+COUNT = 6_000
+GONE = "evicted: room for large"
 SYLLABLES = [first + second for first in "bdgklmnprstvz" for second in "aeiou"]
 WORDS = [first + second for first in SYLLABLES for second in SYLLABLES]
 
@@ -23,27 +23,12 @@ def text_of(number):
     return " ".join(Random(number).sample(WORDS, 20))
 
 
-def passages(numbers):
-    return [Passage(text=text_of(number), source=str(number)) for number in numbers]
+def passages(count):
+    return [Passage(text=text_of(number), source=str(number)) for number in range(count)]
 
 
 def question_about(number):
     return " ".join(text_of(number).split()[:10])
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory, embedder):
-    """A store of 20,000 passages."""
-    path = tmp_path_factory.mktemp("giving-way")
-    with MemoryStore.open(path, embedder=embedder) as store:
-        assert len(store.add(passages(range(20_000))).new) == 20_000
-    return path
-
-
-@pytest.fixture
-def large_store(directory, embedder):
-    with MemoryStore.open(directory, embedder=embedder) as opened:
-        yield opened
 
 
 class Model:
@@ -71,46 +56,8 @@ def budget_of(capacity_bytes, *, tracer, **needs):
     )
 
 
-class Searchers:
-    """Eight that search without a pause, each for one passage after the other.
-
-    Attributes:
-        fallbacks: Of each search so far, by searcher.
-    """
-
-    def __init__(self, library, group):
-        self.fallbacks = [[] for _ in range(8)]
-        self._library = library
-        self._searched = asyncio.Condition()
-        self._ended = False
-        for searcher in range(8):
-            group.create_task(self._search(searcher))
-
-    async def search_on(self):
-        """Returns when each has begun and ended some searches since."""
-        enough = [len(own) + 4 for own in self.fallbacks]
-        async with self._searched:
-            await self._searched.wait_for(
-                lambda: all(len(own) >= n for own, n in zip(self.fallbacks, enough, strict=True))
-            )
-
-    def end(self):
-        self._ended = True
-
-    async def _search(self, searcher):
-        random = Random(searcher)
-        while not self._ended:
-            number = random.randrange(20_000)
-            hits = await self._library.recall(question_about(number), limit=4)
-            assert hits[0].passage.source == str(number)
-            assert {hit.fallback for hit in hits} == {hits.fallback}
-            async with self._searched:
-                self.fallbacks[searcher].append(hits.fallback)
-                self._searched.notify_all()
-
-
-async def search_while_models_come_and_go(directory, trace, *, times):
-    """Returns what fallback each search was marked with."""
+async def search_while_models_come_and_go(directory, trace):
+    """Eight search on while the lane goes, and comes back, five times; returns each fallback."""
     budget = budget_of(64 * MIB, tracer=trace, large=60 * MIB, small=8 * MIB)
     library = PassageLibrary(
         MemorySettings(path=directory),
@@ -119,31 +66,52 @@ async def search_while_models_come_and_go(directory, trace, *, times):
         warn=pytest.fail,
         budget=budget,
     )
+    fallbacks = [[] for _ in range(8)]
+    searched, ended = asyncio.Event(), asyncio.Event()
+
+    async def search(own, random):
+        while not ended.is_set():
+            number = random.randrange(COUNT)
+            hits = await library.recall(question_about(number), limit=4)
+            assert hits[0].passage.source == str(number)
+            assert {hit.fallback for hit in hits} == {hits.fallback}
+            own.append(hits.fallback)
+            searched.set()
+
+    async def search_on():
+        """Returns when each has begun and ended some searches since."""
+        enough = [len(own) + 4 for own in fallbacks]
+        while any(len(own) < n for own, n in zip(fallbacks, enough, strict=True)):
+            searched.clear()
+            await searched.wait()
+
     async with budget.opened(), asyncio.timeout(120):
         async with asyncio.TaskGroup() as group:
-            searchers = Searchers(library, group)
-            await searchers.search_on()
-            for _ in range(times):
+            for number, own in enumerate(fallbacks):
+                group.create_task(search(own, Random(number)))
+            await search_on()
+            for _ in range(5):
                 async with budget.lease("large"):  # which leaves the lane no room
                     (lane,) = budget.ledger.guests
                     assert (lane.is_out, lane.resident_bytes) == (True, 0)
-                    await searchers.search_on()
+                    await search_on()
                 async with budget.lease("small"):
                     while budget.ledger.guests[0].is_out:
-                        await searchers.search_on()
-                    await searchers.search_on()
-            searchers.end()
+                        await search_on()
+                    await search_on()
+            ended.set()
         await library.aclose()
-    return [one for own in searchers.fallbacks for one in own]
+    return [one for own in fallbacks for one in own]
 
 
 @pytest.mark.slow
-def test_eight_search_on_while_the_budget_takes_the_lane_and_gives_it_back(directory, tmp_path):
+def test_eight_search_on_while_the_budget_takes_the_lane_and_gives_it_back(tmp_path, embedder):
+    with MemoryStore.open(tmp_path / "store", embedder=embedder) as store:
+        store.add(passages(COUNT))
     with RunTrace(tmp_path, name="searches", options=TraceOptions(timelines=())) as trace:
-        fallbacks = asyncio.run(search_while_models_come_and_go(directory, trace, times=5))
+        fallbacks = asyncio.run(search_while_models_come_and_go(tmp_path / "store", trace))
 
-    gone = "evicted: room for large"
-    assert set(fallbacks) == {None, gone}
+    assert set(fallbacks) == {None, GONE}
     items = list(Journal(trace.journal_path).items())
     evicted = [
         item
@@ -161,17 +129,16 @@ def test_eight_search_on_while_the_budget_takes_the_lane_and_gives_it_back(direc
     ends_ns = [*(one.time_ns for one in evicted[1:]), max(span.end_ns for span in spans)]
     for eviction, restoring, end_ns in zip(evicted, restored, ends_ns, strict=True):
         without = within(recalls, eviction.time_ns, restoring.start_ns)
-        assert len(without) >= 8
-        assert {span.attributes["fallback"] for span in without} == {gone}
-        assert {hit["vector"] for span in without for hit in span.attributes["hits"]} == {None}
         with_it = within(recalls, restoring.end_ns, end_ns)
-        assert len(with_it) >= 8
-        assert {span.attributes["fallback"] for span in with_it} == {None}
-        assert None not in {h["vector"] for span in with_it for h in span.attributes["hits"]}
+        assert min(len(without), len(with_it)) >= 8
+        for some, fallback in ((without, GONE), (with_it, None)):
+            assert {span.attributes["fallback"] for span in some} == {fallback}
+            vectors = {h["vector"] for span in some for h in span.attributes["hits"]}
+            assert vectors == {None} if fallback else None not in vectors
 
     # 2. Its bytes are among those that the budget counts.
     (lane_bytes,) = {one.attributes["bytes"] for one in evicted}
-    assert lane_bytes >= 20_000 * 256 * 4
+    assert lane_bytes >= COUNT * 256 * 4
     counted = {
         item.value for item in items if isinstance(item, CounterSet) and item.name == "resident"
     }
@@ -183,71 +150,6 @@ def within(spans, start_ns, end_ns):
     return [span for span in spans if start_ns <= span.start_ns and span.end_ns <= end_ns]
 
 
-def test_the_lane_may_go_and_come_back_in_the_middle_of_any_search(large_store):
-    over = threading.Event()
-
-    def search(searcher):
-        random = Random(searcher)
-        fallbacks = set()
-        while not over.is_set():
-            number, mode = random.randrange(20_000), random.choice(["hybrid", "vector"])
-            hits = large_store.search(question_about(number), mode=mode)
-            assert hits[0].passage.source == str(number)
-            fallbacks.add(hits.fallback)
-        return fallbacks
-
-    with ThreadPoolExecutor(8) as threads:
-        searching = [threads.submit(search, searcher) for searcher in range(8)]
-        try:
-            for _ in range(4):
-                large_store.vector_lane.evict("room for a model")
-                large_store.vector_lane.restore()
-        finally:
-            over.set()
-    fallbacks = set().union(*(one.result() for one in searching))
-    assert fallbacks <= {None, "evicted: room for a model"}
-    assert "evicted: room for a model" in fallbacks
-
-
-def test_a_search_finds_the_same_as_before_once_the_lane_is_back(large_store):
-    questions = [question_about(number) for number in range(0, 20_000, 1_000)]
-    before = [large_store.search(question) for question in questions]
-
-    large_store.vector_lane.evict("room for a model")
-    meanwhile = [large_store.search(question) for question in questions]
-    large_store.vector_lane.restore()
-
-    assert {hits.fallback for hits in meanwhile} == {"evicted: room for a model"}
-    assert [large_store.search(question) for question in questions] == before
-
-
-@pytest.mark.parametrize("mode", ["hybrid", "vector"])
-def test_words_decide_while_the_lane_is_out_and_the_hits_say_so(store, mode):
-    store.vector_lane.evict("room for a model")
-
-    hits = store.search("voles under the snow", mode=mode)
-
-    assert [hit.title for hit in hits] == ["Foxes"]
-    assert (hits[0].fallback, hits[0].vector) == ("evicted: room for a model", None)
-    assert store.search("nothing of that", mode=mode).fallback == "evicted: room for a model"
-    assert store.search("voles under the snow", mode="lexical").fallback is None
-
-
-def test_what_is_added_while_the_lane_is_out_does_not_bring_it_back_and_is_found(store):
-    lane = store.vector_lane
-    lane.evict("room for a model")
-    store.add(passages(range(300)))
-
-    assert store.search(question_about(7))[0].passage.source == "7"
-    assert lane.resident_bytes == 0
-    assert lane.needed_bytes >= 300 * 256 * 4
-
-    lane.restore()
-    (best, *_) = store.search(question_about(7), mode="vector")
-    assert (best.passage.source, best.fallback) == ("7", None)
-    assert lane.resident_bytes == lane.needed_bytes
-
-
 def test_a_lane_that_grows_out_of_the_budget_goes_and_stays_away(store):
     async def main():
         budget = budget_of(300 * 256 * 4, tracer=Tracer())
@@ -255,7 +157,7 @@ def test_a_lane_that_grows_out_of_the_budget_goes_and_stays_away(store):
             budget.admit_guest(store.vector_lane)
             assert store.search("voles under the snow").fallback is None
 
-            await asyncio.to_thread(store.add, passages(range(600)))
+            store.add(passages(600))
             store.search(question_about(7))  # the lane reads what was added
             budget.recount_guests()
             assert store.search(question_about(7)).fallback == (
