@@ -22,7 +22,10 @@ SLOTS = 32
 CONTEXT_TOKENS = 1024  # more than what a window of the tiny models takes
 
 
-@pytest.mark.parametrize("architecture", MODELS)
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(one, marks=() if one == "gemma3" else pytest.mark.slow) for one in MODELS],
+)
 def test_the_caches_of_every_kind_of_model_are_those_that_llama_cpp_makes(tmp_path, architecture):
     path = write_model(tmp_path / "m.gguf", architecture)
     logged = logged_memory(path, context_tokens=CONTEXT_TOKENS, slots=SLOTS)
@@ -51,6 +54,7 @@ def test_the_caches_of_every_kind_of_model_are_those_that_llama_cpp_makes(tmp_pa
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["gemma3", "deepseek2", "falcon-h1"])
 def test_slots_that_share_a_cache_have_the_cells_that_llama_cpp_gives_them(tmp_path, architecture):
     path = write_model(tmp_path / "m.gguf", architecture)
@@ -67,6 +71,7 @@ def test_slots_that_share_a_cache_have_the_cells_that_llama_cpp_gives_them(tmp_p
     assert by_cells == {cache.cells: cache.layers for cache in logged.caches}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("micro_batch_tokens", "whole_windows"),
     [(128, False), (512, False), (512, True)],
@@ -211,73 +216,36 @@ def test_latent_attention_caches_one_latent_and_no_values():
     assert kv_bytes_per_token(old) == 61 * (576 + 512) * 2
 
 
+MAMBA = {"ssm__inner_size": 128, "ssm__state_size": 16}
+CONVOLVED = MAMBA | {"ssm__conv_kernel": 4}
+LISTED = MAMBA | {"attention__recurrent_layers": [True, False] * 4}
+SHORT = {"shortconv__l_cache": 3, "attention__head_count_kv": [0, 0, 2] * 2 + [0, 0]}
+NEITHER = MAMBA | {
+    "attention__head_count_kv": [0, 0, 2, 0] * 2,
+    "feed_forward_length": [0, 128, 0, 128] * 2,
+}
+KIMI = {"kda__head_dim": 8, "ssm__conv_kernel": 4, "attention__head_count_kv": [0, 2] * 4}
+
+
 @pytest.mark.parametrize(
     ("architecture", "keys", "recurrent", "elements"),
     [
-        pytest.param(
-            "mamba",
-            {"ssm__conv_kernel": 4, "ssm__inner_size": 128, "ssm__state_size": 16},
-            "r r r r r r r r",
-            3 * 128 + 16 * 128,
-            id="Mamba",
-        ),
+        pytest.param("mamba", CONVOLVED, "r " * 8, 3 * 128 + 16 * 128, id="Mamba"),
         pytest.param(
             "falcon-h1",
-            {
-                "ssm__conv_kernel": 4,
-                "ssm__inner_size": 128,
-                "ssm__state_size": 16,
-                "ssm__group_count": 2,
-            },
-            "b b b b b b b b",
+            CONVOLVED | {"ssm__group_count": 2},
+            "b " * 8,
             3 * (128 + 2 * 2 * 16) + 16 * 128,
             id="both in each layer",
         ),
         pytest.param(
-            "qwen35",
-            {"ssm__conv_kernel": 4, "ssm__inner_size": 128, "ssm__state_size": 16},
-            "r r r a r r r a",
-            3 * 128 + 16 * 128,
-            id="the last of four attends",
+            "qwen35", CONVOLVED, "r r r a " * 2, 3 * 128 + 16 * 128, id="the last of four attends"
         ),
-        pytest.param(
-            "qwen35",
-            {
-                "ssm__inner_size": 128,
-                "ssm__state_size": 16,
-                "attention__recurrent_layers": [True, False] * 4,
-            },
-            "r a r a r a r a",
-            16 * 128,
-            id="as a list says",
-        ),
-        pytest.param(
-            "lfm2",
-            {"shortconv__l_cache": 3, "attention__head_count_kv": [0, 0, 2] * 2 + [0, 0]},
-            "r r a r r a r r",
-            64 * 2,
-            id="those without heads",
-        ),
-        pytest.param(
-            "nemotron_h",
-            {
-                "ssm__inner_size": 128,
-                "ssm__state_size": 16,
-                "attention__head_count_kv": [0, 0, 2, 0] * 2,
-                "feed_forward_length": [0, 128, 0, 128] * 2,
-            },
-            "r . a . r . a .",
-            16 * 128,
-            id="some with neither",
-        ),
+        pytest.param("qwen35", LISTED, "r a " * 4, 16 * 128, id="as a list says"),
+        pytest.param("lfm2", SHORT, "r r a r r a r r", 64 * 2, id="those without heads"),
+        pytest.param("nemotron_h", NEITHER, "r . a . " * 2, 16 * 128, id="some with neither"),
         pytest.param("rwkv7", {"wkv__head_size": 32}, "r " * 8, 64 * 2 + 64 * 32, id="RWKV"),
-        pytest.param(
-            "kimi-linear",
-            {"kda__head_dim": 8, "ssm__conv_kernel": 4, "attention__head_count_kv": [0, 2] * 4},
-            "r a " * 4,
-            3 * 3 * 4 * 8 + 8 * 8 * 4,
-            id="Kimi",
-        ),
+        pytest.param("kimi-linear", KIMI, "r a " * 4, 3 * 3 * 4 * 8 + 8 * 8 * 4, id="Kimi"),
     ],
 )
 def test_recurrent_layers_keep_a_state_that_does_not_grow(architecture, keys, recurrent, elements):

@@ -104,23 +104,21 @@ def test_without_an_index_all_files_are_counted(write):
 SHAPE = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 4}
 
 
+LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+NOT_CACHED = {"model_type": "minicpm3", "qk_rope_head_dim": 8, "qk_nope_head_dim": 16}
+GPT_2 = {"n_layer": 8, "n_embd": 64, "n_head": 4}
+GROUPS = ("num_key_value_heads", "n_head_kv", "num_kv_heads")
+GROUPS += ("multi_query_group_num", "num_attention_groups")
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
         pytest.param(SHAPE, (4, 16, 16), id="as many key-value heads as heads"),
         pytest.param(SHAPE | {"head_dim": 24}, (4, 24, 24), id="heads of their own width"),
         pytest.param(SHAPE | {"head_dim": None}, (4, 16, 16), id="or of none"),
-        *(
-            pytest.param(SHAPE | {name: 2}, (2, 16, 16), id=name)
-            for name in (
-                "num_key_value_heads",
-                "n_head_kv",
-                "num_kv_heads",
-                "multi_query_group_num",
-                "num_attention_groups",
-            )
-        ),
-        pytest.param({"n_layer": 8, "n_embd": 64, "n_head": 4}, (4, 16, 16), id="as GPT-2 has it"),
+        *(pytest.param(SHAPE | {name: 2}, (2, 16, 16), id=name) for name in GROUPS),
+        pytest.param(GPT_2, (4, 16, 16), id="as GPT-2 has it"),
         pytest.param(
             {"model_type": "llava", "hidden_size": 7, "text_config": SHAPE},
             (4, 16, 16),
@@ -129,20 +127,8 @@ SHAPE = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 4}
         pytest.param(
             SHAPE | {"model_type": "falcon", "multi_query": True}, (1, 16, 16), id="one head"
         ),
-        pytest.param(
-            SHAPE | {"kv_lora_rank": 512, "qk_rope_head_dim": 64}, (1, 576, 0), id="a latent"
-        ),
-        pytest.param(
-            SHAPE
-            | {
-                "model_type": "minicpm3",
-                "kv_lora_rank": 512,
-                "qk_rope_head_dim": 8,
-                "qk_nope_head_dim": 16,
-            },
-            (4, 24, 24),
-            id="a latent that is not cached",
-        ),
+        pytest.param(SHAPE | LATENT, (1, 576, 0), id="a latent"),
+        pytest.param(SHAPE | LATENT | NOT_CACHED, (4, 24, 24), id="a latent that is not cached"),
     ],
 )
 def test_heads_go_by_many_names(write, config, expected):
@@ -156,27 +142,20 @@ def test_heads_go_by_many_names(write, config, expected):
 MIXED = ["sliding_attention", "full_attention"] * 4
 
 
+LINEAR = ["linear_attention", "full_attention"] * 4
+WINDOW = {"sliding_window": 9}
+
+
 @pytest.mark.parametrize(
     ("keys", "expected", "exact"),
     [
         pytest.param({"sliding_window": None}, ". " * 8, True, id="none"),
-        pytest.param({"sliding_window": 9, "layer_types": MIXED}, "9 . " * 4, True, id="a list"),
-        pytest.param(
-            {"sliding_window": 9, "use_sliding_window": False}, ". " * 8, True, id="switched off"
-        ),
-        pytest.param(
-            {"sliding_window": 9, "sliding_window_pattern": 4}, "9 9 9 . " * 2, True, id="a period"
-        ),
-        pytest.param(
-            {"sliding_window": 9, "model_type": "mistral"}, "9 " * 8, True, id="all of them"
-        ),
-        pytest.param({"sliding_window": 9}, ". " * 8, False, id="who knows which"),
-        pytest.param(
-            {"layer_types": ["linear_attention", "full_attention"] * 4},
-            ". " * 8,
-            False,
-            id="states of an unknown size",
-        ),
+        pytest.param(WINDOW | {"layer_types": MIXED}, "9 . " * 4, True, id="a list"),
+        pytest.param(WINDOW | {"use_sliding_window": False}, ". " * 8, True, id="switched off"),
+        pytest.param(WINDOW | {"sliding_window_pattern": 4}, "9 9 9 . " * 2, True, id="a period"),
+        pytest.param(WINDOW | {"model_type": "mistral"}, "9 " * 8, True, id="all of them"),
+        pytest.param(WINDOW, ". " * 8, False, id="who knows which"),
+        pytest.param({"layer_types": LINEAR}, ". " * 8, False, id="states of an unknown size"),
         pytest.param({"attn_layer_period": 8}, ". " * 8, False, id="recurrent but for some"),
         pytest.param({"mamba_d_state": 16}, ". " * 8, False, id="recurrent beside attention"),
         pytest.param({"model_type": "modernbert"}, ". " * 8, False, id="an encoder"),
@@ -243,47 +222,38 @@ def test_vllm_takes_its_share_of_the_gpu_whatever_it_needs():
 # --- what is refused -------------------------------------------------------------------------
 
 
-def damaged(edit):
-    data = bytearray(packed(TENSORS))
-    edit(data)
-    return bytes(data)
-
-
 def with_tensor(**about):
     text = json.dumps({"t": about}).encode()
     return struct.pack("<Q", len(text)) + text + bytes(8)
 
 
+WHOLE = packed(TENSORS)
+
+
 @pytest.mark.parametrize(
-    ("data", "offset", "message"),
+    ("data", "offset"),
     [
-        pytest.param(b"", 0, "0 bytes do", id="empty"),
-        pytest.param(b"version https://git-lfs", 0, "Git LFS pointer", id="an LFS pointer"),
-        pytest.param(struct.pack("<Q", 2**63) + b"{}", 0, "2 bytes do", id="a huge header"),
-        pytest.param(packed(TENSORS)[:20], 0, "should follow", id="cut within the header"),
-        pytest.param(packed(TENSORS)[:-1], None, "97 bytes of tensors should", id="cut after it"),
-        pytest.param(packed(TENSORS) + b"x", None, "97 bytes of tensors should", id="too long"),
-        pytest.param(struct.pack("<Q", 7) + b'{"a": }', 14, "not JSON", id="no JSON"),
-        pytest.param(struct.pack("<Q", 2) + b"[]", 8, "not an object", id="no object"),
-        pytest.param(with_tensor(), 9, "'t' is of type None", id="nothing of a tensor"),
-        pytest.param(with_tensor(dtype="X", shape=[1]), 9, "type 'X'.*update harness", id="new"),
-        pytest.param(with_tensor(dtype="U8", shape=[-1]), 9, "no shape", id="below zero"),
-        pytest.param(with_tensor(dtype="U8", shape=[0] * 99), 9, "no shape", id="99 dimensions"),
-        pytest.param(with_tensor(dtype="U8", shape=[8]), 9, "from where to where", id="nowhere"),
-        pytest.param(
-            with_tensor(dtype="U8", shape=[7], data_offsets=[0, 8]), 9, "has 8 bytes", id="too many"
-        ),
-        pytest.param(
-            with_tensor(dtype="U8", shape=[4], data_offsets=[4, 8]), None, "begins", id="a gap"
-        ),
-        pytest.param(
-            with_tensor(dtype="U8", shape=[2**62] * 9, data_offsets=[0, 8]), 9, "has 8", id="huge"
-        ),
+        pytest.param(b"", 0, id="empty"),
+        pytest.param(b"version https://git-lfs", 0, id="an LFS pointer"),
+        pytest.param(struct.pack("<Q", 2**63) + b"{}", 0, id="a huge header"),
+        pytest.param(WHOLE[:20], 0, id="cut within the header"),
+        pytest.param(WHOLE[:-1], len(WHOLE) - 1, id="cut after it"),
+        pytest.param(WHOLE + b"x", len(WHOLE), id="too long"),
+        pytest.param(struct.pack("<Q", 7) + b'{"a": }', 14, id="no JSON"),
+        pytest.param(struct.pack("<Q", 2) + b"[]", 8, id="no object"),
+        pytest.param(with_tensor(), 9, id="nothing of a tensor"),
+        pytest.param(with_tensor(dtype="X", shape=[1]), 9, id="a new type"),
+        pytest.param(with_tensor(dtype="U8", shape=[-1]), 9, id="below zero"),
+        pytest.param(with_tensor(dtype="U8", shape=[0] * 99), 9, id="99 dimensions"),
+        pytest.param(with_tensor(dtype="U8", shape=[8]), 9, id="nowhere"),
+        pytest.param(with_tensor(dtype="U8", shape=[7], data_offsets=[0, 8]), 9, id="too many"),
+        pytest.param(with_tensor(dtype="U8", shape=[4], data_offsets=[4, 8]), None, id="a gap"),
+        pytest.param(with_tensor(dtype="U8", shape=[2**62] * 9, data_offsets=[0, 8]), 9, id="huge"),
     ],
 )
-def test_a_file_that_is_damaged_is_refused_where_it_is(write, data, offset, message):
+def test_a_file_that_is_damaged_is_refused_where_it_is(write, data, offset):
     folder = write(files={"model.safetensors": data})
-    with pytest.raises(ModelFileInvalid, match=message) as caught:
+    with pytest.raises(ModelFileInvalid) as caught:
         read_safetensors_model(folder)
     assert caught.value.path == folder / "model.safetensors"
     assert caught.value.offset is not None
@@ -291,35 +261,36 @@ def test_a_file_that_is_damaged_is_refused_where_it_is(write, data, offset, mess
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("key", "value"),
     [
-        ({"num_hidden_layers": None}, "'num_hidden_layers' is missing; name the folder"),
-        ({"num_hidden_layers": 10**9}, "is 1,000,000,000, not 1 to 4,096"),
-        ({"num_hidden_layers": 0}, "is 0, not 1 to"),
-        ({"hidden_size": "64"}, "'hidden_size' is '64', not a count"),
-        ({"num_attention_heads": 0}, "'num_attention_heads' is 0"),
-        ({"num_key_value_heads": -1}, "is -1, not a count"),
-        ({"head_dim": 1.5}, "'head_dim' is 1.5, not a count"),
+        ("num_hidden_layers", None),
+        ("num_hidden_layers", 10**9),
+        ("num_hidden_layers", 0),
+        ("hidden_size", "64"),
+        ("num_attention_heads", 0),
+        ("num_key_value_heads", -1),
+        ("head_dim", 1.5),
     ],
 )
-def test_a_configuration_that_makes_no_sense_is_refused_with_the_key(write, changes, message):
-    folder = write(LLAMA_8B | changes)
-    with pytest.raises(ModelFileInvalid, match=message) as caught:
+def test_a_configuration_that_makes_no_sense_is_refused_with_the_key(write, key, value):
+    folder = write(LLAMA_8B | {key: value})
+    with pytest.raises(ModelFileInvalid, match=f"'{key}'") as caught:
         read_safetensors_model(folder)
-    key = next(iter(changes)).encode()
-    assert caught.value.path.read_bytes()[caught.value.offset + 1 :].startswith(key)
+    assert caught.value.path.read_bytes()[caught.value.offset + 1 :].startswith(key.encode())
 
 
 def test_what_is_missing_is_named(tmp_path, write):
-    with pytest.raises(ModelFileInvalid, match=r"config\.json: cannot be opened.*all files"):
-        read_safetensors_model(tmp_path)
+    def told():
+        with pytest.raises(ModelFileInvalid) as caught:
+            read_safetensors_model(tmp_path)
+        return caught.value.path.relative_to(tmp_path).name
+
+    assert told() == "config.json"
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
-    with pytest.raises(ModelFileInvalid, match=r"has no \.safetensors file"):
-        read_safetensors_model(tmp_path)
+    assert told() == ""  # no file of tensors in the folder
     index = {"weight_map": {"a": "gone.safetensors"}}
     write(files={"model.safetensors.index.json": json.dumps(index).encode()})
-    with pytest.raises(ModelFileInvalid, match=r"gone\.safetensors: cannot be opened"):
-        read_safetensors_model(tmp_path)
+    assert told() == "gone.safetensors"
 
 
 @pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd", "model.bin"])
@@ -331,12 +302,22 @@ def test_an_index_leads_nowhere_else(write, name):
     assert caught.value.offset == json.dumps(index).index(name)
 
 
-def test_serving_nothing_is_refused(write):
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ({"context_tokens": 0}, "model.nothing-served"),
+        ({"context_tokens": 1, "sequences": 0}, "model.nothing-served"),
+        ({"context_tokens": 1, "kv_cache_dtype": "fp88"}, "model.cache-type-unknown"),
+    ],
+)
+def test_serving_nothing_is_refused(write, how, code):
     model = read_safetensors_model(write())
-    for nonsense in ({"context_tokens": 0}, {"context_tokens": 1, "sequences": 0}):
-        with pytest.raises(InvalidInput, match="serve nothing"):
-            safetensors_footprint(model, **nonsense)
-    with pytest.raises(InvalidInput, match=r"'fp88' is not a type of KV cache; did you mean 'fp8'"):
-        safetensors_footprint(model, context_tokens=1, kv_cache_dtype="fp88")
-    with pytest.raises(InvalidInput, match="a share of 92"):
+    with pytest.raises(InvalidInput) as caught:
+        safetensors_footprint(model, **how)
+    assert caught.value.code == code
+
+
+def test_no_share_is_more_than_all():
+    with pytest.raises(InvalidInput) as caught:
         reserved_bytes(1, share=92)
+    assert caught.value.code == "model.share-out-of-range"

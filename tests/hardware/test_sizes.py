@@ -42,6 +42,6 @@ def test_a_size_that_a_person_wrote_is_read(size, count):
 @pytest.mark.parametrize(
     "size", ["", "eight GiB", "8 G", "-1 GiB", -1, "1e9 B", "1.5", "GiB", "8 iB", "٣ GiB", "³"]
 )
-def test_a_size_of_another_form_is_refused_with_the_accepted_forms(size):
-    with pytest.raises(ValueError, match=r"512 MiB, 8 GiB, 1\.5GB"):
+def test_a_size_of_another_form_is_refused(size):
+    with pytest.raises(ValueError, match="is not a size"):
         parse_bytes(size)

@@ -21,20 +21,17 @@ GB = 10**9
 H100 = BANDWIDTHS["h100"]
 
 
-def test_70_gb_of_weights_on_an_h100_allow_one_token_in_20_9_ms():
+def test_70_gb_on_an_h100_allow_one_token_in_20_9_ms_whatever_they_are():
     limit = decode_limit_tokens_per_s(70 * GB, bytes_per_s=H100)
     assert round(1000 / limit, 1) == 20.9
-
-
-def test_what_a_request_holds_in_its_cache_is_moved_too():
-    limit = decode_limit_tokens_per_s(60 * GB, kv_bytes=10 * GB, bytes_per_s=H100)
-    assert limit == decode_limit_tokens_per_s(70 * GB, bytes_per_s=H100)
+    assert limit == decode_limit_tokens_per_s(60 * GB, kv_bytes=10 * GB, bytes_per_s=H100)
 
 
 def test_a_batch_of_10_with_4000_tokens_each_moves_174_gb_a_step_in_52_ms():
     moved = step_bytes(70 * GB, sequences=10, tokens=4000, token_bytes=2_600_000)
     assert moved == 174 * GB
     assert round(1000 * move_s(moved, bytes_per_s=H100)) == 52
+    assert weights_per_sequence(70 * GB, sequences=10) == 7 * GB
 
 
 def test_a_load_takes_as_long_as_the_slowest_on_the_way():
@@ -43,13 +40,8 @@ def test_a_load_takes_as_long_as_the_slowest_on_the_way():
     assert load_limit_s(12 * GB, bytes_per_s=(disk, pcie)) == pytest.approx(4)
 
 
-def test_a_batch_shares_its_weights():
-    assert weights_per_sequence(70 * GB, sequences=10) == 7 * GB
-
-
 def test_each_doubling_of_a_batch_gains_less_than_the_one_before():
-    assert GAIN_PER_DOUBLING[0] == (0.8, 0.9)
-    assert GAIN_PER_DOUBLING[-1] == (0.05, 0.1)
+    assert (GAIN_PER_DOUBLING[0], GAIN_PER_DOUBLING[-1]) == ((0.8, 0.9), (0.05, 0.1))
     assert list(GAIN_PER_DOUBLING) == sorted(GAIN_PER_DOUBLING, reverse=True)
     assert all(least < most for least, most in GAIN_PER_DOUBLING)
 
@@ -103,22 +95,22 @@ def test_how_a_model_fits_is_told(gpu_gb, machine_gb, how):
     )
 
 
+NO_TOKENS = {"weight_bytes": 0, "overhead_bytes": 0, "tokens": 0, "token_bytes": 1}
+
+
 @pytest.mark.parametrize(
-    "nonsense",
+    ("nonsense", "code"),
     [
-        pytest.param(lambda: offload_speedup(1.1), id="more than all of it"),
-        pytest.param(lambda: offload_speedup(0.5, speedup=0), id="no speedup"),
-        pytest.param(lambda: move_s(1, bytes_per_s=0), id="no bandwidth"),
-        pytest.param(lambda: decode_limit_tokens_per_s(0, bytes_per_s=1), id="no weights"),
-        pytest.param(lambda: weights_per_sequence(1, sequences=0), id="nobody in the batch"),
-        pytest.param(
-            lambda: sequences_that_fit(
-                1, weight_bytes=0, overhead_bytes=0, tokens=0, token_bytes=1
-            ),
-            id="no tokens",
-        ),
+        (lambda: offload_speedup(1.1), "model.share-out-of-range"),
+        (lambda: offload_speedup(0.5, speedup=0), "model.not-positive"),
+        (lambda: move_s(1, bytes_per_s=0), "model.not-positive"),
+        (lambda: decode_limit_tokens_per_s(0, bytes_per_s=1), "model.not-positive"),
+        (lambda: weights_per_sequence(1, sequences=0), "model.not-positive"),
+        (lambda: sequences_that_fit(1, **NO_TOKENS), "model.not-positive"),
     ],
+    ids=["a share", "speedup", "bandwidth", "weights", "sequences", "tokens"],
 )
-def test_what_says_nothing_is_refused(nonsense):
-    with pytest.raises(InvalidInput):
+def test_what_says_nothing_is_refused(nonsense, code):
+    with pytest.raises(InvalidInput) as caught:
         nonsense()
+    assert caught.value.code == code
