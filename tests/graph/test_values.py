@@ -1,3 +1,5 @@
+"""What nodes return, as a journal has it: written, read again, and refused if that would differ."""
+
 import asyncio
 import collections
 import dataclasses
@@ -7,19 +9,9 @@ import enum
 import json
 import math
 import re
-import subprocess
-import sys
 import threading
 import uuid
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Generator,
-    Hashable,
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple, NewType
 
@@ -43,8 +35,6 @@ from typing_extensions import TypedDict
 from harness.graph.annotations import described
 from harness.graph.values import ValueForm, digest, digest_of_all, value_form
 
-# The same examples in every run: a red test is a fault, never luck.
-steady = settings(derandomize=True, deadline=None)
 NAN = math.nan
 UserId = NewType("UserId", str)
 
@@ -107,6 +97,11 @@ class Note:
     tags: set[str] = dataclasses.field(default_factory=set)
 
 
+@dataclasses.dataclass
+class Bag:
+    numbers: set[int]
+
+
 class Pair(NamedTuple):
     left: int
     right: str
@@ -118,11 +113,6 @@ class Options(TypedDict):
 
 class Text(str):
     __slots__ = ()
-
-
-def words_of(part):
-    """For the ids of tests: not every value has a `repr`."""
-    return part[:40] if isinstance(part, str) else ""
 
 
 def came_back(form, value):
@@ -145,23 +135,16 @@ JSON_LIKE = st.recursive(
 )
 
 
-@steady
 @given(JSON_LIKE)
-def test_whatever_python_reads_from_json_comes_back_as_it_was(value):
+def test_whatever_python_reads_from_json_comes_back_as_it_was_from_strict_json(value):
+    def refuse(constant):
+        raise AssertionError(constant)
+
     form = ValueForm(object)
 
     assert same(value, came_back(form, value))
     assert same(value, form.restore(form.encode(value)))
-
-
-@steady
-@given(JSON_LIKE)
-def test_a_written_value_is_strict_json_on_one_line_and_reads_the_same_when_written_again(value):
-    def refuse(constant):
-        raise AssertionError(constant)
-
     data = ValueForm(Any).encode(value)
-
     assert b"\n" not in data
     json.loads(data, parse_constant=refuse)
     assert orjson.dumps(orjson.loads(data)) == data
@@ -191,78 +174,74 @@ def nested(levels):
     return value
 
 
-@pytest.mark.parametrize("levels", [200, 150])
-def test_a_deep_value_comes_back(levels):
-    assert same(nested(levels), came_back(ValueForm(object), nested(levels)))
+def test_a_deep_value_comes_back():
+    assert same(nested(200), came_back(ValueForm(object), nested(200)))
 
 
 # --- values of a type ----------------------------------------------------------------------------
+
+SIMPLE = [str, int, float, bool, None, bytes, complex, UserId, Colour, Tone, decimal.Decimal]
+OTHERS = [uuid.UUID, datetime.date, datetime.datetime, datetime.timedelta, PurePosixPath]
+UNIONS = [str | None, int | str, Literal["a", 1], list[Colour] | None, Answer | None]
+LISTS = [list[str], list[int | None], list[list[int] | None], list[bytes], Sequence[int]]
+TUPLES = [tuple[int, str], tuple[int, ...], Pair, collections.deque[int]]
+SETS = [set[str], frozenset[int], list[set[int]]]
+MAPPINGS = [dict[str, float], dict[int, str], dict[Colour, int], dict[str, int | str], Options]
+CLASSES = [Answer, list[Answer], Note, list[Note]]
+VALUES = {
+    str: ODD_TEXT,
+    decimal.Decimal: st.decimals(allow_nan=False, allow_infinity=False),
+    PurePosixPath: st.text("ab/.").map(PurePosixPath),
+    Sequence[int]: st.lists(st.integers()),
+    Answer: st.builds(Answer, text=st.text(), share=st.floats()),
+    Note: st.builds(Note, text=st.text(), share=st.floats(allow_nan=False)),
+}
+VALUES[list[Note]] = st.lists(VALUES[Note], max_size=2)
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [*SIMPLE, *OTHERS, *UNIONS, *LISTS, *TUPLES, *SETS, *MAPPINGS, *CLASSES],
+    ids=described,
+)
+@settings(max_examples=settings().max_examples // 2)
+@given(data=st.data())
+def test_values_of_a_type_come_back_and_are_written_the_same_again(annotation, data):
+    values = (
+        VALUES if annotation in VALUES else {annotation: st.from_type(annotation or type(None))}
+    )
+    value = data.draw(values[annotation])
+    form = ValueForm(annotation)
+
+    assert form.check(value) is value
+    back = came_back(form, value)
+
+    assert back == value or same(value, back)
+    assert type(back) is type(value)
+    assert form.encode(back) == form.encode(value)
+    assert same(back, form.restore(form.encode(value)))
 
 
 @pytest.mark.parametrize(
     ("annotation", "value"),
     [
-        (str, "a"),
-        (str, "a\ud800"),
-        (int, 3),
         (int, True),
         (int, 2**70),
-        (float, 0.1),
         (float, 3),
-        (float, NAN),
-        (float, -math.inf),
-        (None, None),
-        (type(None), None),
-        (bool, False),
-        (str | None, None),
-        (int | str, "1"),
-        (Literal["a", 1], 1),
-        (UserId, "ann"),
         (list, [1, "a"]),
-        (list[str], ["a", "\udfff"]),
-        (list[float], [1, 2.5, NAN]),
-        (list[list[int] | None], [[1], None]),
         (dict, {"a": [1]}),
+        (tuple, ("a", [1])),
         (dict[str, Any], {"a": {"b": None}}),
-        (dict[str, int | str], {"a": 1, "b": "2"}),
         (Annotated[list[str], Field(min_length=1)], ["a"]),
         (JsonValue, {"a": [1, 2.5, None, "x", NAN]}),
-        (Sequence[int], [1, 2]),
-        (tuple[int, str], (1, "a")),
-        (tuple[int, ...], (1, 2**70)),
-        (tuple, ("a", [1])),
-        (Pair, Pair(1, "a")),
-        (set[str], {"b"}),
-        (frozenset[int], frozenset({1})),
-        (collections.deque[int], collections.deque([1])),
-        (dict[int, str], {1: "a", -2: "b"}),
-        (dict[Colour, int], {Colour.RED: 1}),
-        (Options, {"depth": 3}),
-        (Answer, Answer(text="a")),
-        (Answer, Answer(text="a", share=NAN)),
-        (Answer | None, None),
-        (list[Answer], [Answer(text="a"), Answer(text="b", share=math.inf)]),
         (Answer | LongAnswer, LongAnswer(text="a")),
         (Named, Named.model_validate({"full-name": "Ann"})),
         (Words, Words({"a"})),
         (Shelf, Shelf(words=Words({"a"}), title="of oak")),
         (Open, Open.model_validate({"more": [1]})),
-        (Note, Note("a", NAN, {"x"})),
-        (list[Note], [Note("a")]),
-        (Colour, Colour.RED),
-        (Tone, Tone.PLAIN),
         (Literal[Tone.PLAIN], Tone.PLAIN),
         (str | datetime.date, "2026-01-01"),
         (str | Colour, "green"),
-        (list[Colour] | None, [Colour.RED]),
-        (datetime.date, datetime.date(2026, 1, 1)),
-        (datetime.timedelta, datetime.timedelta(hours=1.5)),
-        (decimal.Decimal, decimal.Decimal("1.10")),
-        (uuid.UUID, uuid.UUID(int=5)),
-        (PurePosixPath, PurePosixPath("/a/b")),
-        (complex, 1 + 2j),
-        (bytes, b"\xff\x00"),
-        (list[bytes], [b"\xff"]),
         (re.Pattern, re.compile("a+")),
     ],
     ids=lambda part: described(part) if not isinstance(part, list | tuple | dict) else None,
@@ -272,42 +251,6 @@ def test_a_value_of_its_annotation_comes_back_as_it_was(annotation, value):
 
     assert form.check(value) is value
     assert same(value, came_back(form, value))
-    assert same(value, form.restore(form.encode(value)))
-
-
-TYPES = {
-    str: ODD_TEXT,
-    int: st.integers(),
-    float: st.floats(),
-    list[int | None]: st.lists(st.integers() | st.none()),
-    dict[str, float]: st.dictionaries(ODD_TEXT, st.floats()),
-    dict[int, str]: st.dictionaries(st.integers(), st.text()),
-    tuple[int, ...]: st.lists(st.integers()).map(tuple),
-    set[str]: st.sets(st.text()),
-    list[set[int]]: st.lists(st.sets(st.integers())),
-    Answer: st.builds(Answer, text=st.text(), share=st.floats()),
-    list[Note]: st.lists(
-        st.builds(Note, text=st.text(), share=st.floats(allow_nan=False), tags=st.sets(st.text()))
-    ),
-    bytes: st.binary(),
-    datetime.datetime: st.datetimes(),
-    decimal.Decimal: st.decimals(allow_nan=False, allow_infinity=False),
-    uuid.UUID: st.uuids(),
-}
-
-
-@pytest.mark.parametrize("annotation", TYPES, ids=described)
-@settings(steady, max_examples=60)
-@given(data=st.data())
-def test_values_of_a_type_come_back_and_are_written_the_same_again(annotation, data):
-    value = data.draw(TYPES[annotation])
-    form = ValueForm(annotation)
-
-    back = came_back(form, value)
-
-    assert back == value or same(value, back)
-    assert type(back) is type(value)
-    assert form.encode(back) == form.encode(value)
 
 
 def test_an_int_among_floats_of_a_dataclass_comes_back_as_the_equal_float():
@@ -320,108 +263,60 @@ def test_an_int_among_floats_of_a_dataclass_comes_back_as_the_equal_float():
 def test_a_time_zone_comes_back_as_its_offset():
     moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
-    back = came_back(ValueForm(datetime.datetime), moment)
-
-    assert back == moment
-    assert back.isoformat() == moment.isoformat()
+    assert came_back(ValueForm(datetime.datetime), moment).isoformat() == moment.isoformat()
 
 
-SETS = """
-from dataclasses import dataclass
-from pydantic import RootModel
-from harness.graph.values import ValueForm
-@dataclass
-class Bag:
-    words: set[str]
-Words = RootModel[set[str]]
-words = {"ant", "bee", "cat", "dog", "eel", "fox"}
-print(ValueForm(set[str]).encode(words), ValueForm(list[Bag]).encode([Bag(words)]))
-print(ValueForm(dict[str, Words]).encode({"a": Words(words)}))
-print(ValueForm(set[frozenset[str]]).encode({frozenset(words), frozenset({"gnu"})}))
-"""
+def test_a_set_is_written_the_same_whatever_its_order():
+    one, other = {0, 8}, {8, 0}
+    assert [*one] != [*other]  # which collide
 
-
-def test_a_set_is_written_the_same_in_every_process():
-    written = {
-        subprocess.run(
-            [sys.executable, "-c", SETS],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
-
-    assert len(written) == 1
-    assert '["ant","bee","cat","dog","eel","fox"]' in written.pop()
+    for annotation, wrap in (
+        (set[int], set),
+        (list[Bag], lambda numbers: [Bag(numbers)]),
+        (dict[str, RootModel[set[int]]], lambda numbers: {"a": RootModel[set[int]](numbers)}),
+        (set[frozenset[int]], lambda numbers: {frozenset(numbers), frozenset({1})}),
+    ):
+        form = ValueForm(annotation)
+        assert form.encode(wrap(one)) == form.encode(wrap(other)), annotation
 
 
 # --- what is refused -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value", "message"),
+    ("annotation", "value"),
     [
-        (list[str], "abc", "returned a str ('abc'), where its annotation says list[str]"),
-        (int, "3", "returned a str ('3'), where its annotation says int"),
-        (str, 3, "returned an int (3), where its annotation says str"),
-        (bool, 1, "returned an int (1), where its annotation says bool"),
-        (str, None, "returned a NoneType (None), where its annotation says str"),
-        (None, 1, "returned an int (1), where its annotation says None"),
-        (str, Text("a"), "returned a Text ('a'), where its annotation says str"),
-        (
-            str,
-            ["word " * 100],
-            (
-                "returned a list (['word word word word wo...rd word word word word ']), "
-                "where its annotation says str"
-            ),
-        ),
-        (list[int], (1, 2), "returned a tuple ((1, 2)), where its annotation says list[int]"),
-        (tuple[int, ...], [1], "returned a list ([1]), where its annotation says tuple[int, ...]"),
-        (Literal["a"], "b", "returned a str ('b'), where its annotation says Literal['a']"),
-        (Literal[1], True, "returned a bool (True), where its annotation says Literal[1]"),
-        (str | None, 1, "returned an int (1), where its annotation says str | None"),
-        (
-            Answer,
-            {"text": "a"},
-            "returned a dict ({'text': 'a'}), where its annotation says Answer",
-        ),
-        (
-            list[Answer],
-            [Answer(text="a"), "b"],
-            (
-                "returned a list ([Answer(text='a', share=0.5), 'b']), where its annotation says "
-                "list[Answer]: [1]: Input should be a valid dictionary or instance of Answer"
-            ),
-        ),
-        (
-            Annotated[list[str], Field(min_length=2)],
-            ["a"],
-            "returned a list (['a']), where its annotation says list[str]",
-        ),
+        (list[str], "abc"),
+        (int, "3"),
+        (str, 3),
+        (bool, 1),
+        (str, None),
+        (None, 1),
+        (str, Text("a")),
+        (list[int], (1, 2)),
+        (tuple[int, ...], [1]),
+        (Literal["a"], "b"),
+        (Literal[1], True),
+        (str | None, 1),
+        (Answer, {"text": "a"}),
+        (list[Answer], [Answer(text="a"), "b"]),
+        (Annotated[list[str], Field(min_length=2)], ["a"]),
     ],
-    ids=words_of,
 )
-def test_a_value_of_another_type_is_refused(annotation, value, message):
+def test_a_value_of_another_type_is_refused(annotation, value):
     with pytest.raises(TypeError) as caught:
         ValueForm(annotation).check(value)
 
-    assert str(caught.value).startswith(message)
+    for said in (type(value).__name__, repr(value), f"annotation says {described(annotation)}"):
+        assert said in str(caught.value)
 
 
-def test_what_was_not_awaited_is_refused_with_a_question():
-    async def text(): ...
-
-    coroutine = text()
-    with pytest.raises(TypeError, match=r"returned a coroutine .* says str; is an await missing\?"):
+def test_what_was_not_awaited_or_can_be_read_once_is_refused_with_the_remedy():
+    coroutine = asyncio.sleep(0)
+    with pytest.raises(TypeError, match="await"):
         ValueForm(str).check(coroutine)
     coroutine.close()
-
-
-def test_a_generator_where_a_list_is_due_is_refused_with_the_remedy():
-    with pytest.raises(TypeError, match=r"list\[int\]; it can be read only once, so return a list"):
+    with pytest.raises(TypeError, match="return a list"):
         ValueForm(list[int]).check(number for number in range(3))
 
 
@@ -431,145 +326,84 @@ def ring():
     return value
 
 
+def note_in_itself():
+    note = Note("a")
+    note.tags = [note]
+    return note
+
+
 async def stream():
     yield 1
 
 
-UNWRITTEN = "its output cannot be written to the journal: "
-ANNOTATE = "; annotate the return type with what it is"
-
-
 @pytest.mark.parametrize(
-    ("annotation", "value", "message"),
+    ("annotation", "value", "said"),
     [
-        (object, (1, 2), f"a tuple would not come back as one{ANNOTATE}"),
-        (
-            object,
-            {"a": [0, {1}]},
-            f"a set at ['a'][1] would not come back as one{ANNOTATE}",
-        ),
-        (object, Answer(text="a"), f"an Answer would not come back as one{ANNOTATE}"),
-        (object, [Tone.PLAIN], f"a Tone at [0] would not come back as one{ANNOTATE}"),
-        (
-            object,
-            collections.OrderedDict(a=1),
-            f"an OrderedDict would not come back as one{ANNOTATE}",
-        ),
-        (object, {1: "a"}, f"a mapping has a key that is no str (1){ANNOTATE}"),
-        (
-            list[Any],
-            [{"x": {None: 1}}],
-            f"a mapping at [0]['x'] has a key that is no str (None){ANNOTATE}",
-        ),
-        (dict[str, object], {"a": object}, f"a type at ['a'] would not come back as one{ANNOTATE}"),
-        (object, iter([1]), "a list_iterator can be read only once; return a list"),
-        (object, {"a": (n for n in "ab")}, "a generator at ['a'] can be read only once; return a"),
-        (object, ring(), "it contains itself, or is more than 200 levels deep"),
-        (object, nested(201), "it contains itself, or is more than 200 levels deep"),
-        (object, 10**5000, "Exceeds the limit (4300 digits) for integer string conversion"),
-        (
-            Answer,
-            LongAnswer(text="a"),
-            (
-                "a LongAnswer (LongAnswer(text='a', share=0.5, pages=3)) would come back as "
-                f"Answer(text='a', share=0.5){ANNOTATE}"
-            ),
-        ),
-        (
-            Sequence[int],
-            (1, 2),
-            f"a tuple ((1, 2)) would come back as [1, 2]{ANNOTATE}",
-        ),
-        (
-            tuple[Any, ...],
-            ({1: 2},),
-            f"a tuple (({{1: 2}},)) would come back as ({{'1': 2}},){ANNOTATE}",
-        ),
-        (
-            dict[tuple[int, int], str],
-            {(1, 2): "a"},
-            "what is written is not read as dict[tuple[int, int], str]: ['1,2']['[key]']: Input",
-        ),
-        (
-            Note,
-            Note("a\ud800"),
-            "what is written is not read as Note: a text in it has half of a surrogate pair",
-        ),
-        (
-            str | datetime.date,
-            datetime.date(2026, 1, 1),
-            f"a date (datetime.date(2026, 1, 1)) would come back as '2026-01-01'{ANNOTATE}",
-        ),
+        (object, (1, 2), "a tuple"),
+        (object, {"a": [0, {1}]}, "a set at ['a'][1]"),
+        (object, Answer(text="a"), "an Answer"),
+        (object, [Tone.PLAIN], "a Tone at [0]"),
+        (object, collections.OrderedDict(a=1), "an OrderedDict"),
+        (object, {1: "a"}, "no str (1)"),
+        (list[Any], [{"x": {None: 1}}], "[0]['x']"),
+        (dict[str, object], {"a": object}, "a type at ['a']"),
+        (object, iter([1]), "only once; return a list"),
+        (object, {"a": (n for n in "ab")}, "at ['a'] can be read only once"),
+        (object, stream(), "an async_generator"),
+        (object, ring(), "contains itself"),
+        (object, nested(201), "200 levels"),
+        (object, 10**5000, "4300 digits"),
+        (Answer, LongAnswer(text="a"), "a LongAnswer"),
+        (Sequence[int], (1, 2), "come back as [1, 2]"),
+        (tuple[Any, ...], ({1: 2},), "come back as ({'1': 2},)"),
+        (dict[tuple[int, int], str], {(1, 2): "a"}, "not read as dict[tuple[int, int], str]"),
+        (Note, Note("a\ud800"), "surrogate"),
+        (Note, note_in_itself(), "journal"),
+        (str | datetime.date, datetime.date(2026, 1, 1), "a date"),
     ],
-    ids=words_of,
+    ids=lambda part: part if isinstance(part, str) and part.isascii() else "",
 )
-def test_what_would_not_come_back_as_it_was_is_not_written(annotation, value, message):
-    form = ValueForm(annotation)
-    form.check(value)
-
+def test_what_would_not_come_back_as_it_was_is_not_written(annotation, value, said):
     with pytest.raises(TypeError) as caught:
-        form.encode(value)
+        ValueForm(annotation).encode(value)
 
-    assert str(caught.value).startswith(UNWRITTEN + message)
-
-
-def test_a_stream_is_not_written():
-    streaming = stream()
-
-    with pytest.raises(TypeError, match="an async_generator can be read only once; return a list"):
-        ValueForm(object).encode(streaming)
-    asyncio.run(streaming.aclose())
-
-
-def test_a_dataclass_that_contains_itself_is_not_written():
-    note = Note("a")
-    note.tags = [note]
-
-    with pytest.raises(TypeError, match="cannot be written to the journal: "):
-        ValueForm(Note).encode(note)
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("annotation", "message"),
+    "annotation",
     [
-        (Callable[[int], str], "Callable[[int], str] cannot be written to a journal"),
-        (list[Callable[..., int]], "list[Callable[..., int]] cannot be written to a journal"),
-        (threading.Thread, "Thread cannot be written to a journal and read back; return a text"),
-        (str | threading.Thread, "str | Thread cannot be written to a journal"),
-        (InstanceOf[threading.Thread], "Thread cannot be written to a journal"),
-        (Handler, "Handler cannot be written to a journal"),
-        (dict[str, Handler], "dict[str, Handler] cannot be written to a journal"),
-        (type[int], "type[int] cannot be written to a journal"),
-        (Hashable, "Hashable cannot be written to a journal"),
-        (object.__class__, "type cannot be written to a journal"),
-        (
-            Iterable[int],
-            "Iterable[int] cannot be written to a journal and read back; return a list",
-        ),
-        (
-            Iterator[int],
-            "Iterator[int] cannot be written to a journal and read back; return a list",
-        ),
-        (Generator[int, None, None], "Generator[int, None, None] cannot be written to a journal"),
-        (AsyncIterator[int], "AsyncIterator[int] cannot be written to a journal and read back;"),
-        (Literal[Colour.RED], "Literal[<Colour.RED: 'red'>] cannot be written to a journal"),
-        (range, "range cannot be written to a journal"),
-        ("Missing", "Missing names something that is not defined"),
-        (list["Missing"], "list[Missing] names something that is not defined"),  # noqa: F821
+        Callable[[int], str],
+        list[Callable[..., int]],
+        threading.Thread,
+        str | threading.Thread,
+        InstanceOf[threading.Thread],
+        Handler,
+        dict[str, Handler],
+        type[int],
+        Hashable,
+        type,
+        Iterable[int],
+        Iterator[int],
+        AsyncIterator[int],
+        Literal[Colour.RED],
+        range,
+        "Missing",
+        list["Missing"],  # noqa: F821
     ],
-    ids=lambda part: described(part)[:30],
+    ids=described,
 )
-def test_an_annotation_of_what_no_journal_can_hold_is_refused(annotation, message):
+def test_an_annotation_of_what_no_journal_can_hold_is_refused(annotation):
     for make in (ValueForm, value_form):
         with pytest.raises(TypeError) as caught:
             make(annotation)
-        assert str(caught.value).startswith(message)
+        shown = described(annotation)
+        assert str(caught.value).startswith(shown) or isinstance(annotation, type(Literal[1]))
 
 
 @pytest.mark.parametrize(
     ("annotation", "data"),
     [(int, b'"a"'), (list[str], b"[1]"), (Answer, b'{"share":1.0}'), (tuple[int], b'["a"]')],
-    ids=words_of,
 )
 def test_what_was_written_of_another_annotation_is_not_restored(annotation, data):
     with pytest.raises(TypeError, match=r"where its annotation says|is not read as"):
