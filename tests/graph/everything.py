@@ -1,4 +1,4 @@
-"""A graph with all that a graph can have, and which of its calls are left to be made."""
+"""A graph in which outputs come about in every way, and which of its calls are left to be made."""
 
 from __future__ import annotations
 
@@ -26,14 +26,9 @@ class Verdict(BaseModel):
     notes: tuple[float, ...] = ()
 
 
-def everything(calls: Calls, *, ending: str = ".") -> Graph:
+def everything(calls: Calls) -> Graph:
     """The graph; its calls are counted."""
     inner = Graph("brief")
-
-    @inner.node
-    async def topics(text: str) -> list[str]:
-        calls.note(f"topics of {text}")
-        return text.split()
 
     @inner.node(each={"topic": "topics"}, retry=Retry(3, first_delay_s=0))
     async def findings(topic: str) -> Finding:
@@ -42,24 +37,10 @@ def everything(calls: Calls, *, ending: str = ".") -> Graph:
 
     graph = Graph("everything")
 
-    @graph.node
-    async def lines(text: str) -> list[str]:
-        calls.note("lines")
-        return text.split(", ")
-
     @graph.node(each={"line": "lines"}, when=lambda line: line != "c")
     async def capitals(line: str) -> str:
         calls.note(f"capitals {line}")
-        return line.upper() + ending
-
-    @graph.node(each={"capital": "capitals"})
-    def lengths(capital: str) -> int:
-        return len(capital)
-
-    @graph.node(each={"a": "capitals", "b": "numbers"}, combine="product")
-    async def cells(a: str | Skipped, b: int) -> str:
-        calls.note(f"cells {b}")
-        return f"{a.reason if isinstance(a, Skipped) else a}{b}"
+        return line.upper()
 
     @graph.node
     async def ticks(lines: list[str]) -> AsyncIterator[int]:
@@ -73,16 +54,10 @@ def everything(calls: Calls, *, ending: str = ".") -> Graph:
         calls.note(f"ticked {tick}")
         return tick, line
 
-    @graph.node(each={"count": "numbers"})
-    async def spelled(count: int) -> AsyncIterator[str]:
-        calls.note(f"spelled {count}")
-        for number in range(count):
-            yield str(number)
-
     @graph.node(each={"line": "lines"})
     async def briefs(run, line: str) -> list[str]:
         calls.note(f"briefs {line}")
-        found = (await run.call(inner, {"text": f"{line} {line}x"}))["findings"]
+        found = (await run.call(inner, {"topics": [line, f"{line}x"]}))["findings"]
         return [finding.topic for finding in found]
 
     @graph.node(retry=Retry(2, first_delay_s=0))
@@ -93,15 +68,7 @@ def everything(calls: Calls, *, ending: str = ".") -> Graph:
             calls.note(f"size {line}")
             return len(line)
 
-        def double(one: int) -> int:
-            return 2 * one
-
-        return await run.map(double, await run.map(size, lines))
-
-    @graph.node(on_error="skip")
-    async def broken(lines: list[str]) -> str:
-        calls.note("broken")
-        raise RuntimeError("out of luck")
+        return await run.map(size, lines)
 
     @graph.node(on_error=Default("instead"))
     async def replaced(lines: list[str]) -> str:
@@ -109,39 +76,28 @@ def everything(calls: Calls, *, ending: str = ".") -> Graph:
         raise RuntimeError("out of luck")
 
     @graph.node
-    async def verdict(broken: str | Skipped, replaced: str, lengths: list[int]) -> Verdict:
+    async def verdict(replaced: str, capitals: list[str]) -> Verdict:
         calls.note("verdict")
-        assert isinstance(broken, Skipped)
-        return Verdict(score=len(replaced), notes=(len(lengths), 0.5))
+        return Verdict(score=len(replaced), notes=(len(capitals), 0.5))
 
     @graph.node
     async def last(
         *,
         verdict: Verdict,
-        cells: list[str],
         ticked: list[tuple[int, str]],
         ticks: list[int],
-        spelled: list[list[str]],
         briefs: list[list[str]],
         mapped: list[int],
         capitals: list[str | Skipped],
-    ) -> dict[str, object]:
+    ) -> list[object]:
         calls.note("last")
-        return {
-            "score": verdict.score,
-            "cells": cells,
-            "ticked": [list(one) for one in ticked],
-            "ticks": ticks,
-            "spelled": spelled,
-            "briefs": briefs,
-            "mapped": mapped,
-            "skipped": sum(isinstance(one, Skipped) for one in capitals),
-        }
+        skipped = sum(isinstance(one, Skipped) for one in capitals)
+        return [verdict.score, [list(one) for one in ticked], ticks, briefs, mapped, skipped]
 
     return graph
 
 
-INPUTS: dict[str, Any] = {"text": "a, b, c, d", "numbers": [2, 0, 1]}
+INPUTS: dict[str, Any] = {"lines": ["a", "b", "c"]}
 
 
 def calls_left(outputs: Iterable[NodeOutput] = ()) -> Counter[str]:
@@ -153,20 +109,14 @@ def calls_left(outputs: Iterable[NodeOutput] = ()) -> Counter[str]:
 
 def _calls() -> Iterable[tuple[str, tuple[str, ...]]]:
     """Each call, and the outputs of which any makes it needless."""
-    for name in ("lines", "ticks", "mapped", "broken", "replaced", "verdict", "last"):
+    for name in ("ticks", "mapped", "replaced", "verdict", "last"):
         yield name, (name,)
-    lines = INPUTS["text"].split(", ")
-    for index, line in enumerate(lines):
+    for index, line in enumerate(INPUTS["lines"]):
         whole = f"briefs[{index}]"
         if line != "c":
             yield f"capitals {line}", (f"capitals[{index}]",)
         yield f"ticked {index}", (f"ticked[{index}]",)
         yield f"size {line}", ("mapped", f"mapped/size[{index}]")
         yield f"briefs {line}", (whole,)
-        yield f"topics of {line} {line}x", (whole, f"{whole}/brief/topics")
         yield f"findings of {line}", (whole, f"{whole}/brief/findings[0]")
         yield f"findings of {line}x", (whole, f"{whole}/brief/findings[1]")
-    for index, number in enumerate(INPUTS["numbers"]):
-        yield f"spelled {number}", (f"spelled[{index}]",)
-        for cell in range(index, len(lines) * len(INPUTS["numbers"]), len(INPUTS["numbers"])):
-            yield f"cells {number}", (f"cells[{cell}]",)

@@ -1,61 +1,96 @@
 """The runner with another executor than its own: what calls take and give are values."""
 
-import asyncio
+import inspect
 import multiprocessing
 import os
-from collections.abc import AsyncIterator
+import pickle
+from collections.abc import AsyncGenerator
 from concurrent.futures import ProcessPoolExecutor
 
-import pool_work
 import pytest
-from graph_runs import PATIENCE_S, as_read, execute_graph
-from pool_work import InPool
+from graph_runs import as_read, run, step
 
-from harness.graph import Earlier, Graph, Retry
+from harness.graph import Earlier, Graph, InProcess, Retry, Skipped, Work
 from harness.trace import SpanStarted, Tracer
 
 
-@pytest.fixture(scope="module")
-def pool():
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=context) as pool:
-        yield pool
+class ByValue:
+    """Plain functions are given their arguments as bytes, and give bytes back.
+
+    Args:
+        pool: Where they are called; here if there is none.
+    """
+
+    def __init__(self, pool: ProcessPoolExecutor | None = None) -> None:
+        self._pool = pool
+        self._here = InProcess()
+        self.sent: list[str] = []
+
+    async def call(self, work: Work) -> object:
+        if inspect.iscoroutinefunction(work.function) or "run" in work.arguments:
+            return await self._here.call(work)
+        self.sent.append(work.label)
+        given = pickle.dumps((work.function, dict(work.arguments)))
+        # Virtual time knows no other processes, and stands still while this waits for one.
+        made = self._pool.submit(answer, given).result() if self._pool else answer(given)
+        return pickle.loads(made)
+
+    def stream(self, work: Work) -> AsyncGenerator[object, None]:
+        return self._here.stream(work)
 
 
-def run_in(pool, graph, inputs=None, *, records=None, **how):
-    """As `graph_runs.run`, by the clock: other processes know no virtual time."""
-    executor = InPool(pool)
+def answer(given: bytes) -> bytes:
+    function, arguments = pickle.loads(given)
+    return pickle.dumps(function(**arguments))
 
-    async def main():
-        async with asyncio.timeout(10 * PATIENCE_S):
-            tracer = Tracer((records if records is not None else []).append)
-            return await execute_graph(graph, inputs, executor=executor, tracer=tracer, **how)
 
-    return asyncio.run(main()), executor.sent
+def lines(text: str) -> list[str]:
+    return text.split(", ")
+
+
+def lengths(line: str, extra: int = 0) -> tuple[str, int]:
+    return line, len(line) + extra
+
+
+def lengths_alone(line: str) -> tuple[str, int]:
+    return line, len(line)
+
+
+def changed(lines: list[str]) -> int:
+    lines.clear()  # its own copy
+    return os.getpid()
+
+
+def odd(number: int) -> int:
+    return number
+
+
+def is_odd(number: int) -> bool:
+    return number % 2 == 1
+
+
+def total(lengths: list[tuple[str, int]], odd: list[int | Skipped]) -> dict[str, int]:
+    return dict(lengths) | {"skipped": sum(isinstance(one, Skipped) for one in odd)}
 
 
 def several() -> Graph:
     graph = Graph("several")
-    graph.node(pool_work.lines)
-    graph.node(each={"line": "lines"})(pool_work.process)
-    graph.node(each={"line": "lines"})(pool_work.lengths)
-    graph.node(each={"number": "numbers"}, when=pool_work.is_odd)(pool_work.odd)
-    graph.node(pool_work.total)
-
-    @graph.node(each={"length": "lengths"})
-    async def here(length: tuple[str, int]) -> str:
-        return f"{os.getpid()}"
+    for function in (lines, changed, total):
+        graph.node(function)
+    graph.node(each={"line": "lines"})(lengths)
+    graph.node(each={"number": "numbers"}, when=is_odd)(odd)
+    step(graph, "after", "lines", "changed", gives=lambda lines, _: len(lines))
 
     @graph.node
-    async def ticks(lines: list[str]) -> AsyncIterator[str]:
+    async def ticks(lines: list[str]):
         for line in lines:
             yield line
 
-    graph.node(name="of_ticks", each={"line": "ticks"})(pool_work.lengths)
+    graph.node(name="of_ticks", each={"line": "ticks"})(lengths)
 
     @graph.node
     async def nested(run, lines: list[str]) -> list[tuple[str, int]]:
-        return await run.map(pool_work.lengths_alone, lines)
+        return await run.map(lengths_alone, lines)
 
     return graph
 
@@ -63,68 +98,56 @@ def several() -> Graph:
 INPUTS = {"text": "a, bb, ccc", "numbers": [1, 2, 3]}
 
 
-def test_a_graph_gives_the_same_in_other_processes(pool):
-    records: list[object] = []
+def check_that_it_gives_the_same(*, parallel_calls=None, pool=None):
+    executor, records = ByValue(pool), []
 
-    ended, sent = run_in(pool, several(), INPUTS, records=records)
+    tracer = Tracer(records.append)
+    ended = run(several(), INPUTS, executor=executor, tracer=tracer, parallel_calls=parallel_calls)
 
     assert ended.status == "finished", ended
-    assert ended.outputs["total"] == {"a": 1, "bb": 2, "ccc": 3, "skipped": 1}
-    assert ended.outputs["of_ticks"] == [("a", 1), ("bb", 2), ("ccc", 3)]
-    assert ended.outputs["nested"] == [("a", 1), ("bb", 2), ("ccc", 3)]
-    assert os.getpid() not in ended.outputs["process"]
-    assert set(ended.outputs["here"]) == {str(os.getpid())}
-    assert {"lines", "lengths[2]", "odd[0]", "total", "of_ticks[1]"} <= set(sent)
-    assert "nested/lengths_alone[0]" in sent
+    pairs = [("a", 1), ("bb", 2), ("ccc", 3)]
+    assert ended.outputs["total"] == {**dict(pairs), "skipped": 1}
+    assert ended.outputs["of_ticks"] == ended.outputs["nested"] == pairs
+    assert ended.outputs["after"] == 3
+    assert (ended.outputs["changed"] == os.getpid()) is (pool is None)
+    sent = {"lines", "lengths[2]", "odd[0]", "total", "of_ticks[1]", "nested/lengths_alone[0]"}
+    assert sent <= set(executor.sent)
+    assert len(executor.sent) == len(set(executor.sent))
     spans = [one.attributes["label"] for one in records if isinstance(one, SpanStarted)]
-    assert set(sent) < set(spans)
+    assert set(executor.sent) < set(spans)
+
+    again = ByValue(pool)
+    resumed = run(several(), INPUTS, executor=again, earlier=Earlier(as_read(records)))
+    assert resumed.outputs == ended.outputs
+    assert again.sent == []
 
 
-def test_its_outputs_are_reused_and_nothing_is_sent_again(pool):
-    records: list[object] = []
-    first, _ = run_in(pool, several(), INPUTS, records=records)
-
-    ended, sent = run_in(pool, several(), INPUTS, earlier=Earlier(as_read(records)))
-
-    assert ended.outputs == first.outputs
-    assert sent == []
+@pytest.mark.parametrize("parallel_calls", [None, 1])
+def test_a_graph_gives_the_same_elsewhere_and_nothing_is_sent_again(parallel_calls):
+    check_that_it_gives_the_same(parallel_calls=parallel_calls)
 
 
-def test_what_raises_over_there_is_tried_again_here(pool, tmp_path):
-    graph = Graph("flaky")
-    graph.node(retry=Retry(3, first_delay_s=0))(pool_work.flaky)
-    path = tmp_path / "times"
+@pytest.mark.slow
+def test_a_graph_gives_the_same_in_another_process():
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        check_that_it_gives_the_same(pool=pool)
 
-    ended, sent = run_in(pool, graph, {"path": str(path)})
+
+ERRORS: list[Exception] = []
+
+
+def flaky(least: int) -> int:
+    if ERRORS:
+        raise ERRORS.pop()
+    return least
+
+
+def test_what_raises_over_there_is_tried_again_here():
+    graph, executor = Graph("flaky"), ByValue()
+    graph.node(retry=Retry(3, first_delay_s=0))(flaky)
+    ERRORS.extend([OSError("one"), OSError("two")])
+
+    ended = run(graph, {"least": 3}, executor=executor)
 
     assert ended.outputs == {"flaky": 3}
-    assert sent == ["flaky"] * 3
-
-    path.unlink()
-    graph = Graph("flaky")
-    graph.node(pool_work.flaky)
-    ended, _ = run_in(pool, graph, {"path": str(path)})
-    (failure,) = ended.failures
-    assert (type(failure.error), str(failure.error)) == (OSError, "only 1")
-
-
-def test_who_changes_what_it_was_given_changes_a_copy(pool):
-    graph = Graph("changing")
-    graph.node(pool_work.lines)
-    graph.node(pool_work.changed)
-
-    @graph.node
-    async def after(lines: list[str], changed: int) -> int:
-        return len(lines)
-
-    ended, _ = run_in(pool, graph, {"text": "a, b"})
-
-    assert ended.outputs == {"lines": ["a", "b"], "changed": 0, "after": 2}
-
-
-@pytest.mark.parametrize("parallel_calls", [1, 2])
-def test_each_call_is_sent_once_however_many_may_be_under_way(pool, parallel_calls):
-    ended, sent = run_in(pool, several(), INPUTS, parallel_calls=parallel_calls)
-
-    assert ended.status == "finished"
-    assert len(sent) == len(set(sent))
+    assert executor.sent == ["flaky"] * 3

@@ -1,29 +1,48 @@
-"""Runs that go on where they were cut off: what is made again, and what is not."""
+"""Runs that go on where they were cut off, and outputs of other runs: what is not made again."""
 
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import pytest
-from everything import INPUTS, calls_left, everything
-from graph_runs import Calls, cut, label, outputs_in, reruns, resumed, run, run_in_journal
-from pydantic import BaseModel
+from everything import INPUTS, Finding, Verdict, calls_left, everything
+from graph_runs import (
+    Calls,
+    as_read,
+    cut,
+    label,
+    outputs_in,
+    reruns,
+    resumed,
+    run,
+    run_in_journal,
+    step,
+)
+from structlog.testing import capture_logs
 
 from harness.errors import RunLimitReached
-from harness.graph import Graph
+from harness.graph import Cache, Default, Graph
+from harness.trace import Tracer
+
+EACH = {"n": "numbers"}
 
 
-@dataclass(frozen=True)
-class Finding:
-    topic: str
-    words: frozenset[str]
+@pytest.fixture
+def calls():
+    return Calls()
 
 
-class Verdict(BaseModel):
-    score: float
-    notes: tuple[float, ...] = ()
+@pytest.fixture
+def graph():
+    return Graph("reused")
+
+
+class Client:
+    """What has no form in JSON."""
+
+
+# --- cut anywhere --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -36,61 +55,65 @@ def whole(tmp_path):
     return ended, path
 
 
-# --- cut anywhere --------------------------------------------------------------------------------
+def go_on(rest, tmp_path, ended):
+    """A further part of a run: it ends as the whole did, and makes no finished call again."""
+    calls, outputs = Calls(), outputs_in(rest)
+    again, _ = run_in_journal(tmp_path, everything(calls), INPUTS, resume=rest)
+    assert again.outputs == ended.outputs
+    assert again.reruns == ()
+    assert calls.counts == calls_left(outputs)
+    assert {*again.reused} <= {label(one) for one in outputs}
 
 
 @pytest.mark.slow
 def test_a_run_cut_at_any_record_goes_on_and_makes_no_finished_call_again(whole, tmp_path):
     ended, path = whole
-    lines = len(path.read_bytes().splitlines())
-    assert lines > 150
-
-    for kept in range(1, lines + 1):
-        calls = Calls()
+    for kept in range(1, 1 + len(path.read_bytes().splitlines())):
         rest = cut(path, kept, tmp_path / f"cut{kept}")
-        outputs = outputs_in(rest)
-        again, _ = run_in_journal(tmp_path, everything(calls), INPUTS, resume=rest)
-
-        assert again.outputs == ended.outputs, kept
-        assert again.reruns == (), kept
-        assert calls.counts == calls_left(outputs), kept
-        assert {*again.reused} <= {label(one) for one in outputs}
+        go_on(rest, tmp_path, ended)
         # And once more: now there is nothing left to do.
-        calls.clear()
+        calls = Calls()
         run_in_journal(tmp_path, everything(calls), INPUTS, resume=rest)
         assert not calls.counts, kept
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_run_cut_again_and_again_comes_to_the_same_end(whole, tmp_path, seed):
+def test_a_run_cut_again_and_again_comes_to_the_same_end(whole, tmp_path):
     ended, path = whole
-    random = Random(seed)
-    calls = Calls()
-    rest = cut(path, random.randint(1, 60), tmp_path / "cut")
+    random = Random(3)
+    rest = cut(path, random.randint(1, 40), tmp_path / "cut")
 
     for part in range(1, 6):
-        expected = calls_left(outputs_in(rest))
-        calls.clear()
-        again, _ = run_in_journal(tmp_path, everything(calls), INPUTS, resume=rest)
-        assert again.outputs == ended.outputs
-        assert calls.counts == expected
+        go_on(rest, tmp_path, ended)
         file = rest.with_suffix(f".{part}.jsonl")
         lines = file.read_bytes().splitlines(keepends=True)
         file.write_bytes(b"".join(lines[: random.randint(2, len(lines))]))
 
 
+def of_sets(calls: Calls) -> Graph:
+    graph = Graph("sets")
+
+    @graph.node
+    async def groups(words: set[str]) -> list[set[str]]:
+        calls.note("groups")
+        return [words, {"x", "y"}]
+
+    step(graph, "sizes", each={"group": "groups"}, calls=calls, gives=len)
+    step(graph, "total", "sizes", "words", calls=calls, gives=lambda sizes, _: sum(sizes))
+    return graph
+
+
+@pytest.mark.slow
 def test_a_run_is_reused_by_another_process_with_another_order_of_sets(tmp_path):
     script = f"""
 import sys
 sys.path[:0] = [{str(Path(__file__).parent)!r}]
 from pathlib import Path
 import test_reuse
-from graph_runs import Calls, run_in_journal
-calls = Calls()
+calls = test_reuse.Calls()
 path = Path(sys.argv[1])
 resume = next(path.glob("*Z-????????????.jsonl"), None)
-words = set("abcdefgh")
-ended, _ = run_in_journal(path, test_reuse.of_sets(calls), {{"words": words}}, resume=resume)
+inputs = {{"words": set("abcdefgh")}}
+ended, _ = test_reuse.run_in_journal(path, test_reuse.of_sets(calls), inputs, resume=resume)
 print(ended.outputs["total"], sum(calls.counts.values()), ended.reruns)
 """
     said = [
@@ -107,100 +130,42 @@ print(ended.outputs["total"], sum(calls.counts.values()), ended.reruns)
     assert said == ["10 4 ()\n", "10 0 ()\n"]
 
 
-def of_sets(calls: Calls) -> Graph:
-    graph = Graph("sets")
-
-    @graph.node
-    async def groups(words: set[str]) -> list[set[str]]:
-        calls.note("groups")
-        return [words, {"x", "y"}]
-
-    @graph.node(each={"group": "groups"})
-    async def sizes(group: set[str]) -> int:
-        calls.note("sizes")
-        return len(group)
-
-    @graph.node
-    async def total(sizes: list[int], words: set[str], groups: list[set[str]]) -> int:
-        calls.note("total")
-        return sum(sizes)
-
-    return graph
-
-
 # --- what cannot be reused -----------------------------------------------------------------------
 
 
-def test_an_output_with_a_secret_in_it_is_made_again(tmp_path):
-    calls = Calls()
-    graph = Graph("secret")
+def test_an_output_with_a_secret_in_it_is_made_again(graph, calls, tmp_path):
     secret = "hunter2-hunter2"
-
-    @graph.node
-    async def login() -> str:
-        calls.note("login")
-        return f"token {secret}"
-
-    @graph.node
-    async def page(login: str) -> int:
-        calls.note("page")
-        return len(login)
+    step(graph, "login", calls=calls, gives=f"token {secret}")
+    # Who takes it is as it was: its digest is that of the whole value.
+    step(graph, "page", "login", gives=len)
 
     first, path = run_in_journal(tmp_path, graph, secrets=(secret,))
     assert secret not in path.read_text()
-    calls.clear()
     ended, _ = run_in_journal(tmp_path, graph, secrets=(secret,), resume=path)
 
     assert ended.outputs == first.outputs
-    # Who takes it is as it was: its digest is that of the whole value.
-    assert calls.counts == {"login": 1}
+    assert calls.counts == {"login": 2}
     ((node, reason),) = reruns(ended)
     assert node == "login"
     assert "secret" in reason
 
 
-class Client:
-    """What has no form in JSON."""
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        pytest.param(Client(), id="an object"),
-        pytest.param([Client()], id="an object in a list"),
-        pytest.param(float, id="a class"),
-    ],
-)
-def test_what_takes_an_input_that_cannot_be_written_down_is_made_again(given):
-    calls = Calls()
-    graph = Graph("client")
-
-    @graph.node
-    async def page(client) -> str:
-        calls.note("page")
-        return "page"
-
-    @graph.node
-    async def after(page: str) -> str:
-        calls.note("after")
-        return page
+@pytest.mark.parametrize("given", [Client(), [Client()], float], ids=["object", "list", "class"])
+def test_what_takes_an_input_that_cannot_be_written_down_is_made_again(graph, given):
+    step(graph, "page", "client", gives="page")
+    step(graph, "after", "page")
 
     _, records = resumed(graph, [], {"client": given})
-    calls.clear()
     ended, _ = resumed(graph, records, {"client": given})
 
-    assert calls.counts == {"page": 1}
-    assert reruns(ended) == [
-        ("page", "its input 'client' cannot be written to the journal, and so not compared")
-    ]
+    assert ended.reused == ("after",)
+    ((node, reason),) = reruns(ended)
+    assert node == "page"
+    assert "'client' cannot be written" in reason
 
 
-def test_an_input_that_can_be_read_only_once_is_not_read_to_compare_it():
-    graph = Graph("once")
-
-    @graph.node
-    async def total(numbers) -> int:
-        return sum(numbers)
+def test_an_input_that_can_be_read_only_once_is_not_read_to_compare_it(graph):
+    step(graph, "total", "numbers", gives=sum)
 
     assert run(graph, {"numbers": iter([1, 2, 3])}).outputs == {"total": 6}
 
@@ -208,85 +173,64 @@ def test_an_input_that_can_be_read_only_once_is_not_read_to_compare_it():
 @pytest.mark.parametrize(
     ("annotation", "value"),
     [
-        pytest.param(float, 2, id="an int for a float"),
-        pytest.param(tuple[float, ...], (1, 2.5), id="ints within a tuple"),
-        pytest.param(list[float], [1, 2.5], id="ints within a list"),
-        pytest.param(Verdict, Verdict(score=1, notes=(2,)), id="ints within a model"),
-        pytest.param(float, float("nan"), id="not a number"),
-        pytest.param(int, 10**30, id="a long integer"),
-        pytest.param(frozenset[str], frozenset("abc"), id="a set"),
-        pytest.param(bytes, b"\xff\x00", id="bytes"),
-        pytest.param(dict[int, str], {2: "b", 1: "a"}, id="a mapping of numbers"),
-        pytest.param(Finding, Finding("a", frozenset("xyz")), id="a dataclass"),
-        pytest.param(object, {"b": 1, "a": [None, True]}, id="a mapping in its order"),
+        (float, 2),
+        (tuple[float, ...], (1, 2.5)),
+        (list[float], [1, 2.5]),
+        (Verdict, Verdict(score=1, notes=(2,))),
+        (float, float("nan")),
+        (int, 10**30),
+        (bytes, b"\xff\x00"),
+        (dict[int, str], {2: "b", 1: "a"}),
+        (Finding, Finding("a", frozenset("xyz"))),
+        (object, {"b": 1, "a": [None, True]}),
     ],
 )
-def test_values_of_every_kind_are_reused_and_so_is_what_takes_them(annotation, value):
-    calls = Calls()
-    graph = Graph("kinds")
-
+def test_values_of_every_kind_are_reused_and_so_is_what_takes_them(graph, annotation, value):
     async def source():
-        calls.note("source")
         return value
-
-    async def after(source) -> bool:
-        calls.note("after")
-        return True
 
     source.__annotations__["return"] = annotation
     graph.node(source)
-    graph.node(after)
+    step(graph, "after", "source")
 
-    first, records = resumed(graph, [])
-    assert first.status == "finished", first.failures
-    calls.clear()
+    _, records = resumed(graph, [])
     ended, _ = resumed(graph, records)
 
-    assert not calls.counts, reruns(ended)
     assert ended.reused == ("source", "after")
-    assert repr(ended.outputs["source"]) == repr(value) or ended.outputs == first.outputs
+    back = ended.outputs["source"]
+    assert back == value or repr(back) == repr(value)
 
 
 # --- failures, limits ----------------------------------------------------------------------------
 
 
-def test_what_failed_is_made_again_and_nothing_else():
-    calls = Calls()
-    graph = Graph("failing")
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ZeroDivisionError(), "failed"), (RunLimitReached("over", limit="cost"), "stopped")],
+)
+def test_what_failed_or_was_stopped_is_made_again_and_nothing_else(graph, calls, error, status):
     luck = Calls()
 
-    @graph.node(each={"n": "numbers"})
-    async def inverse(n: int) -> float:
-        calls.note(f"inverse {n}")
-        if not n and not luck.counts:
-            raise ZeroDivisionError
-        return 1 / (n or 1)
+    def work(n):
+        if n == 2 and not luck.counts:
+            luck.note("next time")
+            raise error
+        return n
 
-    @graph.node
-    async def total(inverse: list[float]) -> float:
-        calls.note("total")
-        return sum(inverse)
+    step(graph, "paid", each=EACH, calls=calls, gives=work)
+    step(graph, "total", "paid", gives=sum)
 
-    ended, records = resumed(graph, [], {"numbers": [1, 0, 2]})
-    assert ended.status == "failed"
-    calls.clear()
-    luck.counts["now"] = 1
-    ended, _ = resumed(graph, records, {"numbers": [1, 0, 2]})
+    ended, records = resumed(graph, [], {"numbers": [1, 2, 3]})
+    assert ended.status == status
+    ended, _ = resumed(graph, records, {"numbers": [1, 2, 3]})
 
-    assert ended.outputs["total"] == 2.5
-    assert calls.counts == {"inverse 0": 1, "total": 1}
+    assert ended.outputs["total"] == 6
+    assert calls.counts == {"paid 1": 1, "paid 2": 2, "paid 3": 1}
 
 
-def test_what_was_left_out_is_listed_in_every_part():
-    graph = Graph("failing")
-
-    @graph.node(each={"n": "numbers"}, on_error="skip")
-    async def inverse(n: int) -> float:
-        return 1 / n
-
-    @graph.node(each={"one": "inverse"})
-    async def rounded(one: float) -> int:
-        return round(one)
+def test_what_was_left_out_is_listed_in_every_part(graph):
+    step(graph, "inverse", each=EACH, on_error="skip", gives=lambda n: 1 / n)
+    step(graph, "rounded", each={"one": "inverse"})
 
     first, records = resumed(graph, [], {"numbers": [1, 0]})
     second, _ = resumed(graph, records, {"numbers": [1, 0]})
@@ -296,23 +240,130 @@ def test_what_was_left_out_is_listed_in_every_part():
     assert set(second.reused) == {"inverse[0]", "inverse[1]", "rounded[0]"}
 
 
-def test_what_a_limit_stopped_is_made_when_the_run_goes_on():
-    calls = Calls()
-    budget = Calls()
-    graph = Graph("limited")
+# --- a cache: outputs of other runs --------------------------------------------------------------
 
-    @graph.node(each={"n": "numbers"}, on_error="skip")
-    async def paid(n: int) -> int:
-        calls.note(f"paid {n}")
-        if n > 1 and not budget.counts:
-            raise RunLimitReached("no money left", limit="cost")
-        return n
 
-    ended, records = resumed(graph, [], {"numbers": [1, 2]})
-    assert ended.status == "stopped"
-    calls.clear()
-    budget.counts["more"] = 1
-    ended, _ = resumed(graph, records, {"numbers": [1, 2]})
+class Kept:
+    """A cache of outputs in memory."""
 
-    assert ended.outputs == {"paid": [1, 2]}
-    assert calls.counts == {"paid 2": 1}
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.asked: list[float | None] = []
+
+    async def find(self, key: str, *, max_age_s: float | None) -> bytes | None:
+        self.asked.append(max_age_s)
+        return self.values.get(key)
+
+    def keep(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+
+def cached(calls, *, ending=""):
+    graph = Graph("cached")
+
+    @graph.node(each={"text": "texts"}, cache=Cache(max_age_s=60))
+    async def page(text: str) -> Finding:
+        calls.note(text)
+        return Finding(text + ending, frozenset(text))
+
+    step(graph, "uncached", "page", gives=len)
+    return graph
+
+
+def test_outputs_of_other_runs_will_do_where_a_node_says_so(calls):
+    cache, records = Kept(), []
+    first = run(cached(calls), {"texts": ["a", "b"]}, cache=cache)
+    assert (calls.counts, first.reused) == ({"a": 1, "b": 1}, ())
+    texts = {"texts": ["b", "a", "c"]}
+
+    ended = run(cached(calls), texts, cache=cache, tracer=Tracer(records.append))
+
+    assert calls.counts == {"a": 1, "b": 1, "c": 1}
+    assert ended.reused == ("page[0]", "page[1]")
+    assert [one.topic for one in ended.outputs["page"]] == ["b", "a", "c"]
+    assert set(cache.asked) == {60}
+    # They are in this run's journal too: it can be resumed without the cache.
+    assert [label(one) for one in as_read(records)][:2] == ["page[0]", "page[1]"]
+    again, _ = resumed(cached(calls), records, texts)
+    assert calls.counts["c"] == 1
+    assert again.outputs == ended.outputs
+
+
+@pytest.mark.parametrize("change", ["code", "what is kept"])
+def test_what_a_cache_has_of_other_code_or_another_type_is_made_anew(calls, change):
+    cache = Kept()
+    run(cached(calls), {"texts": ["a"]}, cache=cache)
+    if change == "what is kept":
+        cache.values = dict.fromkeys(cache.values, b'{"other": 1}')
+
+    graph = cached(calls, ending="!" if change == "code" else "")
+    ended = run(graph, {"texts": ["a"]}, cache=cache)
+
+    assert (ended.status, ended.reused) == ("finished", ())
+    assert calls.counts["a"] == 2
+
+
+def test_failures_defaults_and_what_cannot_be_told_apart_are_not_kept():
+    cache = Kept()
+    graph = Graph("uncached", cache=Cache())
+    step(graph, "replaced", raises=RuntimeError, on_error=Default("instead"))
+    step(graph, "left_out", raises=RuntimeError, on_error="skip")
+    step(graph, "of_client", "client", gives="page")
+
+    run(graph, {"client": Client()}, cache=cache)
+
+    assert not cache.values
+
+
+# --- outputs that a node changes, although others have them too ----------------------------------
+
+
+def test_a_list_that_one_consumer_changes_is_whole_for_those_that_map_over_it(graph):
+    step(graph, "texts", gives=["a", "b", "c"])
+    step(graph, "changed", "texts", gives=list.clear)
+    step(graph, "copied", each={"text": "texts"}, seconds=1, gives=str)
+    step(graph, "emptied", "copied", gives=list.clear)
+    step(graph, "again", each={"one": "copied"}, gives=str)
+
+    assert run(graph, parallel_calls=1).outputs["again"] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("value", "change", "named"),
+    [
+        pytest.param(["a"], lambda value: value.append("b"), ["source"], id="a list"),
+        pytest.param({"a": [1]}, lambda value: value["a"].clear(), ["source"], id="a mapping"),
+        pytest.param(["a"], lambda value: [*value, "b"], [], id="a copy"),
+        pytest.param("a", lambda value: value + "b", [], id="a text"),
+    ],
+)
+def test_an_output_that_a_consumer_changes_is_named(graph, value, change, named):
+    step(graph, "source", gives=value)
+    step(graph, "changer", "source", gives=lambda source: str(change(source)))
+
+    with capture_logs() as logs:
+        assert run(graph).status == "finished"
+
+    assert [(one["node"], one["code"]) for one in logs] == [
+        (one, "run.output-changed") for one in named
+    ]
+
+
+def test_items_and_lists_of_items_that_a_consumer_changes_are_named(graph):
+    step(graph, "rows", each=EACH, gives=lambda n: [n])
+    step(graph, "grown", each={"row": "rows"}, gives=lambda row: row == [2] and row.append(3))
+    step(graph, "some", each=EACH, when=lambda n: n > 1, gives=int)
+    step(graph, "sorted_down", "some", gives=lambda some: some.sort(reverse=True))
+
+    with capture_logs() as logs:
+        assert run(graph, {"numbers": [1, 2, 3]}).status == "finished"
+
+    assert [one["node"] for one in logs] == ["rows[1]", "some"]
+
+
+def test_an_unchanged_run_of_everything_names_nothing(whole, tmp_path):
+    with capture_logs() as logs:
+        rest = cut(whole[1], 60, tmp_path / "cut")
+        run_in_journal(tmp_path, everything(Calls()), INPUTS, resume=rest)
+
+    assert logs == []
