@@ -1,172 +1,247 @@
-import pytest
-from otlp_receiver import PROTOBUF, Receiver, Reply, service
+"""Sending a run to a collector on the loopback interface that keeps what it was sent."""
 
-from harness.errors import HarnessError, InvalidInput
-from harness.trace import Journal, ManualClock, RunTrace, TraceOptions
+import gzip
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from sample_runs import span, write_journal
+
+from harness.errors import ExportFailed, InvalidInput
 from harness.trace.otlp import send_otlp
 from harness.trace.otlp.collector import retry_delay_s
 from harness.version import __version__
 
+service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+
+PROTOBUF = "application/x-protobuf"
 KEY = "pa55word-of-the-collector"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What the collector answers."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    media_type: str = PROTOBUF
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posted:
+    """One request as it arrived."""
+
+    path: str
+    headers: dict[str, str]
+    """By lower-case name."""
+    body: bytes
+    """As it was before gzip."""
+
+    @property
+    def resource_spans(self):
+        (resource_spans,) = service.ExportTraceServiceRequest.FromString(self.body).resource_spans
+        return resource_spans
+
+    @property
+    def names(self):
+        (scope_spans,) = self.resource_spans.scope_spans
+        return [span.name for span in scope_spans.spans]
+
+
+class Receiver(ThreadingHTTPServer):
+    """Plays its replies in order, then says yes."""
+
+    daemon_threads = True
+
+    def __init__(self, *replies):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.posted = []
+        self.replies = iter(replies)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = gzip.decompress(self.rfile.read(int(self.headers["content-length"])))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.posted.append(Posted(path=self.path, headers=headers, body=body))
+        reply = next(self.server.replies, Reply())
+        self.send_response(reply.status)
+        said = {"content-type": reply.media_type, "content-length": str(len(reply.body))}
+        for name, value in (said | reply.headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(reply.body)
+
+    def log_message(self, *_):
+        pass
+
+
 @pytest.fixture
-def journal(tmp_path) -> Journal:
+def journal(tmp_path):
     """Three spans."""
-    with RunTrace(
-        tmp_path, name="essay", clock=ManualClock(), options=TraceOptions(timelines=())
-    ) as trace:
-        for _ in range(3):
-            with trace.span("work"):
-                pass
-    return Journal(trace.journal_path)
+    spans = [span(n, n, n + 1, name=name) for n, name in enumerate("abc", start=1)]
+    return write_journal(tmp_path / "run.jsonl", *spans)
 
 
-def rejection(spans: int, said: str) -> bytes:
+def rejection(spans, said):
     response = service.ExportTraceServiceResponse()
     response.partial_success.rejected_spans = spans
     response.partial_success.error_message = said
     return response.SerializeToString()
 
 
-def refused(journal: Journal, *replies: Reply, **options) -> str:
-    with Receiver(*replies) as receiver, pytest.raises(HarnessError) as caught:
+def refused(journal, *replies, **options):
+    with Receiver(*replies) as receiver, pytest.raises(ExportFailed) as caught:
         send_otlp(journal, endpoint=receiver.url, sleep=pytest.fail, **options)
-    return str(caught.value)
+    assert caught.value.address == f"{receiver.url}/v1/traces"
+    return caught.value
 
 
 @pytest.mark.parametrize(
     ("given", "posted_to"),
     [
         ("", "/v1/traces"),
-        ("/", "/v1/traces"),
-        ("/v1/traces", "/v1/traces"),
         ("/v1/traces/", "/v1/traces"),
         ("/api/public/otel", "/api/public/otel/v1/traces"),
         ("/otlp?project=7", "/otlp/v1/traces?project=7"),
     ],
 )
-def test_a_run_goes_to_the_traces_of_the_address_that_is_given(journal, given, posted_to):
+def test_a_request_says_what_it_holds_and_who_sends_it(journal, given, posted_to):
+    headers = {"Authorization": f"Bearer {KEY}\n", "Content-Type": "application/json"}
     with Receiver() as receiver:
-        send_otlp(journal, endpoint=receiver.url + given)
-
-    assert [posted.path for posted in receiver.posted] == [posted_to]
-
-
-def test_a_request_says_what_it_holds_and_who_sends_it(journal):
-    with Receiver() as receiver:
-        sent = send_otlp(
-            journal,
-            endpoint=receiver.url,
-            headers={"Authorization": f"Bearer {KEY}\n", "Content-Type": "application/json"},
-        )
+        sent = send_otlp(journal, endpoint=receiver.url + given, headers=headers)
 
     (posted,) = receiver.posted
-    assert sent == len(posted.spans) == 3
-    assert {
-        name: posted.headers[name]
-        for name in ("content-type", "content-encoding", "authorization", "user-agent")
-    } == {
+    assert (sent, posted.names, posted.path) == (3, ["a", "b", "c"], posted_to)
+    expected = {
         "content-type": PROTOBUF,
         "content-encoding": "gzip",
         "authorization": f"Bearer {KEY}",
         "user-agent": f"harness/{__version__}",
     }
+    assert expected.items() <= posted.headers.items()
+    resource = posted.resource_spans.resource.attributes
+    assert {one.key: one.value.string_value for one in resource} == {
+        "service.name": "harness",
+        "service.version": __version__,
+        "openinference.project.name": "essay",
+    }
+    (of_scope,) = posted.resource_spans.scope_spans
+    assert (of_scope.scope.name, of_scope.scope.version) == ("harness", __version__)
+    # No field is left over that the other library does not know.
+    request, known = (service.ExportTraceServiceRequest.FromString(posted.body) for _ in "ab")
+    known.DiscardUnknownFields()
+    assert known == request
 
 
 @pytest.mark.parametrize(
-    "address",
-    ["", "127.0.0.1:6006", "phoenix", "ftp://host", "http://", "http://host:70000", "http://h:x"],
-)
-def test_what_is_no_address_is_said_before_anything_is_read(journal, address):
-    with pytest.raises(InvalidInput, match="is not an address; one is such as http://"):
-        send_otlp(journal, endpoint=address)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "complaint"),
+    ("batch", "notes", "sent"),
     [
-        (f"Bearer {KEY}", "", "a header has a name that HTTP does not know; is it NAME=VALUE"),
-        ("", KEY, "a header has a name that HTTP does not know"),
-        ("x-key", f"{KEY}\r\nx: y", "the value of header 'x-key' cannot stand in one"),
-        ("x-key", f"{KEY}…", "the value of header 'x-key' cannot stand in one"),
+        pytest.param(2, 9, [["a", "b"], ["c"]], id="at its number of spans"),
+        pytest.param(512, 3_000_000, [["a"], ["b"], ["c"]], id="grown large"),
     ],
 )
-def test_a_header_that_cannot_be_sent_is_refused_without_its_value(journal, name, value, complaint):
-    with pytest.raises(InvalidInput, match=complaint) as caught:
-        send_otlp(journal, endpoint="http://127.0.0.1:1", headers={name: value})
+def test_a_batch_ends(tmp_path, batch, notes, sent):
+    sizes = {"a": 9, "b": notes, "c": 9}
+    spans = [
+        span(n, n, n + 1, name=name, notes="é" * size)
+        for n, (name, size) in enumerate(sizes.items(), start=1)
+    ]
+    journal = write_journal(tmp_path / "run.jsonl", *spans)
+    with Receiver() as receiver:
+        assert send_otlp(journal, endpoint=receiver.url, batch=batch) == 3
 
+    assert [posted.names for posted in receiver.posted] == sent
+
+
+def test_a_run_without_spans_sends_nothing(tmp_path):
+    journal = write_journal(tmp_path / "run.jsonl")
+
+    assert send_otlp(journal, endpoint="http://127.0.0.1:1") == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "code"),
+    [
+        *(
+            (address, {}, "address")
+            for address in ("", "127.0.0.1:6006", "phoenix", "ftp://host", "http://", "http://h:x",
+                            "http://host:70000")
+        ),
+        ("http://127.0.0.1:1", {f"Bearer {KEY}": ""}, "header-name"),
+        ("http://127.0.0.1:1", {"": KEY}, "header-name"),
+        ("http://127.0.0.1:1", {"x-key": f"{KEY}\r\nx: y"}, "header-value"),
+        ("http://127.0.0.1:1", {"x-key": f"{KEY}…"}, "header-value"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_sent_is_said_before_anything_is_read_and_without_secrets(
+    journal, address, headers, code
+):
+    with pytest.raises(InvalidInput) as caught:
+        send_otlp(journal, endpoint=address, headers=headers)
+
+    assert caught.value.code == f"export.{code}-invalid"
     assert KEY not in str(caught.value)
 
 
 def test_nobody_there_is_said_with_the_address_but_not_with_a_password(journal):
     with Receiver() as receiver:
-        port = receiver.url.rpartition(":")[2]
+        pass
 
-    with pytest.raises(HarnessError) as caught:
-        send_otlp(journal, endpoint=f"http://me:{KEY}@127.0.0.1:{port}/x?key={KEY}")
+    with pytest.raises(ExportFailed) as caught:
+        send_otlp(journal, endpoint=f"http://me:{KEY}@127.0.0.1:{receiver.server_port}/x?key={KEY}")
 
-    assert f"no collector answers at http://127.0.0.1:{port}/x/v1/traces (" in str(caught.value)
-    assert str(caught.value).endswith("is it running, and is the address right?")
-    assert KEY not in str(caught.value)
+    assert caught.value.address == f"{receiver.url}/x/v1/traces"
+    assert (caught.value.status, KEY in str(caught.value)) == (None, False)
 
 
 def test_the_port_of_the_other_protocol_is_recognised(journal):
-    with pytest.raises(HarnessError, match=r"OTLP over gRPC; over HTTP it is 4318$"):
+    with pytest.raises(ExportFailed, match="4318"):
         send_otlp(journal, endpoint="http://collector.invalid:4317")
 
 
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
+        pytest.param(Reply(status=400, body=b"\x12\x04dull"), "dull", id="protobuf"),
+        pytest.param(Reply(status=400, body=b"\x12\xff"), "", id="broken"),
+        pytest.param(Reply(status=401, body=b"who?", media_type="text/plain"), "who?", id="text"),
+        pytest.param(Reply(status=401), "--header NAME=VALUE", id="no key"),
+        pytest.param(Reply(status=404), "/v1/traces is added", id="another server"),
+        pytest.param(Reply(status=413), "size of a request", id="too large"),
+        pytest.param(Reply(status=307, headers={"location": "/x"}), "", id="moved"),
+        pytest.param(Reply(status=503, headers={"retry-after": "3600"}), "later", id="busy"),
         pytest.param(
-            Reply(status=400, body=bytes([0x12, 4]) + b"dull"), "HTTP 400; dull", id="protobuf"
+            Reply(status=403, body=f"no key {KEY}, Basic {KEY}".encode(), media_type="text/plain"),
+            "no key [redacted]",
+            id="a header quoted",
         ),
         pytest.param(
-            Reply(status=400, body=b"\x12\xff", media_type=PROTOBUF), "HTTP 400", id="broken"
-        ),
-        pytest.param(
-            Reply(status=401, body=b"who?", media_type="text/plain"),
-            "HTTP 401; who?; pass the collector's key with --header NAME=VALUE",
-            id="no key",
-        ),
-        pytest.param(
-            Reply(status=404),
-            "HTTP 404; is the address right? /v1/traces is added where it is missing",
-            id="another server",
-        ),
-        pytest.param(
-            Reply(status=413),
-            "HTTP 413; raise the collector's limit on the size of a request, or send no texts",
-            id="too large",
-        ),
-        pytest.param(Reply(status=307, headers={"location": "/x"}), "HTTP 307", id="moved"),
-        pytest.param(
-            Reply(status=503, headers={"retry-after": "3600"}),
-            "HTTP 503; try again later",
-            id="busy for an hour",
+            Reply(body=b"<html>", media_type="text/html; charset=utf-8"), "", id="a web page"
         ),
     ],
 )
 def test_a_refusal_is_told_with_what_would_mend_it(journal, reply, said):
-    assert refused(journal, reply).partition(" refused the run: ")[2].startswith(said)
+    error = refused(journal, reply, headers={"Authorization": f"Basic {KEY}"})
 
-
-def test_a_refusal_that_quotes_a_header_is_told_without_it(journal):
-    reply = Reply(
-        status=403, body=f"no such key: {KEY}, Basic {KEY}".encode(), media_type="text/plain"
-    )
-
-    said = refused(journal, reply, headers={"Authorization": f"Basic {KEY}"})
-
-    assert "no such key: [redacted]" in said
-    assert KEY not in said
-
-
-def test_a_web_page_is_no_collector(journal):
-    reply = Reply(body=b"<html>", media_type="text/html; charset=utf-8")
-
-    assert "is a web page and no collector; is the address right?" in refused(journal, reply)
+    assert error.status == reply.status
+    assert said in str(error)
+    assert KEY not in str(error)
 
 
 @pytest.mark.parametrize(
@@ -184,38 +259,31 @@ def test_any_other_yes_is_a_yes(journal, reply):
 
 
 def test_spans_that_a_collector_would_not_keep_are_told_when_all_were_sent(journal):
-    with (
-        Receiver(
-            Reply(body=rejection(1, f"too long; {KEY}")), Reply(body=rejection(1, "too dull"))
-        ) as receiver,
-        pytest.raises(HarnessError) as caught,
-    ):
+    replies = [Reply(body=rejection(1, f"too long; {KEY}")), Reply(body=rejection(1, "too dull"))]
+    with Receiver(*replies) as receiver, pytest.raises(ExportFailed) as caught:
         send_otlp(journal, endpoint=receiver.url, batch=1, headers={"x-key": KEY})
 
-    assert len(receiver.posted) == 3
-    assert str(caught.value) == (
-        f"the collector at {receiver.url}/v1/traces kept 1 of the run's 3 spans: "
-        "too long; [redacted]"
-    )
+    assert (len(receiver.posted), caught.value.rejected_spans) == (3, 2)
+    assert "too long; [redacted]" in str(caught.value)
 
 
-def test_a_busy_collector_gets_the_same_request_again_when_it_asks_for_it(journal):
-    waits: list[float] = []
+def test_a_busy_collector_gets_the_same_request_again(journal):
+    waits = []
     busy = [Reply(status=429, headers={"retry-after": "7"}), Reply(status=503)]
     with Receiver(*busy) as receiver:
-        assert send_otlp(journal, endpoint=receiver.url, sleep=waits.append) == 3
+        send_otlp(journal, endpoint=receiver.url, sleep=waits.append)
 
-    assert waits == [7.0, 2.0]
+    assert waits == [7, 2]
     assert len(receiver.posted) == 3
     assert len({posted.body for posted in receiver.posted}) == 1
 
 
 def test_a_collector_that_stays_busy_is_left_alone(journal):
-    waits: list[float] = []
-    with Receiver(*[Reply(status=502)] * 9) as receiver, pytest.raises(HarnessError, match="502"):
+    waits = []
+    with Receiver(*[Reply(status=502)] * 9) as receiver, pytest.raises(ExportFailed) as caught:
         send_otlp(journal, endpoint=receiver.url, sleep=waits.append)
 
-    assert waits == [1, 2, 4, 8]
+    assert (waits, caught.value.status) == ([1, 2, 4, 8], 502)
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,15 @@ import socket
 from contextlib import suppress
 
 import pytest
-from otlp_receiver import values
-from otlp_sample import QUIET, sent_spans
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import OpenAIServer
+from test_otlp import spans_of, values
 
 from harness import open_shim
 from harness.errors import EndpointUnreachable
 from harness.inference import ChatRequest, CountRequest, EmbedRequest, Endpoint, as_messages
 from harness.session.settings import Settings
-from harness.trace import Journal, RunTrace
+from harness.trace import Journal, RunTrace, TraceOptions
 from harness.trace.diagnosis import diagnose
 from harness.trace.report import report_of
 from harness.trace.timelines.chrome import write_chrome_trace
@@ -72,7 +71,9 @@ async def everything(trace):
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory):
-    with RunTrace(tmp_path_factory.mktemp("shim"), name="shim", options=QUIET) as trace:
+    with RunTrace(
+        tmp_path_factory.mktemp("shim"), name="shim", options=TraceOptions(timelines=())
+    ) as trace:
         asyncio.run(everything(trace))
     return Journal(trace.journal_path)
 
@@ -102,13 +103,13 @@ def test_the_diagnosis_names_what_was_wrong_and_nothing_else(journal):
 
     assert findings.keys() == {"out-of-reach", "schema-not-enforced", "dropped-fields"}
     assert findings["out-of-reach"].model == "gone"
-    assert "4 failed or were not even sent, of which 4 went" in findings["out-of-reach"].seen
+    assert findings["out-of-reach"].evidence.figures == {"failed_calls": 4, "fallbacks": 4}
     assert findings["schema-not-enforced"].model == "triton"
     assert findings["dropped-fields"].move[0].startswith("take 'seed' out of drop")
 
 
 def test_a_collector_is_told_which_calls_left_this_machine(journal):
-    spans = [(span, values(span.attributes)) for span in sent_spans(journal)]
+    spans = [(span, values(span.attributes)) for span in spans_of(journal)]
     kinds = {
         (found["harness.span"], found.get("harness.from_cache", False)): span.kind
         for span, found in spans
