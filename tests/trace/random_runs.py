@@ -19,7 +19,6 @@ from harness.trace import (
     Journal,
     Record,
     SpanEnded,
-    SpanRecord,
     SpanStarted,
 )
 from harness.trace.records import joined
@@ -63,27 +62,6 @@ Timed = tuple[int, Record]
 def write_random_run(path: Path, seed: int) -> Journal:
     """A run with everything that a journal may hold, in every relation of time."""
     return _RandomRun(seed).write(path)
-
-
-def write_orderly_run(path: Path, seed: int) -> Journal:
-    """A run whose every span lies in its parent, and siblings after each other."""
-    randomness = random.Random(seed)
-    records: list[SpanRecord] = []
-    now_ns = 0
-
-    def work(parent: int | None, level: int) -> None:
-        nonlocal now_ns
-        place, number, start_ns = len(records), len(records) + 1, now_ns
-        records.append(SpanRecord(number, parent, "not over yet", 0, 0))
-        for _ in range(randomness.randint(0, 4) if level < 6 else 0):
-            now_ns += randomness.choice((0, 1, 10**6))
-            work(number, level + 1)
-        now_ns += randomness.choice((1, 17, 10**9))
-        records[place] = SpanRecord(number, parent, f"level {level}", start_ns, now_ns)
-
-    for _ in range(randomness.randint(1, 3)):
-        work(None, 0)
-    return write_journal(path, *records)
 
 
 @dataclass(kw_only=True)

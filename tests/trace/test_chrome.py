@@ -1,4 +1,8 @@
+"""The timeline in Chrome's format, and the files that timelines are written to."""
+
 import json
+import os
+import threading
 
 import pytest
 from sample_runs import STARTED, record_eventful_run, span, write_journal
@@ -6,6 +10,7 @@ from sample_runs import STARTED, record_eventful_run, span, write_journal
 from harness.errors import JournalInvalid
 from harness.trace import CounterSet, Flow, Instant, Journal, write_chrome_trace
 from harness.trace.timelines.chrome import chrome_events
+from harness.trace.timelines.whole_file import whole_file
 
 
 @pytest.fixture
@@ -20,11 +25,8 @@ def events(tmp_path):
 
 
 def test_times_are_microseconds_since_the_run_began(events):
-    (event,) = events(
-        "X",
-        span(1, 2_000_000_001, 2_000_123_456),
-        started=STARTED._replace(time_ns=2_000_000_000),
-    )
+    started = STARTED._replace(time_ns=2_000_000_000)
+    (event,) = events("X", span(1, 2_000_000_001, 2_000_123_456), started=started)
 
     assert (event["ts"], event["dur"]) == (0.001, 123.455)
 
@@ -32,10 +34,10 @@ def test_times_are_microseconds_since_the_run_began(events):
 @pytest.mark.parametrize(
     ("attributes", "title"),
     [
-        pytest.param({}, "node", id="its name"),
-        pytest.param({"label": "sections[2]"}, "sections[2]", id="its label"),
-        pytest.param({"label": ""}, "node", id="its name for want of a label"),
-        pytest.param({"label": 7}, "7", id="a label that is no text"),
+        ({}, "node"),
+        ({"label": "sections[2]"}, "sections[2]"),
+        ({"label": ""}, "node"),
+        ({"label": 7}, "7"),
     ],
 )
 def test_a_slice_is_called_by_its_label_and_sorted_by_its_name(events, attributes, title):
@@ -44,35 +46,25 @@ def test_a_slice_is_called_by_its_label_and_sorted_by_its_name(events, attribute
     assert (event["name"], event["cat"]) == (title, "node")
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "arguments"),
-    [
-        pytest.param("ok", None, {}, id="ok"),
-        pytest.param(
-            "error",
-            "ValueError: boom",
-            {"status": "error", "error": "ValueError: boom"},
-            id="error",
-        ),
-        pytest.param("unfinished", None, {"status": "unfinished"}, id="unfinished"),
-    ],
-)
-def test_a_slice_carries_its_identity_its_attributes_and_how_it_ended(
-    events, status, error, arguments
-):
-    child = span(2, 1, 2, parent=1, model="small")._replace(status=status, error=error)
+def test_a_slice_carries_its_identity_its_attributes_and_how_it_ended(events):
+    child = span(2, 1, 2, parent=1, model="small")
+    shown = events(
+        "X",
+        span(1, 0, 9),
+        child,
+        child._replace(id=3, status="error", error="ValueError: boom"),
+        span(4, 3, 4, parent=1, status="unfinished"),
+        span(5, 3, 4, parent=1, track="model small"),
+    )
 
-    _, event = events("X", span(1, 0, 9), child)
-
-    assert event["args"] == {"span": 2, "model": "small", **arguments}
-
-
-def test_a_slice_that_is_not_drawn_in_its_parent_names_it(events):
-    inside, elsewhere = span(2, 1, 2, parent=1), span(3, 3, 4, parent=1, track="model small")
-
-    shown = events("X", span(1, 0, 9), inside, elsewhere)
-
-    assert [event["args"].get("parent") for event in shown] == [None, None, 1]
+    said = {"status": "error", "error": "ValueError: boom"}
+    assert [event["args"] for event in shown[1:]] == [
+        {"span": 2, "model": "small"},
+        # What is not drawn in its parent names it.
+        {"span": 3, "model": "small", "parent": 1, **said},
+        {"span": 4, "status": "unfinished"},
+        {"span": 5, "parent": 1},
+    ]
 
 
 def test_each_track_is_a_process_and_each_lane_of_it_a_thread(events):
@@ -103,30 +95,25 @@ def test_the_run_stands_above_nodes_models_servers_and_the_rest_each_as_they_app
     tracks = ["server", "essay", "model b", "node z", "model a", "node y"]
     records = [span(n, n, n + 1, track=track) for n, track in enumerate(tracks, start=1)]
 
-    metadata = events("M", *records)
+    said = {(e["name"], e["pid"]): e["args"] for e in events("M", *records)}
 
-    names = {e["pid"]: e["args"]["name"] for e in metadata if e["name"] == "process_name"}
-    ranks = {
-        e["pid"]: e["args"]["sort_index"] for e in metadata if e["name"] == "process_sort_index"
-    }
-    assert [names[process] for process in sorted(ranks, key=ranks.get)] == [
+    names = {pid: args["name"] for (kind, pid), args in said.items() if kind == "process_name"}
+    ranked = sorted(names, key=lambda pid: said["process_sort_index", pid]["sort_index"])
+    assert [names[process] for process in ranked] == [
         "run essay", "node z", "node y", "model b", "model a", "server", "essay"
     ]  # fmt: skip
 
 
 def test_instants_lie_on_the_lane_of_their_span_or_on_the_runs(events):
-    drawn = [
-        (event["name"], event["s"], event["pid"], event["tid"], event["ts"], event["args"])
-        for event in events(
-            "i",
-            span(1, 0, 9, track="write"),
-            Instant(1, "first token", 5, {"n": 1}),
-            Instant(None, "begun", 0),
-            Instant(99, "of a span that was lost", 6),
-        )
-    ]
+    drawn = events(
+        "i",
+        span(1, 0, 9, track="write"),
+        Instant(1, "first token", 5, {"n": 1}),
+        Instant(None, "begun", 0),
+        Instant(99, "of a span that was lost", 6),
+    )
 
-    assert drawn == [
+    assert [(e["name"], e["s"], e["pid"], e["tid"], e["ts"], e["args"]) for e in drawn] == [
         ("first token", "t", 2, 2, 0.005, {"n": 1}),
         ("begun", "t", 1, 1, 0, {}),
         ("of a span that was lost", "t", 1, 1, 0.006, {}),
@@ -134,21 +121,18 @@ def test_instants_lie_on_the_lane_of_their_span_or_on_the_runs(events):
 
 
 def test_a_counter_is_drawn_under_its_unit_where_it_was_set(events):
-    drawn = [
-        (event["name"], event["pid"], event["ts"], event["args"])
-        for event in events(
-            "C",
-            span(1, 0, 9, track="model qwen"),
-            span(2, 1, 8, track="model qwen"),
-            CounterSet("composite", "points", 3000, 7.5),
-            CounterSet("queue", "calls", 3000, 1, 1),
-            CounterSet("queue", "calls", 4000, 2, 2),
-            CounterSet("queue", "calls", 5000, 3, None, "model qwen"),
-            CounterSet("memory", "bytes", 6000, 4, None, "server"),
-        )
-    ]
+    drawn = events(
+        "C",
+        span(1, 0, 9, track="model qwen"),
+        span(2, 1, 8, track="model qwen"),
+        CounterSet("composite", "points", 3000, 7.5),
+        CounterSet("queue", "calls", 3000, 1, 1),
+        CounterSet("queue", "calls", 4000, 2, 2),
+        CounterSet("queue", "calls", 5000, 3, None, "model qwen"),
+        CounterSet("memory", "bytes", 6000, 4, None, "server"),
+    )
 
-    assert drawn == [
+    assert [(event["name"], event["pid"], event["ts"], event["args"]) for event in drawn] == [
         ("composite", 1, 3.0, {"points": 7.5}),
         ("queue", 2, 3.0, {"calls": 1}),
         ("queue (2)", 2, 4.0, {"calls": 2}),
@@ -188,22 +172,12 @@ def test_the_file_is_json_and_says_which_run_it_shows(tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_an_empty_run_has_a_timeline_too(tmp_path):
-    journal = write_journal(tmp_path / "run.jsonl")
-
-    write_chrome_trace(journal, tmp_path / "run.json")
-
-    assert json.loads((tmp_path / "run.json").read_bytes())["traceEvents"]
-
-
 @pytest.mark.parametrize("text", ["C:\\", '\\"', "\\\\", 'a "b" \\ c', "\\n", '"\\'])
 def test_texts_with_backslashes_are_json_wherever_they_stand(tmp_path, text):
     # Perfetto takes no quote after a backslash for the end of a text.
-    journal = write_journal(
-        tmp_path / "run.jsonl",
-        span(1, 0, 9, name=text, label=text, track=text, **{text: [text]}),
-        started=STARTED._replace(name=text),
-    )
+    one = span(1, 0, 9, name=text, label=text, track=text, **{text: [text]})
+    started = STARTED._replace(name=text)
+    journal = write_journal(tmp_path / "run.jsonl", one, started=started)
 
     write_chrome_trace(journal, tmp_path / "run.json")
 
@@ -215,23 +189,51 @@ def test_texts_with_backslashes_are_json_wherever_they_stand(tmp_path, text):
     assert b'\\\\"' not in written
 
 
-def test_a_broken_line_leaves_no_half_a_timeline(tmp_path):
-    path = tmp_path / "run.jsonl"
-    journal = write_journal(path, *(span(n, n, n + 1) for n in range(1, 2000)))
-    path.write_bytes(path.read_bytes().replace(b'"id":1999', b'"id"#1999'))
+# --- files -----------------------------------------------------------------------------------
 
+
+def test_a_timeline_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    journal = write_journal(tmp_path / "run.jsonl", *(span(n, n, n + 1) for n in range(1, 2000)))
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        write_chrome_trace(journal, tmp_path / "taken")
+    with pytest.raises(OSError, match="missing"):
+        write_chrome_trace(journal, tmp_path / "missing" / "run.json")
+
+    journal.path.write_bytes(journal.path.read_bytes().replace(b'"id":1999', b'"id"#1999'))
     with pytest.raises(JournalInvalid):
         write_chrome_trace(journal, tmp_path / "run.json")
 
+    assert sorted(tmp_path.iterdir()) == [journal.path, tmp_path / "taken"]
+
+
+def test_a_file_takes_its_name_when_it_is_whole_and_two_do_not_mix(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_bytes(b"the last one")
+    with pytest.raises(ValueError, match="half way"), whole_file(path) as file:  # noqa: PT012
+        file.write(b"half")
+        raise ValueError("half way")
+    assert path.read_bytes() == b"the last one"
+
+    with whole_file(path) as first, whole_file(path) as second:
+        first.write(b"first" * 1000)
+        assert path.read_bytes() == b"the last one"
+        second.write(b"second")
+
+    assert path.read_bytes() == b"first" * 1000
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path):
-    journal = write_journal(tmp_path / "run.jsonl", span(1, 0, 9))
-    path = tmp_path / "run.json"
-    path.mkdir()
+def test_what_is_no_regular_file_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
 
-    with pytest.raises(OSError, match=r"run\.json"):
-        write_chrome_trace(journal, path)
+    with whole_file(pipe) as file:
+        file.write(b"a timeline")
 
-    assert sorted(tmp_path.iterdir()) == [path, journal.path]
+    reader.join()
+    assert read == [b"a timeline"]
+    assert pipe.is_fifo()
