@@ -46,8 +46,8 @@ def watch(pipeline: Pipeline, tmp_path: Path, **inputs: object) -> RunState:
     return state
 
 
-def test_items_are_counted_of_how_many_there_will_be(tmp_path: Path) -> None:
-    pipeline = Pipeline("mapped")
+def test_calls_are_counted_by_what_became_of_them(tmp_path: Path) -> None:
+    pipeline, errors = Pipeline("mapped"), iter([True, False, True, True])
 
     @pipeline.node(each={"item": "items"})
     def double(item: int) -> int:
@@ -57,31 +57,15 @@ def test_items_are_counted_of_how_many_there_will_be(tmp_path: Path) -> None:
     def large(one: int) -> int:
         return one
 
-    state = watch(pipeline, tmp_path, items=[1, 2, 3])
-    assert (state.nodes["double"].done, state.nodes["double"].total) == (3, 3)
-    assert (state.nodes["large"].done, state.nodes["large"].skipped) == (2, 1)
-    assert state.nodes["large"].total == 3
-
-
-def test_a_call_that_a_person_has_to_answer_has_not_failed(tmp_path: Path) -> None:
-    pipeline = Pipeline("asks")
-
-    @pipeline.node
-    async def ship(run: Run) -> bool:
-        return await run.ask("Ship this?", returns=bool)
-
-    state = watch(pipeline, tmp_path)
-    assert (state.nodes["ship"].waiting, state.nodes["ship"].failed) == (1, 0)
-
-
-def test_a_call_that_is_made_again_is_one_call(tmp_path: Path) -> None:
-    pipeline, errors = Pipeline("retried"), iter([True, False, True, True])
-
     @pipeline.node(retry=Retry(2, first_delay_s=0))
-    def once() -> str:
+    def once(large: list[int]) -> str:
         if next(errors):
             raise ValueError("no")
         return "yes"
+
+    @pipeline.node
+    async def ship(run: Run, once: str) -> bool:
+        return await run.ask("Ship this?", returns=bool)
 
     @pipeline.node(retry=Retry(2, first_delay_s=0))
     def never(once: str) -> str:
@@ -89,10 +73,15 @@ def test_a_call_that_is_made_again_is_one_call(tmp_path: Path) -> None:
             raise ValueError("no")
         return "yes"
 
-    state = watch(pipeline, tmp_path)
-    assert (state.nodes["once"].done, state.nodes["once"].failed) == (1, 0)
-    assert (state.nodes["never"].done, state.nodes["never"].failed) == (0, 1)
-    assert state.nodes["never"].total == 1
+    nodes = watch(pipeline, tmp_path, items=[1, 2, 3]).nodes
+    counts = {n: (s.done, s.skipped, s.waiting, s.failed, s.total) for n, s in nodes.items()}
+    assert counts == {
+        "double": (3, 0, 0, 0, 3),
+        "large": (2, 1, 0, 0, 3),
+        "once": (1, 0, 0, 0, 1),
+        "ship": (0, 0, 1, 0, 1),
+        "never": (0, 0, 0, 1, 1),
+    }
 
 
 def test_a_nested_pipelines_nodes_are_counted_together_over_all_its_calls(tmp_path: Path) -> None:
@@ -131,7 +120,7 @@ def test_loops_show_their_rounds_and_calls_their_tokens(tmp_path: Path) -> None:
     assert state.input_tokens > 8
 
 
-def test_what_was_done_before_is_counted_as_done(tmp_path: Path) -> None:
+def test_what_was_done_before_is_counted_as_done() -> None:
     progress = Progress(Console(file=io.StringIO()), ["texts"])
     progress.observe(Instant(None, "items", 1, {"node": "texts", "total": 3}))
     for item in (0, 1):
@@ -140,18 +129,36 @@ def test_what_was_done_before_is_counted_as_done(tmp_path: Path) -> None:
     assert "2 done before" in shown(progress)
 
 
-def test_models_in_memory_are_named_until_they_leave_it() -> None:
-    progress = Progress(Console(file=io.StringIO()), [])
+def test_a_picture_has_nodes_items_tokens_scores_and_the_models_in_memory() -> None:
+    progress = Progress(Console(file=io.StringIO()), ["topics", "sections"])
 
-    def span(number: int, name: str, model: str) -> None:
-        progress.observe(SpanStarted(number, None, name, 0, {"model": model}))
+    def begin(number: int, name: str, parent: int | None = None, **attributes: object) -> None:
+        progress.observe(SpanStarted(number, parent, name, 0, attributes))
+
+    for number in (1, 2):
+        begin(number, "node", node="sections", item=number)
+    begin(3, "chat", parent=1)
+    progress.observe(SpanEnded(3, 1, attributes={"input_tokens": 7, "output_tokens": 42}))
+    progress.observe(SpanEnded(1, 1))
+    begin(4, "wiggum", parent=2)
+    progress.observe(Instant(4, "round", 1, {"composite": 8.5}))
+    for number, name, model in (
+        (5, "load", "writer"),
+        (6, "load", "judge"),
+        (7, "unload", "writer"),
+    ):
+        begin(number, name, model=model)
         progress.observe(SpanEnded(number, 1))
+    picture = shown(progress)
+    for said in ("topics", "1/2", "1 calls  tokens in 7, out 42", "scores 8.5", "in memory: judge"):
+        assert said in picture
 
-    span(1, "load", "writer")
-    span(2, "load", "judge")
-    assert "in memory: writer, judge" in shown(progress)
-    span(3, "unload", "writer")
-    assert "in memory: judge" in shown(progress)
+
+def test_it_is_quiet_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    with Progress(Console(file=stream), ["a"]):
+        pass
+    assert stream.getvalue() == ""
 
 
 @pytest.mark.parametrize("height", [8, 25, 60])
