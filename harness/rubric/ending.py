@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from harness.compress import Section
+from harness.errors import Notice
 
 # A stop of some script, what closes together with the sentence, and references: `[3]`, `[^note]`.
 _SENTENCE_END = re.compile(
@@ -13,7 +14,7 @@ _SENTENCE_END = re.compile(
 )
 
 
-def unfinished(section: Section, *, leads_over: bool) -> str | None:
+def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     """What is missing at a section's end, or None; whether its code is whole is not looked at.
 
     Args:
@@ -21,7 +22,7 @@ def unfinished(section: Section, *, leads_over: bool) -> str | None:
         leads_over: Whether subsections follow, which its last sentence may announce.
     """
     if not section.body.strip():
-        return "this section has no text"
+        return Notice(code="check.section-empty", message="this section has no text")
     # Rules, HTML and link definitions may stand behind the last sentence.
     written = [block for block in section.blocks if block.kind != "other"]
     if not written or written[-1].kind in {"table", "code"}:
@@ -35,7 +36,7 @@ def unfinished(section: Section, *, leads_over: bool) -> str | None:
     before = written[-2] if len(written) > 1 else last
     if last.kind == "item" and not (before.kind == "item" and _ends_sentence(before.text)):
         return None
-    return "the last sentence breaks off; finish it"
+    return Notice(code="check.breaks-off", message="the last sentence breaks off; finish it")
 
 
 def _ends_sentence(text: str) -> bool:

@@ -15,3 +15,6 @@ class Finding:
     """Title of the section it concerns, for people; None for the whole draft."""
     section_index: int | None = None
     """Which of `sections_of(draft)` that is: titles may repeat. None for the whole draft."""
+    code: str = ""
+    """What is wrong, for programs, such as `check.too-few`; empty where a model, or a function of
+    the user's, says it."""

@@ -17,10 +17,11 @@ from pydantic import (
     model_validator,
 )
 
+from harness.compress import Section
 from harness.rubric.draft import Draft
 from harness.rubric.finding import Finding
 
-NO_TEXT = Finding("there is no text")
+NO_TEXT = Finding("there is no text", code="check.no-text")
 
 Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -116,12 +117,18 @@ class InRange(Check):
             return max(0.0, 1 - (count - self.max) / self.max)
         return 1.0
 
-    def _complaint(self, count: int, what: str) -> str | None:
+    def _findings(
+        self, count: int, what: str, section: Section | None = None, index: int | None = None
+    ) -> tuple[Finding, ...]:
+        """One where the count is outside the range, about a section or about the whole draft."""
+        title = section.title if section else None
         if count < self.min:
-            return f"{count} {what}; at least {self.min} are needed"
+            message = f"{count} {what}; at least {self.min} are needed"
+            return (Finding(message, title, index, code="check.too-few"),)
         if self.max is not None and count > self.max:
-            return f"{count} {what}; at most {self.max} are allowed"
-        return None
+            message = f"{count} {what}; at most {self.max} are allowed"
+            return (Finding(message, title, index, code="check.too-many"),)
+        return ()
 
 
 def range_in_words(least: int, most: int | None) -> str:

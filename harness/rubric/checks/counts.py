@@ -34,8 +34,7 @@ class Words(InRange):
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
         count = len(words(draft.text))
-        complaint = self._complaint(count, "words in all")
-        return Grade(self._share(count), (Finding(complaint),) if complaint else ())
+        return Grade(self._share(count), self._findings(count, "words in all"))
 
 
 class Sections(InRange):
@@ -51,8 +50,7 @@ class Sections(InRange):
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
         count = sum(section.level > 0 for _, section in draft.parts)
-        complaint = self._complaint(count, "sections")
-        return Grade(self._share(count), (Finding(complaint),) if complaint else ())
+        return Grade(self._share(count), self._findings(count, "sections"))
 
 
 class SectionWords(InRange):
@@ -69,12 +67,12 @@ class SectionWords(InRange):
         """The mean over the sections; text above the first heading is not one."""
         if not draft.chapters:
             return Grade(self._share(0), (NO_TEXT,) if self.min else ())
-        shares, findings = [], []
+        shares: list[float] = []
+        findings: list[Finding] = []
         for index, section in draft.chapters:
             count = len(words(section.body))
             shares.append(self._share(count))
-            if complaint := self._complaint(count, "words in this section"):
-                findings.append(Finding(complaint, section.title, index))
+            findings += self._findings(count, "words in this section", section, index)
         return Grade(sum(shares) / len(shares), tuple(findings))
 
 
@@ -103,24 +101,21 @@ class Items(InRange):
 
     def _grade_all(self, draft: Draft) -> Grade:
         counts = [self._count(section) for section in draft.sections]
-        complaint = self._complaint(sum(counts), f"{_ITEMS[self.kind]} in all")
-        if not complaint:
-            return Grade(1.0)
         listing = [index for index, count in enumerate(counts) if count]
-        finding = Finding(complaint)
-        if len(listing) == 1:
-            finding = Finding(complaint, draft.sections[listing[0]].title, listing[0])
-        return Grade(self._share(sum(counts)), (finding,))
+        place = (draft.sections[listing[0]], listing[0]) if len(listing) == 1 else ()
+        findings = self._findings(sum(counts), f"{_ITEMS[self.kind]} in all", *place)
+        return Grade(self._share(sum(counts)), findings)
 
     def _grade_each(self, draft: Draft) -> Grade:
         if not draft.chapters:
             return Grade(self._share(0), (NO_TEXT,) if self.min else ())
-        shares, findings = [], []
+        shares: list[float] = []
+        findings: list[Finding] = []
         for index, section in draft.chapters:
             count = self._count(section)
             shares.append(self._share(count))
-            if complaint := self._complaint(count, f"{_ITEMS[self.kind]} in this section"):
-                findings.append(Finding(complaint, section.title, index))
+            what = f"{_ITEMS[self.kind]} in this section"
+            findings += self._findings(count, what, section, index)
         return Grade(sum(shares) / len(shares), tuple(findings))
 
     def _count(self, section: Section) -> int:

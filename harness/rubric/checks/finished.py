@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
+from harness.errors import Notice
 from harness.rubric.checks.check import NO_TEXT, Check, Grade, share_without
 from harness.rubric.draft import Draft
 from harness.rubric.ending import unfinished
 from harness.rubric.finding import Finding
+
+_OPEN_FENCE = Notice(code="check.fence-open", message="a code fence is never closed")
 
 
 class Finished(Check):
@@ -29,10 +32,10 @@ class Finished(Check):
             return Grade(0.0, (NO_TEXT,))
         open_fence = {index for index, _, fence in draft.fences if not fence.closed}
         findings = tuple(
-            Finding(fault, section.title, index)
+            Finding(fault.message, section.title, index, code=fault.code)
             for index, section in draft.parts
             if (
-                fault := "a code fence is never closed"
+                fault := _OPEN_FENCE
                 if index in open_fence
                 else unfinished(section, leads_over=draft.has_subsections(index))
             )

@@ -43,7 +43,12 @@ class GroundedNumbers(Check):
             found = numbers(section.body)
             total += len(found)
             findings += [
-                Finding(f"the number {number} is not in the sources", section.title, index)
+                Finding(
+                    f"the number {number} is not in the sources",
+                    section.title,
+                    index,
+                    code="check.number-not-in-sources",
+                )
                 for number in found
                 if value(number) not in known
             ]
@@ -79,7 +84,12 @@ class GroundedNames(Check):
             for name in names_in(sentence)
         }
         findings = tuple(
-            Finding(f"the name {name.text} is not in the sources", section.title, index)
+            Finding(
+                f"the name {name.text} is not in the sources",
+                section.title,
+                index,
+                code="check.name-not-in-sources",
+            )
             for (index, name), section in named.items()
             if not _is_known(name, identifiers if name.exact else words)
         )
@@ -109,7 +119,12 @@ class GroundedSentences(Check):
             said = [term for term in terms(sentence) if len(term) >= 4]
             if said and max(_share_in(said, source) for source in sources) < self.overlap:
                 findings.append(
-                    Finding(f"no source says this: {quoted(sentence)}", section.title, index)
+                    Finding(
+                        f"no source says this: {quoted(sentence)}",
+                        section.title,
+                        index,
+                        code="check.not-in-sources",
+                    )
                 )
         return Grade(share_without(findings, len(draft.sentences)), tuple(findings))
 

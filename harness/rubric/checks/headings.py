@@ -79,10 +79,19 @@ class Headings(Check):
         findings = []
         for title, where in found.items():
             if where is None:
-                findings.append(Finding(f'add the heading "{title}", which is missing'))
+                findings.append(
+                    Finding(
+                        f'add the heading "{title}", which is missing', code="check.heading-missing"
+                    )
+                )
             elif where not in kept:
                 order = ", ".join(f'"{name}"' for name in self.titles)
-                findings.append(Finding(f'move the heading "{title}": the order is {order}'))
+                findings.append(
+                    Finding(
+                        f'move the heading "{title}": the order is {order}',
+                        code="check.heading-misplaced",
+                    )
+                )
         return Grade(1 - len(findings) / len(self.titles), tuple(findings))
 
 
@@ -93,7 +102,8 @@ def _grade_levels(headings: list[Section]) -> Grade:
             findings.append(
                 Finding(
                     f'the heading "{section.title}" has level {section.level} and follows one of '
-                    f"level {before.level}; make it level {before.level + 1}"
+                    f"level {before.level}; make it level {before.level + 1}",
+                    code="check.level-skipped",
                 )
             )
     return Grade(1 - len(findings) / max(1, len(headings) - 1), tuple(findings))

@@ -59,10 +59,22 @@ class Json(Check):
             instance = json.loads(text, parse_constant=_refuse)
             faults = list(itertools.islice(self._faults(instance), _MOST_FAULTS))
         except ValueError as error:  # JSONDecodeError, and numbers of 5,000 digits
-            return Grade(0.0, (Finding(f"this is not JSON: {error}", title, index),))
+            return Grade(
+                0.0,
+                (Finding(f"this is not JSON: {error}", title, index, code="check.json-invalid"),),
+            )
         except RecursionError:
-            return Grade(0.0, (Finding("this JSON is nested too deeply", title, index),))
-        findings = tuple(Finding(fault, title, index) for fault in faults)
+            return Grade(
+                0.0,
+                (
+                    Finding(
+                        "this JSON is nested too deeply", title, index, code="check.json-too-deep"
+                    ),
+                ),
+            )
+        findings = tuple(
+            Finding(fault, title, index, code="check.schema-violated") for fault in faults
+        )
         return Grade(1 / (1 + len(findings)), findings)
 
     def _faults(self, instance: object) -> Iterator[str]:

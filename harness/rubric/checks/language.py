@@ -74,8 +74,12 @@ class Language(Check):
         return Grade(right / total, tuple(sorted(findings, key=_section_index)))
 
     def _finding(self, index: int, section: Section, found: str) -> Finding:
-        message = f"this reads as '{found}'; write it in '{self.code}'"
-        return Finding(message, section.title, index)
+        return Finding(
+            f"this reads as '{found}'; write it in '{self.code}'",
+            section.title,
+            index,
+            code="check.language",
+        )
 
 
 def _prose(draft: Draft) -> dict[int, str]:

@@ -41,11 +41,21 @@ class Excludes(_Phrases):
         findings = []
         for index, section in enumerate(draft.sections):
             if found := self._found_in(section.body):
-                findings.append(Finding(f"remove {_quoted(found)}", section.title, index))
+                findings.append(
+                    Finding(
+                        f"remove {_quoted(found)}",
+                        section.title,
+                        index,
+                        code="check.phrase-excluded",
+                    )
+                )
             elif found := self._found_in(section.title):
                 # About the whole draft: a section that is written again keeps its heading.
                 findings.append(
-                    Finding(f'remove {_quoted(found)} from the heading "{section.title}"')
+                    Finding(
+                        f'remove {_quoted(found)} from the heading "{section.title}"',
+                        code="check.phrase-excluded",
+                    )
                 )
         return Grade(share_without(findings, len(draft.sections)), tuple(findings))
 
@@ -64,7 +74,7 @@ class ContainsAll(_Phrases):
         """The share of phrases that occur."""
         found = self._found_in(draft.text)
         findings = tuple(
-            Finding(f'say "{phrase}" where it belongs')
+            Finding(f'say "{phrase}" where it belongs', code="check.phrase-missing")
             for phrase in self.phrases
             if phrase not in found
         )
@@ -85,7 +95,10 @@ class ContainsAny(_Phrases):
         """All or nothing."""
         if self._found_in(draft.text):
             return Grade(1.0)
-        return Grade(0.0, (Finding(f"say one of these: {_quoted(self.phrases)}"),))
+        return Grade(
+            0.0,
+            (Finding(f"say one of these: {_quoted(self.phrases)}", code="check.phrase-missing"),),
+        )
 
 
 def _quoted(phrases: tuple[str, ...] | list[str]) -> str:

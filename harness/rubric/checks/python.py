@@ -70,14 +70,20 @@ class ParsesAsPython(Check):
             return NO_PYTHON
         findings = [
             Finding(
-                f"this Python does not parse: {block.problem}", block.section.title, block.index
+                f"this Python does not parse: {block.problem}",
+                block.section.title,
+                block.index,
+                code="check.python-invalid",
             )
             for block in blocks
             if block.tree is None
         ]
         if lacking := max(0, self.min - len(blocks)):
             findings.append(
-                Finding(f"{len(blocks)} fences labelled python; at least {self.min} are needed")
+                Finding(
+                    f"{len(blocks)} fences labelled python; at least {self.min} are needed",
+                    code="check.too-few",
+                )
             )
         parsed = sum(block.tree is not None for block in blocks)
         return Grade(parsed / (len(blocks) + lacking), tuple(findings))

@@ -15,6 +15,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from harness.compress import Section
 from harness.errors import EvaluationFailed
 from harness.rubric.checks.check import NO_TEXT, Check, Grade, Mistake, quoted, range_in_words
 from harness.rubric.draft import Draft
@@ -99,26 +100,24 @@ class Regex(Check):
             return self._grade_all(draft, found)
         if not draft.chapters:
             return Grade(self._share(0), (NO_TEXT,) if self._least else ())
-        shares, findings = [], []
+        shares: list[float] = []
+        findings: list[Finding] = []
         for index, section in draft.chapters:
             shares.append(self._share(len(found[index])))
-            if complaint := self._complaint(found[index]):
-                findings.append(Finding(complaint, section.title, index))
+            findings += self._findings(found[index], section, index)
         return Grade(sum(shares) / len(shares), tuple(findings))
 
     def _grade_all(self, draft: Draft, found: list[list[str]]) -> Grade:
         every = [match for matches in found for match in matches]
         share = self._share(len(every))
-        complaint = self._complaint(every)
-        if not complaint:
-            return Grade(share)
-        if len(every) < self._least:
-            return Grade(share, (Finding(complaint),))
+        findings = self._findings(every)
+        if len(every) < self._least or not findings:
+            return Grade(share, findings)
         # What is too much stands somewhere: those sections are to be mended, each for its part.
         return Grade(
             share,
             tuple(
-                Finding(self._too_many(found[index], len(every)), section.title, index)
+                self._too_many(found[index], len(every), section, index)
                 for index, section in enumerate(draft.sections)
                 if found[index]
             ),
@@ -141,18 +140,27 @@ class Regex(Check):
             return max(0.0, 1 - (count - self.max) / max(1, self.max))
         return 1.0
 
-    def _complaint(self, matches: list[str]) -> str | None:
+    def _findings(
+        self, matches: list[str], section: Section | None = None, index: int | None = None
+    ) -> tuple[Finding, ...]:
         if len(matches) < self._least:
-            return f"{len(matches)} of this: {self._meaning}; at least {self._least} are needed"
+            message = f"{len(matches)} of this: {self._meaning}; at least {self._least} are needed"
+            title = section.title if section else None
+            return (Finding(message, title, index, code="check.too-few"),)
         if self.max is not None and len(matches) > self.max:
-            return self._too_many(matches, len(matches))
-        return None
+            return (self._too_many(matches, len(matches), section, index),)
+        return ()
 
-    def _too_many(self, matches: list[str], count: int) -> str:
+    def _too_many(
+        self, matches: list[str], count: int, section: Section | None, index: int | None
+    ) -> Finding:
+        title = section.title if section else None
         shown = ", ".join(dict.fromkeys(quoted(match, 40) for match in matches[:20]))
         if self.max == 0:
-            return f"remove {shown}: there must be none of this: {self._meaning}"
-        return f"{count} of this: {self._meaning}; at most {self.max} are allowed; here: {shown}"
+            message = f"remove {shown}: there must be none of this: {self._meaning}"
+            return Finding(message, title, index, code="check.match-forbidden")
+        message = f"{count} of this: {self._meaning}; at most {self.max} are allowed; here: {shown}"
+        return Finding(message, title, index, code="check.too-many")
 
     def _matches(self, draft: Draft) -> list[list[str]]:
         """What matches, section by section."""

@@ -40,7 +40,12 @@ class NoRepetition(Check):
         for (index, section, sentence), said in zip(draft.sentences, all_said, strict=True):
             if len(said[0]) > 2 and seen.has_like(said):
                 findings.append(
-                    Finding(f"this was said before: {quoted(sentence)}", section.title, index)
+                    Finding(
+                        f"this was said before: {quoted(sentence)}",
+                        section.title,
+                        index,
+                        code="check.repeated",
+                    )
                 )
             seen.add(said)
         return Grade(share_without(findings, len(all_said)), tuple(findings))

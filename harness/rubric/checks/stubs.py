@@ -8,6 +8,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -63,10 +64,11 @@ class NoStubs(Check):
         for block, nodes in blocks:
             faults = [*_stubs(nodes), *_marks(block), *self._undefined_calls(nodes, known)]
             faulty += bool(faults)
-            findings += [Finding(fault, block.section.title, block.index) for fault in faults]
+            title, index = block.section.title, block.index
+            findings += [replace(fault, section=title, section_index=index) for fault in faults]
         return Grade(1 - faulty / len(blocks), tuple(findings))
 
-    def _undefined_calls(self, nodes: Sequence[ast.AST], known: set[str] | None) -> list[str]:
+    def _undefined_calls(self, nodes: Sequence[ast.AST], known: set[str] | None) -> list[Finding]:
         if known is None:
             return []
         called = [
@@ -79,17 +81,22 @@ class NoStubs(Check):
         ]
         if len(called) < self.undefined_calls:
             return []
-        return [f"define `{name}`, which is only called" for name in dict.fromkeys(called)]
+        return [
+            Finding(f"define `{name}`, which is only called", code="check.undefined-call")
+            for name in dict.fromkeys(called)
+        ]
 
 
-def _stubs(nodes: Sequence[ast.AST]) -> Iterator[str]:
+def _stubs(nodes: Sequence[ast.AST]) -> Iterator[Finding]:
     # A class's functions are met twice, and only the class knows what it is.
     exempt: set[ast.AST] = set()
     for node in nodes:
         if isinstance(node, ast.ClassDef) and any(_last_name(b) == "Protocol" for b in node.bases):
             exempt.update(node.body)
         if isinstance(node, _Function) and node not in exempt and _is_stub(node):
-            yield f"write out the function `{node.name}`, which is a stub"
+            yield Finding(
+                f"write out the function `{node.name}`, which is a stub", code="check.stub"
+            )
 
 
 def _is_stub(function: _Function) -> bool:
@@ -116,10 +123,13 @@ def _last_name(node: ast.expr) -> str:
     return ""
 
 
-def _marks(block: PythonBlock) -> Iterator[str]:
+def _marks(block: PythonBlock) -> Iterator[Finding]:
     for comment in _comments(block.code):
         if _MARK.search(comment):
-            yield f"do what the comment {quoted(comment)} leaves to be done, and remove it"
+            yield Finding(
+                f"do what the comment {quoted(comment)} leaves to be done, and remove it",
+                code="check.placeholder",
+            )
 
 
 def _comments(code: str) -> Iterator[str]:

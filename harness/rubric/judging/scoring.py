@@ -101,7 +101,9 @@ def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:
             continue
         grade = cap.unless.grade(draft)
         if grade.share < 1 and not grade.unjudged:
-            findings = grade.findings or (Finding(cap.unless.requirement),)
+            findings = grade.findings or (
+                Finding(cap.unless.requirement, code="check.cap-applies"),
+            )
             held.append(Held(at_most=cap.at_most, rule=_rule(cap), findings=findings))
     return tuple(held)
 
@@ -110,7 +112,11 @@ def _held_by_answers(dimension: Dimension, answers: Mapping[str, bool]) -> list[
     """The caps whose statement the evaluator called true; one it left open does not apply."""
     true = {rule for key, rule in rule_keys(dimension).items() if answers.get(key)}
     return [
-        Held(at_most=cap.at_most, rule=_rule(cap), findings=(Finding(cap.when),))
+        Held(
+            at_most=cap.at_most,
+            rule=_rule(cap),
+            findings=(Finding(cap.when, code="check.cap-applies"),),
+        )
         for cap in dimension.caps
         if cap.when is not None and cap.when in true
     ]

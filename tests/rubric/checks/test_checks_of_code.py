@@ -1,0 +1,447 @@
+"""Checks of Python and JSON in drafts, and those that users write in Python."""
+
+import json
+import sys
+
+import pytest
+from graded import draft, found, messages, refused
+
+from harness.errors import EvaluationFailed
+from harness.rubric import Finding
+from harness.rubric.checks import Function, Json, NoStubs, ParsesAsPython
+
+# --- Python --------------------------------------------------------------------------------------
+
+
+def fenced(*codes: str) -> str:
+    return "".join(f"# Part {n}\n\n```python\n{code}\n```\n\n" for n, code in enumerate(codes))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(fenced("x = 1"), id="a statement"),
+        pytest.param("```py\nx = 1\n```\n", id="the short label"),
+        pytest.param("```Python title=a.py\nx = 1\n```\n", id="a label with more"),
+        pytest.param("- So:\n\n  ```python\n  if x:\n      y()\n  ```\n", id="in a list"),
+        pytest.param("> ```python\n> x = 1\n> ```\n", id="in a quotation"),
+        pytest.param("```python\n    x = 1\n    y = 2\n```\n", id="indented as a whole"),
+        pytest.param("```python\n>>> x = 1\n>>> x\n1\n```\n", id="a session"),
+        pytest.param("```python\n>>> if x:\n...     y\n\n2\n```\n", id="a session of two lines"),
+        pytest.param(fenced(r"re.compile('\d')"), id="a needless backslash"),
+        pytest.param(fenced("return await x"), id="part of a function"),
+        pytest.param(fenced(""), id="nothing"),
+    ],
+)
+def test_python_that_parses(text):
+    assert ParsesAsPython().grade(draft(text)).share == 1
+    assert ParsesAsPython(min=1).grade(draft(text)).share == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        pytest.param("def f(:\n  pass", 'line 1 of the block, "def f(:"', id="no"),
+        pytest.param("x = [1,\n", "line 1", id="cut"),
+        pytest.param("x = 1\n  y = 2", "line 2", id="indentation"),
+        pytest.param("if x:", "line 1", id="no body"),
+        pytest.param("!pip install x", "line 1", id="a notebook's"),
+        pytest.param("x = '\ud800'", "surrogates", id="half a surrogate pair"),
+        pytest.param("(" * 5_000, "nested", id="too deep"),
+        pytest.param("-" * 50_000 + "1", "nested", id="too deep to build"),
+    ],
+)
+def test_python_that_does_not_parse_is_found_in_its_section(code, says):
+    grade = ParsesAsPython().grade(draft(fenced("x = 1", code)))
+
+    assert (grade.share, found(grade)) == (0.5, ["python-invalid@1"])
+    assert says in messages(grade)
+
+
+@pytest.mark.parametrize("check", [ParsesAsPython(), NoStubs()])
+@pytest.mark.parametrize("text", ["", "It is.", "```sh\nls (\n```\n", "```\ndef f(:\n```\n"])
+def test_a_draft_without_python_is_not_judged(check, text):
+    grade = check.grade(draft(text))
+
+    assert (bool(grade.unjudged), grade.findings) == (True, ())
+
+
+def test_python_can_be_asked_for():
+    grade = ParsesAsPython(min=3).grade(draft(fenced("x = 1", "x = ")))
+
+    assert grade.share == pytest.approx(1 / 3)
+    assert found(grade) == ["python-invalid@1", "too-few"]
+    assert ParsesAsPython(min=1).grade(draft("")).share == 0
+
+
+STUBS = {
+    "pass": ("def f(): pass", ["f"]),
+    "dots": ("def f(): ...", ["f"]),
+    "only a docstring": ("async def f():\n    'What it does.'", ["f"]),
+    "raises": ("def f():\n    'Doc.'\n    raise NotImplementedError", ["f"]),
+    "raises with a word": ("def f(): raise NotImplementedError('later')", ["f"]),
+    "methods": ("class A:\n  def f(self): pass\n  def g(self): ...", ["f", "g"]),
+    "a function in another": ("def f():\n  def g(): ...\n  return g", ["g"]),
+    "a return": ("def f(): return None", []),
+    "another error": ("def f(): raise ValueError", []),
+    "more than that": ("def f():\n  pass\n  return 1", []),
+    "a class without more to it": ("class E(Exception): pass", []),
+    "abstract": ("@abstractmethod\ndef f(): ...", []),
+    "an abstract property": ("@property\n@abc.abstractmethod\ndef f(): 'x'", []),
+    "an overload": ("@typing.overload\ndef f(x: int) -> int: ...", []),
+    "a protocol": ("class P(Protocol):\n  def f(self): ...", []),
+    "a generic one": ("class P(t.Protocol[T]):\n  async def f(self): ...", []),
+    "a group of commands": ("@click.group()\ndef cli(): 'Tools.'", []),
+    "a pass elsewhere": ("try:\n  x = 1\nexcept OSError:\n  pass", []),
+}
+COMMENTS = {
+    "TODO": ("x = 1  # TODO: more", ["# TODO: more"]),
+    "the others": ("# FIXME\n# XXX(me) y\nx = 1", ["# FIXME", "# XXX(me) y"]),
+    "dots": ("# ... the rest of it\nx = 1", ["# ... the rest of it"]),
+    "not in a text": ("x = '# TODO'", []),
+    "nor the word": ("# todo lists are sorted\nx = todo", []),
+    "nor dots between words": ("# first ... then\nx = 1", []),
+}
+CALLS = {
+    "two": ("do_a()\ndo_b(1)", ["do_a", "do_b"]),
+    "one, twice": ("do_a()\ndo_a()", ["do_a"]),
+    "inside a function": ("def f():\n  do_a()\n  do_b()", ["do_a", "do_b"]),
+    "one alone": ("do_a()", []),
+    "what Python has": ("print(1)\nlen(x)", []),
+    "methods": ("x.do_a()\nx.do_b()", []),
+    "calls whose result is used": ("a = do_a()\nb = do_b()", []),
+    "imported": ("import a, b.c as d\na()\nd()", []),
+    "imported, perhaps": ("from a import *\nb()\nc()", []),
+    "parameters": ("def f(a, *b, **c):\n  a()\n  b()\n  c()", []),
+    "assigned": ("a = b = c\na()\nb()", []),
+    "matched": ("match x:\n  case [a, *b]:\n    a()\n    b()", []),
+    "matched with a rest": ("match x:\n  case {1: a, **b}:\n    a()\n    b()", []),
+    "caught": ("try:\n  x = 1\nexcept OSError as a:\n  a()\n  a()", []),
+}
+PLACEHOLDERS = {
+    f"{code}: {name}": (code, *row)
+    for code, rows in {"stub": STUBS, "placeholder": COMMENTS, "undefined-call": CALLS}.items()
+    for name, row in rows.items()
+}
+
+
+@pytest.mark.parametrize(("code", "python", "names"), PLACEHOLDERS.values(), ids=PLACEHOLDERS)
+def test_what_is_left_to_be_written_is_found(code, python, names):
+    grade = NoStubs().grade(draft(fenced(python)))
+
+    assert (grade.unjudged, grade.share) == ("", not names)
+    assert found(grade) == [f"{code}@0"] * len(names)
+    assert all(name in messages(grade) for name in names)
+
+
+def test_calls_are_held_against_all_blocks_and_counted_in_each():
+    assert NoStubs().grade(draft(fenced("do_a()", "do_b()"))).findings == ()
+    assert NoStubs().grade(draft(fenced("def a(): return 1", "a()\na()"))).findings == ()
+    assert found(NoStubs(undefined_calls=1).grade(draft(fenced("do_a()")))) == ["undefined-call@0"]
+
+
+def test_the_share_is_that_of_the_blocks_without_placeholders_and_what_does_not_parse_is_none():
+    graded = draft(fenced("x = 1", "def f(): ...\ndef g(): ...", "x = 2", "x ="))
+
+    assert NoStubs().grade(graded).share == pytest.approx(2 / 3)
+    assert NoStubs().grade(draft(fenced("def f(:\n  pass"))).unjudged
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+SCHEMA = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {"name": {"type": "string"}, "sizes": {"items": {"$ref": "#/$defs/size"}}},
+    "$defs": {"size": {"type": "integer", "minimum": 1}},
+}
+NAMED = '```json\n{"name": "a"}\n```\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        pytest.param('{"name": "a", "sizes": [1, 2]}', [], id="the whole draft"),
+        pytest.param(f"# A\n\nSo:\n\n{NAMED}", [], id="a fence"),
+        pytest.param('- So:\n\n  ```json\n  {"name": "a"}\n  ```\n', [], id="in a list"),
+        pytest.param(f"{NAMED}\n```json\n7\n```\n", [], id="the first of two"),
+        pytest.param('```json\n{"sizes": []}\n```\n', ["$: 'name'"], id="one"),
+        pytest.param('{"name": 7, "sizes": [1, 0]}', ["$.name: 7", "$.sizes[1]: 0"], id="two"),
+    ],
+)
+def test_a_draft_follows_a_schema(text, places):
+    grade = Json(against=SCHEMA).grade(draft(text))
+
+    assert grade.share == pytest.approx(1 / (1 + len(places)))
+    assert found(grade) == ["schema-violated@0" if "```" in text else "schema-violated"] * len(
+        places
+    )
+    assert all(place in messages(grade) for place in places)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        pytest.param("", "json-invalid", id="nothing"),
+        pytest.param("Here you are.", "json-invalid", id="prose"),
+        pytest.param("{'name': 'a'}", "json-invalid", id="Python"),
+        pytest.param('{"name": NaN}', "json-invalid", id="not a number"),
+        pytest.param('# A\n\nSo.\n\n# B\n\n```json\n{"a":\n```\n', "json-invalid@1", id="cut"),
+        pytest.param('{"name": ' + "9" * 5000 + "}", "json-invalid", id="too long a number"),
+        pytest.param("[" * 100_000, "json-too-deep", id="too deep"),
+    ],
+)
+def test_what_is_not_json_has_no_share(text, code):
+    grade = Json(against=SCHEMA).grade(draft(text))
+
+    assert (grade.share, found(grade)) == (0, [code])
+
+
+def test_a_schema_that_follows_json_down_too_deep_is_a_fault_of_the_draft():
+    grade = Json(against={"items": {"$ref": "#"}}).grade(draft("[" * 900 + "]" * 900))
+
+    assert found(grade) == ["json-too-deep"]
+
+
+def test_of_many_and_long_faults_some_are_said_in_short():
+    wrong = {"name": "a", "sizes": ["x" * 5_000] * 500}
+
+    grade = Json(against=SCHEMA).grade(draft(json.dumps(wrong)))
+
+    assert (len(grade.findings), grade.share) == (10, 1 / 11)
+    assert all(len(finding.message) < 250 for finding in grade.findings)
+    assert grade.findings[0].message.endswith("'integer'")
+
+
+def test_a_schema_may_stand_in_a_file_beside_the_rubric_or_its_base(tmp_path):
+    here, base = tmp_path / "here", tmp_path / "base"
+    here.mkdir()
+    base.mkdir()
+    (base / "report.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
+    (base / "other.json").write_text("{}", encoding="utf-8")
+    (here / "other.json").write_text('{"type": "array"}', encoding="utf-8")
+    context = {"directories": (here, base)}
+
+    inherited = Json.model_validate({"against": "report.json"}, context=context)
+    own = Json.model_validate({"against": "other.json"}, context=context)
+
+    assert inherited == Json(against=SCHEMA)
+    assert own.against == {"type": "array"}
+    assert '"required": ["name"]' in inherited.requirement
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        pytest.param(None, "named-file-unreadable", id="missing"),
+        pytest.param("{", "named-file-not-json", id="broken"),
+        pytest.param("[" * 100_000, "named-file-not-json", id="too deep"),
+        pytest.param("[1]", "dict_type", id="a list"),
+    ],
+)
+def test_a_file_that_holds_no_schema_is_refused(content, code, tmp_path):
+    if content is not None:
+        (tmp_path / "s.json").write_text(content, encoding="utf-8")
+
+    context = {"directories": (tmp_path,)}
+    assert refused(Json.model_validate, {"against": "s.json"}, context=context) == code
+
+
+ELSEWHERE = "http://127.0.0.1:9/s.json"
+
+
+@pytest.mark.parametrize(
+    ("schema", "code"),
+    [
+        pytest.param({"type": "text"}, "schema-invalid", id="no type"),
+        pytest.param({"pattern": "("}, "schema-invalid", id="a broken pattern"),
+        pytest.param({"items": [], "$ref": ELSEWHERE}, "schema-invalid", id="an older draft's"),
+        pytest.param({"$schema": "urn:x"}, "schema-draft", id="unknown draft"),
+        pytest.param({"$ref": "#/$defs/a"}, "schema-reference", id="a dead end"),
+        pytest.param({"allOf": [{"$ref": ELSEWHERE}]}, "schema-reference", id="somewhere else"),
+    ],
+)
+def test_what_is_no_schema_is_refused_before_any_draft(schema, code):
+    assert refused(Json, against=schema) == code
+
+
+def test_an_older_draft_is_followed_where_the_schema_names_it():
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "string"}]}
+
+    assert Json(against=schema).grade(draft('["a"]')).share == 1
+    assert Json(against=schema).grade(draft("[7]")).share == 0.5
+
+
+def test_a_reference_that_only_a_draft_brings_up_is_not_fetched():
+    schema = {"items": {"$id": "urn:part", "$ref": ELSEWHERE}}
+
+    with pytest.raises(EvaluationFailed, match=ELSEWHERE):
+        Json(against=schema).grade(draft("[7]"))
+
+
+# --- functions of the user's own -----------------------------------------------------------------
+
+MODULE = '''
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.rubric import Draft, Finding
+from harness.rubric.checks import Grade
+
+
+@dataclass
+class Own:
+    word: str
+
+
+def share(draft: Draft) -> float:
+    """The text is long.
+
+    More about it.
+    """
+    return min(1, len(draft.text) / 10)
+
+def messages(draft): return 0.5, ["say more", "say less"]
+def grade(draft): return Grade(0.25, (Finding("here", section_index=1), Finding("everywhere")))
+def all_right(draft): return True
+def whole(draft): return 1
+
+def raises(draft): raise KeyError("x")
+def nothing(draft): pass
+def text(draft): return "good"
+def too_much(draft): return 1.01
+def not_a_number(draft): return float("nan")
+def no_messages(draft): return 0.5, [""]
+def numbers(draft): return 0.5, [3]
+def no_section(draft): return Grade(0.5, (Finding("here", section_index=9),))
+def no_share(draft): return Grade("high")
+def no_findings(draft): return Grade(0.5, ("here",))
+
+async def later(draft): return 1
+def two(draft, other): return 1
+constant = 3
+'''
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "own.py").write_text(MODULE, encoding="utf-8")
+    return tmp_path
+
+
+def function(call: str, directory, **fields) -> Function:
+    given = {"call": call, **fields}
+    return Function.model_validate(given, context={"directories": (directory,)})
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "findings"),
+    [
+        ("share", 0.9, ()),
+        ("messages", 0.5, (Finding("say more"), Finding("say less"))),
+        ("grade", 0.25, (Finding("here", "B", 1), Finding("everywhere"))),
+        ("all_right", 1, ()),
+        ("whole", 1, ()),
+    ],
+)
+def test_a_function_beside_the_rubric_scores_the_draft(name, share, findings, directory):
+    grade = function(f"./own.py:{name}", directory).grade(draft("# A\n\n# B\n"))
+
+    assert (grade.share, grade.findings) == (share, findings)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("raises", "nothing", "text", "too_much", "not_a_number", "no_messages", "numbers"),
+        *("no_section", "no_share", "no_findings"),
+    ],
+)
+def test_a_function_that_raises_or_returns_rubbish_gives_no_score(name, directory):
+    with pytest.raises(EvaluationFailed, match=f"own.py:{name}") as failed:
+        function(f"own.py:{name}", directory).grade(draft("a"))
+
+    assert isinstance(failed.value.__cause__, KeyError) is (name == "raises")
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        pytest.param("none.py:share", "named-file-unreadable", id="no file"),
+        pytest.param("own.py:shar", "function-missing", id="no function"),
+        pytest.param("own.py:later", "function-not-plain", id="async"),
+        pytest.param("own.py:constant", "function-not-plain", id="not a function"),
+        pytest.param("own.py:two", "function-arguments", id="two arguments"),
+        pytest.param("own.py", "string_pattern_mismatch", id="only a file"),
+        pytest.param("broken.py:f", "module-fails", id="broken"),
+        pytest.param("leaves.py:f", "module-fails", id="leaves"),
+        pytest.param("needs.py:f", "module-fails", id="needs another"),
+        pytest.param("no_such_module:f", "module-missing", id="none"),
+        pytest.param("own:share", "module-missing", id="a file without its ending"),
+        pytest.param("json.nothing:f", "module-missing", id="no submodule"),
+        pytest.param("json:nothing", "function-missing", id="nothing in the module"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_on_loading(call, code, directory):
+    (directory / "broken.py").write_text("def f(:", encoding="utf-8")
+    (directory / "needs.py").write_text("import own", encoding="utf-8")
+    (directory / "leaves.py").write_text("raise SystemExit(3)", encoding="utf-8")
+
+    assert refused(function, call, directory) == code
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [("import no_such_module", "module-needs-another"), ("1 / 0", "module-fails")],
+)
+def test_an_installed_module_that_fails_is_refused(content, code, tmp_path, monkeypatch):
+    name = f"harness_test_{code.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(content, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert refused(Function, call=f"{name}:f") == code
+
+
+def test_an_installed_function_is_imported():
+    check = Function(call="harness.rubric.ending:_ends_sentence", requires="It ends.")
+
+    with pytest.raises(EvaluationFailed, match="AttributeError"):  # it wants a text, not a draft
+        check.grade(draft("a"))
+
+
+def test_nothing_is_put_where_imports_look(directory):
+    (directory / "json.py").write_text("def f(draft): return 1", encoding="utf-8")
+    before = list(sys.path)
+
+    check = function("./json.py:f", directory)
+
+    assert check.grade(draft("a")).share == 1
+    assert sys.path == before
+    assert sys.modules["json"] is json
+
+
+def test_a_file_that_was_changed_is_read_again_and_makes_another_rubric(directory):
+    first = function("own.py:whole", directory)
+    again = function("own.py:whole", directory)
+    # As long as before, and in the same second.
+    changed_module = MODULE.replace("def whole(draft): return 1", "def whole(draft): return 0")
+    (directory / "own.py").write_text(changed_module, encoding="utf-8")
+    changed = function("own.py:whole", directory)
+
+    assert not (directory / "__pycache__").exists()
+    assert first == again
+    assert first.model_dump() == again.model_dump() != changed.model_dump()
+    assert changed.grade(draft("a")).share == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "requires", "said"),
+    [
+        pytest.param("share", "", "The text is long.", id="its docstring"),
+        pytest.param("share", "It is very long", "It is very long.", id="the rubric's words"),
+        pytest.param("whole", "", "The text satisfies own.py:whole.", id="only its name"),
+    ],
+)
+def test_an_author_is_told_what_a_function_requires(name, requires, said, directory):
+    assert function(f"own.py:{name}", directory, requires=requires).requirement == said

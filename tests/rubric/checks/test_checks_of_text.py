@@ -1,0 +1,545 @@
+"""Checks of what is written: counts, headings, ends, phrases, patterns, repetition, language."""
+
+# ruff: noqa: RUF001 - Cyrillic letters and Chinese commas are meant
+
+from typing import get_args
+
+import py3langid
+import pytest
+from graded import draft, found, messages, refused
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import EvaluationFailed
+from harness.rubric.checks import (
+    ContainsAll,
+    ContainsAny,
+    Excludes,
+    Finished,
+    Headings,
+    Items,
+    Language,
+    NoRepetition,
+    Regex,
+    Sections,
+    SectionWords,
+    Words,
+)
+from harness.rubric.checks.language import LanguageCode
+from harness.rubric.words import numbers, terms, value
+
+WORDS = {
+    "nothing": ("", 0),
+    "only marks": (" - \n* \n", 0),
+    "a sentence": ("One two, three.", 3),
+    "headings count": ("# One\n\ntwo", 2),
+    "apostrophes and hyphens": ("don't, don\u2019t, state-of-the-art", 3),
+    "numbers are one word each": ("1,024 tokens, 3.14, 50 %, v2.0.1", 5),
+    "marks inside a word": ("and/or, e.g. `max_rounds`", 3),
+    "a dash parts words": ("on\u2014and off", 3),
+    "other scripts": ("naïve мир Αθήνα", 3),
+    "cells of a table": ("| a | b |\n|---|---|\n| 1 | 2 |\n", 4),
+    "code and its language": ("```python\nx = 1\n```\n", 3),
+}
+SECTIONS = {
+    "nothing": ("", 0),
+    "no headings": ("Only text.", 0),
+    "both kinds of headings": ("Intro.\n\n# A\nx\n\nB\n---\ny\n", 2),
+    "the same title twice, both empty": ("# A\n# A\n", 2),
+    "a title is not a section": ("# Title\n\n## A\nx\n\n## B\ny\n", 2),
+    "a heading with a text of its own is one": ("# A\nx\n\n## B\ny\n", 2),
+    "a comment in code is none": ("# A\n\n```\n# not one\n```\n", 1),
+    "nor one in a list": ("# A\n\n- x\n  # not one\n\n> # nor this\n", 1),
+}
+LISTS = "1. one\n2. two\n\n- a\n- b\n- c\n"
+FIVE = [f"Step {n}, which is done" for n in range(5)]
+ITEMS = {
+    "nothing": ("any", "", 0),
+    "of any kind": ("any", LISTS, 5),
+    "enumerated": ("numbered", LISTS, 2),
+    "bullets": ("bullets", LISTS, 3),
+    "whatever the bullet": ("bullets", "* a\n\n+ b\n\n- c\n", 3),
+    "brackets": ("numbered", "3) a\n4) b\n", 2),
+    "items with paragraphs": ("numbered", "1. a\n\n   more of it\n\n2. b\n", 2),
+    "items inside do not count": ("numbered", "1. a\n   - x\n   - y\n2. b\n", 2),
+    "nor do dashes in code": ("any", "```\n- a\n1. b\n```\n", 0),
+    "nor quoted ones": ("any", "> - a\n", 0),
+    "nor rules and sums": ("any", "a\n\n---\n\n5 - 3 is 2\n", 0),
+    "with text between": ("numbered", "1. a\n\nSo.\n\n2. b\n", 2),
+    # A count that is wrong sends a good draft back, and what comes back is worse.
+    "all of one number": ("numbered", "\n".join(f"1. {step}" for step in FIVE), 5),
+    "apart": ("numbered", "\n\n".join(f"{n}) {step}" for n, step in enumerate(FIVE)), 5),
+    "with lists inside": ("numbered", "".join(f"1. {s}\n   1. a part\n   - b\n" for s in FIVE), 5),
+    "with code inside": (
+        "numbered",
+        "".join(f"1. {step}\n\n   ```sh\n   1. no item\n   ```\n" for step in FIVE),
+        5,
+    ),
+    "beside bullets": ("numbered", "- not\n- numbered\n\n1. a\n1. b\n", 2),
+}
+COUNTED = {
+    **{f"words: {name}": (Words(min=1000), *row) for name, row in WORDS.items()},
+    **{f"sections: {name}": (Sections(min=1000), *row) for name, row in SECTIONS.items()},
+    **{
+        f"items: {name}": (Items(min=1000, kind=kind), *row) for name, (kind, *row) in ITEMS.items()
+    },
+}
+
+
+@pytest.mark.parametrize(("check", "text", "count"), COUNTED.values(), ids=COUNTED)
+def test_things_are_counted_as_people_count_them(check, text, count):
+    grade = check.grade(draft(text))
+
+    assert grade.share == count / 1000
+    assert [code.partition("@")[0] for code in found(grade)] == ["too-few"]
+    assert messages(grade).startswith(f"{count} ")
+
+
+FOUR = "one two three four"
+IN_RANGE = {
+    "half of it": (Words(min=8), FOUR, 0.5, ["too-few"]),
+    "as many as needed": (Words(min=4), FOUR, 1, []),
+    "as many as allowed": (Words(max=4), FOUR, 1, []),
+    "one more": (Words(max=3), FOUR, 2 / 3, ["too-many"]),
+    "twice as many": (Words(max=2), FOUR, 0, ["too-many"]),
+    "far too many": (Words(max=1), FOUR, 0, ["too-many"]),
+    "between": (Words(min=2, max=5), FOUR, 1, []),
+    "a list that one section alone has is mended there": (
+        Items(min=3),
+        "# A\n\nText.\n\n# B\n\n- a\n- b\n",
+        2 / 3,
+        ["too-few@1"],
+    ),
+    "items of several sections concern the whole draft": (
+        Items(max=2, kind="bullets"),
+        "# A\n\n- a\n\n# B\n\n- b\n- c\n",
+        0.5,
+        ["too-many"],
+    ),
+    "items section by section": (
+        Items(min=2, scope="section"),
+        "Intro.\n\n# T\n\n## A\n\n- a\n- b\n\n## B\n\n- a\n\n## C\n\nNone.\n",
+        0.5,
+        ["too-few@3", "too-few@4"],
+    ),
+    "no text has no items in any section": (Items(min=2, scope="section"), "", 0, ["no-text"]),
+    "nor too many": (Items(max=2, scope="section"), "", 1, []),
+}
+EACH = SectionWords(min=4, max=5)
+IN_EACH_SECTION = {
+    "nothing": (EACH, "", 0, ["no-text"]),
+    "nothing is not too long": (SectionWords(max=5), "", 1, []),
+    "without headings the draft is the section": (EACH, FOUR, 1, []),
+    "too short, without headings": (EACH, "one", 0.25, ["too-few@0"]),
+    "an introduction is no section": (EACH, f"Here you are.\n\n# A\n{FOUR}\n", 1, []),
+    "nor is a title": (EACH, f"# T\n\n## A\n{FOUR}\n", 1, []),
+    "an empty section is one": (EACH, f"# A\n\n# B\n{FOUR}\n", 0.5, ["too-few@0"]),
+    "two sections with one title": (
+        EACH,
+        f"# A\none two\n\n# A\n{FOUR} {FOUR}\n",
+        0.45,
+        ["too-few@0", "too-many@1"],
+    ),
+}
+ORDER = Headings(titles=("Aim", "Method", "Result"))
+STEPS = Headings(stepwise=True)
+MISSING, MISPLACED = "heading-missing", "heading-misplaced"
+HEADINGS = {
+    "all": (ORDER, "# Aim\n# Method\n# Result\n", 1, []),
+    "others between": (ORDER, "# T\n## Aim\n## X\n## Method\n### Y\n## Result\n", 1, []),
+    "numbers and markup": (ORDER, "# 1. AIM\n# 2.1 *Method*:\n# Result!\n", 1, []),
+    "every kind of heading": (ORDER, "Aim\n===\n\nMethod\n---\n\n# Result #\n", 1, []),
+    "one missing": (ORDER, "# Aim\n# Result\n", 2 / 3, [MISSING]),
+    "one out of place": (ORDER, "# Method\n# Result\n# Aim\n", 2 / 3, [MISPLACED]),
+    "both": (ORDER, "# Result\n# Aim\n", 1 / 3, [MISPLACED, MISSING]),
+    "in code, or nearly": (
+        ORDER,
+        "```\n# Aim\n```\n\n# Method\n\n# Results\n",
+        1 / 3,
+        [MISSING] * 2,
+    ),
+    "no heading": (ORDER, "", 0, [MISSING] * 3),
+    "a number that is part of a title": (
+        Headings(titles=("2026 Plan", "5 Whys")),
+        "# 2026 Plan\n\n# 5 whys\n",
+        1,
+        [],
+    ),
+    "no levels": (STEPS, "", 1, []),
+    "the first may have any level": (STEPS, "### A\n", 1, []),
+    "down by one, up by any": (STEPS, "# A\n## B\n### C\n# D\n## E\n", 1, []),
+    "one skipped": (STEPS, "# A\n### B\n## C\n", 0.5, ["level-skipped"]),
+    "titles and levels count alike": (
+        Headings(titles=("A", "X"), stepwise=True),
+        "# A\n### B\n",
+        0.25,
+        ["level-skipped", MISSING],
+    ),
+}
+FOUND_WORDS = {
+    "in any case": ("TODO", "A todo.", True),
+    "not within a word": ("TODO", "A mastodon.", False),
+    "nor a short one": ("AI", "They said so.", False),
+    "across lines": ("as an AI", "... as an\nAI, I ...", True),
+    "with a mark at its start": ("[insert", "[Insert name]", True),
+    "with a mark at its end": ("Question:", "**Question:** why", True),
+    "not as a pattern": ("C++ (old)", "In C++ (old) it", True),
+    "where words are not parted": ("不知道", "我不知道。", True),
+    "Latin within another script": ("AI", "人工AI很好", True),
+    "in code": ("TODO", "```\n# TODO\n```", True),
+}
+PHRASES = {
+    **{
+        name: (
+            Excludes(phrases=(phrase,)),
+            f"# A\n\n{text}\n\n# B\n\nFine.\n",
+            *((0.5, ["phrase-excluded@0"]) if is_there else (1, [])),
+        )
+        for name, (phrase, text, is_there) in FOUND_WORDS.items()
+    },
+    "all of a section make one finding": (
+        Excludes(phrases=("x", "y")),
+        "y and x",
+        0,
+        ["phrase-excluded@0"],
+    ),
+    "one in a heading concerns the whole draft": (
+        Excludes(phrases=("TODO",)),
+        "# A\n\nx\n\n# TODO: name\n\ny\n",
+        0.5,
+        ["phrase-excluded"],
+    ),
+    "nothing says nothing that is excluded": (Excludes(phrases=("x",)), "", 1, []),
+    "every one that is missing": (
+        ContainsAll(phrases=("cold start", "p99", "cost")),
+        "# Cold\nstart\n\nA cold\nstart costs. The P99 too.",
+        2 / 3,
+        ["phrase-missing"],
+    ),
+    "all, wherever they stand": (ContainsAll(phrases=("a", "b")), "# B\n\nIt is a.", 1, []),
+    "any of nothing": (ContainsAny(phrases=("but", "so")), "", 0, ["phrase-missing"]),
+    "none of them": (ContainsAny(phrases=("but", "so")), "It is.", 0, ["phrase-missing"]),
+    "one of them, in a heading": (ContainsAny(phrases=("but", "so")), "# But\n\nIt is.", 1, []),
+}
+SAME = NoRepetition()
+REPETITION = {
+    "nothing": (SAME, "", 1, []),
+    "different": (SAME, "It is so here. It was not so.", 1, []),
+    "the same in capitals": (SAME, "It is so here. IT IS SO, HERE!", 0.5, ["repeated@0"]),
+    "in two sections": (SAME, "# A\n\nIt is so.\n\n# A\n\nIt is so.\n", 0.5, ["repeated@1"]),
+    "another apostrophe": (SAME, "It doesn't run. It doesn\u2019t run.", 0.5, ["repeated@0"]),
+    "another code": (SAME, "Caf\u00e9s are open. Cafe\u0301s are open.", 0.5, ["repeated@0"]),
+    "another order": (SAME, "We run it now. Run it now we.", 0.5, ["repeated@0"]),
+    "other numbers": (SAME, "We run it at 8. We run it at 9.", 1, []),
+    "the same number": (SAME, "We run 1,000 of it. We run 1000 of it.", 0.5, ["repeated@0"]),
+    "items of a list": (SAME, "1. Run the tests.\n2. Run the tests.\n", 0.5, ["repeated@0"]),
+    "two words": (SAME, "- Not known.\n- Not known.\n", 1, []),
+    "code": (SAME, "```\na b c\n```\n\n```\na b c\n```\n", 1, []),
+    "a table": (SAME, "| a b c |\n|---|\n| a b c |\n| a b c |\n", 1, []),
+    # Three words of four in all.
+    "at the limit": (
+        NoRepetition(similarity=0.75),
+        "It is here. It is here now.",
+        0.5,
+        ["repeated@0"],
+    ),
+    "below it": (NoRepetition(similarity=0.76), "It is here. It is here now.", 1, []),
+}
+YEARS = "# A (1999)\n\nSo (2001).\n\n# B\n\nNone.\n\n# C\n\nSo (2003), so (2004).\n"
+
+
+def year(**bounds) -> Regex:
+    return Regex(pattern=r"\(\d{4}\)", meaning="a year", **bounds)
+
+
+PATTERNS = {
+    "it must match": (year(), YEARS, 1, []),
+    "as often as needed": (year(min=4), YEARS, 1, []),
+    "too seldom": (year(min=8), YEARS, 0.5, ["too-few"]),
+    "as often as allowed": (year(max=4), YEARS, 1, []),
+    "too often": (year(max=3), YEARS, 2 / 3, ["too-many@0", "too-many@2"]),
+    "it must not match": (year(max=0), YEARS, 0, ["match-forbidden@0", "match-forbidden@2"]),
+    "section by section": (year(scope="section"), YEARS, 2 / 3, ["too-few@1"]),
+    "nothing": (year(), "", 0, ["too-few"]),
+    "nothing, and never": (year(max=0), "", 1, []),
+    "nothing, in each section": (year(scope="section"), "", 0, ["no-text"]),
+    "everywhere, up to a limit": (Regex(pattern="a", max=3), "a" * 5_000, 0, ["too-many@0"]),
+    "the start of a line": (Regex(pattern="^So"), YEARS, 1, []),
+    "the end of one": (Regex(pattern=r"None\.$"), YEARS, 1, []),
+    "another case": (Regex(pattern="none"), YEARS, 0, ["too-few"]),
+    "any case, where the pattern says so": (Regex(pattern="(?i)none"), YEARS, 1, []),
+    "nothing reaches over a heading": (Regex(pattern=r"None.*\n\n# C"), YEARS, 0, ["too-few"]),
+}
+TABLES = {
+    "range": IN_RANGE,
+    "section words": IN_EACH_SECTION,
+    "headings": HEADINGS,
+    "phrases": PHRASES,
+    "repetition": REPETITION,
+    "patterns": PATTERNS,
+}
+GRADED = {f"{of}: {name}": row for of, rows in TABLES.items() for name, row in rows.items()}
+
+
+@pytest.mark.parametrize(("check", "text", "share", "codes"), GRADED.values(), ids=GRADED)
+def test_a_text_has_its_share_and_its_faults(check, text, share, codes):
+    grade = check.grade(draft(text))
+
+    assert grade.share == pytest.approx(share)
+    assert sorted(found(grade)) == sorted(codes)
+
+
+def test_findings_name_what_is_to_be_changed():
+    def say(check, text):
+        return messages(check.grade(draft(text)))
+
+    assert '"Aim"' in say(ORDER, "# Method\n# Result\n# Aim\n")
+    assert '"Method"' in say(ORDER, "# Aim\n# Result\n")
+    assert "level 2" in say(STEPS, "# A\n### B\n## C\n")
+    assert '"x", "y"' in say(Excludes(phrases=("x", "y")), "y and x")
+    assert '"cost"' in say(ContainsAll(phrases=("cost",)), "It is.")
+    assert '"(1999)", "(2001)"' in say(year(max=3), YEARS)
+    assert say(Regex(pattern="a", max=3), "a" * 5_000).startswith("1000 ")
+
+
+# --- texts that break off ------------------------------------------------------------------------
+
+FINISHED = {
+    "a full stop": "It is.",
+    "other stops": "Is it?!",
+    "an ellipsis": "So it goes\u2026",
+    "a stop in quotes": 'He said "yes."',
+    "closing marks": "It is. (So *he* **said.**)",
+    "references": "It is so.[3][^a] ",
+    "a Chinese stop": "是。",
+    "a list without stops": "Two ways:\n\n- by day\n- by night",
+    "a list with stops": "- Go by day.\n- Go by night.",
+    "a list of one": "1. only this",
+    "a table": "| a | b |\n|---|---|\n| 1 | 2 |",
+    "code": "Run it:\n\n```sh\nls\n```",
+    "a fence that shows a fence": "````\n```\n````",
+    "a fence of tildes": "~~~\n```\n~~~~",
+    "indented code": "Run it:\n\n    ls",
+    "a quotation": "> So it is.",
+    "a link definition": "See [it].\n\n[it]: http://example.org",
+    "a rule": "It is.\n\n---",
+    "a comment": "It is.\n\n<!-- to do -->",
+    "a fence in a list": "- Run it:\n\n  ```sh\n  ls\n  ```\n",
+    "a fence in a list in a list": "1. a\n   - b\n\n     ~~~\n     ls\n     ~~~\n",
+    "a fence in a quotation": "> ```sh\n> ls\n> ```\n",
+    "a longer fence around another": "````md\n```py\nx\n```\n````\n",
+}
+UNFINISHED = {
+    "mid-sentence": ("It is", "breaks-off"),
+    "after a comma": ("It is. And then,", "breaks-off"),
+    "a colon that nothing follows": ("There are two ways:", "breaks-off"),
+    "an item unlike the one before": ("- Go by day.\n- Go by", "breaks-off"),
+    "after code": ("```sh\nls\n```\n\nThen go", "breaks-off"),
+    "a quotation": ("> So it", "breaks-off"),
+    "a heading and no more": ("", "section-empty"),
+    "an open fence": ("```sh\nls", "fence-open"),
+    "only the fence": ("```", "fence-open"),
+    "a fence too short": ("````\n```", "fence-open"),
+    "a fence opened again": ("```py\nx = 1\n\n```py\ny = 2\n```\n\n```", "fence-open"),
+    "an open fence in a list": ("- Run it:\n\n  ```sh\n  ls\n", "fence-open"),
+    "an open fence in a quotation": ("> ```sh\n> ls\n", "fence-open"),
+    "prose behind an open fence": ("```sh\nls\n\nThen go on. It is so.", "fence-open"),
+}
+
+
+@pytest.mark.parametrize("text", FINISHED.values(), ids=FINISHED)
+def test_a_text_is_finished_when_it_ends_as_texts_do(text):
+    assert Finished().grade(draft(f"# A\n\n{text}\n\n# B\n\nIt is.\n")).share == 1
+
+
+@pytest.mark.parametrize(("text", "code"), UNFINISHED.values(), ids=UNFINISHED)
+def test_a_text_that_breaks_off_is_not_finished(text, code):
+    grade = Finished().grade(draft(f"# A\n\nIt is.\n\n# B\n\n{text}"))
+
+    assert (grade.share, found(grade)) == (0.5, [f"{code}@1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "share", "codes"),
+    [
+        pytest.param("", 0, ["no-text"], id="nothing"),
+        pytest.param(" \n\t\n", 0, ["no-text"], id="blank"),
+        pytest.param("# T\n\n## A\n\nIt is.\n", 1, [], id="a title"),
+        pytest.param("# A\n\nTwo ways:\n\n## B\n\nIt is.\n", 1, [], id="a colon before more"),
+        pytest.param("# A\n# B\n\n## C\n", 0, ["section-empty@0", "section-empty@2"], id="empty"),
+    ],
+)
+def test_headings_want_a_text_unless_they_are_titles(text, share, codes):
+    grade = Finished().grade(draft(text))
+
+    assert (grade.share, found(grade)) == (share, codes)
+
+
+def test_a_draft_that_a_token_limit_cut_is_not_finished():
+    """Wherever in the last section: in mid-sentence, in the code, in its closing fence."""
+    code = "```python\nfor model in models:\n    load(model)\n```\n"
+    whole = f"# A\n\nIt is so.\n\n# B\n\nRun this:\n\n{code}"
+    assert Finished().grade(draft(whole)).share == 1
+
+    for end in range(whole.index("Run this") + 3, len(whole) - 5):
+        assert [one[-2:] for one in found(Finished().grade(draft(whole[:end])))] == ["@1"], end
+
+
+# --- patterns and repetition ---------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_search_that_would_never_end_is_broken_off():
+    with pytest.raises(EvaluationFailed, match=r"\(a\+\)\+\$"):
+        Regex(pattern="(a+)+$", timeout_s=0.5).grade(draft("a" * 40 + "b"))
+
+
+def repeated_one_by_one(check: NoRepetition, graded) -> list[int]:
+    """Which sentences repeat an earlier one, by comparing each with all before it."""
+    seen, repeated = [], []
+    for place, (_, _, sentence) in enumerate(graded.sentences):
+        said = {term for term in terms(sentence) if not term.isdecimal()}
+        values = {value(number) for number in numbers(sentence)}
+        if len(said) > 2 and any(
+            values == before and len(said & other) / len(said | other or {""}) >= check.similarity
+            for other, before in seen
+        ):
+            repeated.append(place)
+        seen.append((said, values))
+    return repeated
+
+
+@given(
+    text=st.lists(
+        st.lists(st.sampled_from("abcdefgh123"), min_size=1, max_size=9).map(" ".join), max_size=20
+    ).map("\n\n".join),
+    similarity=st.floats(min_value=0.01, max_value=1) | st.sampled_from([0.5, 0.6, 0.75, 0.8, 1]),
+)
+def test_few_comparisons_find_what_all_of_them_would(text, similarity):
+    check, graded = NoRepetition(similarity=similarity), draft(text)
+
+    assert len(check.grade(graded).findings) == len(repeated_one_by_one(check, graded))
+
+
+# --- language ------------------------------------------------------------------------------------
+
+# Article 1 of the Universal Declaration of Human Rights, as the United Nations publish it.
+ARTICLE = {
+    "en": "All human beings are born free and equal in dignity and rights. They are endowed with "
+    "reason and conscience and should act towards one another in a spirit of brotherhood.",
+    "de": "Alle Menschen sind frei und gleich an Würde und Rechten geboren. Sie sind mit Vernunft "
+    "und Gewissen begabt und sollen einander im Geist der Brüderlichkeit begegnen.",
+    "fr": "Tous les êtres humains naissent libres et égaux en dignité et en droits. Ils sont doués "
+    "de raison et de conscience et doivent agir les uns envers les autres dans un esprit de "
+    "fraternité.",
+    "es": "Todos los seres humanos nacen libres e iguales en dignidad y derechos y, dotados como "
+    "están de razón y conciencia, deben comportarse fraternalmente los unos con los otros.",
+    "zh": "人人生而自由，在尊严和权利上一律平等。他们赋有理性和良心，并应以兄弟关系的精神相对待。",
+    "ru": "Все люди рождаются свободными и равными в своем достоинстве и правах. Они наделены "
+    "разумом и совестью и должны поступать в отношении друг друга в духе братства.",
+    "hr": "Sva ljudska bića rađaju se slobodna i jednaka u dostojanstvu i pravima. Ona su obdarena "
+    "razumom i sviješću i trebaju jedna prema drugima postupati u duhu bratstva.",
+}
+
+
+@pytest.mark.parametrize("written", ARTICLE)
+def test_a_language_is_told_from_others(written):
+    relatives = {"hr": ("hr", "sr", "bs")}.get(written, (written,))
+    for code in ("en", "de", "fr", "es", "zh", "ru", "hr", "sr", "bs", "sl"):
+        grade = Language(code=code).grade(draft(ARTICLE[written]))
+        assert grade.share == (code in relatives), code
+        assert found(grade) == [] if grade.share else ["language@0"]
+        assert grade.share or f"'{code}'" in messages(grade)
+
+
+def test_a_section_in_another_language_is_found_whatever_its_heading_and_code_are():
+    code = "```python\nlade_das_modell(zehn_sekunden)\n```\n"
+    text = "\n\n".join(f"# Part\n\n{ARTICLE[one]}\n\n{code}" for one in ("en", "de", "en"))
+
+    grade = Language(code="en").grade(draft(text))
+
+    assert found(grade) == ["language@1"]
+    assert grade.share == pytest.approx(2 / 3, abs=0.02)
+
+
+def test_short_sections_are_taken_together():
+    parts = ["Alle Menschen sind frei.", "Sie sind mit Vernunft begabt.", "Sie sollen einander so"]
+    text = "\n\n".join(f"# {n}\n\n{part}" for n, part in enumerate([*parts, *parts]))
+
+    grade = Language(code="en").grade(draft(text))
+
+    assert (grade.share, found(grade)) == (0, [f"language@{n}" for n in range(6)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("Alle Menschen sind frei.", id="a few words"),
+        pytest.param(f"```\n{ARTICLE['de']}\n```\n", id="only code"),
+        pytest.param(f"| a |\n|---|\n| {ARTICLE['de']} |\n", id="only a table"),
+        pytest.param(f"# {ARTICLE['de']}\n", id="only a heading"),
+        pytest.param(f"So `{ARTICLE['es']}`.", id="only a code span"),
+        pytest.param(f"https://example.org/{ARTICLE['de'].replace(' ', '-')}", id="an address"),
+    ],
+)
+def test_too_short_a_prose_is_not_judged_and_says_so(text):
+    grade = Language(code="en").grade(draft(text))
+
+    assert (bool(grade.unjudged), grade.findings) == (True, ())
+
+
+def test_the_codes_are_those_that_can_be_told():
+    told = {code for code, _ in py3langid.rank(ARTICLE["en"]) if len(code) == 2}
+
+    assert set(get_args(LanguageCode)) == told
+
+
+# --- parameters ----------------------------------------------------------------------------------
+
+SENSELESS = [
+    *((check, {}, "range-without-bounds") for check in (Words, Sections, SectionWords, Items)),
+    (Words, {"min": -1}, "greater_than_equal"),
+    (Words, {"max": 0}, "greater_than_equal"),
+    (Items, {"min": 3, "max": 2}, "range-upside-down"),
+    (Headings, {}, "headings-ask-nothing"),
+    (Headings, {"titles": ("A", "a")}, "heading-twice"),
+    (Headings, {"titles": ("1. A", "2. A")}, "heading-twice"),
+    (Headings, {"titles": ("***",)}, "heading-without-words"),
+    (Headings, {"titles": ("",)}, "string_too_short"),
+    *((check, {"phrases": ()}, "too_short") for check in (ContainsAll, ContainsAny, Excludes)),
+    *((check, {"phrases": ("a", " ")}, "string_too_short") for check in (ContainsAll, Excludes)),
+    (Regex, {"pattern": "(a"}, "pattern-invalid"),
+    (Regex, {"pattern": "a**"}, "pattern-invalid"),
+    (Regex, {"pattern": ""}, "string_too_short"),
+    (Regex, {"pattern": "a", "min": 2, "max": 1}, "range-upside-down"),
+    (Regex, {"pattern": "a", "min": 0}, "range-without-bounds"),
+    (NoRepetition, {"similarity": 0}, "greater_than"),
+    (NoRepetition, {"similarity": 1.1}, "less_than_equal"),
+    *((Language, {"code": code}, "literal_error") for code in ("english", "EN", "xx", "")),
+]
+
+
+@pytest.mark.parametrize(("check", "parameters", "code"), SENSELESS)
+def test_parameters_that_make_no_sense_are_refused(check, parameters, code):
+    assert refused(check, **parameters) == code
+
+
+@pytest.mark.parametrize(
+    ("check", "requirement"),
+    [
+        (Words(min=3), "The whole text has at least 3 words."),
+        (Words(max=3), "The whole text has at most 3 words."),
+        (Words(min=2, max=3), "The whole text has 2 to 3 words."),
+        (Items(min=5, max=5, kind="numbered"), "The whole text has 5 numbered list items."),
+        (Items(max=4, scope="section"), "Each section has at most 4 list items."),
+        (year(), "In the whole text, the number of these is at least 1: a year."),
+        (
+            year(max=2, scope="section"),
+            "In each section, the number of these is at most 2: a year.",
+        ),
+        (Regex(pattern="a", max=0), "This occurs nowhere: what matches a."),
+    ],
+)
+def test_an_author_is_told_the_range_in_words(check, requirement):
+    assert check.requirement == requirement
