@@ -1,10 +1,19 @@
+"""Cosines to all vectors of a matrix, in memory or on a GPU."""
+
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_vectors import clustered, naive, unit
+from plain_vectors import Named, clustered, naive, unit
+from stored import failing
 
+from harness.errors import InvalidInput
+from harness.memory.vector import VectorLane
 from harness.memory.vector.matrix import Matrix, NumpyBlock
+from harness.memory.vector.torch_matrix import TorchBlock
 
 
 def matrix_of(vectors):
@@ -78,25 +87,21 @@ def test_who_searches_an_older_one_does_not_see_what_came_or_went():
 
 
 def test_of_equals_the_older_comes_first():
+    assert matrix_of(np.empty((0, 3), dtype=np.float32)).search(QUERY, limit=4) == {}
     matrix = matrix_of(unit([[0, 1, 0], [1, 0, 0]] * 100))
 
     found = list(matrix.search(unit([1, 0, 0]), limit=200))
     assert found == [*range(2, 201, 2), *range(1, 201, 2)]
 
 
-def test_it_gives_the_room_of_what_is_gone_back():
-    matrix = matrix_of(clustered(8000))
-    less = matrix.without(range(1, 6001))
+def test_what_is_gone_gives_its_room_back_and_a_few_more_take_none():
+    matrix = matrix_of(clustered(2000)).with_room(3000)
+    more = matrix.with_more(np.arange(2001, 3001), clustered(1000, seed=2))
+    less = matrix_of(clustered(2000)).without(range(1, 1501))
 
-    assert less.nbytes < 0.3 * matrix.nbytes
-    assert less.search(clustered(1)[0], limit=9000).keys() == set(range(6001, 8001))
-
-
-def test_a_few_more_take_no_new_room():
-    matrix = matrix_of(clustered(1000)).with_room(2000)
-
-    more = matrix.with_more(np.arange(1001, 2001), clustered(1000, seed=2))
     assert more.block.nbytes == matrix.block.nbytes
+    assert less.nbytes < 0.3 * matrix_of(clustered(2000)).nbytes
+    assert less.search(clustered(1)[0], limit=9000).keys() == set(range(1501, 2001))
 
 
 def test_a_score_does_not_hang_on_the_company():
@@ -111,5 +116,44 @@ def test_a_score_does_not_hang_on_the_company():
         assert found == {number: all_of_them[number] for number in found}
 
 
-def test_an_empty_one_finds_nothing():
-    assert matrix_of(np.empty((0, 3), dtype=np.float32)).search(QUERY, limit=4) == {}
+# --- on a GPU --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("torch", ["missing", "without a GPU"])
+def test_a_gpu_that_cannot_be_used_is_refused(truth, tmp_path, monkeypatch, torch):
+    module = None  # as if it were not installed
+    if torch != "missing":
+        module = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", module)
+
+    with failing(InvalidInput, "memory.torch-missing" if module is None else "memory.no-gpu"):
+        VectorLane(truth, Named(), directory=tmp_path, device="cuda")
+    with failing(InvalidInput, "memory.unknown-device"):
+        VectorLane(truth, Named(), directory=tmp_path, device="cud")
+
+
+def test_it_finds_what_numpy_finds():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    vectors = clustered(4000, dimensions=256)
+    none = np.empty((0, 256), dtype=np.float32)
+    blocks = [NumpyBlock(none, 0), TorchBlock.of(none, device=device)]
+    numpy_one, torch_one = (
+        grown(Matrix.of(np.empty(0, dtype=np.int64), b), vectors) for b in blocks
+    )
+
+    for query in clustered(20, dimensions=256, seed=2):
+        for within in (None, np.arange(3, 4000, 7)):
+            ours = numpy_one.search(query, limit=50, including=[1, 2, 3, 3999], within=within)
+            theirs = torch_one.search(query, limit=50, including=[1, 2, 3, 3999], within=within)
+            assert ours.keys() == theirs.keys()
+            assert theirs == {number: pytest.approx(ours[number], abs=1e-6) for number in ours}
+    assert torch_one.nbytes == numpy_one.nbytes
+
+
+def grown(matrix, vectors):
+    """In parts, with a quarter gone: enough for a copy without them, and then some."""
+    for start in range(0, 4000, 500):
+        numbers = np.arange(start + 1, start + 501)
+        matrix = matrix.with_more(numbers, vectors[start : start + 500])
+    return matrix.without(range(100, 1300)).without(range(2000, 2100))
