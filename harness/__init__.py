@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from harness.version import __version__
 
 if TYPE_CHECKING:
-    from harness.errors import HarnessError, NodeFailed
+    from harness.errors import HarnessError, NodeFailed, Notice
     from harness.graph import Cache, Concurrency, Default, Retry, Skipped, Timeout
     from harness.inference import (
         ChatRequest,
@@ -63,6 +63,7 @@ __all__ = [
     "MemoryStore",
     "Message",
     "NodeFailed",
+    "Notice",
     "Passage",
     "Pipeline",
     "Retry",
@@ -91,7 +92,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "errors": ("HarnessError", "NodeFailed"),
+    "errors": ("HarnessError", "NodeFailed", "Notice"),
     "graph": ("Cache", "Concurrency", "Default", "Retry", "Skipped", "Timeout"),
     "inference": (
         "ChatRequest",
