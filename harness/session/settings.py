@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -352,9 +353,11 @@ def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails,
         near = did_you_mean(str(name), _fields_at(tuple(owner)))
         return Notice(code="config.unknown-setting", message=f"'{where}' is not a setting; {near}")
     message = problem["msg"].removeprefix("Value error, ")
-    return Notice(
+    said = Notice(
         code="config.setting-invalid", message=f"{where}: {message}" if where else message
     )
+    # A validator of ours gives a code of its own, which pydantic calls a type.
+    return replace(said, code=problem["type"]) if "." in problem["type"] else said
 
 
 _TABLES: dict[str, type[BaseModel]] = {

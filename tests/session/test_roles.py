@@ -1,97 +1,269 @@
-"""Which endpoint's model plays which role."""
+"""Which endpoints' models play which role: by name, by fallback, out of a pool, in a plan."""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+
 import pytest
+from session_runs import refused
 
-from harness.errors import ConfigurationInvalid
 from harness.inference import Endpoint
+from harness.session.cast import Cast
+from harness.session.course import Plan, Rounds, Stretch
+from harness.session.evaluator_pool import EvaluatorPool, evaluator_pool
+from harness.session.fallbacks import chains_from, check_fallbacks
+from harness.session.node_uses import Loop, NodeUses, Turn
 from harness.session.roles import Roles
+from harness.session.separation import ComparedModels
+from harness.session.usual_rounds import UsualRounds
 
 
-def served(tag: str) -> Endpoint:
-    return Endpoint(tag=tag, url="http://127.0.0.1:8000/v1")
+def served(tag, **fields):
+    return Endpoint.model_validate({"tag": tag, "url": "http://127.0.0.1:8000/v1", **fields})
 
 
-def roles(*tags: str, **assigned: str | tuple[str, ...]) -> Roles:
+def roles(*tags, **assigned):
     return Roles({tag: served(tag) for tag in tags}, assigned)
 
 
-def test_a_role_is_played_by_the_endpoint_it_is_given_to() -> None:
-    assert roles("a", "b", producer="b").model("producer") == "b"
+PLAYED = {
+    "who it is given to": (roles("a", "b", producer="b"), "producer", "b"),
+    "who bears its name": (roles("producer", "evaluator"), "evaluator", "evaluator"),
+    "the only one": (roles("a"), "producer", "a"),
+    "the only one beside the evaluator": (roles("a", "b", evaluator="b"), "producer", "a"),
+    "the only one beside a pool": (roles("a", "b", "c", evaluator=("b", "c")), "producer", "a"),
+    "the producer, for want of others": (roles("a"), "planner", "a"),
+}
 
 
-def test_a_role_is_played_by_the_endpoint_that_bears_its_name() -> None:
-    both = roles("producer", "evaluator")
-    assert both.model("producer") == "producer"
-    assert both.model("evaluator") == "evaluator"
+@pytest.mark.parametrize(("cast", "role", "tag"), PLAYED.values(), ids=PLAYED)
+def test_a_role_is_played_by_one_endpoint(cast, role, tag):
+    assert cast.model(role) == tag
 
 
-def test_the_only_endpoint_produces() -> None:
-    assert roles("a").model("producer") == "a"
+REFUSED = {
+    "an unclear producer": (lambda: roles("a", "b").model("producer"), "roles.unassigned", "a, b"),
+    "no endpoints": (lambda: roles().model("producer"), "roles.no-endpoints", "HARNESS_ENDPOINTS"),
+    "an unknown endpoint": (
+        lambda: roles("qwen", "llama", evaluator="qwem"), "roles.endpoint-unknown", "'qwen'",
+    ),
+    "one in the pool": (
+        lambda: roles("qwen", evaluator=("qwen", "qwem")), "roles.endpoint-unknown", "'qwen'",
+    ),
+    "several planners": (
+        lambda: roles("a", "b", planner=("a", "b")), "roles.several-endpoints", "'planner'",
+    ),
+    "a setting of nobody": (
+        lambda: roles("a", short="a").named("shrot", setting="x.y"),
+        "roles.setting-unknown",
+        "x.y is 'shrot'",
+    ),
+}  # fmt: skip
 
 
-def test_the_only_endpoint_beside_the_evaluators_produces() -> None:
-    assert roles("a", "b", evaluator="b").model("producer") == "a"
-    assert roles("a", "b", "c", evaluator=("b", "c")).model("producer") == "a"
+@pytest.mark.parametrize(("ask", "code", "fact"), REFUSED.values(), ids=REFUSED)
+def test_roles_that_mean_nobody_are_refused(ask, code, fact):
+    with refused(code) as caught:
+        ask()
+    assert fact in str(caught.value)
 
 
-def test_any_other_role_falls_to_the_producer() -> None:
-    assert roles("a").model("planner") == "a"
-
-
-def test_nobody_evaluates_unless_named() -> None:
+def test_nobody_evaluates_unless_named_or_drawn():
     assert roles("a", "b", producer="a").evaluator is None
-
-
-def test_an_unclear_producer_is_an_error_with_its_remedy() -> None:
-    with pytest.raises(
-        ConfigurationInvalid, match=r"role 'producer' \(endpoints: a, b\).*\[roles\]"
-    ):
-        roles("a", "b").model("producer")
-
-
-@pytest.mark.parametrize("tags", ["qwem", ("llama", "qwem")], ids=["named", "in the pool"])
-def test_a_role_given_to_an_unknown_endpoint_suggests_the_nearest(
-    tags: str | tuple[str, ...],
-) -> None:
-    with pytest.raises(ConfigurationInvalid, match="did you mean 'qwen'"):
-        roles("qwen", "llama", evaluator=tags)
-
-
-def test_of_a_pool_nobody_evaluates_until_one_is_drawn() -> None:
     pooled = roles("a", "b", "c", evaluator=(" b ", "", "c"))
-    assert pooled.pool == ("b", "c")
-    assert pooled.evaluator is None
+    assert (pooled.pool, pooled.evaluator) == (("b", "c"), None)
     drawn = pooled.with_evaluators("c")
     assert (drawn.evaluators, drawn.model("evaluator")) == (("c",), "c")
     assert drawn.in_use == {"a", "c"}
-
-
-def test_of_a_panel_all_are_needed_and_a_pipeline_that_asks_the_role_reaches_the_first() -> None:
-    panel = roles("a", "b", "c", evaluator=("b", "c")).with_evaluators("b", "c")
-    assert panel.evaluators == ("b", "c")
-    assert panel.model("evaluator") == "b"
+    panel = pooled.with_evaluators("b", "c")
+    assert (panel.evaluators, panel.model("evaluator"), panel.producer) == (("b", "c"), "b", "a")
     assert panel.in_use == {"a", "b", "c"}
-    assert panel.producer == "a"
 
 
-@pytest.mark.parametrize("name", ["short", "b"], ids=["by role", "by tag"])
-def test_a_setting_may_mean_a_model_by_its_role_or_its_tag(name: str) -> None:
-    assert roles("a", "b", producer="a", short="b").named(name, setting="x.y") == "b"
-
-
-def test_a_setting_that_means_nobody_suggests_the_nearest_and_is_not_the_producer() -> None:
-    with pytest.raises(ConfigurationInvalid, match=r"x\.y is 'shrot'.*did you mean 'short'"):
-        roles("a", "b", producer="a", short="b").named("shrot", setting="x.y")
-
-
-def test_a_draw_makes_no_producer_of_the_pools_other_members() -> None:
+def test_a_draw_makes_no_producer_of_the_pools_other_members():
     pooled = roles("a", "b", evaluator=("a", "b"))
     assert pooled.producer is None
     assert pooled.with_evaluators("a").producer is None
 
 
-def test_only_the_evaluator_is_drawn() -> None:
-    with pytest.raises(ConfigurationInvalid, match="'planner' is given to several endpoints"):
-        roles("a", "b", planner=("a", "b"))
+@pytest.mark.parametrize("name", ["short", "b"], ids=["by role", "by tag"])
+def test_a_setting_may_mean_a_model_by_its_role_or_its_tag(name):
+    assert roles("a", "b", producer="a", short="b").named(name, setting="x.y") == "b"
+
+
+# --- fallbacks -------------------------------------------------------------------------------
+
+
+def falling(**fallbacks):
+    known = {tag: served(tag, fallback=names.split()) for tag, names in fallbacks.items()}
+    check_fallbacks(known)
+    return known
+
+
+def test_an_endpoints_own_fallbacks_can_answer_for_it_and_no_others():
+    known = falling(a="b c", b="a", c="d", d="")
+    assert chains_from("a", known) == (("a",), ("a", "b"), ("a", "c"))
+    assert chains_from("d", known) == (("d",),)
+
+
+def test_a_fallback_that_does_not_exist_suggests_the_nearest():
+    with refused("endpoint.fallback-unknown") as caught:
+        falling(a="quen", qwen="")
+    assert "'qwen'" in str(caught.value)
+
+
+# --- the evaluator pool ------------------------------------------------------------------------
+
+MODELS = {
+    "qwen": "qwen2.5:7b",
+    "qwen-q8": "Qwen2.5-7B-Instruct-Q8_0.gguf",
+    "qwen3": "qwen3:8b",
+    "llama": "llama3.1:8b",
+    "mistral": "mistral:7b",
+}
+
+
+def pool_of(*tags, producer="qwen", same_family="refuse", **fallbacks):
+    endpoints = {
+        tag: served(tag, model_id=model, fallback=[fallbacks[tag]] if tag in fallbacks else [])
+        for tag, model in MODELS.items()
+    }
+    models = ComparedModels(endpoints, same_family=same_family)
+    return evaluator_pool(tags, producer=producer, models=models)
+
+
+def pool(*members):
+    return EvaluatorPool(members=members, excluded={})
+
+
+def test_the_producer_its_model_and_its_family_are_excluded_each_with_its_reason():
+    found = pool_of("qwen", "llama", "qwen-q8", "qwen3", "mistral")
+    assert found.members == ("llama", "mistral")
+    assert found.excluded == {
+        "qwen": "is the producer",
+        "qwen-q8": "it and the producer 'qwen' are the same model",
+        "qwen3": "it and the producer 'qwen' are of one family (qwen)",
+    }
+    allowed = pool_of("qwen-q8", "qwen3", "llama", same_family="allow")
+    assert allowed.members == ("qwen3", "llama")
+    assert pool_of("qwen", "qwen3", producer=None).members == ("qwen", "qwen3")
+
+
+def test_whoever_falls_back_on_the_producer_is_excluded():
+    found = pool_of("llama", "mistral", llama="qwen")
+    assert found.members == ("mistral",)
+    assert "llama -> qwen" in found.excluded["llama"]
+
+
+def test_an_empty_pool_says_why_each_was_excluded():
+    with refused("roles.pool-empty") as caught:
+        pool_of("qwen", "qwen3")
+    assert "'qwen': is the producer; 'qwen3': it and the producer" in str(caught.value)
+    with refused("roles.pool-empty"):
+        pool_of()
+
+
+@pytest.mark.parametrize(
+    ("seed", "drawn"),
+    # By `md5sum` and `bc`: c146…6136 % 3 = 2 for the first.
+    [("task-1", "c"), ("Schreibe über Tee.", "c"), ("0", "b"), ("2", "a")],
+)
+def test_a_draw_by_modulo_is_the_md5_of_the_seed_modulo_the_pool(seed, drawn):
+    draw = EvaluatorPool(members=("a", "b", "c"), excluded={"p": "why"}).draw(
+        seed, pool_hash="modulo"
+    )
+    assert (draw.evaluator, draw.seed, draw.pool) == (drawn, seed, ("a", "b", "c"))
+    assert draw.excluded == {"p": "why"}
+    assert draw.pool_sha256 == hashlib.sha256(b"a\nb\nc").hexdigest()
+
+
+def draws(members, runs, pool_hash):
+    return [pool(*members).draw(f"task {n}", pool_hash=pool_hash).evaluator for n in range(runs)]
+
+
+@pytest.mark.parametrize("pool_hash", ["modulo", "rendezvous"])
+def test_every_member_is_drawn_about_as_often(pool_hash):
+    drawn = Counter(draws("abc", 3000, pool_hash))
+    # Six standard deviations of a binomial with n = 3000, p = 1/3.
+    assert all(abs(count - 1000) < 6 * 25.8 for count in drawn.values())
+    assert len(drawn) == 3
+
+
+def test_by_rendezvous_a_member_more_takes_only_its_share_and_the_order_does_not_matter():
+    both = list(zip(draws("abc", 500, "rendezvous"), draws("dcba", 500, "rendezvous"), strict=True))
+    changed = [new for old, new in both if old != new]
+    assert set(changed) == {"d"}
+    assert 60 < len(changed) < 190
+
+
+# --- from roles to the models of a plan ----------------------------------------------------------
+
+ENDPOINTS = {tag: Endpoint(tag=tag, backend="scripted") for tag in "pqefsv"}
+ONE = Roles(ENDPOINTS, {"producer": "p", "planner": "p", "critic": "q", "evaluator": "e"})
+PANEL = Roles(ENDPOINTS, {"producer": "p", "evaluator": ("e", "f")}).with_evaluators("e", "f")
+NOBODY = Roles(ENDPOINTS, {})
+
+
+def one(*models):
+    return Stretch(models=models)
+
+
+def by_turns(*models):
+    return Stretch(models=models, comes_again=True)
+
+
+ASKED = {
+    "a role": (Cast(roles=ONE), ["critic"], [one("q")]),
+    "a tag": (Cast(roles=ONE), ["q"], [one("q")]),
+    "the producer, for want of others": (Cast(roles=ONE), ["other"], [one("p")]),
+    "nobody": (Cast(roles=NOBODY), ["planner"], []),
+    "one model for two": (Cast(roles=ONE), ["producer", "planner"], [one("p")]),
+    "two by turns": (Cast(roles=ONE), ["critic", "evaluator"], [by_turns("q", "e")]),
+    "a panel, side by side": (Cast(roles=PANEL), ["evaluator"], [one("e", "f")]),
+    "not who shortens": (Cast(roles=ONE, summariser="s"), ["evaluator"], [one("e")]),
+    "all by turns": (Cast(roles=PANEL), ["producer", "evaluator"], [by_turns("p", "e", "f")]),
+    "no evaluator": (Cast(roles=NOBODY), ["evaluator"], []),
+    "memory": (Cast(roles=ONE, embedder="v"), ["memory"], [one("v")]),
+    "memory without an endpoint": (Cast(roles=ONE), ["memory"], []),
+}
+
+
+@pytest.mark.parametrize(("cast", "asked", "expected"), ASKED.values(), ids=ASKED)
+def test_roles_are_asked_of_who_plays_them(cast, asked, expected):
+    uses = NodeUses(uses=(Turn(roles=tuple(asked)),), is_all=False)
+    assert cast.plan_of(uses) == Plan(parts=tuple(expected), is_all=False)
+
+
+def rounds(most, *, drafting="p", judges=("e",), usual=None):
+    return Rounds(
+        drafting=(one(drafting),) if drafting else (),
+        evaluation=(one(*judges),) if judges else (),
+        revision=(one("p"),),
+        most=most,
+        usual=usual,
+    )
+
+
+AS_USUAL = Cast(roles=ONE, usual=UsualRounds(any_rubric=2, by_rubric={"brief": 1}))
+LOOPS = {
+    "from a first draft on": (Cast(roles=ONE), Loop(), 0, rounds(3)),
+    "with a draft": (
+        Cast(roles=ONE), Loop(max_rounds=2, has_draft=True), 0, rounds(2, drafting=""),
+    ),
+    "behind an earlier round": (
+        AS_USUAL, Loop(max_rounds=4, has_draft=True), 1, rounds(3, usual=1),
+    ),
+    "as usual with its rubric": (AS_USUAL, Loop(rubric="brief"), 0, rounds(3, usual=1)),
+    "behind all rounds": (Cast(roles=ONE), Loop(max_rounds=2), 2, rounds(0)),
+    "by a panel": (Cast(roles=PANEL, summariser="s"), Loop(), 0, rounds(3, judges=("e", "f"))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("cast", "loop", "before", "expected"), LOOPS.values(), ids=LOOPS)
+def test_a_loop_goes_from_producer_to_evaluators_and_back(cast, loop, before, expected):
+    assert cast.rounds_of(loop, rounds_before=before) == expected
+
+
+def test_a_rubric_that_code_can_judge_takes_no_evaluator():
+    assert Cast(roles=ONE).rounds_of(Loop(), is_judged=False) == rounds(3, judges=())

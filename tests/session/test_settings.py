@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from session_runs import refused
 
 from harness.errors import ConfigurationInvalid
 from harness.session import Settings, load_settings
@@ -27,6 +28,9 @@ backend = "ollama"
 path = "models/llama.gguf"
 context_tokens = 8192
 
+[endpoints.nobody]
+path = "~nobody-has-this-name/m.gguf"
+
 [endpoints.llama]
 url = "http://127.0.0.1:8000/v1"
 backend = "vllm"
@@ -35,138 +39,144 @@ api_key_env = "VLLM_KEY"
 [budget]
 capacity = "6 GiB"
 
+[limits]
+max_tokens = 5000
+max_seconds = 90.5
+
+[trace]
+content = "hash"
+durability = "sync"
+
 [memory]
 path = "memory"
+embedder = "e5"
+language = "german"
+merge = false
 """
 
 
-def read(tmp_path: Path, text: str) -> Settings:
+def read(tmp_path, text, **more):
     path = tmp_path / "harness.toml"
     path.write_text(text)
-    return load_settings(path, environment={})
+    return load_settings(path, environment={}, **more)
 
 
-def test_a_whole_file_is_read(tmp_path: Path) -> None:
+def test_a_whole_file_is_read(tmp_path):
     settings = read(tmp_path, FULL)
     assert settings.roles == {"producer": "qwen", "evaluator": "llama"}
     assert settings.endpoints["qwen"].model_id == "qwen2.5:7b"
     assert settings.endpoints["llama"].model_id == "llama", "the tag, when nothing else is said"
     assert settings.budget.capacity_bytes == 6 * 2**30
-    assert settings.memory.path == tmp_path / "memory"
-    assert settings.traces == tmp_path / "runs"
-
-
-def test_memory_is_described_by_its_table_and_a_given_directory_goes_before_its_path(
-    tmp_path: Path,
-) -> None:
-    text = '[memory]\npath = "a"\nembedder = "e5"\nlanguage = "german"\nmerge = false\n'
-    settings = read(tmp_path, text)
+    assert settings.limits.limits == Limits(max_tokens=5000, max_seconds=90.5)
+    assert (settings.trace.content, settings.trace.durability) == ("hash", "sync")
     memory = settings.memory
     assert (memory.embedder, memory.language, memory.merge) == ("e5", "german", False)
-    assert Settings().memory.embedder == "wordllama"
-    given = load_settings(tmp_path / "harness.toml", environment={}, memory=Path("b"))
+    # Relative paths start at the file.
+    assert (memory.path, settings.traces) == (tmp_path / "memory", tmp_path / "runs")
+    embedded = settings.endpoints["llama-3.1"]
+    assert (embedded.backend, embedded.path) == ("embedded", tmp_path / "models/llama.gguf")
+    # The home of nobody is a name like any other.
+    assert settings.endpoints["nobody"].path == tmp_path / "~nobody-has-this-name/m.gguf"
+    given = read(tmp_path, FULL, memory=Path("b"))
     assert given.memory == memory.model_copy(update={"path": Path("b")})
 
 
-def test_limits_are_those_of_a_run(tmp_path: Path) -> None:
-    settings = read(tmp_path, "[limits]\nmax_tokens = 5000\nmax_seconds = 90.5\n")
-    assert settings.limits.limits == Limits(max_tokens=5000, max_seconds=90.5)
-
-
-def test_the_home_of_nobody_is_a_name_like_any_other(tmp_path: Path) -> None:
-    settings = read(tmp_path, '[endpoints.a]\npath = "~nobody-has-this-name/m.gguf"\n')
-    assert settings.endpoints["a"].path == tmp_path / "~nobody-has-this-name/m.gguf"
-
-
-def test_relative_paths_start_at_the_settings_file(tmp_path: Path) -> None:
-    embedded = read(tmp_path, FULL).endpoints["llama-3.1"]
-    assert embedded.backend == "embedded"
-    assert embedded.path == tmp_path / "models/llama.gguf"
-
-
-def test_without_a_file_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_file_the_defaults_hold(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_settings(environment={}) == Settings()
+    assert Settings().memory.embedder == "wordllama"
 
 
-def test_the_environment_goes_before_the_file_and_arguments_before_both(tmp_path: Path) -> None:
+def test_the_environment_goes_before_the_file_and_arguments_before_both(tmp_path):
     path = tmp_path / "harness.toml"
     path.write_text(FULL)
     given = {"qwen": {"url": "http://127.0.0.1:1/v1", "model_id": "other", "backend": "vllm"}}
-    settings = load_settings(
-        path,
-        environment={"HARNESS_ENDPOINTS": json.dumps(given)},
-        roles={"evaluator": "llama-3.1"},
-    )
+    environment = {"HARNESS_ENDPOINTS": json.dumps(given)}
+    settings = load_settings(path, environment=environment, roles={"evaluator": "llama-3.1"})
     assert settings.endpoints["qwen"].model_id == "other"
     assert settings.endpoints["llama"].backend == "vllm", "the others stay"
     assert settings.roles == {"producer": "qwen", "evaluator": "llama-3.1"}
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "said"),
-    [
-        pytest.param("[role]\nproducer = 'x'\n", 1, "did you mean 'roles'", id="unknown table"),
-        pytest.param(
-            "[endpoints.a]\nurl = 'http://h/v1'\nmodel = 'x'\n",
-            3,
-            "did you mean 'model_id'",
-            id="unknown field of an endpoint",
-        ),
-        pytest.param(
-            "[endpoints.a]\nurl = 'h:8000'\n", 1, "must start with http", id="url without scheme"
-        ),
-        pytest.param(
-            "[endpoints.a]\nbackend = 'vllm'\n", 1, "needs 'url'", id="server without url"
-        ),
-        pytest.param(
-            "\n[endpoints.a]\nurl = 'http://h'\nbackend = 'vlm'\n", 4, "'vllm'", id="backend"
-        ),
-        pytest.param("[budget]\ncapacity = 'lots'\n", 2, "8 GiB", id="size"),
-        pytest.param(
-            "[budget]\n[budget.devices.machine]\ncapacity = '1 GiB'\n",
-            1,
-            "under [budget] itself",
-            id="the machine among the devices",
-        ),
-        pytest.param(
-            "[budget.devices.gpu0]\ncapacity = '1 GiB'\nreserve = '1 GiB'\n",
-            1,
-            "leaves nothing",
-            id="a reserve of everything",
-        ),
-        pytest.param("[limits]\nmax_calls = 0\n", 2, "greater than 0", id="a limit of nothing"),
-        pytest.param("[limits]\n\nmax_cost_usd = nan\n", 3, "greater than 0", id="no number"),
-        pytest.param(
-            "[limits]\nmax_token = 9\n", 2, "did you mean 'max_tokens'", id="unknown limit"
-        ),
-        pytest.param(
-            "[memory]\npath = 'm'\nembeder = 'x'\n", 3, "did you mean 'embedder'", id="of memory"
-        ),
-        pytest.param("[memory]\ndevice = 'tpu'\n", 2, "'cuda'", id="device"),
-        pytest.param("a = \n", 1, "not TOML", id="not toml"),
-        pytest.param("[roles]\nx = 3\n", 2, "string", id="type"),
-    ],
-)
-def test_a_mistake_names_its_line_and_what_is_allowed(
-    tmp_path: Path, text: str, line: int, said: str
-) -> None:
+URL = "[endpoints.a]\nurl = 'http://h/v1'\n"
+UNKNOWN = {
+    "[role]\nproducer = 'x'\n": (1, "'roles'"),
+    "[seperation]\n": (1, "'separation'"),
+    "[evalutaion]\n": (1, "'evaluation'"),
+    URL + "model = 'x'\n": (3, "'model_id'"),
+    "[budget]\ncapacty = 1\n": (2, "'capacity'"),
+    "[budget.devices.gpu0]\ncapacty = 1\n": (2, "'capacity'"),
+    "[limits]\nmax_token = 9\n": (2, "'max_tokens'"),
+    "[memory]\npath = 'm'\nembeder = 'x'\n": (3, "'embedder'"),
+    "[trace]\nsample = 5\n": (2, "'sample_ms'"),
+    "[separation]\nsame_familly = 'allow'\n": (2, "'same_family'"),
+    "[evaluation]\npannel = 'mean'\n": (2, "'panel'"),
+    "[evaluation]\nsummarizer = 'a'\n": (2, "'summariser'"),
+}
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_a_setting_that_is_none_has_the_nearest_beside_it(tmp_path, text):
+    line, near = UNKNOWN[text]
+    with refused("config.unknown-setting") as caught:
+        read(tmp_path, text)
+    assert (caught.value.path, caught.value.line) == (tmp_path / "harness.toml", line)
+    assert f"did you mean {near}" in str(caught.value)
+
+
+RESERVE = "[budget.devices.gpu0]\ncapacity = '1 GiB'\nreserve = '1 GiB'\n"
+INVALID = {
+    "[endpoints.a]\nurl = 'h:8000'\n": (1, "http"),
+    "[endpoints.a]\nbackend = 'vllm'\n": (1, "'url'"),
+    "\n[endpoints.a]\nurl = 'http://h'\nbackend = 'vlm'\n": (4, "'vllm'"),
+    "[budget]\ncapacity = 'lots'\n": (2, "8 GiB"),
+    "[budget]\n[budget.devices.machine]\ncapacity = '1 GiB'\n": (1, "[budget]"),
+    RESERVE: (1, "nothing"),
+    "[limits]\nmax_calls = 0\n": (2, "greater than 0"),
+    "[limits]\n\nmax_cost_usd = nan\n": (3, "greater than 0"),
+    "[memory]\ndevice = 'tpu'\n": (2, "'cuda'"),
+    "[trace]\ncontent = 'some'\n": (2, "'full'"),
+    "[roles]\nx = 3\n": (2, "string"),
+    "[roles]\nevaluator = [1]\n": (2, "roles.evaluator"),
+    "[separation]\nsame_family = 'maybe'\n": (2, "'refuse' or 'allow'"),
+    "[separation]\npool_hash = 'sha'\n": (2, "'modulo' or 'rendezvous'"),
+    "[separation]\npool_seed = ''\n": (2, "separation.pool_seed"),
+    "[evaluation]\npanel = 'vote'\n": (2, "'majority'"),
+}
+
+
+@pytest.mark.parametrize("text", INVALID)
+def test_a_value_that_is_none_names_its_line_and_what_is_allowed(tmp_path, text):
+    line, allowed = INVALID[text]
     with pytest.raises(ConfigurationInvalid) as caught:
         read(tmp_path, text)
-    assert str(caught.value).startswith(f"{tmp_path / 'harness.toml'}:{line}: ")
-    assert said in str(caught.value)
+    assert caught.value.code.split(".")[0] in {"config", "endpoint"}
+    assert (caught.value.path, caught.value.line) == (tmp_path / "harness.toml", line)
+    assert allowed in str(caught.value)
 
 
-def test_a_named_file_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationInvalid, match="there is no such file"):
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with refused("config.not-toml") as caught:
+        read(tmp_path, "\na = \n")
+    assert caught.value.line == 2
+    with refused("config.file-missing"):
         load_settings(tmp_path / "other.toml", environment={})
+    (tmp_path / "harness.toml").write_bytes(b"\xff")
+    with refused("config.file-unreadable"):
+        load_settings(tmp_path / "harness.toml", environment={})
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["{", "[]", '{"a": 1}', '{"a": {"url": "x"}}', '{"a": {"urll": "http://h"}}'],
-)
-def test_a_mistake_in_the_variable_names_the_variable_and_its_form(value: str) -> None:
-    with pytest.raises(ConfigurationInvalid, match="HARNESS_ENDPOINTS") as caught:
+VARIABLE = {
+    "{": "config.not-json",
+    "[]": "config.setting-invalid",
+    '{"a": 1}': "config.setting-invalid",
+    '{"a": {"urll": "http://h"}}': "config.unknown-setting",
+}
+
+
+@pytest.mark.parametrize(("value", "code"), VARIABLE.items())
+def test_a_mistake_in_the_variable_names_the_variable_and_its_form(value, code):
+    with refused(code) as caught:
         load_settings(environment={"HARNESS_ENDPOINTS": value})
+    assert str(caught.value).startswith("HARNESS_ENDPOINTS")
     assert '"model_id"' in str(caught.value)
