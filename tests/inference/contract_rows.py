@@ -13,12 +13,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import httpx
+from calls import backend_at
 from servers.anthropic import Anthropic
 from servers.emulated import SCENARIOS, TEXT, Emulated
-from servers.fault_proxy import Fault, FaultProxy, no_fault
+from servers.fault_proxy import Fault, FaultProxy
 from servers.ollama import OllamaServer
 from servers.openai_api import OpenAIAPI
 from servers.openai_dialects import DIALECTS
@@ -45,11 +45,9 @@ from harness.inference import (
     Endpoint,
     ScriptedBackend,
 )
-from harness.inference.connect import connect
 from harness.inference.wire.profile import ALWAYS
 from harness.inference.wire.profiles import PROFILES
 from harness.session.demo_model import demo_endpoint
-from harness.trace import monotonic
 
 TRIALS = (
     "reply",
@@ -58,7 +56,6 @@ TRIALS = (
     "schema",
     "log probabilities",
     "overflow",
-    "whole overflow",
     "unknown model",
     "overload",
     "cut stream",
@@ -77,7 +74,6 @@ TRIALS = (
     "counting",
 )
 SCENARIO_OF = {
-    "whole overflow": "overflow",
     "cut whole": "cut stream",
     "cancelling": "endless",
 }
@@ -123,6 +119,8 @@ class Row:
     """What an error in the middle of a stream is raised as."""
     garbage: type[InferenceError] = StreamCut
     """What a stream raises that is not the protocol."""
+    soon_s: float = 0.05
+    """A limit that is over soon after the request was sent; litellm takes a while to send it."""
     unreadable: type[InferenceError] = StreamCut
     """What a reply that is not streamed raises when it is not the protocol."""
 
@@ -176,18 +174,12 @@ async def _emulated(
     settings: Settings,
 ) -> AsyncIterator[Opened]:
     scenario = SCENARIO_OF.get(trial, trial if trial in SCENARIOS else "reply")
-    async with make_server(scenario) as server:
-        asked = {"tag": "judge", "model_id": MODEL, **fields, **settings}
-        endpoint = Endpoint.model_validate(asked | {"url": f"{server.root}{asked['url']}"})
-        backend = connect(endpoint, api_key="sk-1", clock=monotonic)
-        try:
-            yield Opened(
-                backend=backend,
-                hung_up=server.hung_up.wait,
-                enforced=getattr(server, "enforced", None),
-            )
-        finally:
-            await backend.aclose()
+    async with (
+        make_server(scenario) as server,
+        backend_at(server, api_key="sk-1", **{"model_id": MODEL, **fields, **settings}) as backend,
+    ):
+        enforced = getattr(server, "enforced", None)
+        yield Opened(backend=backend, hung_up=server.hung_up.wait, enforced=enforced)
 
 
 NO_STOPS = "its emulation takes no notice of stop texts"
@@ -218,7 +210,7 @@ def _dialect_row(name: str) -> Row:
         open=partial(
             _emulated,
             partial(OpenAIServer, dialect=dialect),
-            {"backend": name, "url": "/v1"},
+            {"backend": name},
         ),
         lacks=lacks,
         cached_tokens=CACHED_TOKENS
@@ -270,17 +262,11 @@ FAULTS: Mapping[str, Fault] = {
 async def _behind_proxy(
     fields: Settings, address: str, trial: str, settings: Settings
 ) -> AsyncIterator[Opened]:
-    target = urlsplit(address)
-    fault = (lambda _number: FAULTS[trial]) if trial in FAULTS else no_fault
-    async with FaultProxy(str(target.hostname), target.port or 80, fault) as proxy:
-        endpoint = Endpoint.model_validate(
-            {"tag": "judge", "url": f"{proxy.root}/v1", **fields, **settings}
-        )
-        backend = connect(endpoint, api_key=None, clock=monotonic)
-        try:
-            yield Opened(backend=backend, hung_up=proxy.hung_up.wait)
-        finally:
-            await backend.aclose()
+    async with (
+        FaultProxy(address, lambda _number: FAULTS.get(trial)) as proxy,
+        backend_at(proxy, **fields, **settings) as backend,
+    ):
+        yield Opened(backend=backend, hung_up=proxy.hung_up.wait)
 
 
 @asynccontextmanager
@@ -332,7 +318,7 @@ ROWS = (
     *(_dialect_row(name) for name in DIALECTS),
     Row(
         name="ollama",
-        open=partial(_emulated, OllamaServer, {"backend": "ollama", "url": ""}),
+        open=partial(_emulated, OllamaServer, {"backend": "ollama"}),
         lacks={"counting": "it does not count", "stop": NO_STOPS},
         cached_tokens=24,
         overflow_counts=(12628, 8192),
@@ -344,7 +330,7 @@ ROWS = (
         open=partial(
             _emulated,
             TritonServer,
-            {"backend": "triton", "url": "", "prompt_template": "chatml"},
+            {"backend": "triton", "prompt_template": "chatml"},
         ),
         lacks={
             "schema": "it has no place for one",
@@ -361,20 +347,21 @@ ROWS = (
         open=partial(
             _emulated,
             OpenAIAPI,
-            {"backend": "litellm", "url": "/v1", "model_id": f"openai/{MODEL}"},
+            {"backend": "litellm", "model_id": f"openai/{MODEL}"},
         ),
         lacks={"counting": "it does not count", "stop": NO_STOPS, "cut whole": NO_CUTS},
         cached_tokens=24,
         overflow_counts=(9001, 8192),
         late_error=StreamCut,
         unreadable=ServerError,
+        soon_s=0.5,
     ),
     Row(
         name="litellm to Anthropic",
         open=partial(
             _emulated,
             Anthropic,
-            {"backend": "litellm", "url": "", "model_id": "anthropic/claude-opus-4-5"},
+            {"backend": "litellm", "model_id": "anthropic/claude-opus-4-5"},
         ),
         lacks={
             "counting": "it does not count",
@@ -388,6 +375,7 @@ ROWS = (
         retry_after_s=7.0,
         late_error=StreamCut,
         unreadable=ServerError,
+        soon_s=0.5,
     ),
     Row(
         name="scripted",
@@ -446,3 +434,6 @@ ROWS = (
         retry_after_s=7.0,
     ),
 )
+
+WAITING_ROWS = ("vllm", "ollama", "litellm to Anthropic")
+"""One of each protocol: what the fast tier tries what waits on."""

@@ -1,16 +1,16 @@
-"""2,000 calls, of which three in ten meet a fault of the network or the server."""
+"""Calls of which three in ten meet a fault of the network or the server."""
 
 import asyncio
 import itertools
-import json
 import random
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from servers.emulated import Answer, Asked, Emulated
-from servers.fault_proxy import BODIES, Fault, FaultProxy
+from calls import backend_at
+from servers.emulated import Answer, Asked, Emulated, event
+from servers.fault_proxy import Fault, FaultProxy
 
 from harness.errors import (
     CallTimeout,
@@ -23,11 +23,11 @@ from harness.errors import (
 from harness.inference import (
     ChatRequest,
     Endpoint,
-    Message,
     OpenAIWire,
     Retrying,
     RetryPolicy,
     Traced,
+    as_messages,
 )
 from harness.inference.around.circuit import CircuitPolicy
 from harness.inference.around.circuit_breaking import CircuitBreaking
@@ -38,8 +38,16 @@ CALLS, WORKERS, SHARE = 2_000, 32, 0.3
 DEADLINE_S = 5.0
 SLACK_S = 1.0
 """What a busy machine may take beyond that to notice."""
-
-FAULTS = [
+BODIES = (
+    b'{"error": {"message": "boom", "type": "server_error", "code": null}}',
+    b'{"error": "boom"}',
+    b'{"object": "error", "message": "boom", "type": "InternalServerError", "code": 500}',
+    b'{"detail": "boom"}',
+    b'"{\\"object\\": \\"error\\", \\"message\\": \\"boom\\"}"',
+    b"<h1>boom</h1>",
+)
+"""A refusal in every shape that servers, and the gateways before them, send."""
+BREAKS = [
     Fault(kind="reset"),
     Fault(kind="reset", after_bytes=700),
     Fault(kind="cut"),
@@ -49,12 +57,13 @@ FAULTS = [
     Fault(kind="garbage"),
     Fault(kind="garbage", after_bytes=700),
     Fault(kind="no end"),
-    *(
-        Fault(kind="refuse", status=status, body=body, headers=(("retry-after", "0.01"),))
-        for status in (429, 500, 503)
-        for body in BODIES.values()
-    ),
 ]
+REFUSALS = {
+    Fault(kind="refuse", status=status, body=body, headers=(("retry-after", "0.01"),)): error
+    for status, error in ((429, RateLimited), (500, ServerError), (503, Overloaded))
+    for body in BODIES
+}
+FAULTS = [*BREAKS, *REFUSALS]
 
 
 class Echo(Emulated):
@@ -63,20 +72,19 @@ class Echo(Emulated):
     async def respond(self, asked: Asked, answer: Answer) -> None:
         head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "small"}
         words = asked.body["messages"][0]["content"].split(" ")
+
+        async def say(text: str, finish_reason: str | None = None) -> None:
+            choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish_reason}
+            await answer.send(event(head | {"choices": [choice]}))
+
         await answer.start("text/event-stream")
         for word in words:
-            choice = {"index": 0, "delta": {"content": f"{word} "}, "finish_reason": None}
-            await answer.send(event(head | {"choices": [choice]}))
-        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}
-        await answer.send(event(head | {"choices": [choice]}))
+            await say(f"{word} ")
+        await say("", "stop")
         usage = {"prompt_tokens": len(words), "completion_tokens": len(words)}
         await answer.send(event(head | {"choices": [], "usage": usage}))
         await answer.send(b"data: [DONE]\n\n")
         await answer.end()
-
-
-def event(value: object) -> bytes:
-    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
 
 
 def prompt(number: int) -> str:
@@ -98,35 +106,32 @@ def open_sockets() -> int:
 
 async def storm(seed):
     """What each call ended in and how long it took; what met which fault; what is left over."""
-    faults = planned(seed)
     outcomes: dict[int, str | InferenceError] = {}
     seconds: dict[int, float] = {}
     numbers = iter(range(CALLS))
-    async with Echo() as server:
-        host, port = server.root.removeprefix("http://").split(":")
-        async with FaultProxy(host, int(port), faults.get) as proxy:
-            sockets_before = open_sockets()
-            backend = stack(f"{proxy.root}/v1")
+    async with Echo() as server, FaultProxy(server.root, planned(seed).get) as proxy:
+        sockets_before = open_sockets()
+        backend = stack(proxy.url)
 
-            async def work():
-                for number in numbers:
-                    start = time.monotonic()
-                    asked = ChatRequest(model="small", messages=(Message("user", prompt(number)),))
-                    try:
-                        outcomes[number] = (await backend.chat(asked)).text
-                    except InferenceError as error:
-                        outcomes[number] = error
-                    seconds[number] = time.monotonic() - start
+        async def work():
+            for number in numbers:
+                start = time.monotonic()
+                asked = ChatRequest(model="small", messages=as_messages(prompt(number)))
+                try:
+                    outcomes[number] = (await backend.chat(asked)).text
+                except InferenceError as error:
+                    outcomes[number] = error
+                seconds[number] = time.monotonic() - start
 
-            async with asyncio.TaskGroup() as group:
-                for _ in range(WORKERS):
-                    group.create_task(work())
-            await backend.aclose()
-            while proxy.open_connections:  # noqa: ASYNC110 - it hears of it by and by
-                await asyncio.sleep(0.01)
-            left_over = open_sockets() - sockets_before
-            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            met = Counter(fault.kind for _, fault in proxy.faults)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WORKERS):
+                group.create_task(work())
+        await backend.aclose()
+        while proxy.open_connections:  # noqa: ASYNC110 - it hears of it by and by
+            await asyncio.sleep(0.01)
+        left_over = open_sockets() - sockets_before
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        met = Counter(fault.kind for fault in proxy.faults)
     return outcomes, seconds, met, left_over, [t for t in tasks if not t.done()]
 
 
@@ -140,8 +145,7 @@ def stack(url):
         between_tokens_timeout_s=1.0,
     )
     tracer = Tracer()
-    bare = OpenAIWire(endpoint)
-    careful = CircuitBreaking(bare, policy=CircuitPolicy(), tracer=tracer)
+    careful = CircuitBreaking(OpenAIWire(endpoint), policy=CircuitPolicy(), tracer=tracer)
     limited = Limited(careful, max_concurrency=24, tracer=tracer)
     return Retrying(
         Traced(limited, tracer=tracer),
@@ -173,46 +177,22 @@ def test_every_call_ends_in_the_right_answer_or_the_right_error_within_its_deadl
 
 
 def test_without_retries_each_fault_ends_in_its_own_error():
+    asked = ChatRequest(model="small", messages=as_messages(prompt(1)))
+    soon = {"first_token_timeout_s": 0.1, "between_tokens_timeout_s": 0.1}
+
     async def main():
-        seen = []
-        for fault in FAULTS:
-            async with Echo() as server:
-                host, port = server.root.removeprefix("http://").split(":")
-                async with FaultProxy(host, int(port), lambda _, f=fault: f) as proxy:
-                    wire = OpenAIWire(
-                        Endpoint(
-                            tag="small",
-                            url=f"{proxy.root}/v1",
-                            backend="vllm",
-                            first_token_timeout_s=0.1,
-                            between_tokens_timeout_s=0.1,
-                        )
-                    )
-                    asked = ChatRequest(model="small", messages=(Message("user", prompt(1)),))
-                    try:
+        seen = {}
+        async with Echo() as server:
+            for fault in FAULTS:
+                limits = soon if fault.kind == "stall" else {}
+                async with (
+                    FaultProxy(server.root, lambda _, fault=fault: fault) as proxy,
+                    backend_at(proxy, backend="vllm", **limits) as wire,
+                ):
+                    with pytest.raises(InferenceError) as caught:
                         await wire.chat(asked)
-                    except InferenceError as error:
-                        seen.append((fault, error))
-                    finally:
-                        await wire.aclose()
+                    seen[fault] = type(caught.value)
         return seen
 
-    seen = asyncio.run(main())
-
-    assert [fault for fault, _ in seen] == FAULTS
-    for fault, error in seen:
-        assert type(error) is expected(fault), (fault, error)
-
-
-def expected(fault):
-    match fault:
-        case Fault(kind="refuse", status=429):
-            return RateLimited
-        case Fault(kind="refuse", status=503):
-            return Overloaded
-        case Fault(kind="refuse"):
-            return ServerError
-        case Fault(kind="stall"):
-            return CallTimeout
-        case _:
-            return StreamCut
+    broken = {fault: CallTimeout if fault.kind == "stall" else StreamCut for fault in BREAKS}
+    assert asyncio.run(main()) == broken | REFUSALS

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
-from calls import ask, backend_at, cut_at, fail, streamed_or_whole
+from calls import PATIENCE_S, ask, backend_at, cut_at, fail, streamed_or_whole
 from loopback import (
     DONE,
     GONE_BEFORE_A_BYTE,
@@ -558,7 +558,7 @@ def test_calls_one_after_another_keep_one_connection_open_that_closing_closes(se
                     assert server.open_connections == 1
                 # litellm's way to Anthropic opens another for each, and leaves none open.
                 assert server.connections == (3 if model_id == CLAUDE else 1)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await server.deserted.wait()
 
     asyncio.run(main())
@@ -609,7 +609,7 @@ def test_a_backend_that_was_let_go_unclosed_keeps_no_connection_open_for_others(
                 await second.chat(REQUEST)
                 del first
                 gc.collect()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await server.deserted.wait()
 
     asyncio.run(main())

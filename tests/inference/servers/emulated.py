@@ -107,6 +107,11 @@ class Answer:
         self._writer.write(b"0\r\n\r\n")
         await self._drain()
 
+    async def raw(self, data: bytes) -> None:
+        """Bytes that are no HTTP."""
+        self._writer.write(data)
+        await self._drain()
+
     async def hold(self) -> None:
         """Sends nothing until the client hangs up."""
         await self._reader.read()
@@ -216,7 +221,8 @@ async def _read(reader: asyncio.StreamReader, connection: int) -> Asked | None:
         return None
     request_line, *lines = head.split("\r\n")
     headers = {
-        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+        name.lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines if line)
     }
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     method, path, _ = request_line.split()

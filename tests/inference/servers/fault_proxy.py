@@ -1,5 +1,4 @@
-"""Stands between a client and a real server, and breaks what passes: HTTP/1.1 over TCP, byte by
-byte.
+"""Stands between a client and a real server, and breaks what passes: HTTP/1.1 over TCP.
 
 Requests are passed on whole, each over a connection of its own; a reply is passed on as it comes.
 Which request meets which fault is for the caller to say.
@@ -8,14 +7,14 @@ Which request meets which fault is for the caller to say.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-import socket
-import struct
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
 
-from servers.emulated import let_in
+from servers.emulated import Answer, Asked, Emulated
 
 FaultKind = Literal["reset", "cut", "stall", "garbage", "no end", "refuse"]
 """Drop the connection with RST or with FIN; send nothing more; send what is no protocol, and end
@@ -38,16 +37,6 @@ class Fault:
     """Of a refusal."""
 
 
-BODIES = {
-    "nested": b'{"error": {"message": "boom", "type": "server_error", "code": null}}',
-    "a string": b'{"error": "boom"}',
-    "flat": b'{"object": "error", "message": "boom", "type": "InternalServerError", "code": 500}',
-    "FastAPI's": b'{"detail": "boom"}',
-    "JSON in JSON": b'"{\\"object\\": \\"error\\", \\"message\\": \\"boom\\"}"',
-    "HTML": b"<h1>boom</h1>",
-}
-"""A refusal in every shape that servers, and the gateways before them, send."""
-
 GARBAGE = b"data: \x00\xff<h1>It works!</h1>\n\n"
 _END = re.compile(
     rb"\[DONE\]"  # OpenAI's
@@ -55,146 +44,77 @@ _END = re.compile(
     rb'|"done": ?true'  # Ollama's
     rb"|message_stop|message_delta"  # Anthropic's
 )
+_OWN_HEADERS = {"content-type", "content-length", "transfer-encoding", "connection"}
 
 
-def no_fault(_request_number: int) -> Fault | None:
-    """Lets everything through."""
-    return None
+class FaultProxy(Emulated):
+    """A proxy on the loopback interface; an `async with` block is its lifetime.
 
+    Args:
+        target: Root address of the server behind it.
+        fault: From a request's number, counted from 1, what goes wrong with it, if anything does.
+    """
 
-@dataclass
-class FaultProxy:
-    """A proxy on the loopback interface; an `async with` block is its lifetime."""
+    def __init__(self, target: str, fault: Callable[[int], Fault | None]) -> None:
+        super().__init__()
+        self._target = urlsplit(target)
+        self._fault = fault
+        self.faults: list[Fault] = []
+        """Those that requests have met."""
 
-    target_host: str
-    target_port: int
-    fault: Callable[[int], Fault | None] = no_fault
-    """From a request's number, counted from 1, what goes wrong with it."""
-    requests: int = 0
-    faults: list[tuple[int, Fault]] = field(default_factory=list)
-    """Which requests met which."""
-    open_connections: int = 0
+    @property
+    def url(self) -> str:
+        return f"{self.root}/v1"
 
-    async def __aenter__(self) -> Self:
-        self.hung_up = asyncio.Event()
-        """A client has closed a connection in the middle of a reply."""
-        self._handlers: set[asyncio.Task[None]] = set()
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Client(self._serve), "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
-        self.root = f"http://127.0.0.1:{port}"
-        return self
+    async def respond(self, asked: Asked, answer: Answer) -> None:
+        fault = self._fault(len(self.asked))
+        if fault is not None:
+            self.faults.append(fault)
+        if fault is None or fault.kind == "no end" or fault.after_bytes is not None:
+            await self._relay(asked, fault, answer)
+        elif fault.kind == "refuse":
+            headers = fault.headers
+            await answer.start("application/json", status=fault.status, headers=headers)
+            await answer.send(fault.body)
+            await answer.end()
+        else:
+            await _break(fault, answer, begun=False)
 
-    async def __aexit__(self, *_: object) -> None:
-        await let_in()
-        self._server.close()
-        for handler in self._handlers:
-            handler.cancel()
-        await asyncio.gather(*self._handlers, return_exceptions=True)
-        await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._handlers.add(task)
-        self.open_connections += 1
+    async def _relay(self, asked: Asked, fault: Fault | None, answer: Answer) -> None:
+        host, port = str(self._target.hostname), self._target.port or 80
+        reader, upstream = await asyncio.open_connection(host, port)
         try:
-            while request := await _read_request(reader):
-                self.requests += 1
-                fault = self.fault(self.requests)
-                if fault is not None:
-                    self.faults.append((self.requests, fault))
-                if not await self._play(request, fault, writer):
-                    break
-        except (asyncio.CancelledError, ConnectionError, asyncio.IncompleteReadError):
-            pass  # The block is over, or one of both sides has gone: there is no one to serve.
-        finally:
-            self._handlers.discard(task)
-            writer.close()
-            self.open_connections -= 1
-
-    async def _play(
-        self, request: bytes, fault: Fault | None, writer: asyncio.StreamWriter
-    ) -> bool:
-        """Answers one request; False when the connection cannot serve another."""
-        client = writer.transport.get_protocol()
-        assert isinstance(client, _Client)
-        relay = asyncio.create_task(self._relay(request, fault, writer))
-        gone = asyncio.create_task(client.gone.wait())
-        try:
-            await asyncio.wait((relay, gone), return_when=asyncio.FIRST_COMPLETED)
-            if relay.done() and not relay.exception():
-                return relay.result()
-            # Either may be the first to notice: in the middle of writing, it is the relay.
-            if client.gone.is_set():
-                self.hung_up.set()
-            return False
-        finally:
-            relay.cancel()
-            gone.cancel()
-            await asyncio.gather(relay, gone, return_exceptions=True)
-
-    async def _relay(
-        self, request: bytes, fault: Fault | None, writer: asyncio.StreamWriter
-    ) -> bool:
-        if fault is not None and fault.kind == "refuse":
-            writer.write(_refusal(fault))
-            await writer.drain()
-            return True
-        if fault is not None and fault.after_bytes is None and fault.kind != "no end":
-            return await _break(fault, writer, chunked=False)
-        reader, upstream = await asyncio.open_connection(self.target_host, self.target_port)
-        try:
-            upstream.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            body = _body(reader, head)
-            # Of whatever length its server said it is: it may become another.
-            writer.write(_chunked(head))
-            async for piece in _until(fault, body):
-                writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-                await writer.drain()
+            upstream.write(_request(asked))
+            status_line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = {
+                name.lower(): value.strip()
+                for name, _, value in (line.partition(":") for line in lines if line)
+            }
+            more = [pair for pair in headers.items() if pair[0] not in _OWN_HEADERS]
+            status = int(status_line.split()[1])
+            await answer.start(headers.get("content-type"), status=status, headers=more)
+            async for piece in _until(fault, _body(reader, headers)):
+                await answer.send(piece)
             if fault is not None and fault.kind != "no end":
-                return await _break(fault, writer, chunked=True)
-            writer.write(b"0\r\n\r\n")
-            await writer.drain()
-            return True
+                await _break(fault, answer, begun=True)
+            await answer.end()
         finally:
             upstream.close()  # What it is still generating, nobody wants.
 
 
-class _Client(asyncio.StreamReaderProtocol):
-    """A client's connection, which tells when the client has gone."""
-
-    def __init__(self, serve: Callable[..., object]) -> None:
-        super().__init__(asyncio.StreamReader(), serve)
-        self.gone = asyncio.Event()
-
-    def eof_received(self) -> bool | None:
-        self.gone.set()
-        return super().eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.gone.set()
-        super().connection_lost(exc)
-
-
-async def _break(fault: Fault, writer: asyncio.StreamWriter, *, chunked: bool) -> bool:
+async def _break(fault: Fault, answer: Answer, *, begun: bool) -> None:
     match fault.kind:
         case "reset":
-            # Lingering for no time at all sends RST instead of FIN.
-            raw = writer.get_extra_info("socket")
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            writer.transport.abort()
+            answer.drop()
         case "stall":
-            await asyncio.Event().wait()  # until the client has gone
-        case "garbage" if chunked:
-            writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(GARBAGE), GARBAGE))
-            await writer.drain()
-            return True
+            await answer.hold()
+        case "garbage" if begun:
+            await answer.send(GARBAGE)
         case "garbage":
-            writer.write(GARBAGE)
-            await writer.drain()
-    return False
+            await answer.raw(GARBAGE)
+            answer.close()
+        case _:
+            answer.close()
 
 
 async def _until(fault: Fault | None, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -203,9 +123,9 @@ async def _until(fault: Fault | None, body: AsyncIterator[bytes]) -> AsyncIterat
         async for piece in body:
             yield piece
     elif fault.kind == "no end":
-        async for event in _events(body):
-            if not _END.search(event):
-                yield event
+        async for line in _lines(body):
+            if not _END.search(line):
+                yield line
     else:
         assert fault.after_bytes is not None
         left = fault.after_bytes
@@ -217,8 +137,7 @@ async def _until(fault: Fault | None, body: AsyncIterator[bytes]) -> AsyncIterat
                 return
 
 
-async def _events(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A body's lines, whole."""
+async def _lines(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     rest = b""
     async for piece in body:
         *lines, rest = (rest + piece).split(b"\n")
@@ -228,44 +147,17 @@ async def _events(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield rest
 
 
-def _refusal(fault: Fault) -> bytes:
-    fields = (
-        ("content-type", "application/json"),
-        ("content-length", str(len(fault.body))),
-        *fault.headers,
-    )
-    lines = [f"HTTP/1.1 {fault.status} Refused", *(f"{name}: {value}" for name, value in fields)]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + fault.body
+def _request(asked: Asked) -> bytes:
+    body = b"" if asked.body is None else json.dumps(asked.body).encode()
+    headers = asked.headers | {"content-length": str(len(body)), "connection": "close"}
+    lines = [f"{asked.method} {asked.path} HTTP/1.1", *(": ".join(h) for h in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
-async def _read_request(reader: asyncio.StreamReader) -> bytes:
-    """A request, head and body; empty at the connection's end."""
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.IncompleteReadError:
-        return b""
-    return head + await reader.readexactly(_length(head) or 0)
-
-
-def _length(head: bytes) -> int | None:
-    found = re.search(rb"^content-length: *(\d+)", head, re.IGNORECASE | re.MULTILINE)
-    return int(found[1]) if found else None
-
-
-def _chunked(head: bytes) -> bytes:
-    lines = [
-        line
-        for line in head.rstrip(b"\r\n").split(b"\r\n")
-        if not re.match(rb"(content-length|transfer-encoding|connection):", line, re.IGNORECASE)
-    ]
-    return b"\r\n".join([*lines, b"transfer-encoding: chunked", b"", b""])
-
-
-async def _body(reader: asyncio.StreamReader, head: bytes) -> AsyncIterator[bytes]:
+async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
     """A reply's body, piece by piece as its server sent it."""
-    length = _length(head)
-    if length is not None:
-        yield await reader.readexactly(length)
+    if "content-length" in headers:
+        yield await reader.readexactly(int(headers["content-length"]))
         return
     while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
         yield await reader.readexactly(size)

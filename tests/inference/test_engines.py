@@ -1,0 +1,580 @@
+"""Both engines with a real model; what holds of every backend is in the contract's rows."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import httpx
+import numpy as np
+import pytest
+from engines import (
+    HELLO,
+    MIB,
+    either_engine,
+    installed,
+    loaded,
+    needs_package,
+    replies,
+    request,
+    small_endpoint,
+    with_model,
+)
+
+from harness.errors import (
+    ConfigurationInvalid,
+    ModelFileInvalid,
+    NotOffered,
+    ServerError,
+    StreamCut,
+)
+from harness.hardware import CacheType, Loading, gguf_footprint, read_gguf_header
+from harness.inference import (
+    CountRequest,
+    EmbedRequest,
+    Endpoint,
+    Message,
+    ReplyType,
+    ServerFacts,
+    as_messages,
+    connect,
+    metrics_source,
+    model_identity,
+    served_metadata,
+    server_facts,
+)
+from harness.inference.engines.loading import loading_of
+from harness.inference.engines.placement import type_number
+from harness.inference.token_bound import most_tokens_in
+from harness.trace import monotonic
+
+slow = pytest.mark.slow
+MEMORY_IN_USE = Path("/proc/self/statm")
+needs_statm = pytest.mark.skipif(not MEMORY_IN_USE.exists(), reason="needs Linux's /proc")
+NOT_READ_BEFORE = "A prompt that has not been read before. " * 8
+ENGLISH = "The weights are read from disk before the first prompt can be processed.\n" * 20
+
+
+def resident_bytes():
+    return int(MEMORY_IN_USE.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def numbers(readings):
+    return {reading.name: reading.value for reading in readings}
+
+
+def test_the_embedded_engine_answers_tells_of_itself_and_goes_when_nobody_uses_its_address():
+    async def act(model):
+        source = metrics_source(small_endpoint(), model)
+        usage = (await model.chat(HELLO)).usage
+        counts = [
+            await model.count_tokens(CountRequest(model="m", messages=as_messages(text)))
+            for text in ("?", ENGLISH)
+        ]
+        read = numbers(await source.read())
+        with model.address() as address, model.address() as second:
+            assert second is None
+            endpoint = Endpoint(tag="our-judge", backend="llamacpp", url=f"{address}/v1/")
+            facts, told = await server_facts(endpoint), await served_metadata(endpoint)
+            unloading = asyncio.create_task(model.unload())
+            await asyncio.wait([unloading], timeout=0.01)
+            assert not unloading.done()
+            with model.address() as late:
+                assert late is None
+        await unloading
+        with model.address() as gone:
+            assert gone is None
+        assert numbers(await source.read()) == {"running": 0, "waiting": 0, "KV cache": 0}
+        await source.aclose()
+        return usage, counts, read, facts, model_identity(endpoint, told)
+
+    usage, (frame, english), read, facts, identity = with_model(act)
+    assert (usage.output_tokens, read["prompt"]) == (2, usage.input_tokens)
+    assert 0 < english - frame <= most_tokens_in(ENGLISH)
+    assert facts == ServerFacts(
+        reachable=True,
+        ready=True,
+        models=("smollm2-135m",),
+        context_tokens=512,
+        slots=2,
+        metrics=True,
+    )
+    assert (identity.served, identity.quantisation) == ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1")
+    assert identity.family == "smollm"
+
+
+# --- replies ---------------------------------------------------------------------------------
+
+
+@slow
+@either_engine
+def test_text_outside_ascii_survives_both_ways(backend):
+    text = "Grüße ☃ 日本"
+    properties = {"text": {"const": text}}
+    schema = {"type": "object", "properties": properties, "required": ["text"]}
+    pieces = []
+    asked = [
+        request(
+            said,
+            reply_schema=schema | {"additionalProperties": False},
+            max_output_tokens=64,
+            on_text=pieces.append,
+        )
+        for said in ("Repeat: hello", f"Repeat: {text} 🦫")
+    ]
+
+    plain, foreign = replies(asked, backend)
+
+    assert json.loads(foreign.text) == {"text": text}
+    assert "\ufffd" not in "".join(pieces)
+    assert foreign.usage.input_tokens > plain.usage.input_tokens
+
+
+@slow
+@either_engine
+def test_the_same_seed_gives_the_same_reply(backend):
+    def story(seed):
+        return request("Tell a story.", temperature=0.7, seed=seed, max_output_tokens=24)
+
+    # A prompt that is not in the cache yet is computed in other portions, and rounded otherwise.
+    _, settled, *told = (one.text for one in replies(map(story, (1, 1, 1, 2, 3)), backend))
+
+    assert settled == told[0]
+    assert len(set(told)) > 1
+
+
+@slow
+@either_engine
+def test_a_schema_is_enforced_and_its_reply_parses(backend):
+    # A model this small would not keep to it by itself.
+    tone = {"type": "integer"} | ({"minimum": 1, "maximum": 5} if backend == "embedded" else {})
+    schema = {"type": "object", "properties": {"tone": tone}, "required": ["tone"]}
+    schema["additionalProperties"] = False
+
+    [completion] = replies([request("Write a poem about rivers.", reply_schema=schema)], backend)
+
+    verdict = ReplyType(dict[str, int]).parse(completion, endpoint="small")
+    assert set(verdict) == {"tone"}
+    assert backend != "embedded" or 1 <= verdict["tone"] <= 5
+
+
+@slow
+@either_engine
+def test_a_prompt_seen_before_comes_from_the_cache_and_the_engine_reports_how_long_it_read(backend):
+    prompt = (Message("system", "You judge drafts."), Message("user", NOT_READ_BEFORE))
+
+    first, second = replies([request(prompt, max_output_tokens=8)] * 2, backend)
+
+    assert second.usage.input_tokens == first.usage.input_tokens
+    assert first.usage.cached_tokens < 10
+    # All but the last token, which has to be computed for the next to follow.
+    assert second.usage.cached_tokens == second.usage.input_tokens - 1
+    assert second.text == first.text
+    assert second.model_id == "smollm2-135m"
+    sources = {phase.name: phase.source for phase in first.phases}
+    assert (sources["prefill"], sources["decode"]) == ("reported", "measured")
+    unread_ns, read_ns = (
+        sum(p.end_ns - p.start_ns for p in one.phases if p.name == "prefill")
+        for one in (first, second)
+    )
+    assert unread_ns > 2 * read_ns > 0
+
+
+@slow
+def test_calls_are_answered_side_by_side():
+    async def act(model):
+        stories = (request(f"Tell of a {it}.", max_output_tokens=24) for it in ("river", "mill"))
+        return await asyncio.gather(*(model.chat(story) for story in stories))
+
+    calls = with_model(act)
+
+    assert calls[0].text != calls[1].text
+    assert max(one.sent_ns for one in calls) < min(one.phases[-1].end_ns for one in calls)
+
+
+@slow
+@either_engine
+@pytest.mark.parametrize(
+    ("k", "v"),
+    [("q8_0", "q8_0"), ("f16", "q8_0"), ("q8_0", "f16"), ("bf16", "f32"), ("q5_1", "iq4_nl")],
+)
+def test_a_model_answers_from_a_cache_of_any_type(backend, k, v):
+    asked = replace(HELLO, max_output_tokens=4)
+
+    [completion] = replies([asked], backend, cache_type_k=k, cache_type_v=v)
+
+    assert completion.text
+    assert completion.usage.output_tokens == 4
+
+
+@slow
+@either_engine
+def test_texts_become_vectors_that_lie_nearer_the_more_alike_they_are(backend):
+    texts = ("The owl hunts at night.", "An owl is hunting by night.", "Taxes are due in April.")
+
+    async def act(model):
+        return await model.embed(EmbedRequest(model="small", texts=texts))
+
+    embeddings = with_model(act, backend, embeddings=True)
+
+    assert embeddings.vectors.shape == (3, 576)
+    assert embeddings.vectors.dtype == np.float32
+    assert embeddings.input_tokens > 0
+    lengths = np.linalg.norm(embeddings.vectors, axis=1, keepdims=True)
+    owl, owls, taxes = embeddings.vectors / lengths
+    assert owl @ owls > owl @ taxes
+
+
+# --- coming and going ------------------------------------------------------------------------
+
+
+@slow
+@needs_statm
+@either_engine
+def test_unloading_gives_the_memory_back(backend):
+    async def act(model):
+        await model.chat(HELLO)
+        loaded_bytes = resident_bytes()
+        await model.unload()
+        return loaded_bytes - resident_bytes()
+
+    assert with_model(act, backend) > 0.8 * small_endpoint().path.stat().st_size
+
+
+@slow
+@either_engine
+def test_a_model_that_is_not_loaded_says_so_and_can_be_loaded_again(backend):
+    async def main():
+        model = connect(small_endpoint(backend), api_key=None, clock=monotonic)
+        count = CountRequest(model="small", messages=HELLO.messages)
+
+        async def is_not_there():
+            for asking in (model.chat(HELLO), model.count_tokens(count)):
+                with pytest.raises(ServerError) as caught:
+                    await asking
+                assert caught.value.endpoint == "smollm2-135m"
+            return not model.is_loaded
+
+        assert await is_not_there()
+        await model.unload()  # nothing to unload
+        loading = asyncio.create_task(model.load())
+        await asyncio.sleep(0)  # it has begun
+        loading.cancel()
+        await asyncio.wait([loading])
+        assert loading.cancelled()
+        assert await is_not_there()
+        await model.load()
+        before = await model.chat(HELLO)
+        await model.unload()
+        assert await is_not_there()
+        await model.load()
+        assert (await model.chat(HELLO)).text == before.text
+        await model.aclose()
+        assert await is_not_there()
+
+    asyncio.run(main())
+
+
+@slow
+def test_unloading_cuts_off_a_call_that_is_under_way():
+    async def act(model):
+        story = request("Tell a story.", max_output_tokens=400)
+        call = asyncio.create_task(model.chat(story))
+        await model.chat(HELLO)  # when that has ended, the long one is under way
+        await model.unload()
+        with pytest.raises(StreamCut):
+            await call
+
+    with_model(act)
+
+
+@slow
+def test_other_work_goes_on_while_a_prompt_that_was_cancelled_is_waited_out():
+    async def act(model):
+        call = asyncio.create_task(model.chat(request("river " * 400)))
+        while "requests_processing 1" not in model._server.handle_metrics():  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        unloading = asyncio.create_task(model.unload())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not unloading.done()
+        await unloading
+
+    with_model(act)
+
+
+@slow
+def test_a_cancelled_call_is_written_no_further():
+    async def act(model):
+        begun = asyncio.Event()
+        numbers = "Write the numbers from 1 to 2000, separated by commas: 1, 2, 3,"
+        asked = request(numbers, max_output_tokens=1500, on_text=lambda _: begun.set())
+        call = asyncio.create_task(model.chat(asked))
+        await begun.wait()
+
+        async def running():
+            with model.address() as address:
+                slots = (await client.get(f"{address}/slots")).json()
+            return sum(slot["is_processing"] for slot in slots)
+
+        async with httpx.AsyncClient() as client, asyncio.timeout(60):
+            assert await running() == 1
+            call.cancel()
+            while await running():  # noqa: ASYNC110 - the server is asked, it tells nobody
+                # Asked more often, it would not look whether the client has gone.
+                await asyncio.sleep(1.1)
+
+    with_model(act, context_tokens=2048)
+
+
+@slow
+def test_a_model_may_come_and_go_while_another_answers():
+    async def act(staying):
+        asked = request("Tell a story.", max_output_tokens=48)
+        await staying.chat(asked)  # the prompt is in the cache now, as it will be below
+        alone = await staying.chat(asked)
+        call = asyncio.create_task(staying.chat(asked))
+        async with loaded() as passing:
+            await passing.chat(HELLO)
+        assert (await call).text == alone.text
+
+    with_model(act)
+
+
+@slow
+@either_engine
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(None, id="missing"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b"This is not a model." * 1000, id="garbage"),
+        pytest.param(b"GGUF\x03\x00\x00\x00" + b"\xff" * 64, id="a header of nonsense"),
+        pytest.param("cut", id="cut in half"),
+    ],
+)
+def test_a_file_that_is_no_model_is_named(tmp_path, content, backend):
+    path = tmp_path / "model.gguf"
+    if content == "cut":
+        whole = small_endpoint().path
+        content = whole.read_bytes()[: whole.stat().st_size // 2]
+    if content is not None:
+        path.write_bytes(content)
+    model = connect(small_endpoint(backend, path=path), api_key=None, clock=monotonic)
+
+    with pytest.raises(ModelFileInvalid) as caught:
+        asyncio.run(model.load())
+
+    assert caught.value.path == path
+    assert not model.is_loaded
+
+
+def test_a_model_that_was_loaded_to_chat_does_not_embed_nor_the_other_way_round():
+    def unloaded(**settings):
+        endpoint = small_endpoint("llama-cpp-python", **settings)
+        return connect(endpoint, api_key=None, clock=monotonic)
+
+    with pytest.raises(NotOffered):
+        asyncio.run(unloaded(embeddings=True).chat(HELLO))
+    with pytest.raises(NotOffered):
+        asyncio.run(unloaded().embed(EmbedRequest(model="small", texts=("owl",))))
+
+
+@pytest.mark.skipif(installed, reason="llama-cpp-python is installed")
+def test_without_the_package_loading_says_how_to_get_it():
+    endpoint = Endpoint(tag="small", backend="llama-cpp-python", path=Path(__file__))
+
+    with pytest.raises(ConfigurationInvalid) as caught:
+        asyncio.run(connect(endpoint, api_key=None, clock=monotonic).load())
+    assert caught.value.code == "endpoint.package-missing"
+
+
+# --- in a process of its own -----------------------------------------------------------------
+
+CYCLES = """
+import asyncio, os, sys
+from pathlib import Path
+from harness.inference import ChatRequest, EmbeddedLlamaCpp, Endpoint, as_messages, metrics_source
+from harness.inference.engines.embedded import _start_server
+
+if hasattr(os, "sched_setaffinity"):
+    # On one core the engine's loop has not begun when its constructor returns.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+endpoint = Endpoint(tag="small", path=Path(sys.argv[1]), context_tokens=512, slots=2, threads=1)
+for _ in range(5):  # sooner than a thread could
+    _start_server(endpoint)
+
+model = EmbeddedLlamaCpp(endpoint)
+story = ChatRequest(model="small", messages=as_messages("Tell a story."), max_output_tokens=400)
+hello = ChatRequest(model="small", messages=as_messages("Say hello."), max_output_tokens=2)
+
+async def ask(source, asked):
+    while True:
+        await source.read()
+        if source.pause_s:  # as after an answer, not while there is nobody to ask
+            asked.set()
+        await asyncio.sleep(0)
+
+async def main():
+    for _ in range(3):  # at once
+        await model.load()
+        await model.unload()
+    for _ in range(3):  # after a call
+        await model.load()
+        await model.chat(hello)
+        await model.unload()
+    for _ in range(2):  # after a cancelled call
+        await model.load()
+        call = asyncio.create_task(model.chat(story))
+        await model.chat(hello)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await model.unload()
+    source, asked = metrics_source(endpoint, model), asyncio.Event()
+    asking = asyncio.create_task(ask(source, asked))
+    for _ in range(5):  # while it is asked without a pause
+        asked.clear()
+        await model.load()
+        await asked.wait()
+        await model.unload()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await source.aclose()
+    await model.load()  # and not at all, before the process ends
+
+asyncio.run(main())
+print("done")
+"""
+
+
+@slow
+def test_a_model_can_be_unloaded_at_any_moment():
+    # A process of its own: what goes wrong here is that it hangs, with the interpreter's lock.
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", CYCLES, small_endpoint().path],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@slow
+def test_the_embedded_engine_can_be_asked_while_it_answers():
+    async def act(model):
+        source = metrics_source(small_endpoint(), model)
+        call = asyncio.create_task(model.chat(request("Tell a story.", max_output_tokens=200)))
+        busy = {}
+        while not busy.get("running"):
+            busy = numbers(await source.read())
+        usage = (await call).usage
+        done = numbers(await source.read())
+        await source.aclose()
+        assert (busy["running"], busy["waiting"]) == (1, 0)
+        assert 0 < busy["KV cache"] <= 0.5
+        assert (done["prompt"], done["generated"]) == (usage.input_tokens, usage.output_tokens)
+        assert done["prefix cache hits"] == 0
+
+    with_model(act)
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+LOAD = """
+import asyncio, os, resource, sys
+from pathlib import Path
+from harness.inference import Endpoint, connect
+from harness.trace import monotonic
+if sys.argv[2:]:
+    import llama_cpp
+    quiet = llama_cpp.Llama
+    llama_cpp.Llama = lambda *given, **more: quiet(*given, **{**more, "verbose": True})
+endpoint = Endpoint.model_validate_json(sys.argv[1])
+model = connect(endpoint, api_key=None, clock=monotonic)
+asyncio.run(model.load())
+print(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize(), flush=True)
+os._exit(0)
+"""
+
+
+def after_loading(endpoint, *how):
+    """What a process of its own prints when it has loaded a model."""
+    run = [sys.executable, "-c", LOAD, endpoint.model_dump_json(exclude_defaults=True), *how]
+    return subprocess.run(run, capture_output=True, text=True, check=True, timeout=120)
+
+
+@slow
+@needs_statm
+@either_engine
+def test_a_quantised_cache_takes_as_much_less_memory_as_is_computed(backend):
+    long = 8192
+    header = read_gguf_header(small_endpoint().path)
+
+    def taken_and_computed(cache_type):
+        types = {"cache_type_k": cache_type, "cache_type_v": cache_type}
+        slots = {"slots": 1} if backend == "embedded" else {}
+        endpoint = small_endpoint(backend, context_tokens=long, **types, **slots)
+        footprint = gguf_footprint(header, Loading(context_tokens=long, **types))
+        return int(after_loading(endpoint).stdout), footprint.kv_bytes
+
+    (taken, computed), (less_taken, less_computed) = map(taken_and_computed, ("f16", "q4_0"))
+
+    assert taken - less_taken == pytest.approx(computed - less_computed, abs=16 * MIB)
+
+
+def logged_mib(log, name):
+    return sum(map(float, re.findall(rf" {name} buffer size = +([\d.]+) MiB", log)))
+
+
+@slow
+@needs_package
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        pytest.param({"context_tokens": 4096}, 1.15, id="a chat"),
+        pytest.param({"context_tokens": 8192}, 1.2, id="a long one"),
+        pytest.param(
+            {"context_tokens": 8192, "cache_type_k": "q8_0", "cache_type_v": "q8_0"},
+            1.2,
+            id="quantised",
+        ),
+        pytest.param({"context_tokens": 2048, "embeddings": True}, 1.1, id="embeddings"),
+        pytest.param({"context_tokens": 8192, "embeddings": True}, 1.1, id="long texts"),
+    ],
+)
+def test_what_the_package_takes_by_its_own_log_is_what_is_counted(settings, share):
+    endpoint = small_endpoint("llama-cpp-python", **settings)
+    log = after_loading(endpoint, "verbose").stderr
+
+    header = read_gguf_header(endpoint.path)
+    counted = gguf_footprint(header, loading_of(endpoint, header))
+    assert round(counted.kv_bytes / MIB, 2) == logged_mib(log, "KV")
+    compute_mib = logged_mib(log, "compute") + logged_mib(log, "output")
+    assert compute_mib < counted.compute_bytes / MIB < share * compute_mib
+    in_all_mib = logged_mib(log, "model") + logged_mib(log, "KV") + compute_mib
+    assert counted.total_bytes / MIB == pytest.approx(in_all_mib, rel=0.06)
+
+
+@slow
+@needs_package
+@pytest.mark.parametrize("cache_type", get_args(CacheType))
+def test_types_have_the_numbers_that_ggml_gives_them(cache_type):
+    import llama_cpp
+    import xllamacpp
+
+    number = type_number(cache_type)
+
+    name = f"GGML_TYPE_{cache_type.upper()}"
+    assert number == xllamacpp.ggml_type[name]
+    # The package has no name for bf16.
+    assert number == getattr(llama_cpp, name, number)
