@@ -2,11 +2,11 @@
 
 import asyncio
 import re
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 import virtual_time
+from graph_runs import forever, ignores_its_cancellation
 from hypothesis import given
 from random_graphs import SEED
 from watched import Watched, all_spans_ended, unended_tasks, watch
@@ -28,10 +28,6 @@ DEADLINE_S = 40.0
 GRACE_S = 1.0
 
 
-async def forever():
-    await asyncio.Event().wait()
-
-
 async def work():
     return "done"
 
@@ -48,14 +44,6 @@ async def raises():
 
 async def raises_at_once():
     raise ValueError("raised")
-
-
-async def is_stubborn():
-    while True:
-        try:
-            await forever()
-        except asyncio.CancelledError:
-            continue
 
 
 async def gives_another_type():
@@ -96,8 +84,8 @@ OF_GROUPS = {"raises", "forever"}
 """Tasks of a node itself, which a run knows nothing of: they outlive one that is broken off."""
 
 WRONG = (
-    takes_long, forever, raises, raises_at_once, is_stubborn, gives_another_type, reaches_a_limit,
-    cancels_itself, raises_when_cancelled, gives_when_cancelled, raises_a_group,
+    takes_long, forever, raises, raises_at_once, ignores_its_cancellation, gives_another_type,
+    reaches_a_limit, cancels_itself, raises_when_cancelled, gives_when_cancelled, raises_a_group,
 )  # fmt: skip
 
 
@@ -108,7 +96,6 @@ class Made:
     random: Random
     wrong: float
     """How likely it is that a call goes wrong."""
-    kinds: Counter[str] = field(default_factory=Counter)
 
     def graph(self, name: str, *, depth: int = 0) -> Graph:
         random = self.random
@@ -121,7 +108,6 @@ class Made:
             kind = random.choice(
                 ("plain", "mapped", "mapped", "stream", *(("call", "map", "both") * (depth < 2)))
             )
-            self.kinds[kind] += 1
             options = self.options()
             if kind == "mapped":
                 source = random.choice(lists)
@@ -207,22 +193,12 @@ def inputs_of(graph: Graph) -> dict[str, object]:
     return {"numbers": [1, 2, 3]} if "numbers" in sources else {}
 
 
-def ended(seed: int) -> tuple[Made, Graph, Watched]:
-    random = Random(seed)
-    made = Made(random, wrong=random.choice((0.1, 0.3, 0.8)))
-    graph = made.graph("top")
-    watched = watch(
-        graph,
-        inputs_of(graph),
-        parallel_calls=random.choice((None, 1, 2, 5)),
-        deadline_s=DEADLINE_S,
-    )
-    return made, graph, watched
-
-
 @given(seed=SEED)
 def test_every_run_ends_and_accounts_for_every_call(seed):
-    _, graph, watched = ended(seed)
+    random = Random(seed)
+    graph = Made(random, wrong=random.choice((0.1, 0.3, 0.8))).graph("top")
+    how = {"parallel_calls": random.choice((None, 1, 2, 5)), "deadline_s": DEADLINE_S}
+    watched = watch(graph, inputs_of(graph), **how)
     execution = watched.ended
 
     # It ends, and leaves nothing.

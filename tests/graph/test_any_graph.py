@@ -260,11 +260,10 @@ def seen(ended):
 @given(seed=SEED)
 def test_a_graph_gives_what_reading_it_gives_however_parallel(seed):
     nodes = made_to_order(seed)
-    expected = Reader(nodes).read()
     graph = graph_of(nodes, Calls())
 
-    for parallel_calls in (None, 1, 2, 3):
-        assert seen(run(graph, parallel_calls=parallel_calls)) == expected, parallel_calls
+    for parallel_calls in (None, Random(seed).randint(1, 3)):
+        assert seen(run(graph, parallel_calls=parallel_calls)) == Reader(nodes).read()
 
 
 @given(seed=SEED)
@@ -294,16 +293,15 @@ def test_a_graph_that_is_cut_off_anywhere_gives_the_same_and_calls_nothing_twice
 @given(seed=SEED)
 def test_a_graph_that_fails_fast_or_has_no_time_left_comes_to_an_end(seed):
     nodes, random = made_to_order(seed), Random(seed + 0.5)
-    expected = Reader(nodes).read()
+    status, outputs = Reader(nodes).read()
     graph = graph_of(nodes, Calls())
+    parallel_calls = random.choice((None, 1, 2))
 
-    for parallel_calls in (None, 1, 2):
-        ended = run(graph, parallel_calls=parallel_calls, deadline_s=random.random() * 20)
-        assert ended.status in {"stopped", expected[0]}
-        assert seen(ended)[1].items() <= expected[1].items()
+    ended = run(graph, parallel_calls=parallel_calls, deadline_s=random.random() * 20)
+    assert ended.status in {"stopped", status}
+    assert seen(ended)[1].items() <= outputs.items()
 
     graph.fail_fast = True
-    for parallel_calls in (None, 1, 2):
-        ended = run(graph, parallel_calls=parallel_calls)
-        assert ended.status == expected[0]
-        assert seen(ended)[1].items() <= expected[1].items()
+    ended = run(graph, parallel_calls=parallel_calls)
+    assert ended.status == status
+    assert seen(ended)[1].items() <= outputs.items()
