@@ -14,8 +14,8 @@ from typing import Any
 
 from servers.emulated import Answer, Asked
 from servers.openai_dialects import DIALECTS
-from servers.openai_server import Complaint, Dialect, OpenAIServer, Refused, _Said
-from servers.waiting import Bell, in_words, unless_gone
+from servers.openai_server import Complaint, Dialect, OpenAIServer, Refused
+from servers.waiting import Bell, unless_gone
 
 _EXIT_FAILURE = 1
 """Of a process that was killed, whatever by."""
@@ -64,8 +64,6 @@ class LlamaRouter(OpenAIServer):
     unload_s: float = 0.0
     reply_s: float = 0.0
     """What a call takes until its first token."""
-    says: Callable[[Any], str] | None = None
-    """From a request's body, what is answered."""
     instead: dict[str, tuple[int, object]] = field(default_factory=dict)
     """By path, a status and a body that are answered whatever is asked."""
     silent: set[str] = field(default_factory=set)
@@ -89,11 +87,6 @@ class LlamaRouter(OpenAIServer):
     def loads(self) -> int:
         """Loads that were begun."""
         return sum(entry.startswith("load ") for entry in self.log)
-
-    @property
-    def unloads(self) -> int:
-        """Models that were ended."""
-        return sum(entry.startswith("unload ") for entry in self.log)
 
     @property
     def resident(self) -> list[str]:
@@ -205,18 +198,6 @@ class LlamaRouter(OpenAIServer):
                 await self._wake(name)
             await unless_gone(answer, asyncio.sleep(self.reply_s))
             await super().respond(asked, answer)
-
-    async def _chat(self, body: Any, answer: Answer) -> None:
-        if self.says is None or self.scenario != "reply":
-            await super()._chat(body, answer)
-            return
-        said = _Said(body, self.scenario, self.dialect)
-        said._pieces = tuple(in_words(self.says(body)))
-        said._finish = "stop"
-        if body.get("stream"):
-            await self._stream(said, answer)
-        else:
-            await self._whole(said, answer)
 
     def _name(self, said: str) -> str | None:
         names = (n for n, model in self.models.items() if said == n or said in model.aliases)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from servers.emulated import Answer, Asked
-from servers.ollama import FULL, SENT_AT, OllamaServer, _json, _part, _refuse
-from servers.waiting import Bell, in_words, unless_gone
+from servers.ollama import FULL, SENT_AT, OllamaServer, _json, _refuse
+from servers.waiting import Bell, unless_gone
 
 GIB = 1 << 30
 DEFAULT_CONTEXT_TOKENS = 4096
@@ -41,8 +41,6 @@ class Pulled:
     """What it takes in memory."""
     gpu_bytes: int | None = None
     """How much of that is on a GPU; None for all."""
-    thought_bytes: int | None = None
-    """What the scheduler thinks that it takes; None for what it does."""
     file_bytes: int = GIB
     embeds: bool = False
     fails: str | None = None
@@ -80,10 +78,6 @@ class Refused(Exception):
         self.status = status
 
 
-class _OutOfMemoryError(Exception):
-    """A runner could not allocate what it needs."""
-
-
 @dataclass
 class ResidentOllama(OllamaServer):
     """Ollama, with these models pulled; names without a tag are `:latest`."""
@@ -92,8 +86,6 @@ class ResidentOllama(OllamaServer):
     loaded: tuple[str, ...] = ()
     """Models that are there from the beginning, as calls want them."""
     memory_bytes: int = 8 * GIB
-    max_loaded: int = 3
-    """OLLAMA_MAX_LOADED_MODELS."""
     max_queue: int = 512
     """OLLAMA_MAX_QUEUE."""
     num_parallel: int = 1
@@ -103,8 +95,6 @@ class ResidentOllama(OllamaServer):
     unload_s: float = 0.0
     reply_s: float = 0.0
     """What a call takes until its first token."""
-    says: Callable[[Any], str] | None = None
-    """From a request's body, what is answered."""
     notices: bool = True
     """Whether it aborts what a client that has hung up was waiting for."""
     instead: dict[str, tuple[int, object]] = field(default_factory=dict)
@@ -138,11 +128,6 @@ class ResidentOllama(OllamaServer):
     def loads(self) -> int:
         """Loads that were begun."""
         return sum(entry.startswith("load ") for entry in self.log)
-
-    @property
-    def unloads(self) -> int:
-        """Models that went."""
-        return sum(entry.startswith("unload ") for entry in self.log)
 
     @property
     def resident(self) -> list[str]:
@@ -234,12 +219,6 @@ class ResidentOllama(OllamaServer):
             raise Refused(404, f'model "{name}" not found, try pulling it first')
         raise Refused(404, f"model '{name}' not found")
 
-    def _pieces(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        if self.says is None:
-            yield from super()._pieces(body)
-        else:
-            yield from (_part(body, content=text) for text in in_words(self.says(body)))
-
     def _last(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
         # Times that were spent: longer ones would be cut where the call's phases are told.
         times = {
@@ -298,12 +277,11 @@ class ResidentOllama(OllamaServer):
     async def _schedule(
         self, name: str, options: dict[str, Any], keep_alive_s: float | None
     ) -> Runner:
-        has_retried = False
         while True:
             runner = self._running.get(name)
             if runner is not None and runner.suits(options):
                 return self._take(runner, keep_alive_s)
-            if runner is None and len(self._running) < self.max_loaded and self._may_fit(name):
+            if runner is None and self._may_fit(name):
                 keep_s = DEFAULT_KEEP_ALIVE_S if keep_alive_s is None else keep_alive_s
                 runner = Runner(
                     name=name,
@@ -311,25 +289,14 @@ class ResidentOllama(OllamaServer):
                     keep_alive_s=keep_s,
                     slots=asyncio.Semaphore(self.num_parallel),
                 )
-                try:
-                    return await self._start(runner)
-                except _OutOfMemoryError as error:
-                    if has_retried or not self._running:
-                        raise Refused(500, str(error)) from error
-                # Whatever else there is goes, and it is tried once more.
-                has_retried = True
-                for other in list(self._running.values()):
-                    await self._expire_and_wait(other)
-                continue
+                return await self._start(runner)
             await self._expire_and_wait(runner or self._victim())
 
     def _may_fit(self, name: str) -> bool:
         """Whether the scheduler thinks so; of the first model it tries in any case."""
         if not self._running:
             return True
-        model = self.models[name]
-        thought_bytes = model.size_bytes if model.thought_bytes is None else model.thought_bytes
-        return self._taken_bytes() + thought_bytes <= self.memory_bytes
+        return self._taken_bytes() + self.models[name].size_bytes <= self.memory_bytes
 
     def _taken_bytes(self) -> int:
         return sum(self.models[name].size_bytes for name in self._running)
@@ -340,7 +307,7 @@ class ResidentOllama(OllamaServer):
         return next((runner for runner in runners if runner.uses == 0), runners[0])
 
     async def _start(self, runner: Runner) -> Runner:
-        model, others_bytes = self.models[runner.name], self._taken_bytes()
+        model = self.models[runner.name]
         self._running[runner.name] = self._take(runner, None)
         self.log.append(f"load {runner.name}")
         self.loading.set()
@@ -354,13 +321,6 @@ class ResidentOllama(OllamaServer):
                     500,
                     f"model requires more system memory ({model.size_bytes / GIB:.1f} GiB) than is "
                     f"available ({self.memory_bytes / GIB:.1f} GiB)",
-                )
-            if others_bytes + model.size_bytes > self.memory_bytes:
-                raise _OutOfMemoryError(
-                    "llama-server process has terminated: exit status 1: "
-                    "ggml_backend_cuda_buffer_type_alloc_buffer: allocating "
-                    f"{model.size_bytes / (1 << 20):.2f} MiB on device 0: cudaMalloc failed: "
-                    "out of memory"
                 )
         except BaseException:
             del self._running[runner.name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -44,8 +43,3 @@ class Bell:
     async def rung(self) -> None:
         """Waits for the next change."""
         await self._next.wait()
-
-
-def in_words(text: str) -> list[str]:
-    """A text in the pieces that it is streamed in: words, each with the space around it."""
-    return re.findall(r"\s*\S+\s*", text)
