@@ -21,6 +21,9 @@ async def rhyme(run: Run, word: str, words: list[str] = ["sun", "moon", "sky"]) 
 """
 
 ASKS = """\
+import asyncio
+import os
+import signal
 from harness import Pipeline, Run
 
 asks = Pipeline("asks")
@@ -33,6 +36,8 @@ def draft(task: str) -> str:
 
 @asks.node
 async def ship(run: Run, draft: str) -> str:
+    if "SIGNAL" in os.environ:
+        asyncio.get_running_loop().call_later(0.1, signal.raise_signal, int(os.environ["SIGNAL"]))
     return f"{draft} shipped" if await run.ask("Ship this?", returns=bool) else f"{draft} kept"
 """
 

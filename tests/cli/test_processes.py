@@ -1,24 +1,20 @@
-"""What only a process of its own shows: signals, kills, terminals, and the real model."""
+"""What only a process of its own shows: signals, kills, and the real model."""
 
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from command import COMMAND, ENVIRONMENT, harness, interrupt, serving
 from demo import ROOT
-from pipelines import ASKS, CHATS, WAITS
+from pipelines import CHATS, WAITS
 from servers.emulated import Answer, Asked, Emulated
 
 from harness import load_run
@@ -30,8 +26,8 @@ LONGEST_S = 10
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    for name, text in {"asks.py": ASKS, "chats.py": CHATS, "waits.py": WAITS}.items():
-        (tmp_path / name).write_text(text)
+    (tmp_path / "chats.py").write_text(CHATS)
+    (tmp_path / "waits.py").write_text(WAITS)
     return tmp_path
 
 
@@ -104,64 +100,6 @@ def test_a_killed_run_is_resumed_from_another_directory_with_its_own_settings(
     assert done.exit_code == 0, done.stderr
     assert (done.json["result"], done.json["reused"]) == ("done at last", ["first"])
     assert not (elsewhere / "traces").exists()
-
-
-# --- a terminal ----------------------------------------------------------------------------------
-
-
-class Terminal:
-    """The command on a pseudo-terminal, and what it shows there."""
-
-    def __init__(self, *arguments: str, cwd: Path) -> None:
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [COMMAND, *arguments],
-            cwd=cwd,
-            env=ENVIRONMENT | {"TERM": "xterm"},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-        )
-        os.close(slave)
-        self.shown = ""
-
-    def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
-
-    def until(self, is_there: Callable[[str], bool]) -> None:
-        """Reads until something is shown, or the command has ended."""
-        deadline = time.monotonic() + 60
-        while not is_there(self.shown) and time.monotonic() < deadline:
-            if not select.select([self._master], [], [], 0.1)[0]:
-                continue
-            try:
-                self.shown += os.read(self._master, 4096).decode()
-            except OSError:
-                return
-
-    def end(self) -> int:
-        self.until(lambda _: False)
-        os.close(self._master)
-        return self.process.wait(timeout=30)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("is_answered", "code", "shown"),
-    [(True, 0, "TEA shipped"), (False, 130, "interrupted")],
-    ids=["answered", "Ctrl-C"],
-)
-def test_on_a_terminal_a_question_is_asked_at_once(
-    project: Path, code: int, shown: str, *, is_answered: bool
-) -> None:
-    terminal = Terminal("run", "asks.py", "--task", "tea", cwd=project)
-    terminal.until(lambda so_far: "(yes or no) " in so_far)
-    if is_answered:
-        terminal.type("yes\n")
-    else:  # a terminal that controls nobody sends no signal
-        terminal.process.send_signal(signal.SIGINT)
-    assert terminal.end() == code, terminal.shown
-    assert shown in terminal.shown
 
 
 # --- a server ------------------------------------------------------------------------------------

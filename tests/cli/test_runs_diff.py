@@ -1,16 +1,16 @@
-"""`harness runs diff` as a person meets it."""
+"""`harness runs diff` as a person meets it; what is compared is tested with the journals."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 from command import Done, harness
 from demo import ROOT
-from rich.console import Console
+from golden import printed
 
 from harness import Pipeline, Run, ScriptedBackend, Settings
 from harness.cli.runs_diff import print_comparison
@@ -19,11 +19,7 @@ from harness.trace import Journal, RunTrace
 from harness.trace.comparison import compare
 
 
-def diff(*arguments: str | Path, cwd: Path) -> Done:
-    return harness("runs", "diff", *arguments, cwd=cwd, COLUMNS="160")
-
-
-def essay(*, shouts: bool = False) -> Pipeline:
+def essay(*, shouts: bool) -> Pipeline:
     pipeline = Pipeline("essay")
 
     @pipeline.node
@@ -34,29 +30,24 @@ def essay(*, shouts: bool = False) -> Pipeline:
     async def sections(run: Run, topic: str) -> str:
         return await run.chat("producer", f"Write about {topic}.")
 
-    if shouts:
-
-        @pipeline.node
-        async def text(sections: list[str]) -> str:
-            return " ".join(sections).upper()
-
-        return pipeline
-
-    @pipeline.node
-    async def text(sections: list[str]) -> str:
+    async def quiet(sections: list[str]) -> str:
         return " ".join(sections)
 
+    async def loud(sections: list[str]) -> str:
+        return " ".join(sections).upper()
+
+    pipeline.node(name="text")(loud if shouts else quiet)
     return pipeline
 
 
-def run_of(pipeline: Pipeline, traces: Path, task: str, *, reply: str = "") -> Path:
+def run_of(traces: Path, *, task: str = "tea salt", reply: str = "", shouts: bool = False) -> Path:
     """The journal of a run whose model says back what it is asked, and a reply after that."""
 
     def answer(request: ChatRequest) -> str:
         return f"{request.messages[-1].content} {reply}"
 
     result = asyncio.run(
-        pipeline.run_async(
+        essay(shouts=shouts).run_async(
             {"task": task},
             settings=Settings(traces=traces),
             backends={"producer": ScriptedBackend(answer)},
@@ -84,59 +75,48 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Runs of one pipeline, by what is different in each."""
     traces = tmp_path_factory.mktemp("project") / "traces"
     return {
-        "first": run_of(essay(), traces, "tea salt"),
-        "again": run_of(essay(), traces, "tea salt"),
-        "other task": run_of(essay(), traces, "tea sand rain"),
-        "other reply": run_of(essay(), traces, "tea salt", reply="indeed"),
-        "other code": run_of(essay(shouts=True), traces, "tea salt"),
+        "first": run_of(traces),
+        "nothing": run_of(traces),
+        "the task": run_of(traces, task="tea sand rain"),
+        "the reply": run_of(traces, reply="indeed"),
+        "the code": run_of(traces, shouts=True),
     }
 
 
-def differing(a: Path, b: Path) -> dict[str, tuple[str, ...]]:
-    nodes = compare(Journal(a), Journal(b)).nodes
-    return {one.node: one.differs_in for one in nodes if one.differs_in}
+def diff(*arguments: str | Path, cwd: Path) -> Done:
+    return harness("runs", "diff", *arguments, cwd=cwd, COLUMNS="160")
 
 
-def printed(a: Path, b: Path) -> str:
-    stream = io.StringIO()
-    print_comparison(compare(Journal(a), Journal(b)), Console(file=stream, width=160))
-    return stream.getvalue()
+SECTIONS = "output changed: its input 'sections'"
+REPLY = "output changed, with the same code, inputs and models: another reply"
 
 
-def test_the_same_run_twice_differs_in_nothing(runs: dict[str, Path]) -> None:
-    assert differing(runs["first"], runs["again"]) == {}
-
-
-def test_other_inputs_are_followed_to_where_they_lead(runs: dict[str, Path]) -> None:
-    comparison = compare(Journal(runs["first"]), Journal(runs["other task"]))
-
-    nodes = {one.node: one for one in comparison.nodes}
-    assert nodes["sections[2]"].differs_in == ("only in b",)
-    assert nodes["topics"].differs_in == ("output", "inputs")
-    assert nodes["topics"].changed_inputs == ("task",)
-    assert nodes["sections[0]"].differs_in == ()
-    assert nodes["sections[1]"].changed_inputs == ("topic",)
-    assert nodes["text"].changed_inputs == ("sections",)
-    assert (comparison.a.calls, comparison.b.calls) == (2, 3)
-
-
-def test_another_reply_is_told_from_another_prompt(runs: dict[str, Path]) -> None:
-    said = printed(runs["first"], runs["other reply"])
-
-    assert "output changed, with the same code, inputs and models: another reply" in said
-    assert "output changed: its input 'sections'" in said
-
-
-def test_changed_code_is_why_an_output_changed(runs: dict[str, Path]) -> None:
-    assert differing(runs["first"], runs["other code"]) == {"text": ("output", "code")}
-    assert "output changed: its code" in printed(runs["first"], runs["other code"])
-
-
-def test_equal_calls_are_counted_and_not_listed(runs: dict[str, Path]) -> None:
-    said = printed(runs["first"], runs["other code"])
-
-    assert "Node calls that differ: 1; equal: 3." in said
-    assert "topics" not in said
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        pytest.param("nothing", {}),
+        pytest.param(
+            "the task",
+            {
+                "topics": "output changed: its input 'task'",
+                "sections[1]": "output changed: its input 'topic'",
+                "sections[2]": "only in B",
+                "text": SECTIONS,
+            },
+        ),
+        pytest.param("the reply", {"sections[0]": REPLY, "sections[1]": REPLY, "text": SECTIONS}),
+        pytest.param("the code", {"text": "output changed: its code"}),
+    ],
+)
+def test_what_differs_is_said_with_the_reason(
+    runs: dict[str, Path], other: str, told: dict[str, str]
+) -> None:
+    found = compare(Journal(runs["first"]), Journal(runs[other]))
+    text = printed(partial(print_comparison, found), width=160)
+    _, _, differing = text.partition("Node calls, A → B")
+    rows = [line.strip("│").split("│") for line in differing.splitlines() if line[0] == "│"]
+    assert {node.strip(): what.strip() for node, what, *_ in rows} == told
+    assert f"Node calls that differ: {len(told)}; equal: " in text
 
 
 def test_many_differences_are_cut_off_and_counted(tmp_path: Path) -> None:
@@ -146,35 +126,30 @@ def test_many_differences_are_cut_off_and_counted(tmp_path: Path) -> None:
             for number in range(100):
                 with trace.span("node", node="n", item=number, label=f"n[{number}]"):
                     trace.output("n", name, item=number)
-        journals.append(trace.journal_path)
-    said = printed(*journals)
+        journals.append(Journal(trace.journal_path))
+    said = printed(partial(print_comparison, compare(*journals)), width=160)
 
     assert said.count("output changed; why is not recorded") == 40
     assert "and 60 more" in said
 
 
-def test_runs_are_named_as_elsewhere(runs: dict[str, Path]) -> None:
-    first, other = runs["first"], runs["other task"]
-    done = diff(first.stem, other.stem[-6:], cwd=first.parents[1])
+def test_runs_of_two_pipelines_are_compared_and_it_says_so(runs: dict[str, Path]) -> None:
+    said = diff(runs["first"], ROOT / "traces/recorded/brief.jsonl", cwd=ROOT).stdout
 
-    assert done.exit_code == 0, done.stderr
-    assert f"A is {first.stem}, B is {other.stem}" in done.stdout
+    assert "'essay' and 'brief'" in said
+    assert "Role producer: producer in A, smollm2-135m in B." in said
 
 
-def test_everything_is_there_as_json(runs: dict[str, Path]) -> None:
-    told = diff("--json", runs["first"], runs["other code"], cwd=ROOT).json
+def test_runs_are_named_as_elsewhere_and_everything_is_there_as_json(
+    runs: dict[str, Path],
+) -> None:
+    first, other = runs["first"], runs["the code"]
+    told = diff(first.stem, other.stem[-6:], "--json", cwd=first.parents[1]).json
 
-    assert told["a"]["run_id"] == runs["first"].stem
+    assert (told["a"]["run_id"], told["b"]["run_id"]) == (first.stem, other.stem)
     text = next(one for one in told["nodes"] if one["node"] == "text")
     assert text["differs_in"] == ["output", "code"]
     assert text["a"]["code"] != text["b"]["code"]
-
-
-def test_runs_of_two_pipelines_are_compared_and_it_says_so(runs: dict[str, Path]) -> None:
-    said = printed(runs["first"], ROOT / "traces/recorded/brief.jsonl")
-
-    assert "They are runs of two pipelines, 'essay' and 'brief'." in said
-    assert "Role producer: producer in A, smollm2-135m in B." in said
 
 
 def test_what_cannot_be_compared_is_said(runs: dict[str, Path]) -> None:
@@ -185,9 +160,3 @@ def test_what_cannot_be_compared_is_said(runs: dict[str, Path]) -> None:
         done = harness("runs", *arguments.split(), cwd=project)
         assert done.exit_code == 2
         assert named in done.stderr
-
-
-def test_the_list_is_as_it_was(runs: dict[str, Path]) -> None:
-    done = harness("runs", "--limit", "2", cwd=runs["first"].parents[1])
-    assert runs["other code"].stem in done.stdout
-    assert runs["first"].stem not in done.stdout
