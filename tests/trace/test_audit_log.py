@@ -30,53 +30,39 @@ ENTRY = AuditEntry(
 )
 
 
-def round_of(number, score, **more):
-    return RoundEntry(
-        **{
-            "round": number,
-            "score": score,
-            "dims": {"tone": score},
-            "issues": ("too dry",),
-            "content_sha256": "f00d",
-            "compressed": False,
-            **more,
-        }
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.jsonl"
+
+
+def line_of(**more):
+    return json.loads(replace(ENTRY, **more).as_line())
+
+
+def loop(*scores, rubric="brief", best_round=1, **more):
+    rounds = tuple(
+        RoundEntry(
+            round=number,
+            score=score,
+            dims={"tone": score},
+            issues=("too dry",),
+            content_sha256="f00d",
+            compressed=False,
+            prompt_sha256=f"p{number}",
+        )
+        for number, score in enumerate(scores, start=1)
     )
-
-
-FIRST_LOOP = LoopEntry(
-    rubric="essay",
-    rubric_sha256="00",
-    stop_reason="max_rounds",
-    best_round=1,
-    rounds=(round_of(1, 5.0),),
-)
-LAST_LOOP = LoopEntry(
-    rubric="brief",
-    rubric_sha256="11",
-    stop_reason="passed",
-    best_round=2,
-    rounds=(round_of(1, 6.0), round_of(2, 8.5, compressed=True)),
-)
+    said = {"rubric_sha256": "11", "stop_reason": "passed", **more}
+    return LoopEntry(rubric=rubric, best_round=best_round, rounds=rounds, **said)
 
 
 def stage(**more):
-    return StageUse(
-        **{
-            "input": 100,
-            "output": 20,
-            "calls": 2,
-            "total_ms": 900.0,
-            "prompt_ms": 300.0,
-            "eval_ms": 500.0,
-            "tok_s": 40.0,
-            **more,
-        }
-    )
+    said = {"input": 100, "output": 20, "calls": 2, "total_ms": 900.0, "prompt_ms": 300.0}
+    return StageUse(**{**said, "eval_ms": 500.0, "tok_s": 40.0, **more})
 
 
 def test_a_line_holds_the_entry_and_every_loop():
-    line = json.loads(replace(ENTRY, loops=(FIRST_LOOP, LAST_LOOP), final="FAIL").as_line())
+    line = line_of(loops=(loop(5.0, rubric="essay"), loop(6.0)), final="FAIL")
 
     assert {key: line[key] for key in ("run_id", "pipeline", "task", "final", "error")} == {
         "run_id": "20260102T030405Z-00",
@@ -95,7 +81,7 @@ def test_a_line_holds_the_entry_and_every_loop():
             "issues": ["too dry"],
             "content_sha256": "f00d",
             "compressed": False,
-            "prompt_sha256": None,
+            "prompt_sha256": "p1",
             "judgements": 0,
             "abstentions": 0,
             "spread": None,
@@ -105,31 +91,23 @@ def test_a_line_holds_the_entry_and_every_loop():
 
 
 def test_the_series_fields_are_of_the_last_loop():
-    line = json.loads(replace(ENTRY, loops=(FIRST_LOOP, LAST_LOOP)).as_line())
+    # A gate stopped its last round: the composite is of the checks alone, and not the best.
+    line = line_of(loops=(loop(5.0), loop(6.0, 8.5, 9.0, best_round=2)))
 
     assert {key: value for key, value in line.items() if key.startswith("wiggum")} == {
-        "wiggum_rounds": 2,
-        "wiggum_scores": [6.0, 8.5],
-        "wiggum_dims": [{"tone": 6.0}, {"tone": 8.5}],
+        "wiggum_rounds": 3,
+        "wiggum_scores": [6.0, 8.5, 9.0],
+        "wiggum_dims": [{"tone": 6.0}, {"tone": 8.5}, {"tone": 9.0}],
         "wiggum_eval_log": line["loops"][1]["rounds"],
     }
-    assert (line["first_score"], line["best_score"], line["last_score"]) == (6.0, 8.5, 8.5)
+    assert (line["first_score"], line["best_score"], line["last_score"]) == (6.0, 8.5, 9.0)
     assert (line["rubric_id"], line["rubric_sha256"]) == ("brief", "11")
     assert (line["stop_reason"], line["best_round"]) == ("passed", 2)
-
-
-def test_the_best_score_is_that_of_the_round_that_was_returned():
-    # A gate stopped the second: its composite is of the checks alone.
-    rounds = (round_of(1, 6.0, prompt_sha256="p1"), round_of(2, 9.0, prompt_sha256="p2"))
-    loop = replace(FIRST_LOOP, best_round=1, rounds=rounds)
-    line = json.loads(replace(ENTRY, loops=(loop,)).as_line())
-
-    assert (line["best_round"], line["best_score"], line["last_score"]) == (1, 6.0, 9.0)
-    assert line["prompt_sha256"] == "p1"
+    assert line["prompt_sha256"] == "p2"
 
 
 def test_a_run_without_a_loop_or_a_call_has_the_series_fields_too():
-    line = json.loads(ENTRY.as_line())
+    line = line_of()
 
     assert (line["wiggum_rounds"], line["wiggum_scores"], line["wiggum_dims"]) == (0, [], [])
     assert (line["first_score"], line["best_score"], line["stop_reason"]) == (None, None, None)
@@ -138,13 +116,13 @@ def test_a_run_without_a_loop_or_a_call_has_the_series_fields_too():
 
 
 def test_totals_are_of_all_stages_and_the_rate_of_those_that_have_one():
-    stages = {
-        "producer": stage(),
-        "evaluator": stage(input=7, output=1, eval_ms=1500.0, tok_s=20.0),
-        "other": stage(input=1, output=0, prompt_ms=0.0, eval_ms=3.0, tok_s=None),
-    }
-
-    line = json.loads(replace(ENTRY, stages=stages).as_line())
+    line = line_of(
+        stages={
+            "producer": stage(),
+            "evaluator": stage(input=7, output=1, eval_ms=1500.0, tok_s=20.0),
+            "other": stage(input=1, output=0, prompt_ms=0.0, eval_ms=3.0, tok_s=None),
+        }
+    )
 
     assert (line["input_tokens"], line["output_tokens"], line["total_tokens"]) == (108, 21, 129)
     assert (line["total_prompt_ms"], line["total_eval_ms"]) == (600.0, 2003.0)
@@ -154,55 +132,32 @@ def test_totals_are_of_all_stages_and_the_rate_of_those_that_have_one():
     assert "stages" not in line
 
 
-def test_entries_are_appended_a_line_each_and_read_back(tmp_path):
-    path = tmp_path / "runs.jsonl"
-
-    append_line(path, replace(ENTRY, loops=(LAST_LOOP,), stages={"producer": stage()}).as_line())
-    append_line(path, replace(ENTRY, run_id="another", task="two\nlines").as_line())
+def test_entries_are_appended_a_line_each_and_read_back(path):
+    assert list(read_audit_log(path)) == []
+    one = replace(ENTRY, loops=(loop(6.0, 8.5),), stages={"producer": stage()})
+    append_line(path, one.as_line())
+    # What Python makes of bytes on a command line that are not UTF-8.
+    task = b"two\ncaf\xe9".decode("utf-8", "surrogateescape")
+    append_line(path, replace(ENTRY, run_id="another", task=task).as_line())
 
     first, second = read_audit_log(path)
     assert (first.run_id, first.task, first.final) == (ENTRY.run_id, "Über 概要", "PASS")
     assert (first.wiggum_scores, first.stop_reason) == ((6.0, 8.5), "passed")
     assert (first.input_tokens, first.output_tokens) == (100, 20)
-    assert (second.run_id, second.task) == ("another", "two\nlines")
+    assert (second.run_id, second.task) == ("another", "two\ncaf?")
 
 
-def test_a_run_that_was_resumed_is_listed_once_where_it_ended_last(tmp_path):
-    path = tmp_path / "runs.jsonl"
-    ends = [("a", "WAITING"), ("b", "PASS"), ("a", "STOPPED"), ("c", "ERROR"), ("a", "PASS")]
-    for run_id, final in ends:
-        append_line(path, replace(ENTRY, run_id=run_id, final=final).as_line())
+def test_a_run_that_was_resumed_is_listed_once_where_it_ended_last():
+    ends = [("a", "WAITING"), ("b", "PASS"), ("a", "STOPPED"), (None, ""), (None, ""), ("a", "OK")]
+    lines = [AuditLine(run_id=run_id, final=final) for run_id, final in ends]
 
-    lines = list(read_audit_log(path))
-
-    assert [(line.run_id, line.final) for line in lines] == ends
+    # Those without an id are each of a run of its own.
     assert [(line.run_id, line.final) for line in latest_lines(lines)] == [
-        ("b", "PASS"), ("c", "ERROR"), ("a", "PASS")
+        ("b", "PASS"), (None, ""), (None, ""), ("a", "OK")
     ]  # fmt: skip
 
 
-def test_lines_without_an_id_are_each_of_a_run_of_its_own():
-    lines = [AuditLine(task="a"), AuditLine(run_id="r"), AuditLine(task="b")]
-
-    assert latest_lines(lines) == lines
-
-
-def test_a_task_that_is_no_valid_unicode_is_logged_all_the_same(tmp_path):
-    # What Python makes of bytes on a command line that are not UTF-8.
-    task = b"caf\xe9".decode("utf-8", "surrogateescape")
-
-    append_line(tmp_path / "runs.jsonl", replace(ENTRY, task=task).as_line())
-
-    assert json.loads((tmp_path / "runs.jsonl").read_bytes())["task"] == "caf?"
-
-
-def test_a_log_that_cannot_be_written_is_an_os_error(tmp_path):
-    with pytest.raises(OSError, match=str(tmp_path)):
-        append_line(tmp_path, ENTRY.as_line())
-
-
-def test_lines_of_the_series_that_lack_our_fields_are_read_too(tmp_path):
-    path = tmp_path / "runs.jsonl"
+def test_lines_of_the_series_that_lack_our_fields_are_read_too(path):
     path.write_text('{"task": null, "wiggum_scores": null, "final": "PASS", "plan": ["a"]}\n\n')
 
     (line,) = read_audit_log(path)
@@ -210,39 +165,26 @@ def test_lines_of_the_series_that_lack_our_fields_are_read_too(tmp_path):
     assert (line.run_id, line.task, line.wiggum_scores, line.final) == (None, "", (), "PASS")
 
 
-def test_a_last_line_that_was_cut_off_is_left_out(tmp_path):
-    path = tmp_path / "runs.jsonl"
+def test_what_is_no_whole_line_of_a_run_is_left_out(path):
     whole = ENTRY.as_line()
-
-    for length in range(len(whole)):
+    for length in range(0, len(whole), 7):
         path.write_bytes(whole + whole[:length])
         assert len(list(read_audit_log(path))) == 1
 
-
-def test_a_line_that_is_no_run_is_left_out_with_a_warning(tmp_path):
-    path = tmp_path / "runs.jsonl"
-    path.write_bytes(ENTRY.as_line() + b"a note\n" + ENTRY.as_line())
-
+    # What a full disk cut off takes no other line with it.
+    append_line(path, whole)
+    path.write_bytes(path.read_bytes() + b"a note\n" + whole)
     with capture_logs() as logs:
-        assert len(list(read_audit_log(path))) == 2
-
-    assert [(log["event"], log["line"]) for log in logs] == [("not a run, and left out", 2)]
-
-
-def test_a_line_that_a_full_disk_cut_off_takes_no_other_with_it(tmp_path):
-    path = tmp_path / "runs.jsonl"
-    path.write_bytes(ENTRY.as_line()[:50])
-
-    append_line(path, ENTRY.as_line())
-
-    with capture_logs():
-        assert [line.run_id for line in read_audit_log(path)] == [ENTRY.run_id]
+        assert [line.run_id for line in read_audit_log(path)] == [ENTRY.run_id] * 3
+    assert [(log["code"], log["line"]) for log in logs] == [
+        ("audit.line-skipped", 2),
+        ("audit.line-skipped", 4),
+    ]
 
 
-def test_a_log_that_is_not_there_has_no_lines(tmp_path):
-    assert list(read_audit_log(tmp_path / "runs.jsonl")) == []
-
-
-def test_a_log_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(InvalidInput, match="cannot be read"):
+def test_a_log_that_cannot_be_written_or_read_is_named(tmp_path):
+    with pytest.raises(OSError, match=str(tmp_path)):
+        append_line(tmp_path, ENTRY.as_line())
+    with pytest.raises(InvalidInput) as caught:
         list(read_audit_log(tmp_path))
+    assert (caught.value.code, caught.value.path) == ("audit.unreadable", tmp_path)

@@ -1,11 +1,12 @@
-"""The arithmetic under the rules: stretches of time against a naive count, and texts."""
+"""What stands under the rules and the formats, against naive versions: stretches, texts, bytes."""
 
 from __future__ import annotations
 
+import struct
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from sample_runs import steady
 
 from harness.trace.calls import Interval
 from harness.trace.diagnosis.finding import counted, named, said_ns
@@ -19,24 +20,23 @@ from harness.trace.diagnosis.intervals import (
     without,
 )
 from harness.trace.diagnosis.texts import likeness, needed_replies
+from harness.trace.protobuf import double, fixed64, integer, message, tag, text, varint
 
-
-def interval(start_ns: int, end_ns: int) -> Interval:
-    return Interval(start_ns=start_ns, end_ns=end_ns)
-
+# --- stretches of time -----------------------------------------------------------------------
 
 intervals = st.lists(
-    st.tuples(st.integers(0, 30), st.integers(0, 12)).map(lambda p: interval(p[0], p[0] + p[1])),
+    st.tuples(st.integers(0, 30), st.integers(0, 12)).map(
+        lambda pair: Interval(start_ns=pair[0], end_ns=pair[0] + pair[1])
+    ),
     max_size=8,
 )
 
 
-def moments(some: list[Interval]) -> set[int]:
+def moments(some):
     """Every nanosecond that one of them covers: the naive way."""
     return {ns for one in some for ns in range(one.start_ns, one.end_ns)}
 
 
-@steady
 @given(intervals, intervals)
 def test_stretches_are_as_a_naive_count_has_them(some, others):
     assert moments(union(some)) == moments(some)
@@ -46,18 +46,8 @@ def test_stretches_are_as_a_naive_count_has_them(some, others):
     assert [moments(parts) for parts in parts_within(some, others)] == [
         moments([one]) & moments(others) for one in some
     ]
-
-
-@steady
-@given(intervals)
-def test_depths_are_as_a_naive_count_has_them(some):
     over = {ns: sum(one.start_ns <= ns < one.end_ns for one in some) for ns in moments(some)}
-
-    assert {
-        ns: depth
-        for stretch, depth in depths(some)
-        for ns in range(stretch.start_ns, stretch.end_ns)
-    } == over
+    assert {ns: depth for stretch, depth in depths(some) for ns in moments([stretch])} == over
     assert mean_depths(some) == pytest.approx(
         [
             sum(over[ns] for ns in moments([one])) / one.duration_ns if one.duration_ns else 1
@@ -66,7 +56,10 @@ def test_depths_are_as_a_naive_count_has_them(some):
     )
 
 
+# --- texts -----------------------------------------------------------------------------------
+
 DOCUMENT = "".join(f"Clause {n}: whoever signs here, signs for {n * n} others. " for n in range(40))
+ITEMS = "".join(f"Item {n} of the list is called {n}. " for n in range(100))
 
 
 @pytest.mark.parametrize(
@@ -76,6 +69,7 @@ DOCUMENT = "".join(f"Clause {n}: whoever signs here, signs for {n * n} others. "
         pytest.param(f"10:01\n{DOCUMENT}", f"11:02\n{DOCUMENT}", 0, 1, id="early difference"),
         pytest.param(f"{DOCUMENT}\n10:01", f"{DOCUMENT}\n11:02", 1, 1, id="late difference"),
         pytest.param("abc" * 900, "xyz" * 900, 0, 0, id="nothing in common"),
+        pytest.param(ITEMS, ITEMS.replace("Item", "Thing"), 0, 0, id="small pieces in common"),
         pytest.param(DOCUMENT, "short", 0, 0, id="a short one"),
         pytest.param("", "", 0, 0, id="empty"),
     ],
@@ -87,13 +81,6 @@ def test_likeness_is_what_a_cache_serves_and_what_it_could(
 
     assert like.prefix_share == pytest.approx(prefix_share, abs=0.07)
     assert like.shared_share == pytest.approx(shared_share, abs=0.07)
-
-
-def test_small_pieces_in_common_are_not_worth_caching():
-    earlier = "".join(f"Item {n} of the list is called {n}. " for n in range(100))
-    later = earlier.replace("Item", "Thing")
-
-    assert likeness(earlier, later).shared_share == 0
 
 
 REPLY = "It was the best of times, and no one had noticed."
@@ -116,7 +103,7 @@ def test_a_prompt_needs_the_replies_it_holds_something_of(prompts, replies, need
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
+    ("said", "words"),
     [
         (said_ns(210_400_000), "210 ms"),
         (said_ns(4_321_000_000), "4.3 s"),
@@ -129,5 +116,65 @@ def test_a_prompt_needs_the_replies_it_holds_something_of(prompts, replies, need
         (named(["a", "b", "c", "d", "e"]), "'a', 'b', 'c' and 2 more"),
     ],
 )
-def test_numbers_and_names_read_well(said, text):
-    assert said == text
+def test_numbers_and_names_read_well(said, words):
+    assert said == words
+
+
+# --- protobuf --------------------------------------------------------------------------------
+
+FIELDS = st.integers(1, 2**29 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def read_varint(data):
+    """As the encoding is described: seven bits a byte, the lowest first."""
+    number = 0
+    for place, byte in enumerate(data):
+        number |= (byte & 127) << 7 * place
+        if byte < 128:
+            return number, data[place + 1 :]
+    raise AssertionError("the last byte says that more follow")
+
+
+@pytest.mark.parametrize(
+    ("number", "encoded"),
+    # https://protobuf.dev/programming-guides/encoding/#varints and #signed-ints
+    [(0, "00"), (1, "01"), (127, "7f"), (128, "8001"), (150, "9601"), (-2, "feffffffffffffffff01")],
+)
+def test_varints_are_as_their_description_has_them(number, encoded):
+    assert varint(number).hex() == encoded
+
+
+@given(INT64 | st.integers(0, 2**64 - 1))
+@example(2**14 - 1)
+@example(2**14)
+@example(2**28)
+@example(2**64 - 1)
+def test_every_integer_of_64_bits_reads_back(number):
+    encoded = varint(number)
+
+    assert read_varint(encoded) == (number % 2**64, b"")
+    assert len(encoded) == max(1, -(-(number % 2**64).bit_length() // 7))  # and none is padded
+
+
+@given(FIELDS, INT64, st.floats(), st.text() | st.just("x" * 20_000))
+def test_a_field_is_a_tag_and_its_value(field, number, real, value):
+    def read(encoded):
+        key, rest = read_varint(encoded)
+        assert key >> 3 == field
+        return key & 7, rest
+
+    utf_8 = value.encode("utf-8", "replace")
+    kind, rest = read(integer(field, number))
+    assert (kind, read_varint(rest)) == (0, (number % 2**64, b""))
+    assert tag(field, 0) == varint(field << 3)
+    kind, rest = read(text(field, value))
+    assert (kind, read_varint(rest)) == (2, (len(utf_8), utf_8))
+    assert text(field, value) == message(field, utf_8)
+    # Little-endian.
+    assert read(fixed64(field, number % 2**64)) == (1, struct.pack("<Q", number % 2**64))
+    assert read(double(field, real)) == (1, struct.pack("<d", real))
+
+
+def test_a_lone_surrogate_is_written_as_a_question_mark():
+    assert text(1, "\ud800") == text(1, "?")
