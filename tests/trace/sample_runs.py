@@ -4,22 +4,15 @@ import asyncio
 import random
 from pathlib import Path
 
-from hypothesis import settings
-
 from harness.trace import (
-    Instant,
     Journal,
     ManualClock,
     Record,
-    RunEnded,
     RunStarted,
     RunTrace,
     SpanRecord,
 )
 from harness.trace.journal_line import decode, encode
-
-# The same examples in every run: a red test is a fault, never luck.
-steady = settings(derandomize=True, deadline=None)
 
 STARTED = RunStarted(
     schema=1, run_id="20260102T030405Z-00", name="essay", wall_ns=0, time_ns=0, process_id=1
@@ -80,29 +73,6 @@ def random_spans(randomness: random.Random, *, count: int, within_ns: int) -> li
             )
         )
     return spans
-
-
-def write_shim_run(path: Path) -> Journal:
-    """What the inference shim leaves beside plain calls: lists, nested values, no length at all."""
-    endpoint = {"endpoint": "small", "family": None, "word": ["name", "file"]}
-    return write_journal(
-        path,
-        span(1, 0, 900, name="run", label="shim"),
-        span(2, 0, 500, parent=1, name="chat", track="model small", dropped=["seed", "logprobs"]),
-        span(3, 0, 200, parent=2, name="schema probe", model="small", schema="advisory"),
-        span(4, 10, 60, parent=3, name="queue", reason="max_concurrency = 1"),
-        span(5, 200, 300, parent=2, name="queue", reason="max_concurrency = 1"),
-        span(6, 600, 600, parent=1, name="chat", track="model small", from_cache=True),
-        span(7, 600, 700, parent=1, name="embed", track="model small", texts=2),
-        span(8, 600, 650, parent=1, name="count tokens", track="model small", tokens=9),
-        Instant(None, "warning", 0, {"message": "which families they are of, is not known"}),
-        Instant(1, "evaluator drawn", 1, {"pool": ["a", "b"], "excluded": {"c": "same model"}}),
-        Instant(1, "separation", 1, {"relation": "unknown", "producer": endpoint}),
-        Instant(2, "circuit opened", 400, {"model": "small", "pause_s": 5.0}),
-        Instant(1, "fallback", 510, {"model": "small", "to": "large", "reason": "CallTimeout"}),
-        Instant(2, "circuit closed", 520, {"model": "small", "open_s": 0.1}),
-        RunEnded(1000, "ok"),
-    )
 
 
 def record_eventful_run(directory: Path) -> RunTrace:

@@ -4,19 +4,18 @@ import asyncio
 import socket
 from contextlib import suppress
 
-import pytest
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import OpenAIServer
-from test_otlp import spans_of, values
+from test_otlp import CLIENT, spans_of, values
 
 from harness import open_shim
 from harness.errors import EndpointUnreachable
 from harness.inference import ChatRequest, CountRequest, EmbedRequest, Endpoint, as_messages
 from harness.session.settings import Settings
-from harness.trace import Journal, RunTrace, TraceOptions
+from harness.trace import RunTrace, TraceOptions
 from harness.trace.diagnosis import diagnose
 from harness.trace.report import report_of
-from harness.trace.timelines.chrome import write_chrome_trace
+from harness.trace.timelines.chrome import chrome_events
 from harness.trace.timelines.perfetto import perfetto_packets
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -30,25 +29,20 @@ async def everything(trace):
     """A schema, a reply from the cache, a field that is dropped, a dead endpoint, an embedding."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers there
-        port = taken.getsockname()[1]
+        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         async with (
             OpenAIServer(dialect=DIALECTS["llamacpp"]) as llama,
             OpenAIServer(dialect=DIALECTS["triton-openai"]) as triton,
             OpenAIServer(dialect=DIALECTS["openai"]) as embedding,
         ):
-            endpoints = [
-                Endpoint(tag="llama", backend="llamacpp", url=f"{llama.root}/v1", drop=("seed",)),
-                Endpoint(tag="triton", backend="triton-openai", url=f"{triton.root}/v1"),
-                Endpoint(tag="vectors", backend="openai", url=f"{embedding.root}/v1"),
-                Endpoint(
-                    tag="gone",
-                    backend="vllm",
-                    url=f"http://127.0.0.1:{port}/v1",
-                    fallback=("llama",),
-                ),
-            ]
             served = {
-                one.tag: one.model_copy(update={"model_id": "served-name"}) for one in endpoints
+                tag: Endpoint(tag=tag, model_id="served-name", backend=backend, url=url, **more)
+                for tag, backend, url, more in (
+                    ("llama", "llamacpp", f"{llama.root}/v1", {"drop": ("seed",)}),
+                    ("triton", "triton-openai", f"{triton.root}/v1", {}),
+                    ("vectors", "openai", f"{embedding.root}/v1", {}),
+                    ("gone", "vllm", nobody, {"fallback": ("llama",)}),
+                )
             }
             for one in served.values():
                 said = one.model_dump(mode="json", exclude_defaults=True, exclude={"tag"})
@@ -56,32 +50,25 @@ async def everything(trace):
             settings = Settings(endpoints=served, cache="run")
             with trace.span("run", label="shim"):
                 async with open_shim(settings=settings, tracer=trace) as shim:
-                    await shim.chat(ask("triton", "Where?", reply_schema=SCHEMA))
-                    await shim.chat(ask("triton", "Where?", reply_schema=SCHEMA))
+                    for _ in range(2):
+                        await shim.chat(ask("triton", "Where?", reply_schema=SCHEMA))
                     await shim.chat(ask("llama", "Hello.", seed=3, temperature=0.5))
                     for number in range(4):
                         await shim.chat(ask("gone", f"Number {number}?"))
                     await shim.embed(EmbedRequest(model="vectors", texts=("a", "b")))
-                    await shim.count_tokens(
-                        CountRequest(model="llama", messages=as_messages("Hello."))
-                    )
+                    counted = CountRequest(model="llama", messages=as_messages("Hello."))
+                    await shim.count_tokens(counted)
                     with suppress(EndpointUnreachable):
                         await shim.embed(EmbedRequest(model="gone", texts=("a",)))
 
 
-@pytest.fixture(scope="module")
-def journal(tmp_path_factory):
-    with RunTrace(
-        tmp_path_factory.mktemp("shim"), name="shim", options=TraceOptions(timelines=())
-    ) as trace:
+def test_what_became_of_every_call_is_reported_diagnosed_exported_and_drawn(tmp_path):
+    with RunTrace(tmp_path, name="shim", options=TraceOptions(timelines=())) as trace:
         asyncio.run(everything(trace))
-    return Journal(trace.journal_path)
+    journal = trace.journal()
 
-
-def test_the_report_knows_what_became_of_every_call(journal):
     report = report_of(journal)
     models = {model.name: model for model in report.models}
-
     assert {tag: (one.calls, one.failed, one.from_cache) for tag, one in models.items()} == {
         "triton": (2, 0, 1),
         "llama": (5, 0, 0),
@@ -97,39 +84,24 @@ def test_the_report_knows_what_became_of_every_call(journal):
     ]
     assert report.goodput.unknown == 4  # those that failed
 
-
-def test_the_diagnosis_names_what_was_wrong_and_nothing_else(journal):
     findings = {one.rule: one for one in diagnose(journal).findings}
-
-    assert findings.keys() == {"out-of-reach", "schema-not-enforced", "dropped-fields"}
-    assert findings["out-of-reach"].model == "gone"
+    assert {rule: one.model for rule, one in findings.items()} == {
+        "out-of-reach": "gone",
+        "schema-not-enforced": "triton",
+        "dropped-fields": "llama",
+    }
     assert findings["out-of-reach"].evidence.figures == {"failed_calls": 4, "fallbacks": 4}
-    assert findings["schema-not-enforced"].model == "triton"
-    assert findings["dropped-fields"].move[0].startswith("take 'seed' out of drop")
 
+    # A collector is told which calls left this machine.
+    found = [(span.kind, values(span.attributes)) for span in spans_of(journal)]
+    assert {
+        (one["harness.span"], one.get("harness.from_cache", False))
+        for kind, one in found
+        if kind == CLIENT
+    } == {(name, False) for name in ("chat", "schema probe", "embed", "count tokens")}
 
-def test_a_collector_is_told_which_calls_left_this_machine(journal):
-    spans = [(span, values(span.attributes)) for span in spans_of(journal)]
-    kinds = {
-        (found["harness.span"], found.get("harness.from_cache", False)): span.kind
-        for span, found in spans
-    }
-    internal, client = spans[0][0].SPAN_KIND_INTERNAL, spans[0][0].SPAN_KIND_CLIENT
-
-    assert {name: kind for name, kind in kinds.items() if kind == client} == {
-        ("chat", False): client,
-        ("schema probe", False): client,
-        ("embed", False): client,
-        ("count tokens", False): client,
-    }
-    assert kinds["chat", True] == internal
-
-
-def test_it_can_be_drawn(journal, tmp_path):
-    write_chrome_trace(journal, tmp_path / "run.json")
-    drawn = (tmp_path / "run.json").read_text(encoding="utf-8")
+    drawn = {event["name"] for event in chrome_events(journal)}
     packets = b"".join(perfetto_packets(journal)).decode("utf-8", "replace")
-
-    for title in ("schema probe", "embed", "count tokens", "fallback", "circuit opened"):
-        assert f'"{title}"' in drawn
-        assert title in packets
+    titles = {"schema probe", "embed", "count tokens", "fallback", "circuit opened"}
+    assert titles <= drawn
+    assert all(title in packets for title in titles)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from perfetto import Row, query_trace, query_traces
 from random_runs import write_random_run
-from sample_runs import record_eventful_run, span, write_journal, write_shim_run
+from sample_runs import record_eventful_run, span, write_journal
 
 from harness.trace import (
     TIMELINES,
@@ -31,7 +31,7 @@ from harness.trace import (
 pytestmark = pytest.mark.slow
 
 RECORDED = Path(__file__).parents[2] / "traces" / "recorded" / "brief.jsonl"
-RANDOM_RUNS = 150
+RANDOM_RUNS = 120
 AT_ONCE = 40
 """Traces that one process is asked about: a command line holds so many queries."""
 
@@ -197,7 +197,6 @@ def random_journals(directory: Path) -> list[Journal]:
     return [
         Journal(RECORDED),
         Journal(record_eventful_run(directory).journal_path),
-        write_shim_run(directory / "shim.jsonl"),
         *(write_random_run(directory / f"{seed}.jsonl", seed) for seed in range(RANDOM_RUNS)),
     ]
 
