@@ -1,27 +1,55 @@
-"""Limits: which go before which, how they are said, and what does not fit into them."""
+"""Limits: which go before which, what calls took, and which call does not fit any more."""
 
+import asyncio
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from harness.errors import InvalidInput
-from harness.wiggum import Limits, LoopLimits, Room, Spent, merged, refusal
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        pytest.param({"max_tokens": 0}, "max_tokens is 0; it must be more", id="no tokens"),
-        pytest.param({"max_cost_usd": -1.5}, "max_cost_usd is -1.5", id="a debt"),
-        pytest.param({"max_seconds": math.nan}, "max_seconds is nan", id="no time"),
-        pytest.param({"max_calls": 0}, "max_calls is 0; it must be more", id="no calls"),
-    ],
+from harness.errors import (
+    CallTimeout,
+    CircuitOpen,
+    EndpointUnreachable,
+    InvalidInput,
+    LimitReached,
+    RunLimitReached,
 )
+from harness.inference import ChatRequest, Completion, Message, Usage
+from harness.trace import ManualClock
+from harness.wiggum import (
+    Limits,
+    LoopLimits,
+    Meter,
+    Room,
+    Spent,
+    TokenPrice,
+    merged,
+    refusal,
+)
+
+# --- what they are -------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("kind", [Limits, LoopLimits])
-def test_limits_that_leave_nothing_to_be_done_are_refused(kind, limits, message):
-    with pytest.raises(InvalidInput, match=message):
+@pytest.mark.parametrize(
+    "limits",
+    [{"max_tokens": 0}, {"max_cost_usd": -1.5}, {"max_seconds": math.nan}, {"max_calls": 0}],
+)
+def test_limits_that_leave_nothing_to_be_done_are_refused(kind, limits):
+    with pytest.raises(InvalidInput) as caught:
         kind(**limits)
+    assert caught.value.code == "loop.limit-not-positive"
+    assert next(iter(limits)) in str(caught.value)
+
+
+@pytest.mark.parametrize("max_rounds", [0, -1])
+def test_a_loop_has_a_round_at_least(max_rounds):
+    with pytest.raises(InvalidInput) as caught:
+        LoopLimits(max_rounds=max_rounds)
+    assert caught.value.code == "loop.rounds-not-positive"
 
 
 @pytest.mark.parametrize(
@@ -69,22 +97,10 @@ def test_a_loop_has_the_tighter_of_its_own_limits_and_what_the_run_has_left(
     assert tightened == LoopLimits(max_rounds=7, of_run=frozenset(of_run), **expected)
 
 
-@pytest.mark.parametrize(
-    ("limits", "limit", "said"),
-    [
-        pytest.param(Limits(max_tokens=1_234_567), "tokens", "max_tokens = 1234567", id="whole"),
-        pytest.param(Limits(max_cost_usd=0.1), "cost", "max_cost_usd = 0.1", id="dollars"),
-        pytest.param(Limits(max_seconds=1 / 3), "time", "max_seconds = 0.333333", id="rounded"),
-        pytest.param(
-            LoopLimits().within(Limits(max_tokens=80)),
-            "tokens",
-            "max_tokens = 80 (all that the run has left)",
-            id="the run's",
-        ),
-    ],
-)
-def test_a_limit_is_said_by_its_name_and_value(limits, limit, said):
-    assert limits.said(limit) == said
+def test_a_limit_is_said_by_its_name_and_value_and_as_the_runs_where_it_is():
+    assert Limits(max_tokens=1_234_567).said("tokens") == "max_tokens = 1234567"
+    assert Limits(max_seconds=1 / 3).said("time") == "max_seconds = 0.333333"
+    assert "run" in LoopLimits().within(Limits(max_cost_usd=0.1)).said("cost")
 
 
 def test_a_call_fits_if_it_does_beside_what_is_spent_and_held():
@@ -98,3 +114,261 @@ def test_a_call_fits_if_it_does_beside_what_is_spent_and_held():
         ):
             refused = refusal(limits, model="m", spent=taken, **rooms)
             assert (refused is None) == fits
+
+
+# --- what calls took -----------------------------------------------------------------------------
+
+PRICE = TokenPrice(usd_per_million_input_tokens=2.0, usd_per_million_output_tokens=10.0)
+REPLY = Completion(
+    text="It is so.",
+    reasoning="",
+    finish_reason="stop",
+    usage=Usage(input_tokens=80, output_tokens=20, cached_tokens=None),
+    sent_ns=0,
+    first_token_ns=None,
+    phases=(),
+    model_id="m",
+)
+TIMEOUT = CallTimeout("no whole reply", endpoint="m")
+
+
+def request(chars: int = 300, room: int = 50, *, model: str = "m", **more) -> ChatRequest:
+    messages = (Message("system", "x" * (chars // 3)), Message("user", "x" * (chars - chars // 3)))
+    return ChatRequest(model=model, messages=messages, max_output_tokens=room, **more)
+
+
+class Backend:
+    """Answers all with one completion, or fails, after so many seconds by the clock."""
+
+    def __init__(self, outcome=REPLY, *, seconds: float = 0.0) -> None:
+        self.clock = ManualClock()
+        self.requests: list[ChatRequest] = []
+        self._outcome = outcome
+        self._seconds = seconds
+
+    async def ask(self, asked: ChatRequest) -> Completion:
+        self.requests.append(asked)
+        await asyncio.sleep(0)
+        self.clock.advance(ns=round(self._seconds * 1e9))
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+    def meter(self, limits: LoopLimits | None = None, *, prices=None, **fields) -> Meter:
+        limits = limits or LoopLimits(**fields)
+        return Meter(self.ask, limits=limits, clock=self.clock, prices=prices)
+
+
+def ask(meter: Meter, *requests: ChatRequest) -> None:
+    async def all_of_them():
+        for one in requests:
+            await meter.ask(one)
+
+    asyncio.run(all_of_them())
+
+
+UNCOUNTED = replace(REPLY, usage=None, text="x" * 31, reasoning="x" * 30)
+COUNTED = Spent(calls=1, input_tokens=80, output_tokens=20)
+GUESSED = Spent(calls=1, input_tokens=100, estimated_calls=1, unpriced_calls=1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "spent"),
+    [
+        pytest.param(REPLY, replace(COUNTED, unpriced_calls=1), id="no price"),
+        pytest.param(
+            replace(REPLY, cost_usd=0.0), replace(COUNTED, cost_usd=0.0), id="for nothing"
+        ),
+        pytest.param(replace(REPLY, from_cache=True), Spent(calls=1), id="from the cache"),
+        pytest.param(UNCOUNTED, replace(GUESSED, output_tokens=21), id="tokens nobody counted"),
+        pytest.param(EndpointUnreachable("gone", endpoint="m"), GUESSED, id="failed"),
+        pytest.param(asyncio.CancelledError(), GUESSED, id="cancelled"),
+        pytest.param(CircuitOpen("not asked", endpoint="m"), Spent(), id="not even sent"),
+    ],
+)
+def test_what_is_not_known_is_said_to_be_so_and_what_failed_counts_as_read(outcome, spent):
+    meter = Backend(outcome).meter()
+
+    if isinstance(outcome, BaseException):
+        with pytest.raises(type(outcome)):
+            ask(meter, request(300))
+    else:
+        ask(meter, request(300))
+
+    assert meter.spent == spent
+
+
+@pytest.mark.parametrize(
+    ("reply", "prices", "cost_usd"),
+    [
+        pytest.param(replace(REPLY, cost_usd=9.0), {"m": PRICE}, 0.00036, id="given, and said"),
+        pytest.param(replace(REPLY, cost_usd=9.0), {"other": PRICE}, 9.0, id="said"),
+        pytest.param(
+            replace(REPLY, endpoint="other", cost_usd=9.0),
+            {"other": PRICE},
+            0.00036,
+            id="of a stand-in",
+        ),
+    ],
+)
+def test_prices_that_are_given_go_before_what_a_reply_says(reply, prices, cost_usd):
+    meter = Backend(reply).meter(prices=prices)
+
+    ask(meter, request())
+
+    assert meter.spent.cost_usd == pytest.approx(cost_usd)
+
+
+def test_laps_add_up_to_what_was_spent():
+    backend = Backend(replace(REPLY, cost_usd=0.1), seconds=1)
+    meter = backend.meter()
+    laps = []
+    for calls in (1, 0, 2):
+        ask(meter, *[request()] * calls)
+        laps.append(meter.lap())
+
+    assert [(lap.calls, lap.seconds) for lap in laps] == [(1, 1), (0, 0), (2, 2)]
+    assert (meter.spent.calls, meter.spent.tokens) == (3, 300)
+    assert meter.spent == laps[0] + laps[1] + laps[2]
+    # Another meter that goes on from there has spent the same, to the last bit.
+    other = backend.meter()
+    for lap in laps:
+        other.go_on_from(lap)
+    assert other.spent == meter.spent
+
+
+spending = st.builds(
+    Spent,
+    calls=st.integers(0, 9),
+    input_tokens=st.integers(0, 9),
+    cost_usd=st.none() | st.integers(0, 9).map(float),
+    time_ns=st.integers(0, 9),
+)
+
+
+@given(a=spending, b=spending, c=spending)
+def test_sums_do_not_hang_on_their_order(a, b, c):
+    assert (a + b) + c == a + (b + c)
+    assert a + b == b + a
+    assert a + Spent() == a
+
+
+# --- what does not fit ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "limit"),
+    [
+        pytest.param({"max_tokens": 150}, request(300, 50), None, id="tokens that just suffice"),
+        pytest.param({"max_tokens": 149}, request(300, 50), "tokens", id="a token too little"),
+        pytest.param({"max_tokens": 149}, request(301, 48), None, id="a longer prompt, less room"),
+        # 100 tokens in at 2 dollars a million, 50 out at 10.
+        pytest.param({"max_cost_usd": 0.0007}, request(300, 50), None, id="enough money"),
+        pytest.param({"max_cost_usd": 0.00069}, request(300, 50), "cost", id="too little money"),
+        pytest.param({"max_calls": 1}, request(), None, id="one call"),
+        pytest.param({"max_seconds": 0.06}, request(), None, id="enough time"),
+        pytest.param({"max_seconds": 0.04}, request(), "time", id="hardly any time"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_not_sent(limits, asked, limit):
+    backend = Backend()
+    meter = backend.meter(prices={"m": PRICE}, **limits)
+
+    if limit is None:
+        ask(meter, asked)
+        assert len(backend.requests) == 1
+        return
+    with pytest.raises(LimitReached) as caught:
+        ask(meter, asked)
+    assert caught.value.limit == limit
+    assert (backend.requests, meter.spent.calls) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [
+        pytest.param({"max_calls": 2}, "calls", id="calls"),
+        pytest.param({"max_cost_usd": 0.5}, "cost", id="no price: the one that oversteps is last"),
+    ],
+)
+def test_when_all_is_spent_there_are_no_more_calls(limits, limit):
+    backend = Backend(replace(REPLY, cost_usd=0.3))
+
+    with pytest.raises(LimitReached) as caught:
+        ask(backend.meter(**limits), request(), request(), request())
+    assert (caught.value.limit, len(backend.requests)) == (limit, 2)
+
+
+@pytest.mark.parametrize(
+    ("left", "limit", "seconds"),
+    [
+        pytest.param(Limits(max_tokens=149), "tokens", 0, id="tokens"),
+        pytest.param(Limits(max_cost_usd=0.0006), "cost", 0, id="cost"),
+        pytest.param(Limits(max_seconds=2), "time", 2, id="time"),
+    ],
+)
+def test_where_the_run_has_too_little_left_it_is_the_runs_limit_that_is_reached(
+    left, limit, seconds
+):
+    own = LoopLimits(max_tokens=1_000, max_seconds=60)
+    meter = Backend(TIMEOUT, seconds=seconds).meter(own.within(left), prices={"m": PRICE})
+
+    with pytest.raises(RunLimitReached) as caught:
+        ask(meter, request(300, 50))
+    assert caught.value.limit == limit
+
+
+def test_calls_that_belong_together_are_refused_with_the_number_that_would_do():
+    meter = Backend().meter(max_tokens=500)
+    ask(meter, request())
+
+    meter.check_room(400, what="a draft")
+    with pytest.raises(LimitReached, match="max_tokens = 501"):
+        meter.check_room(401, what="a draft")
+    of_run = Backend().meter(LoopLimits(max_tokens=900).within(Limits(max_tokens=500)))
+    with pytest.raises(RunLimitReached, match="20 more"):
+        of_run.check_room(520, what="a draft")
+    Backend().meter().check_room(10**9, what="a draft")
+
+
+def test_calls_at_the_same_time_do_not_count_on_the_same_room():
+    meter = Backend().meter(max_tokens=299)
+
+    async def two():
+        asked = (meter.ask(request(300, 50)) for _ in range(2))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    first, second = asyncio.run(two())
+
+    assert first == REPLY
+    assert isinstance(second, LimitReached)
+    # What the first one did not need is there again.
+    ask(meter, request(300, 50))
+
+
+def test_room_that_is_held_is_for_what_comes_after():
+    backend = Backend(seconds=2)
+    meter = backend.meter(max_tokens=400, max_seconds=60)
+
+    with meter.holding(tokens=300, seconds=50), pytest.raises(LimitReached, match="300 kept"):
+        ask(meter, request(300, 50))
+    ask(meter, request(300, 50))
+    with meter.holding(seconds=50):
+        ask(meter, request(300, 50))
+
+    assert [one.timeout_s for one in backend.requests] == [60, 8]
+
+
+@pytest.mark.parametrize(("own_s", "timeout_s"), [(None, 8.0), (30.0, 8.0), (3.0, 3.0)])
+def test_a_call_may_last_as_long_as_there_is_time(own_s, timeout_s):
+    backend = Backend(seconds=2)
+
+    ask(backend.meter(max_seconds=10), request(), request(timeout_s=own_s))
+
+    assert backend.requests[1].timeout_s == timeout_s
+
+
+@pytest.mark.parametrize(("seconds", "error"), [(10, LimitReached), (5, CallTimeout)])
+def test_a_call_that_ran_out_of_the_loops_time_reached_the_limit(seconds, error):
+    with pytest.raises(error):
+        ask(Backend(TIMEOUT, seconds=seconds).meter(max_seconds=10), request())

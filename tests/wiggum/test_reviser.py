@@ -6,12 +6,12 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harness.compress import sections_of
 from harness.errors import CallTimeout, ReplyInvalid
-from harness.inference import ChatRequest, ScriptedBackend
+from harness.inference import ScriptedBackend
 from harness.rubric import Dimension, DimensionScore, Draft, Evaluator, Finding, Rubric, Verdict
 from harness.rubric.checks import Excludes, Finished, SectionWords
 from harness.wiggum import Reviser, Revision, Round
@@ -89,70 +89,74 @@ def always(reply: str) -> ScriptedBackend:
     return ScriptedBackend(lambda _request: reply)
 
 
-def test_only_the_criticised_section_is_written_again():
-    backend = always("It has two parts.")
+@pytest.mark.parametrize(
+    ("reply", "section", "after"),
+    [
+        pytest.param("It has two parts.", 0, "It has two parts.", id="as it is"),
+        pytest.param("\n\nIt has two parts.\n\n", 0, "It has two parts.", id="blank lines"),
+        pytest.param("# Parts\n\nIt has two parts.", 0, "It has two parts.", id="its heading"),
+        pytest.param("## parts\nIt has two parts.", 0, "It has two parts.", id="a smaller one"),
+        pytest.param("It runs.", 2, "It runs.", id="the second of two with one title"),
+    ],
+)
+def test_only_the_criticised_section_is_written_again(reply, section, after):
+    backend = always(reply)
 
-    text = revise(backend, draft(), failed(at(0)))
+    text = revise(backend, draft(), failed(at(section)))
 
-    assert text == TEXT.replace("It has two pa\n", "It has two parts.\n")
-    assert len(backend.requests) == 1
-
-
-def test_of_two_sections_with_one_title_the_criticised_one_is_written_again():
-    text = revise(always("It runs."), draft(), failed(at(2)))
-
-    assert text == TEXT.replace("TODO", "It runs.")
+    assert text == TEXT.replace(("It has two pa", "", "TODO")[section], after)
+    (request,) = backend.requests
+    assert (request.model, request.role, request.seed) == ("writer", "producer", 2)
+    assert (request.temperature > 0, request.reply_schema) == (True, None)
 
 
-def test_sections_with_one_title_get_each_its_own_findings():
-    def reply(request: ChatRequest) -> str:
-        asked = request.messages[-1].content
-        assert ("too long" in asked) != ("a placeholder" in asked)
-        return "It is old." if "too long" in asked else "It runs."
+def test_every_finding_reaches_the_call_for_its_section_and_no_other():
+    backend = always("It runs.")
 
     text = revise(
-        ScriptedBackend(reply), draft(), failed(at(1, "too long"), at(2, "a placeholder"))
+        backend,
+        draft(),
+        failed(at(0, "too short"), at(1, "too long"), at(2, "a placeholder")),
+        # Of a draft that had two more sections before it: found by its title.
+        failed(Finding("the number 7", "Parts", 2), name="grounded"),
     )
 
-    assert text == TEXT.replace("It is old, and this is long.", "It is old.").replace(
-        "TODO", "It runs."
-    )
+    remarks = ("too short", "the number 7", "too long", "a placeholder")
+    told = [[remark for remark in remarks if remark in prompt] for prompt in prompts(backend)]
+    assert told == [["too short", "the number 7"], ["too long"], ["a placeholder"]]
+    assert "It has two pa" in prompts(backend)[0]
+    assert [section.body.strip() for section in sections_of(text)] == ["It runs."] * 3
 
 
 def test_what_the_checks_find_leads_to_the_sections_they_found_it_in():
     checks = (SectionWords(min=2, max=5), Finished(), Excludes(phrases=("TODO",)))
     rubric = Rubric(title="Essay", dimensions=(Dimension(name="form", checks=checks),))
     evaluator = Evaluator(rubric, ask=ScriptedBackend([]).chat)
-    verdict = asyncio.run(evaluator.evaluate(draft()))
+    scores = asyncio.run(evaluator.evaluate(draft())).scores
     backend = always("It runs.")
 
-    text = revise(backend, draft(), *verdict.scores)
+    revise(backend, draft(), *scores)
 
-    assert [section.body.strip() for section in sections_of(text)] == ["It runs."] * 3
-    first, second, third = prompts(backend)
-    assert "the last sentence breaks off" in first
-    assert "7 words in this section; at most 5 are allowed" in second
-    assert 'remove "TODO"' in third
+    assert len(prompts(backend)) == 3
+    for finding in scores[0].findings:
+        assert finding.message in prompts(backend)[finding.section_index]
 
 
 FRAGMENTS = [
-    "# One\n",
-    "# One\n\n",
-    "## Two words\n\n",
-    "Underlined\n===\n",
-    "A sentence. Another one.\n",
-    "A paragraph\nof two lines.\n\n",
-    "- item\n- item\n\n",
-    "```python\n# not a heading\n```\n",
-    "| a | b |\n|---|---|\n| 1 | 2 |\n\n",
-    "<!-- comment -->\n\n",
-    "\n",
-    "   \n",
-    "no line end",
+    *(
+        "# One\n",
+        "# One\n\n",
+        "## Two words\n\n",
+        "Underlined\n===\n",
+        "no line end",
+        "\n",
+        "   \n",
+    ),
+    *("A sentence. Another one.\n", "A paragraph\nof two lines.\n\n", "- item\n- item\n\n"),
+    *("```python\n# not a heading\n```\n", "| a | b |\n|---|---|\n| 1 | 2 |\n\n", "<!-- x -->\n\n"),
 ]
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
 @given(text=st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join), data=st.data())
 def test_what_was_not_criticised_stays_as_it_was_byte_for_byte(text, data):
     before = sections_of(text)
@@ -206,33 +210,23 @@ def test_a_section_that_is_missing_can_be_added():
     assert text.replace("# Use\n\nWind it up.\n\n", "") == TEXT
 
 
-@pytest.mark.parametrize("focus", WHOLE)
-def test_a_reply_without_any_section_of_the_draft_leads_to_one_rewriting(focus):
-    backend = ScriptedBackend(["It has two parts.", "# All new\n\nIt has two parts.\n"])
-
-    result = revision(backend.chat, draft(), *focus)
-
-    assert result == Revision(text="# All new\n\nIt has two parts.", how="whole")
-
-
 @pytest.mark.parametrize(
-    ("text", "mode"),
+    ("text", "mode", "replies"),
     [
-        pytest.param("It has two pa", "sections", id="no headings"),
-        pytest.param(TEXT, "whole", id="asked for"),
+        pytest.param(TEXT, "sections", ["It has two parts."], id="no section is returned"),
+        pytest.param("It has two pa", "sections", [], id="there are no headings"),
+        pytest.param(TEXT, "whole", [], id="it is asked for"),
     ],
 )
-def test_the_whole_is_written_again_where_there_are_no_headings_or_that_is_asked_for(text, mode):
-    backend = always("# All new\n\nIt has two parts.\n")
+def test_the_whole_is_written_again_where_sections_cannot_be(text, mode, replies):
+    backend = ScriptedBackend([*replies, "# All new\n\nIt has two parts.\n"])
 
-    result = revision(backend.chat, draft(text), failed(at(0)), mode=mode)
+    result = revision(backend.chat, draft(text), failed(reason="dull"), mode=mode)
 
     assert result == Revision(text="# All new\n\nIt has two parts.", how="whole")
-    (prompt,) = prompts(backend)
-    assert text.strip() in prompt
+    assert all(text.strip() in prompt for prompt in prompts(backend))
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
 @given(text=st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join), data=st.data())
 def test_what_was_not_returned_stays_as_it_was_byte_for_byte(text, data):
     before = sections_of(text)
@@ -248,25 +242,6 @@ def test_what_was_not_returned_stays_as_it_was_byte_for_byte(text, data):
     assert [section.title for section in after] == titles
     for number, (old, new) in enumerate(zip(before, after, strict=True)):
         assert new.body.strip() == "New *text*." if number == index else new == old
-
-
-def test_every_finding_reaches_the_call_for_its_section():
-    backend = always("New.")
-
-    revise(
-        backend,
-        draft(),
-        failed(at(0, "too short"), at(1, "too long")),
-        failed(at(0, "the number 7 is not in the sources"), name="grounded"),
-    )
-
-    first, second = prompts(backend)
-    assert "too short" in first
-    assert "the number 7 is not in the sources" in first
-    assert "too long" not in first
-    assert "It has two pa" in first
-    assert "too long" in second
-    assert "too short" not in second
 
 
 @pytest.mark.parametrize("mode", ["sections", "whole"])
@@ -293,15 +268,6 @@ def test_everything_that_was_said_reaches_the_call_for_the_whole(mode):
         assert line in prompt
 
 
-def test_a_finding_that_was_carried_over_is_found_by_its_title():
-    backend = always("It has two parts.")
-
-    # As of a draft that had two more sections before it.
-    text = revise(backend, draft(), failed(Finding("too short", "Parts", 2)))
-
-    assert text == TEXT.replace("It has two pa\n", "It has two parts.\n")
-
-
 def test_sections_are_asked_for_at_the_same_time():
     class Meeting:
         """A backend that answers when three calls are under way."""
@@ -318,48 +284,38 @@ def test_sections_are_asked_for_at_the_same_time():
     assert revise(Meeting(), draft(), failed(at(0), at(1), at(2))).count("New.") == 3
 
 
-def test_a_call_says_who_is_asked_as_what_and_how_a_run_repeats():
-    backend = always("New.")
+@pytest.mark.parametrize(
+    ("body", "remark", "shown"),
+    [
+        pytest.param(
+            "It has two hands. This is common practice in the field of clocks.",
+            'no source says this: "This is common practice in the field of clocks."',
+            "What is good in a text about Parts:\nIt has two hands.\n",
+            id="without the sentence that a remark quotes",
+        ),
+        pytest.param(
+            "This is common practice.",
+            'no source says this: "This is common practice."',
+            "",
+            id="nothing, where nothing is good",
+        ),
+        pytest.param(
+            "This is common practice.",
+            "vague",
+            "An earlier version of a text about Parts:\nThis is common practice.\n",
+            id="whole, where no remark quotes it",
+        ),
+    ],
+)
+def test_a_section_is_shown_for_what_is_good_in_it(body, remark, shown):
+    backend = always("Again.")
 
-    revise(backend, draft(), failed(at(0), at(1)))
+    revise(backend, draft(f"# Parts\n\n{body}\n"), failed(Finding(remark, "Parts", 0)))
 
-    for request in backend.requests:
-        assert (request.model, request.role, request.seed) == ("writer", "producer", 2)
-        assert request.temperature > 0
-        assert request.reply_schema is None
-
-
-def test_a_sentence_that_a_remark_quotes_is_not_shown_a_second_time():
-    backend = ScriptedBackend(["Again."])
-    text = "# Parts\n\nIt has two hands. This is common practice in the field of clocks.\n"
-    remark = 'no source says this: "This is common practice in the field of clocks."'
-
-    revise(backend, draft(text), failed(Finding(remark, "Parts", 0)))
-
-    prompt = backend.requests[0].messages[-1].content
-    assert "What is good in a text about Parts:\nIt has two hands.\n" in prompt
+    (prompt,) = prompts(backend)
+    assert shown in prompt
+    assert shown or "good" not in prompt
     assert prompt.count("common practice") == 1
-
-
-def test_a_section_of_which_nothing_is_good_is_not_shown():
-    backend = ScriptedBackend(["Again."])
-    finding = Finding('no source says this: "This is common practice."', "Parts", 0)
-
-    revise(backend, draft("# Parts\n\nThis is common practice.\n"), failed(finding))
-
-    prompt = backend.requests[0].messages[-1].content
-    assert "good" not in prompt
-    assert prompt.count("common practice") == 1
-
-
-def test_a_section_that_no_remark_quotes_is_shown_whole():
-    backend = ScriptedBackend(["Again."])
-
-    revise(backend, draft("# Parts\n\nIt has two hands.\n"), failed(Finding("vague", "Parts", 0)))
-
-    assert "An earlier version of a text about Parts:\nIt has two hands.\n" in (
-        backend.requests[0].messages[-1].content
-    )
 
 
 @pytest.mark.parametrize(
@@ -400,20 +356,6 @@ def test_a_reply_has_room_for_what_is_written_again(text, focus, at_least):
 @pytest.mark.parametrize(
     "reply",
     [
-        pytest.param("\n\nIt has two parts.\n\n", id="blank lines"),
-        pytest.param("# Parts\n\nIt has two parts.", id="with its heading"),
-        pytest.param("## parts\nIt has two parts.", id="with its heading, smaller"),
-    ],
-)
-def test_a_section_keeps_its_heading_and_its_space(reply):
-    text = revise(always(reply), draft(), failed(at(0)))
-
-    assert text == TEXT.replace("It has two pa\n", "It has two parts.\n")
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
         pytest.param("", id="nothing"),
         pytest.param(" \n\t", id="white space"),
         pytest.param("It has […] parts.", id="marks of a shortened text"),
@@ -436,7 +378,7 @@ def test_a_section_without_a_reply_stays_as_it_is():
 
 
 def test_a_reply_of_a_heading_alone_is_no_revision():
-    with pytest.raises(ReplyInvalid, match="cannot be put back") as caught:
+    with pytest.raises(ReplyInvalid) as caught:
         revise(always("# Parts\n"), draft(), failed(at(0)))
 
     assert caught.value.endpoint == "writer"
@@ -446,17 +388,8 @@ def test_a_reply_of_a_heading_alone_is_no_revision():
 def test_a_failed_call_for_one_section_fails_the_revision():
     replies = ["New.", CallTimeout("30 s without a token", endpoint="writer"), "New."]
 
-    with pytest.raises(CallTimeout, match="30 s without a token"):
+    with pytest.raises(CallTimeout):
         revise(ScriptedBackend(replies), draft(), failed(at(0), at(1), at(2)))
-
-
-def test_a_short_source_is_shown_whole():
-    backend = always("New.")
-
-    revise(backend, draft(TEXT, "The clock has two parts.", "It was built in 1987."), failed(at(0)))
-
-    assert "The clock has two parts." in prompts(backend)[0]
-    assert "It was built in 1987." in prompts(backend)[0]
 
 
 @pytest.mark.parametrize(
@@ -499,14 +432,15 @@ def test_a_reply_that_the_token_limit_cut_loses_what_it_was_cut_in(focus):
         pytest.param("Text.", failed(reason="x"), id="the whole"),
     ],
 )
-def test_every_call_is_reminded_of_the_task_and_of_everything_the_rubric_asks(text, focus):
+def test_every_call_is_told_the_task_all_that_the_rubric_asks_and_short_sources(text, focus):
     backend = always("# Parts\n\nBetter.")
+    sources = ("The clock has two parts.", "It was built in 1987.")
 
-    revise(backend, draft(text), focus, requirements=["Be short", "Is it clear?"])
+    revise(backend, draft(text, *sources), focus, requirements=["Be short", "Is it clear?"])
 
     (prompt,) = prompts(backend)
-    for constraint in ("Say how the clock works.", "Be short", "Is it clear?"):
-        assert constraint in prompt
+    for told in ("Say how the clock works.", "Be short", "Is it clear?", *sources):
+        assert told in prompt
 
 
 @pytest.mark.parametrize(
