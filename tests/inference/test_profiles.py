@@ -1,66 +1,63 @@
-"""That the table of servers is whole, and says of each what its emulation does."""
+"""What is known of each server, held against its emulation; and what it says of itself."""
 
 import asyncio
 from dataclasses import replace
 from typing import get_args
 
-import httpx
 import pytest
+from calls import REQUEST, ask, backend_at
+from servers.emulated import Emulated
 from servers.openai_dialects import DIALECTS
-from servers.openai_server import CONTEXT_TOKENS, OpenAIServer
+from servers.openai_server import CONTEXT_TOKENS, MODEL, OpenAIServer
+from servers.pages import Pages
 
 from harness.errors import NotOffered
-from harness.inference import ChatRequest, CountRequest, EmbedRequest, OpenAIWire, as_messages
-from harness.inference.endpoint import Endpoint, WireName
+from harness.inference import (
+    PROFILES,
+    CountRequest,
+    EmbedRequest,
+    Endpoint,
+    ServerFacts,
+    server_facts,
+)
+from harness.inference.endpoint import WireName
 from harness.inference.wire.profile import ALWAYS
-from harness.inference.wire.profiles import PROFILES
 
 NAMES = get_args(WireName)
-HELLO = ChatRequest(model="judge", messages=as_messages("Say hello."))
+METRICS = {"llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm"}
+"""Servers with counters that are read."""
+CONTEXT = {"llamacpp", "vllm", "sglang", "tgi", "tabbyapi", "lmstudio"}
+"""Servers that tell their context."""
+each_server = pytest.mark.parametrize("name", NAMES)
 
 
-def every(holds=lambda _profile: True):
-    """The names of the servers of which something holds."""
-    return pytest.mark.parametrize("name", [name for name in NAMES if holds(PROFILES[name])])
-
-
-def with_server(name, act, **of_dialect):
-    """What comes of a wire, and its emulated server, whose dialect may differ."""
-
-    async def main():
-        async with OpenAIServer(dialect=replace(DIALECTS[name], **of_dialect)) as server:
-            wire = OpenAIWire(Endpoint(tag="judge", backend=name, url=server.url))
-            try:
-                return await act(wire, server)
-            finally:
-                await wire.aclose()
-
-    return asyncio.run(main())
-
-
-def page(name, path):
-    """What the emulated server says of itself there."""
-
-    async def act(_wire, server):
-        async with httpx.AsyncClient() as client:
-            return await client.get(server.root + path)
-
-    return with_server(name, act)
+def server_of(name, **of_dialect):
+    """A server, whose dialect may differ."""
+    return OpenAIServer(dialect=replace(DIALECTS[name], **of_dialect))
 
 
 def test_every_wire_has_a_profile_and_a_dialect_of_its_own():
     # Ollama, Triton and llama.cpp have wires of their own.
     assert set(PROFILES) == {*NAMES, "ollama", "triton", "embedded"}
     assert set(DIALECTS) == set(NAMES)
+    assert {name for name in NAMES if PROFILES[name].schema is None} == {"triton-openai"}
 
 
-@every()
-def test_what_a_server_can_be_made_to_tell_has_a_place_where_it_is_looked_for(name):
+@each_server
+def test_a_profile_tells_what_a_reply_comes_with_and_no_field_has_to_be_found_out(name):
     profile = PROFILES[name]
+    sampling = {"seed": 1, "frequency_penalty": 0.5, "stop": ("never",), "temperature": 0.7}
 
+    completion, server = ask(server_of(name), request=replace(REQUEST, **sampling), backend=name)
+
+    assert (completion.dropped, len(server.asked)) == ((), 1)
     # `openai` is any: each place is looked at, and none is promised.
     assert (profile.times is not None) == (profile.timings is not None or name == "openai")
     assert profile.schema is not None or profile.enforces == ALWAYS
+    reported = any(phase.source == "reported" for phase in completion.phases)
+    assert reported == (profile.timings == ALWAYS)
+    said = completion.usage.cached_tokens is not None
+    assert said == (profile.cached_tokens == ALWAYS) or name == "openai"
 
 
 TIMES = {
@@ -75,111 +72,172 @@ TIMES = {
 def test_times_are_read_where_the_servers_row_says_and_nowhere_else(name, sent_as):
     told = {"usage": {}, "beside_usage": {}} | TIMES[sent_as]
 
-    completion = with_server(name, lambda wire, _server: wire.chat(HELLO), **told)
+    completion, _ = ask(server_of(name, **told), backend=name)
 
     reported = any(phase.source == "reported" for phase in completion.phases)
     assert reported == (name in {sent_as, "openai"})
 
 
-@every(lambda profile: profile.health)
-def test_a_server_that_is_ready_says_so_where_its_profile_asks(name):
-    assert page(name, PROFILES[name].health).status_code == 200
+def test_tgi_tells_its_queue_with_replies_that_are_not_streamed():
+    completion, _ = ask(server_of("tgi"), backend="tgi", stream=False)
 
-
-@every(lambda profile: profile.context)
-def test_a_server_tells_its_context_where_its_profile_looks(name):
-    report = PROFILES[name].context
-
-    said = page(name, report.path).json()
-
-    for key in report.keys:
-        said = said[0][key] if isinstance(said, list) else said[key]
-    assert said == CONTEXT_TOKENS
-
-
-@every(lambda profile: profile.counting is None)
-def test_a_server_that_does_not_count_is_not_asked_to(name):
-    async def act(wire, server):
-        with pytest.raises(NotOffered, match="does not count tokens"):
-            await wire.count_tokens(CountRequest(model="judge", messages=HELLO.messages))
-        return server.asked
-
-    assert with_server(name, act) == []
-
-
-def test_what_makes_a_server_embed_is_said_where_it_does_not():
-    async def act(wire, _server):
-        with pytest.raises(NotOffered, match=r"not embed as it was started .*; --embeddings makes"):
-            await wire.embed(EmbedRequest(model="judge", texts=("an owl",)))
-
-    with_server("llamacpp", act, embeds="nothing")
-
-
-@pytest.mark.parametrize("name", [n for n in NAMES if DIALECTS[n].embeds == "nothing"])
-def test_a_server_that_does_not_embed_says_so(name):
-    async def act(wire, _server):
-        with pytest.raises(NotOffered, match="does not embed"):
-            await wire.embed(EmbedRequest(model="judge", texts=("an owl",)))
-
-    assert PROFILES[name].embeds != ALWAYS
-    with_server(name, act)
-
-
-@every()
-def test_a_profile_tells_whether_replies_come_with_cached_tokens_and_times(name):
-    profile = PROFILES[name]
-
-    completion = with_server(name, lambda wire, _server: wire.chat(HELLO))
-
-    reported = any(phase.source == "reported" for phase in completion.phases)
-    assert reported == (profile.timings == ALWAYS)
-    # `openai` stands for servers that do and for servers that do not.
-    said = completion.usage.cached_tokens is not None
-    assert said == (profile.cached_tokens == ALWAYS) or name == "openai"
-
-
-@every()
-def test_fields_that_have_to_be_left_out_cost_the_call_nothing_else(name):
-    async def act(wire, server):
-        request = ChatRequest(
-            model="judge",
-            messages=HELLO.messages,
-            seed=1,
-            frequency_penalty=0.5,
-            stop=("never",),
-            temperature=0.7,
-        )
-        return await wire.chat(request), len(server.asked)
-
-    completion, calls = with_server(name, act)
-
-    assert (completion.dropped, calls) == ((), 1)
-
-
-def test_a_schema_is_offered_where_there_is_a_place_for_it():
-    assert {name for name in NAMES if PROFILES[name].schema is None} == {"triton-openai"}
+    assert [p.source for p in completion.phases if p.name == "queue"] == ["reported"]
 
 
 def test_log_probabilities_that_are_taken_and_not_given_are_none():
-    request = ChatRequest(model="judge", messages=HELLO.messages, top_logprobs=2)
+    request = replace(REQUEST, top_logprobs=2)
 
-    completion = with_server("lmstudio", lambda wire, _server: wire.chat(request))
+    completion, _ = ask(server_of("lmstudio"), request=request, backend="lmstudio")
 
     assert completion.logprobs == ()
     assert PROFILES["lmstudio"].logprobs is None
 
 
-def test_tgi_tells_its_queue_with_replies_that_are_not_streamed():
-    async def act(_wire, server):
-        endpoint = Endpoint(tag="judge", backend="tgi", url=server.url, stream=False)
-        wire = OpenAIWire(endpoint)
-        try:
-            return await wire.chat(HELLO)
-        finally:
-            await wire.aclose()
+@each_server
+def test_a_server_that_does_not_count_is_not_asked_to_and_one_that_does_not_embed_says_so(name):
+    async def main():
+        server = server_of(name, embeds="nothing")
+        async with server, backend_at(server, backend=name) as wire:
+            if PROFILES[name].counting is None:
+                with pytest.raises(NotOffered):
+                    await wire.count_tokens(CountRequest(model="judge", messages=REQUEST.messages))
+                assert server.asked == []
+            with pytest.raises(NotOffered):
+                await wire.embed(EmbedRequest(model="judge", texts=("an owl",)))
 
-    completion = with_server("tgi", act)
+    asyncio.run(main())
+    assert PROFILES[name].embeds != ALWAYS or DIALECTS[name].embeds != "nothing"
 
-    assert [(p.name, p.source) for p in completion.phases if p.name == "queue"] == [
-        ("queue", "reported")
-    ]
+
+# --- what a server says of itself ------------------------------------------------------------
+
+
+async def facts_of(server: Emulated, backend: str, *, path: str = "/v1", **fields) -> ServerFacts:
+    values = {"tag": "judge", "model_id": MODEL, "backend": backend, "url": server.root + path}
+    return await server_facts(Endpoint.model_validate(values | fields), api_key="sk-1")
+
+
+def facts_from(server, backend, **fields):
+    """The facts, and what the server was asked."""
+
+    async def main():
+        async with server:
+            return await facts_of(server, backend, **fields), server.asked
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("backend", sorted(DIALECTS.keys() - {"openai"}))
+def test_every_server_is_asked_in_its_own_way(backend):
+    facts, asked = facts_from(server_of(backend), backend)
+
+    assert facts.models == (MODEL,)
+    assert facts.context_tokens == (CONTEXT_TOKENS if backend in CONTEXT else None)
+    assert facts.slots == (4 if backend == "llamacpp" else None)
+    assert (facts.reachable, facts.ready) == (True, True if PROFILES[backend].health else None)
+    # No emulated one has its counters on.
+    assert facts.metrics == (False if backend in METRICS else None)
+    assert {one.headers["authorization"] for one in asked} == {"Bearer sk-1"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "path"), [("llamacpp", "/metrics"), ("tensorrt-llm", "/prometheus/metrics")]
+)
+def test_counters_that_are_on_are_found(backend, path):
+    server = server_of(backend, pages=DIALECTS[backend].pages | {path: None})
+
+    assert facts_from(server, backend)[0].metrics is True
+
+
+TAGS = {"models": [{"name": "served-name:latest"}, {"name": "qwen3:8b"}]}
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
+def test_ollama_is_asked_beside_its_v1(path):
+    loaded = {"models": [{"name": "other", "context_length": 1}]}
+    server = Pages(pages={"/": {}, "/api/tags": TAGS, "/api/ps": loaded})
+
+    assert facts_from(server, "ollama", path=path)[0] == ServerFacts(
+        reachable=True, ready=True, models=("served-name:latest", "qwen3:8b"), metrics=True
+    )
+
+
+@pytest.mark.parametrize("name", [MODEL, f"{MODEL}:latest"])
+def test_ollama_tells_the_context_of_a_loaded_model(name):
+    lengths = {"other": 1, name: 8192}
+    loaded = [{"name": name, "context_length": length} for name, length in lengths.items()]
+
+    facts, _ = facts_from(Pages(pages={"/api/ps": {"models": loaded}}), "ollama")
+
+    assert facts.context_tokens == 8192
+
+
+def test_triton_lists_what_is_ready():
+    server = Pages(pages={"/v2/repository/index": [{"name": MODEL, "state": "READY"}]})
+
+    facts, asked = facts_from(server, "triton", path="/", prompt_template="chatml")
+
+    assert facts == ServerFacts(reachable=True, ready=False, models=(MODEL,))
+    assert asked[-1].body == {"ready": True}
+
+
+@pytest.mark.parametrize(
+    ("listed", "tokens"),
+    [
+        pytest.param({"other": 1, MODEL: 2}, 2, id="its own"),
+        pytest.param({"other": 1}, 1, id="the only one"),
+        pytest.param({"other": 1, "another": 2}, None, id="none of several others"),
+        pytest.param({}, None, id="none at all"),
+    ],
+)
+def test_the_context_is_that_of_the_endpoints_model(listed, tokens):
+    data = [{"id": name, "max_model_len": length} for name, length in listed.items()]
+
+    facts, _ = facts_from(Pages(pages={"/v1/models": {"data": data}}), "vllm")
+
+    assert (facts.context_tokens, facts.models) == (tokens, tuple(listed))
+
+
+def test_a_router_is_told_of_which_model():
+    _, asked = facts_from(server_of("llamacpp"), "llamacpp", model_id="a b")
+
+    paths = ["/health", "/v1/models", "/metrics?model=a+b", "/props?model=a+b"]
+    assert [one.path for one in asked] == paths
+
+
+def test_a_server_that_is_loading_is_reachable_and_not_ready():
+    facts, _ = facts_from(Pages(pages={"/health": 503}), "vllm")
+
+    assert (facts.reachable, facts.ready) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(401, id="refused"),
+        pytest.param(b"<h1>It works!</h1>", id="a web page"),
+        pytest.param(b"\xff\xfe", id="bytes"),
+        pytest.param([], id="a list"),
+        pytest.param({"data": "none", "models": 3}, id="other shapes"),
+        pytest.param({"data": [3, None], "models": [3, None]}, id="other rows"),
+        pytest.param({"data": [{"id": 3, "max_model_len": "4k"}]}, id="other values"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["vllm", "llamacpp", "ollama", "triton"])
+def test_what_is_not_told_as_expected_is_not_known(backend, page):
+    paths = ("/v1/models", "/props", "/api/tags", "/api/ps", "/v2/repository/index")
+    template = {"prompt_template": "chatml"} if backend == "triton" else {}
+
+    facts, _ = facts_from(Pages(pages=dict.fromkeys(paths, page)), backend, **template)
+
+    assert not facts.models
+    assert (facts.context_tokens, facts.slots) == (None, None)
+
+
+def test_of_a_server_that_is_not_there_nothing_is_known():
+    async def main():
+        async with Pages() as server:
+            pass
+        return await facts_of(server, "vllm")
+
+    assert asyncio.run(main()) == ServerFacts(reachable=False, ready=False, metrics=False)
