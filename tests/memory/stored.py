@@ -1,5 +1,7 @@
 """Short ways to fill a truth, to spoil its file, and to expect an error by its code."""
 
+import resource
+import signal
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -61,3 +63,16 @@ def words(count: int, *, seed: int) -> list[str]:
     """Six letters each, by chance."""
     chance = Random(seed)
     return ["".join(chance.choices("abcdefghij", k=6)) for _ in range(count)]
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """A disk that is full for larger ones."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)

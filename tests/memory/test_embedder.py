@@ -1,10 +1,7 @@
 """Vectors of texts: what embedders promise, which texts are unrelated, and what is new."""
 
-import csv
-import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +13,6 @@ from harness.errors import InvalidInput
 from harness.memory.embedder import FunctionEmbedder, embed
 from harness.memory.novelty import THRESHOLD, nearest, novelty
 from harness.memory.unrelated import unrelated_cosine
-
-CRANFIELD = Path(__file__).parents[3] / "shared" / "data" / "ir" / "cranfield"
 
 # --- embedders ---------------------------------------------------------------------------------
 
@@ -161,28 +156,6 @@ def test_it_tells_what_has_to_do_with_each_other(embedder, one, other, alike):
 
     assert unrelated_cosine(embedder) == pytest.approx(0.159, abs=0.001)
     assert (first @ second > unrelated_cosine(embedder)) == alike
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not CRANFIELD.exists(), reason=f"no Cranfield collection at {CRANFIELD}")
-def test_next_to_nothing_that_is_relevant_is_below_it(embedder):
-    def lines(name):
-        return [json.loads(line) for line in (CRANFIELD / name).read_text().splitlines()]
-
-    documents, queries = lines("corpus.jsonl"), lines("queries.jsonl")
-    texts = embedder.embed([f"{document['title']} {document['text']}" for document in documents])
-    cosines = embedder.embed([query["text"] for query in queries]) @ texts.T
-    row = {query["_id"]: place for place, query in enumerate(queries)}
-    column = {document["_id"]: place for place, document in enumerate(documents)}
-    with (CRANFIELD / "qrels" / "test.tsv").open() as file:
-        relevant = [
-            cosines[row[line["query-id"]], column[line["corpus-id"]]]
-            for line in csv.DictReader(file, delimiter="\t")
-            if int(line["score"]) > 0
-        ]
-
-    assert len(relevant) == 1612
-    assert np.mean(np.array(relevant) <= unrelated_cosine(embedder)) < 0.025
 
 
 # --- novelty -----------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ import fcntl
 import json
 import math
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from contextlib import suppress
 from random import Random
@@ -16,7 +14,7 @@ import pytest
 import tantivy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored import add, failing
+from stored import add, failing, files_up_to
 
 from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.memory import lexical
@@ -260,54 +258,6 @@ def test_single_passages_do_not_pile_up_segments(lane, truth):
     assert lane._index.searcher().num_segments < 10
 
 
-def threads(*acts):
-    """Runs each in a thread of its own, and raises what one of them raised."""
-    faults = []
-
-    def run(act):
-        try:
-            act()
-        except BaseException as error:  # noqa: BLE001 - raised below
-            faults.append(error)
-
-    running = [Thread(target=run, args=(act,)) for act in acts]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    if faults:
-        raise faults[0]
-
-
-@pytest.mark.slow
-def test_threads_search_while_one_of_them_reads_on(lane, truth):
-    def look():
-        for _ in range(50):
-            assert lane.search("red", limit=10).keys() >= {1, 2}
-
-    def write():
-        for number in range(20):
-            add(truth, f"plum number {number}")
-            read_on(lane, truth)
-            assert list(lane.search(f"{number}", limit=1)) == [truth.last_sequence()]
-
-    threads(look, look, look, write)
-
-
-@pytest.mark.slow
-def test_searches_find_what_there_is_while_the_lane_is_made_again(lane, truth):
-    add(truth, *(f"quince number {n}" for n in range(2000)))
-    read_on(lane, truth)
-    remaking = Thread(target=lane.rebuild)
-
-    remaking.start()
-    found = [len(lane.search("quince", limit=7))]
-    while remaking.is_alive():
-        found.append(len(lane.search("quince", limit=7)))
-    remaking.join()
-    assert set(found) == {7}
-
-
 @pytest.mark.slow
 def test_a_lane_that_is_made_again_is_never_there_in_part(tmp_path, lane):
     # tantivy makes an empty index where it finds a directory without one.
@@ -324,57 +274,33 @@ def test_a_lane_that_is_made_again_is_never_there_in_part(tmp_path, lane):
                 if directory.stat().st_ino == this:
                     seen.append(found)
 
-    def make():
-        for _ in range(5):
-            lane.rebuild()
-        done.set()
-
-    threads(look, make)
+    looking = Thread(target=look)
+    looking.start()
+    for _ in range(5):
+        lane.rebuild()
+    done.set()
+    looking.join()
     assert seen
     assert all(seen)
     assert not list(tmp_path.glob("lexical.[no]*"))
 
 
-NO_ROOM = """
-import resource, signal, sys
-from pathlib import Path
-from harness.errors import MemoryStoreFailed
-from harness.memory import lexical, truth
-
-directory = Path(sys.argv[1])
-opened = truth.Truth.open(directory)
-lane = lexical.LexicalLane.open(directory / "lexical", opened)
-behind = truth.Passage(text=" ".join(f"word{n}" for n in range(50_000)))
-opened.add([(behind, None)], embedder=None)
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-for attempt in (
-    lambda: lane.catch_up(until=opened.last_sequence()),
-    lambda: lane.rebuild(),
-    lambda: lexical.LexicalLane.open(directory / "lexical", opened),
+def test_without_room_on_the_disk_what_was_there_stays_and_goes_on_when_there_is(
+    tmp_path, lane, truth
 ):
-    try:
-        attempt()
-    except MemoryStoreFailed as error:
-        assert error.code == "memory.lane-unreadable", error
-    else:
-        raise AssertionError("there was room")
-    assert list(lane.search("apples", limit=5)) == [1]
-assert not (directory / "lexical.new").exists()
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-lane.catch_up(until=opened.last_sequence())
-assert list(lane.search("word49999", limit=5)) == [5]
-"""
-
-
-@pytest.mark.slow
-def test_without_room_on_the_disk_what_was_there_stays_and_goes_on_when_there_is(tmp_path, truth):
-    # In a process of its own, which may write no file of more than 100 kB.
-    ran = subprocess.run(
-        [sys.executable, "-c", NO_ROOM, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-
-    assert ran.returncode == 0, ran.stderr
+    add(truth, " ".join(f"word{n}" for n in range(50_000)))
+    with files_up_to(100_000):
+        for attempt in (
+            lambda: read_on(lane, truth),
+            lane.rebuild,
+            lambda: LexicalLane.open(tmp_path / "lexical", truth),
+        ):
+            with failing(MemoryStoreFailed, "memory.lane-unreadable"):
+                attempt()
+            assert list(lane.search("apples", limit=5)) == [1]
+    assert not (tmp_path / "lexical.new").exists()
+    read_on(lane, truth)
+    assert list(lane.search("word49999", limit=5)) == [5]
 
 
 # --- damage ----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import random
 import sqlite3
-import threading
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 
@@ -306,47 +305,3 @@ def test_passages_are_read_in_order_however_many_there_are_and_whatever_is_writt
 
     assert [number for number, _ in [first, *rest]] == [n for n in range(11, 691) if n != 601]
     assert list(truth.passages_between(690, 10)) == []
-
-
-@pytest.mark.slow
-def test_threads_read_and_write_at_once_and_each_sees_whole_writes(truth):
-    faults: list[BaseException] = []
-    stop = threading.Event()
-
-    def guarded(work):
-        def run():
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - the test raises it
-                faults.append(error)
-
-        return threading.Thread(target=run)
-
-    def write(writer: int):
-        for n in range(20):
-            ids = [f"{writer} {n} {half}" for half in "ab"]
-            put(truth, *ids)
-            assert truth.known([Passage(text=i, id=i) for i in ids]) == set(ids)
-
-    def read():
-        while not stop.is_set():
-            last, count = truth.extent()
-            # Each write stores two.
-            assert last == count
-            assert count % 2 == 0
-            sequences, _ = truth.vectors_between(EMBEDDER, 0, last)
-            assert len(sequences) == count
-
-    writers = [guarded(lambda w=w: write(w)) for w in range(3)]
-    readers = [guarded(read) for _ in range(5)]
-    for thread in (*readers, *writers):
-        thread.start()
-    for thread in writers:
-        thread.join()
-    stop.set()
-    for thread in readers:
-        thread.join()
-
-    if faults:
-        raise faults[0]
-    assert truth.extent() == (120, 120)

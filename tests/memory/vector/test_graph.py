@@ -1,14 +1,11 @@
 """The graph of a large store: its file, and what it finds together with what came later."""
 
 import fcntl
-import resource
-import signal
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from plain_vectors import Named, add, clustered, naive
-from stored import failing
+from stored import failing, files_up_to
 
 from harness.errors import MemoryStoreFailed
 from harness.memory.truth import Truth
@@ -147,19 +144,6 @@ def test_vectors_of_zeros_are_left_out(tmp_path):
     graph = hnsw.Graph.load(tmp_path, FLAT)
     assert graph.count == 250
     assert set(graph.nearest(VECTORS[1], 250) % 2) == {0}
-
-
-@contextmanager
-def files_up_to(size):
-    """A disk that is full for larger ones."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path):
