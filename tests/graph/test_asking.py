@@ -300,15 +300,6 @@ def test_a_person_who_is_there_is_asked(graph, before, says, asked):
         assert (repr(problem) in question.problem) if problem else question.problem == ""
 
 
-def test_a_run_waits_when_the_person_has_gone(graph):
-    asks(graph, returns=int)
-
-    ended = run(graph, asker=Person("many"))
-
-    assert ended.status == "waiting"
-    assert "'many'" in ended.questions[0].problem
-
-
 @pytest.mark.parametrize("nested", [False, True], ids=["the node itself", "what is nested in it"])
 @pytest.mark.parametrize(
     "limits", [Timeout(total_s=5), Timeout(idle_s=5), Timeout(total_s=5, idle_s=5)], ids=str

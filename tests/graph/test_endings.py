@@ -11,7 +11,7 @@ from graph_runs import SlowTracer, forever, ignores_its_cancellation, nests, ste
 from watched import StuckThreads, all_spans_ended, unended_tasks, watch
 
 from harness.graph import Cache, Default, Graph, Retry, Timeout, execute
-from harness.trace import NodeOutput, SpanEnded, Tracer
+from harness.trace import NodeOutput, Tracer
 
 GRACE_S = 1.0
 
@@ -77,16 +77,6 @@ def test_what_a_node_gives_as_it_is_cancelled_is_kept(hasty):
 
     assert watched.ended.outputs == {"other": "done all the same"}
     assert watched.skips == {"after": "fails"}
-
-
-def test_what_waits_to_be_tried_again_is_not(hasty):
-    step(hasty, "other", raises=KeyError, retry=Retry(5, first_delay_s=10))
-
-    watched = watch(hasty)
-
-    assert watched.failures == [("fails", ValueError, 1)]
-    assert watched.skips == {"other": "fails"}
-    assert watched.seconds == 1
 
 
 def test_what_has_not_begun_is_neither_called_nor_looked_for(graph):
@@ -195,27 +185,6 @@ def test_a_thread_is_not_waited_for_and_what_it_returns_is_dropped(graph):
     assert watched.recorded == set()
 
 
-def test_what_is_nested_ends_with_what_it_is_nested_in(hasty):
-    inner, outer = Graph("inner"), Graph("outer")
-    inner.node(name="stubborn")(ignores_its_cancellation)
-    inner.node(name="waits")(forever)
-    nests(outer, "middle", inner)
-    nests(hasty, "top", outer)
-
-    watched = watch(hasty)
-
-    assert watched.failures == [("fails", ValueError, 1)]
-    assert watched.skips == {
-        "top": "fails",
-        "top/outer/middle": "top",
-        "top/outer/middle/inner/stubborn": "top/outer/middle",
-        "top/outer/middle/inner/waits": "top/outer/middle",
-    }
-    assert watched.seconds == 1 + GRACE_S
-    assert watched.tasks_left == set()
-    assert all_spans_ended(watched.records)
-
-
 # --- its time is over ----------------------------------------------------------------------------
 
 
@@ -297,37 +266,6 @@ def cancelled_after(graph, seconds, *, turns=None, tracer_class=Tracer, parallel
     return records, took_s
 
 
-@pytest.mark.parametrize("parallel_calls", [1, 3, None])
-def test_a_run_that_is_cancelled_ends_its_nodes_and_leaves_no_task_behind(graph, parallel_calls):
-    sub, each = Graph("sub"), {"number": "numbers"}
-    sub.node(name="nested")(forever)
-    step(graph, "waits", each=each, gives=lambda _: forever(), timeout=Timeout(total_s=100))
-    nests(graph, "nests", sub, each=each)
-
-    @graph.node
-    async def streams():
-        yield 1
-        await forever()
-
-    step(graph, "after", "waits", "nests", "streams", raises=AssertionError)
-
-    records, took_s = cancelled_after(graph, 3, parallel_calls=parallel_calls)
-
-    assert took_s == 0
-    assert {one.status for one in records if isinstance(one, SpanEnded)} == {"cancelled"}
-
-
-@pytest.mark.parametrize("parallel_calls", [1, None])
-def test_a_run_that_is_cancelled_leaves_behind_who_ignores_it(graph, parallel_calls):
-    sub = Graph("sub")
-    sub.node(name="stubborn")(ignores_its_cancellation)
-    nests(graph, "nests", sub, each={"number": "numbers"})
-    graph.node(name="timed", timeout=Timeout(total_s=100))(ignores_its_cancellation)
-    graph.node(name="stubborn")(ignores_its_cancellation)
-
-    assert cancelled_after(graph, 3, parallel_calls=parallel_calls)[1] == GRACE_S
-
-
 def test_what_is_given_when_a_run_is_cancelled_is_written_down(graph):
     step(graph, "other", seconds=0.5, gives="paid for")
 
@@ -346,12 +284,6 @@ def test_a_run_that_is_cancelled_twice_ends_at_once(function):
         nests(graph, "first", outer, timeout=Timeout(total_s=100))
 
         assert cancelled_after(graph, 1, turns=turns)[1] == 0
-
-
-def test_a_run_may_be_cancelled_as_it_is_ended_by_a_failure(hasty):
-    hasty.node(name="stubborn")(ignores_its_cancellation)
-
-    assert cancelled_after(hasty, 1.5)[1] <= GRACE_S
 
 
 # --- what is no failure ends it as in plain Python -----------------------------------------------

@@ -42,18 +42,6 @@ def test_what_depends_on_two_that_failed_names_the_first_it_takes(graph):
     assert watch(graph).skips == {"other": "right", "both": "left"}
 
 
-def test_an_item_that_fails_ends_what_is_made_of_it_and_not_of_the_others(graph):
-    step(graph, "inverse", each={"number": "numbers"}, gives=lambda number: 1 / number)
-    step(graph, "shown", each={"one": "inverse"}, gives=str)
-    step(graph, "text", "shown")
-
-    watched = watch(graph, {"numbers": [1, 0, 2]})
-
-    assert watched.failures == [("inverse[1]", ZeroDivisionError, 1)]
-    assert watched.skips == {"shown[1]": "inverse[1]", "text": "inverse[1]"}
-    assert watched.recorded == {"inverse[0]", "inverse[2]", "shown[0]", "shown[2]"}
-
-
 def group_of(*errors):
     return BaseExceptionGroup("several", errors)
 
@@ -121,26 +109,6 @@ def test_a_node_that_cancels_its_own_task_has_failed(graph, how, on_error, error
         # Whatever on_error says: it may have been the loop that was closed.
         assert watched.failures == [("cancels", error, 1)]
         assert watched.skips == {"after": "cancels"}
-
-
-def test_a_node_may_limit_its_own_time(graph):
-    @graph.node
-    async def patient():
-        try:
-            async with asyncio.timeout(1):
-                await forever()
-        except TimeoutError:
-            return "went without"
-
-    @graph.node
-    async def impatient():
-        async with asyncio.timeout(1):
-            await forever()
-
-    watched = watch(graph)
-
-    assert watched.ended.outputs == {"patient": "went without"}
-    assert watched.failures == [("impatient", TimeoutError, 1)]
 
 
 def test_a_node_that_returns_a_coroutine_has_failed_and_what_a_plain_one_does_is_awaited(graph):
@@ -251,16 +219,6 @@ def test_a_nested_failure_bears_the_names_of_those_it_is_nested_in(graph):
     assert watched.failures == [(label, ZeroDivisionError, 1) for label in wrong]
     assert watched.skips["answer[0]"] == wrong[0]
     assert watched.skips["answer[1]/brief/search"] == wrong[1]
-
-
-def test_all_that_failed_inside_a_node_is_listed(graph):
-    sub = Graph("sub")
-    step(sub, "early", raises=KeyError)
-    step(sub, "late", seconds=1, raises=ValueError)
-    nests(graph, "outer", sub)
-
-    failures = [("outer/sub/early", KeyError, 1), ("outer/sub/late", ValueError, 1)]
-    assert watch(graph).failures == failures
 
 
 def test_a_node_may_go_on_without_what_failed_inside_it(graph):

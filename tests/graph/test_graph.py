@@ -14,7 +14,7 @@ from graph_runs import outputs_of, step
 from pydantic import BaseModel
 
 from harness.errors import PipelineInvalid
-from harness.graph import Graph, Parameter, Retry, Skipped, bind_inputs, graph_inputs
+from harness.graph import Graph, Parameter, Retry, bind_inputs, graph_inputs
 
 HERE = Path(__file__)
 
@@ -361,24 +361,6 @@ def two_nodes(produced, wanted, how):
     way = {"value": "source"}
     graph.node(**{"each" if "an item" in how else "takes": way})(taker)
     return graph
-
-
-@pytest.mark.parametrize(
-    ("produced", "wanted", "how"),
-    [
-        (str, str, ""),
-        (str | None, str, ""),
-        (str, str | Skipped, ""),
-        (list[str], str, "an item"),
-        (list[str], str | Skipped, "an item"),
-        (str, list[str], "of a map"),
-        (str, list[str | Skipped], "of a map"),
-        (str, str, "an item of a map"),
-        (Verdict, Verdict, ""),
-    ],
-)
-def test_what_fits_passes_the_check(produced, wanted, how):
-    two_nodes(produced, wanted, how).check()
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 import asyncio
 import itertools
 import sys
-from random import Random
 
 import pytest
 from graph_runs import Calls, outputs_of, run, step
 
 from harness.errors import PipelineInvalid
-from harness.graph import Graph, Skipped
+from harness.graph import Graph
 
 
 @pytest.fixture
@@ -23,16 +22,6 @@ def calls():
 
 
 # --- which items ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("nodes", ["", "left", "right", "left right"])
-def test_lists_of_nodes_and_of_inputs_are_walked_side_by_side(graph, nodes):
-    lists = {"left": [1, 2, 3], "right": [10, 20, 30]}
-    for name in nodes.split():
-        step(graph, name, gives=lists.pop(name))
-    step(graph, "sums", "more", each={"a": "left", "b": "right"}, gives=lambda *all: sum(all))
-
-    assert outputs_of(graph, **lists, more=100)["sums"] == [111, 122, 133]
 
 
 @pytest.mark.parametrize(
@@ -59,23 +48,6 @@ def test_a_product_takes_each_with_each_the_last_one_fastest(graph, axes, are_no
     assert [tuple(one) for one in cells] == [*itertools.product(*axes)]
 
 
-def test_a_product_of_mapped_and_generating_nodes_is_in_the_same_order(graph):
-    @graph.node(each={"number": "numbers"})
-    async def doubled(number: int) -> int:
-        await asyncio.sleep(1 / number)  # the last is there first
-        return 2 * number
-
-    @graph.node
-    async def letters():
-        for letter in "ab":
-            yield letter
-
-    each = {"n": "doubled", "s": "letters"}
-    step(graph, "cells", each=each, combine="product", gives=lambda n, s: f"{s}{n}")
-
-    assert outputs_of(graph, numbers=[1, 2])["cells"] == ["a2", "b2", "a4", "b4"]
-
-
 def test_one_list_may_be_walked_by_two_parameters(graph):
     each = {"a": "numbers", "b": "numbers"}
     step(graph, "cells", each=each, combine="product", gives=lambda a, b: 10 * a + b)
@@ -84,24 +56,6 @@ def test_one_list_may_be_walked_by_two_parameters(graph):
     outputs = outputs_of(graph, numbers=[1, 2])
 
     assert outputs == {"cells": [11, 12, 21, 22], "pairs": [True] * 4}
-
-
-@pytest.mark.parametrize("parallel_calls", [None, 1, 3])
-def test_the_order_is_that_of_the_list_whoever_is_done_first(graph, parallel_calls):
-    values = [*range(40)]
-    seconds = [Random(3).random() for _ in values]
-
-    async def wait(number):
-        await asyncio.sleep(seconds[number])
-        return number
-
-    step(graph, "first", each={"number": "numbers"}, gives=wait)
-    step(graph, "second", each={"number": "first"}, gives=lambda n: wait(39 - n))
-    step(graph, "both", "first", "second", gives=lambda first, second: [first, second])
-
-    ended = run(graph, {"numbers": values}, parallel_calls=parallel_calls)
-
-    assert ended.outputs["both"] == [values, values[::-1]]
 
 
 # --- when items begin ----------------------------------------------------------------------------
@@ -177,20 +131,6 @@ def test_what_cannot_be_mapped_fails_the_node_where_it_is_written(graph, calls, 
     assert isinstance(failure.error, PipelineInvalid)
     assert (failure.error.code, failure.error.line) == (code, graph.nodes["pair"].line)
     assert not calls.counts
-
-
-def test_a_list_that_was_skipped_as_a_whole_skips_what_maps_over_it_and_says_so(graph):
-    step(graph, "numbers", when=lambda: False, gives=[1])
-
-    @graph.node(each={"number": "numbers"})
-    async def shown(number: int | Skipped) -> str:
-        return "an item"
-
-    ended = run(graph)
-
-    assert ended.status == "finished"
-    assert isinstance(ended.outputs["shown"], Skipped)
-    assert [one.node for one in ended.skips] == ["numbers", "shown"]
 
 
 # --- many ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from graph_runs import Calls, UnderWay, nests, outputs_of, run, run_recorded, step
 
 from harness.errors import NodeTimedOut
-from harness.graph import Graph, Retry, Skipped, Timeout
+from harness.graph import Graph, Retry, Timeout
 from harness.trace import NodeOutput, SpanStarted
 
 
@@ -83,27 +83,6 @@ def test_further_calls_of_one_graph_are_numbered_in_each_node_call(graph, brief)
     assert prefixes == {f"page[{n}]/brief{number}" for n in (0, 1) for number in ("", "#2", "#3")}
 
 
-def test_a_graph_may_be_nested_in_one_that_is_nested(graph, brief):
-    middle = Graph("middle")
-
-    @middle.node
-    async def both(run, text: str) -> list[str]:
-        first = await run.call(brief, {"text": text})
-        second = await run.call(brief, {"text": first["answer"]})
-        return [first["answer"], second["answer"]]
-
-    nests(graph, "page", middle, inputs={"text": "a b"})
-
-    ended, records = run_recorded(graph)
-
-    assert ended.outputs["page"] == [{"both": ["A B", "A B"]}]
-    assert "page/middle/both/brief#2/findings[0]" in recorded(records)
-    spans = spans_of(records)
-    inner = spans["page/middle/both/brief/findings[1]"]
-    assert inner.parent == spans["page/middle/both"].id
-    assert spans["page/middle/both"].parent == spans["page"].id
-
-
 @pytest.mark.parametrize("parallel_calls", [None, 1, 2])
 def test_a_graph_may_call_itself_for_something_smaller(graph, parallel_calls):
     @graph.node
@@ -136,20 +115,6 @@ def test_inputs_of_a_nested_graph_are_checked_before_it_begins(graph, brief, inp
     (failure,) = ended.failures
     assert failure.error.code == code
     assert list(spans_of(records)) == ["page"]
-
-
-def test_what_was_skipped_in_a_nested_graph_is_among_its_outputs(graph):
-    inner = Graph("inner")
-    step(inner, "nothing", when=lambda: False)
-
-    @graph.node
-    async def page(run) -> bool:
-        return isinstance((await run.call(inner, {}))["nothing"], Skipped)
-
-    ended = run(graph)
-
-    assert ended.outputs == {"page": True}
-    assert [one.node for one in ended.skips] == ["page/inner/nothing"]
 
 
 # --- map -----------------------------------------------------------------------------------------
@@ -202,23 +167,6 @@ def test_maps_are_numbered_named_and_limited(graph):
     assert names == {"page/work", "page/again", "page/more", "page/work#2", "page"}
 
 
-def test_maps_within_maps_are_named_after_the_item_they_are_in(graph):
-    async def inner(one: int) -> int:
-        return one + 1
-
-    async def outer(run, one: int) -> list[int]:
-        return await run.map(inner, [one, 10 * one])
-
-    @graph.node
-    async def page(run) -> list[list[int]]:
-        return await run.map(outer, [1, 2])
-
-    ended, records = run_recorded(graph)
-
-    assert ended.outputs["page"] == [[2, 11], [3, 21]]
-    assert "page/outer[1]/inner[0]" in recorded(records)
-
-
 def test_what_a_mapped_function_returns_may_be_of_any_recordable_type(graph):
     async def parts(text: str) -> tuple[str, int]:
         return text, len(text)
@@ -235,23 +183,6 @@ def test_what_a_mapped_function_returns_may_be_of_any_recordable_type(graph):
         return await run.map(letters, ["ab", ""])
 
     assert outputs_of(graph)["page"] == [["a", "b"], []]
-
-
-def test_a_mapped_function_is_tried_again_as_often_as_is_said(graph):
-    calls = Calls()
-
-    async def flaky(one: int) -> int:
-        calls.note(f"{one}")
-        if calls.counts[f"{one}"] < one:
-            raise RuntimeError("not yet")
-        return one
-
-    @graph.node
-    async def page(run) -> list[int]:
-        return await run.map(flaky, [1, 2, 3], retry=Retry(3))
-
-    assert outputs_of(graph)["page"] == [1, 2, 3]
-    assert calls.counts == {"1": 1, "2": 2, "3": 3}
 
 
 def test_the_pause_before_a_nested_attempt_is_no_sign_that_the_node_hangs(graph):

@@ -121,37 +121,6 @@ def test_a_node_that_nests_two_at_once_lends_one_place_and_takes_one_again(graph
     assert watched.skips == {}
 
 
-def test_a_node_that_nests_and_works_beside_it_is_one_in_excess(graph):
-    sub, under_way = Graph("sub"), UnderWay()
-    step(sub, "inner", each=EACH, gives=lambda _: under_way.spend())
-
-    @graph.node
-    async def outer(run):
-        await asyncio.gather(run.call(sub, {"numbers": [1, 2]}), under_way.spend(2))
-
-    watched = watch(graph, parallel_calls=1)
-
-    assert watched.ended.status == "finished"
-    assert under_way.most == 2
-    assert watched.seconds == 2
-
-
-def test_those_that_are_back_from_what_they_nested_do_not_wait(graph):
-    sub, under_way = Graph("sub"), UnderWay()
-    step(sub, "inner")
-
-    @graph.node(each=EACH)
-    async def outer(run, number):
-        await run.call(sub, {})
-        await under_way.spend()
-
-    watched = watch(graph, {"numbers": [*range(6)]}, parallel_calls=2)
-
-    assert watched.ended.status == "finished"
-    assert under_way.most <= 2 * 2  # each place lent once
-    assert watched.seconds <= 6 / 2
-
-
 def raises_plainly():
     raise ValueError
 

@@ -7,7 +7,6 @@ import asyncio
 import itertools
 import math
 import threading
-from collections.abc import AsyncIterator
 
 import pytest
 from graph_runs import UnderWay, ignores_its_cancellation, nests, step
@@ -21,7 +20,7 @@ from harness.errors import (
     RubricInvalid,
     RunLimitReached,
 )
-from harness.graph import Cache, Concurrency, Default, Graph, Policies, Retry, Skipped, Timeout
+from harness.graph import Cache, Concurrency, Default, Graph, Policies, Retry, Timeout
 from harness.trace import SpanEnded
 
 EACH = {"number": "numbers"}
@@ -105,18 +104,6 @@ def test_a_nodes_policies_are_those_of_its_pipeline_where_it_says_nothing():
     assert watched.ended.outputs == {"as_the_pipeline": "default"}
     assert watched.statuses == {"as_the_pipeline": ["error"] * 3, "as_it_says": ["error"]}
     assert watched.failures == [("as_it_says", ValueError, 1)]
-
-
-def test_nodes_that_are_included_keep_the_policies_of_their_pipeline():
-    left = Graph("left", on_error="skip", retry=Retry(2, first_delay_s=0))
-    graph = Graph("essay", retry=Retry(5))
-    step(left, "text", raises=ValueError)
-    graph.include(left, prefix="left")
-
-    watched = watch(graph)
-
-    assert watched.statuses == {"left_text": ["error"] * 2}
-    assert isinstance(watched.ended.outputs["left_text"], Skipped)
 
 
 # --- Retry ---------------------------------------------------------------------------------------
@@ -388,17 +375,6 @@ def test_a_default_that_the_node_could_not_give_is_refused_before_the_run(
 
     assert caught.value.code == "pipeline.default-does-not-fit"
     assert caught.value.line == graph.nodes["text"].line
-
-
-def test_a_default_of_a_generating_node_is_a_list_of_its_items(graph):
-    @graph.node(on_error=Default("one"))
-    async def words() -> AsyncIterator[str]:
-        yield "one"
-
-    with pytest.raises(PipelineInvalid) as caught:
-        graph.check()
-
-    assert caught.value.code == "pipeline.default-does-not-fit"
 
 
 @pytest.mark.parametrize("default", [None, False, 0, "", []], ids=repr)

@@ -65,17 +65,6 @@ def test_an_input_of_a_predicate_alone_is_checked_as_any_other(graph):
         assert caught.value.code == code
 
 
-def test_a_predicate_without_annotations_leaves_the_type_of_an_input_to_others(graph):
-    step(graph, "long", when=lambda words: words > 1)
-
-    @graph.node
-    async def counted(words: int = 5) -> int:
-        return words
-
-    assert bind_inputs(graph, {"words": "1"}) == {"words": 1}
-    assert bind_inputs(graph, {}) == {"words": 5}
-
-
 def test_a_mapped_node_is_asked_item_by_item(graph):
     step(graph, "large", each=EACH, gives=int, when=lambda n, least: n >= least)
     step(graph, "largest", each=EACH, gives=int, when=lambda n, numbers: n == max(numbers))
@@ -262,16 +251,3 @@ def test_predicates_keep_their_meaning_in_a_graph_that_is_included(graph):
     assert set(graph_inputs(graph)) == {"words", "least", "other"}
     outputs = outputs_of(graph, words="hello", other="ab", least=3)
     assert (outputs["left_short"], outputs["right_short"]) == ("h", NOT_WANTED)
-
-
-def test_an_item_wise_predicate_is_included_with_what_it_maps_over(graph):
-    even = Graph("even")
-    is_even = lambda n, offset=0: (n + offset) % 2 == 0  # noqa: E731
-    step(even, "kept", each=EACH, when=is_even, gives=int)
-    step(graph, "tens", gives=[10, 11, 12])
-
-    graph.include(even, prefix="of", takes={"numbers": "tens", "offset": "shift"})
-    step(graph, "total", "of_kept", gives=sum)
-
-    assert outputs_of(graph)["total"] == 22
-    assert outputs_of(graph, shift=1)["total"] == 11
