@@ -8,6 +8,8 @@ import subprocess
 import sys
 from itertools import takewhile
 
+import pytest
+
 from harness.inference import ChatRequest, Completion, ScriptedBackend
 from harness.rubric import Dimension, Draft, Evaluator, Rubric
 from harness.rubric.checks import SectionWords
@@ -91,13 +93,18 @@ def shared_start(prompts: list[str]) -> str:
     return "".join(column[0] for column in takewhile(lambda c: len(set(c)) == 1, columns))
 
 
+def parted(requests: list[ChatRequest]) -> tuple[str, list[str]]:
+    """What they share, and of each the line that comes behind it."""
+    shared = shared_start(texts(requests))
+    return shared, [text.removeprefix(shared).split("\n")[0] for text in texts(requests)]
+
+
 def test_the_evaluations_of_a_loop_differ_in_nothing_before_the_draft():
     judge, writer = rising(), ScriptedBackend(["The second.", "Draft three."])
 
     run_loop(JUDGED, judge, writer, Draft(text="A first.", task=TASK, sources=(CLOCK, BREAD)))
 
-    shared = shared_start(texts(judge.requests))
-    drafts = [text.removeprefix(shared).split("\n")[0] for text in texts(judge.requests)]
+    shared, drafts = parted(judge.requests)
     assert drafts == ["A first.", "The second.", "Draft three."]
     assert shared.index(TASK) < shared.index(CLOCK) < shared.index(BREAD)
     # What a server makes of the schema would stand in front of it all.
@@ -113,8 +120,7 @@ def test_the_revisions_of_a_section_differ_in_nothing_before_its_text():
 
     run_loop(CHECKED, ScriptedBackend([]), writer, first)
 
-    shared = shared_start(texts(writer.requests))
-    written = [text.removeprefix(shared).split("\n")[0] for text in texts(writer.requests)]
+    shared, written = parted(writer.requests)
     assert written == ["A pendulum.", "Flour, water, salt and yeast."]
     assert CLOCK.strip() in shared
 
@@ -125,11 +131,9 @@ def test_the_edits_of_a_draft_are_asked_for_with_one_beginning():
 
     run_loop(JUDGED, rising(), writer, first)
 
-    shared = shared_start(texts(writer.requests))
-    written = [text.removeprefix(shared).split("\n")[0] for text in texts(writer.requests)]
+    shared, written = parted(writer.requests)
     assert written == ["A first.", "The second."]
-    for stays in (TASK, CLOCK, BREAD, *JUDGED.requirements):
-        assert stays.strip() in shared
+    assert all(stays.strip() in shared for stays in (TASK, CLOCK, BREAD, *JUDGED.requirements))
 
 
 def test_the_sections_of_a_draft_are_written_again_from_one_beginning():
@@ -161,11 +165,7 @@ def test_a_draft_is_written_again_from_the_beginning_it_was_first_written_from(t
     first, *again = texts(writer.requests)
     assert len(again) == 2
     assert all(text.startswith(first) for text in again)
-    shared = shared_start(again)
-    assert [text.removeprefix(shared).split("\n")[0] for text in again] == [
-        "A first.",
-        "The second.",
-    ]
+    assert parted(writer.requests[1:])[1] == ["A first.", "The second."]
 
 
 def print_prompts_digest() -> None:
@@ -184,6 +184,7 @@ def print_prompts_digest() -> None:
     print(hashlib.sha256("\n".join(texts(requests)).encode()).hexdigest())
 
 
+@pytest.mark.slow
 def test_prompts_do_not_hang_on_the_order_that_a_process_gives_its_sets():
     digests = {
         subprocess.run(
@@ -193,7 +194,7 @@ def test_prompts_do_not_hang_on_the_order_that_a_process_gives_its_sets():
             capture_output=True,
             text=True,
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
 
     assert len(digests) == 1

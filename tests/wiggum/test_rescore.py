@@ -40,20 +40,18 @@ CLEAR, USEFUL = BASE.verdict.scores
     ],
 )
 def test_what_changed_is_told_by_its_sections(text, sections):
-    rescore = rescore_of(Draft(text=text, task="Write."), BASE, [CLEAR])
+    draft = Draft(text=text, task="Write.")
 
+    rescore = rescore_of(draft, BASE, [CLEAR])
+
+    # Where every dimension was revised, all is judged anew.
+    assert rescore_of(draft, BASE, [CLEAR, USEFUL]) is None
     if sections is None:
         assert rescore is None
     else:
         assert rescore == Rescore(
             base=BASE.verdict, dimensions=frozenset({"clear"}), sections=frozenset(sections)
         )
-
-
-def test_where_every_dimension_was_revised_all_is_judged_anew():
-    text = "# One\n\nNew.\n\n# Two\n\nSome more.\n"
-
-    assert rescore_of(Draft(text=text, task="Write."), BASE, [CLEAR, USEFUL]) is None
 
 
 class Judged:
