@@ -21,23 +21,15 @@ COMPOSITES = [6.3, 7.8, 7.0, 8.5, 9.3]
 """(10 + 3 * score) / 4, rounded half up."""
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    (tmp_path / "notes.yaml").write_text(RUBRIC)
-    for name, text in DRAFTS.items():
-        (tmp_path / name).write_text(text)
-    return tmp_path
-
-
 def scattered() -> Callable[[str], float]:
     """A judge whose word on the good draft varies, and on the others does not."""
     turns = itertools.cycle(GOOD)
     return lambda prompt: next(turns) if DRAFTS["good.md"].strip() in prompt else 3.0
 
 
-def test_what_scatters_is_measured_told_and_kept_beside_the_rubric(project: Path) -> None:
+def test_what_scatters_is_measured_told_and_kept_beside_the_rubric(drafts: Path) -> None:
     done, calls = judged(
-        "noise", "notes.yaml", "good.md", "poor.md", "--json", cwd=project, score=scattered()
+        "noise", "notes.yaml", "good.md", "poor.md", "--json", cwd=drafts, score=scattered()
     )
     assert done.exit_code == 0, done.stderr
     result = done.json
@@ -47,42 +39,36 @@ def test_what_scatters_is_measured_told_and_kept_beside_the_rubric(project: Path
     pooled = math.sqrt(4 * statistics.variance(COMPOSITES) / 8)
     assert result["deviation"] == pytest.approx(pooled)
     assert result["repeatability"] == pytest.approx(2.8 * pooled)
-    kept = json.loads((project / "notes.noise.json").read_text())
+    kept = json.loads((drafts / "notes.noise.json").read_text())
     assert kept["rubric_sha256"] == result["rubric_sha256"]
     assert [one["evaluator"] for one in kept["measured"]] == ["evaluator"]
-    assert (project / result["journal"]).is_file()
+    assert (drafts / result["journal"]).is_file()
 
 
-def test_it_is_said_in_words_for_whoever_sets_thresholds(project: Path) -> None:
-    done, _ = judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())
+def test_it_is_said_in_words_for_whoever_sets_thresholds(drafts: Path) -> None:
+    done, _ = judged("noise", "notes.yaml", "good.md", cwd=drafts, score=scattered())
     assert "6.3 7.8 7.0 8.5 9.3" in done.text
     assert "2 of 5" in done.text
     assert "standard deviation of 1.19 points (5 judgements, 1 draft)" in done.text
     assert "Kept in notes.noise.json" in done.text
 
 
-def test_a_rubric_by_name_has_its_noise_among_ones_own_rubrics(project: Path) -> None:
-    (project / "rubrics").mkdir()
-    (project / "rubrics/notes.yaml").write_text(RUBRIC)
-    done, _ = judged("noise", "notes", "good.md", "--repeats", "2", cwd=project)
+def test_a_rubric_by_name_has_its_noise_among_ones_own_rubrics(drafts: Path) -> None:
+    (drafts / "rubrics").mkdir()
+    (drafts / "rubrics/notes.yaml").write_text(RUBRIC)
+    done, _ = judged("noise", "notes", "good.md", "--repeats", "2", cwd=drafts)
     assert done.exit_code == 0, done.stderr
-    assert (project / "rubrics/notes.noise.json").is_file()
+    assert (drafts / "rubrics/notes.noise.json").is_file()
 
 
-def test_scoring_uses_what_was_measured_and_the_run_says_so(project: Path) -> None:
-    judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())
-    done, _ = judged("score", "notes.yaml", "good.md", "--json", cwd=project)
-    journal = (project / done.json["journal"]).read_text()
+def test_scoring_uses_what_was_measured_of_this_version_of_the_rubric(drafts: Path) -> None:
+    judged("noise", "notes.yaml", "good.md", cwd=drafts, score=scattered())
+    done, _ = judged("score", "notes.yaml", "good.md", "--json", cwd=drafts)
+    journal = (drafts / done.json["journal"]).read_text()
     assert '"evaluator noise"' in journal
     assert '"deviation":1.18' in journal
-
-
-def test_noise_of_another_version_of_the_rubric_is_not_used_and_that_is_said(
-    project: Path,
-) -> None:
-    judged("noise", "notes.yaml", "good.md", cwd=project, score=scattered())
-    (project / "notes.yaml").write_text(RUBRIC.replace("pass_at: 8", "pass_at: 7"))
-    done, _ = judged("score", "notes.yaml", "good.md", cwd=project)
+    (drafts / "notes.yaml").write_text(RUBRIC.replace("pass_at: 8", "pass_at: 7"))
+    done, _ = judged("score", "notes.yaml", "good.md", cwd=drafts)
     assert "another version" in done.stderr
     assert done.exit_code == 0
 
@@ -95,19 +81,15 @@ def test_noise_of_another_version_of_the_rubric_is_not_used_and_that_is_said(
     ],
 )
 def test_what_cannot_be_measured_is_said_with_exit_code_2(
-    project: Path, arguments: list[str], code: str
+    drafts: Path, arguments: list[str], code: str
 ) -> None:
-    (project / "checked.yaml").write_text(
+    (drafts / "checked.yaml").write_text(
         "title: X\ndimensions:\n  - name: length\n    checks: [{ check: words, min: 1 }]\n"
     )
-    done = alone("noise", *arguments, "--json", cwd=project)
+    done = alone("noise", *arguments, "--json", cwd=drafts)
     assert (done.exit_code, done.code) == (2, code)
-
-
-def test_one_judgement_is_refused(project: Path) -> None:
-    done = alone("noise", "notes.yaml", "good.md", "--repeats", "1", cwd=project)
-    assert done.exit_code == 2
-    assert "--repeats" in done.stderr
+    once = alone("noise", *arguments, "--repeats", "1", cwd=drafts)
+    assert (once.exit_code, "--repeats" in once.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -127,12 +109,12 @@ def test_one_judgement_is_refused(project: Path) -> None:
     ],
 )
 def test_drafts_that_never_come_before_the_model_are_told_why(
-    project: Path, more: str, code: str
+    drafts: Path, more: str, code: str
 ) -> None:
-    (project / "shut.yaml").write_text(
+    (drafts / "shut.yaml").write_text(
         f"title: X\npass_at: 5\ndimensions:\n  - name: clear\n    judge: How clear is it?\n{more}"
     )
-    done, calls = judged("noise", "shut.yaml", "good.md", "--json", cwd=project, score=scattered())
+    done, calls = judged("noise", "shut.yaml", "good.md", "--json", cwd=drafts, score=scattered())
     assert (done.exit_code, calls, done.code) == (2, 0, code)
 
 
@@ -180,9 +162,4 @@ def test_a_score_that_no_draft_can_have_is_not_asked_for() -> None:
 )
 def test_a_judge_that_tells_nothing_apart_is_called_that(noise: Noise, said: str) -> None:
     assert said in told(noise)
-
-
-def test_a_judge_that_tells_drafts_apart_is_not_called_otherwise() -> None:
-    said = told(measured(0.5, 2.0))
-    assert "no judgement" not in said
-    assert "tell these drafts apart" not in said
+    assert said not in told(measured(0.5, 2.0))

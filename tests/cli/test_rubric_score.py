@@ -11,21 +11,11 @@ from judging import DRAFTS, RUBRIC, alone, judged
 
 from harness.trace import load_run
 
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    for name, text in {"notes.yaml": RUBRIC, **DRAFTS}.items():
-        (tmp_path / name).write_text(text)
-    return tmp_path
-
-
 # --- with an evaluator -----------------------------------------------------------------------
 
 
-def test_each_draft_is_told_its_scores_why_not_more_and_whether_it_passed(project: Path) -> None:
-    done, _ = judged(
-        "score", "notes.yaml", "good.md", "poor.md", "--task", "Be clear.", cwd=project
-    )
+def test_each_draft_is_told_its_scores_why_not_more_and_whether_it_passed(drafts: Path) -> None:
+    done, _ = judged("score", "notes.yaml", "good.md", "poor.md", "--task", "Be clear.", cwd=drafts)
     assert done.exit_code == 0, done.stderr
     assert "It could say how much." in done.text
     assert "Composite 9.3: passed (needed: 8)." in done.text
@@ -43,17 +33,17 @@ def test_each_draft_is_told_its_scores_why_not_more_and_whether_it_passed(projec
     ],
 )
 def test_another_threshold_is_told_draft_by_draft_without_another_call(
-    project: Path, pass_at: str, said: str, draft: str
+    drafts: Path, pass_at: str, said: str, draft: str
 ) -> None:
-    done, calls = judged("score", "notes.yaml", *DRAFTS, "--pass-at", pass_at, cwd=project)
+    done, calls = judged("score", "notes.yaml", *DRAFTS, "--pass-at", pass_at, cwd=drafts)
     assert said in done.text
     assert draft in done.text
     assert calls == len(DRAFTS)
 
 
-def test_json_is_one_object_with_what_was_found_of_each_draft(project: Path) -> None:
+def test_json_is_one_object_with_what_was_found_of_each_draft(drafts: Path) -> None:
     arguments = ("score", "notes.yaml", *DRAFTS, "--pass-at", "7", "--json")
-    result = judged(*arguments, cwd=project)[0].json
+    result = judged(*arguments, cwd=drafts)[0].json
     assert [one["draft"] for one in result["drafts"]] == list(DRAFTS)
     assert [one["composite"] for one in result["drafts"]] == [9.3, 7.8, 4.8]
     assert [one["passed"] for one in result["drafts"]] == [True, False, False]
@@ -64,21 +54,21 @@ def test_json_is_one_object_with_what_was_found_of_each_draft(project: Path) -> 
     assert len(result["rubric_sha256"]) == 64
 
 
-def test_scoring_leaves_a_run_like_any_other(project: Path) -> None:
-    done, _ = judged("score", "notes.yaml", "good.md", "--json", cwd=project)
-    record = load_run(project / done.json["journal"])
+def test_scoring_leaves_a_run_like_any_other(drafts: Path) -> None:
+    done, _ = judged("score", "notes.yaml", "good.md", "--json", cwd=drafts)
+    record = load_run(drafts / done.json["journal"])
     assert record.ended is not None
     assert record.ended.status == "ok"
     (evaluation,) = [span for span in record.spans if span.name == "evaluate"]
     calls = [span for span in record.spans if span.name == "chat"]
     assert [call.parent for call in calls] == [evaluation.id]
-    assert len((project / "traces/runs.jsonl").read_text().splitlines()) == 1
+    assert len((drafts / "traces/runs.jsonl").read_text().splitlines()) == 1
 
 
-def test_sources_and_task_reach_the_evaluator(project: Path) -> None:
-    (project / "task.txt").write_text("Explain cold starts.")
-    (project / "a.md").write_text("Source A says 8 s.")
-    (project / "b.md").write_text("Source B says 15 s.")
+def test_sources_and_task_reach_the_evaluator(drafts: Path) -> None:
+    (drafts / "task.txt").write_text("Explain cold starts.")
+    (drafts / "a.md").write_text("Source A says 8 s.")
+    (drafts / "b.md").write_text("Source B says 15 s.")
     seen: list[str] = []
 
     def score(prompt: str) -> float:
@@ -86,16 +76,16 @@ def test_sources_and_task_reach_the_evaluator(project: Path) -> None:
         return 9.0
 
     given = ("--task", "@task.txt", "--sources", "a.md", "--sources", "b.md")
-    judged("score", "notes.yaml", "good.md", *given, cwd=project, score=score)
+    judged("score", "notes.yaml", "good.md", *given, cwd=drafts, score=score)
     for text in ("Explain cold starts.", "Source A says 8 s.", "Source B says 15 s."):
         assert text in seen[0]
 
 
-def test_a_draft_that_cannot_be_judged_is_named_and_the_others_are_scored(project: Path) -> None:
+def test_a_draft_that_cannot_be_judged_is_named_and_the_others_are_scored(drafts: Path) -> None:
     def score(prompt: str) -> float:
         return 999.0 if DRAFTS["fair.md"].strip() in prompt else 9.0
 
-    done, _ = judged("score", "notes.yaml", *DRAFTS, "--json", cwd=project, score=score)
+    done, _ = judged("score", "notes.yaml", *DRAFTS, "--json", cwd=drafts, score=score)
     assert done.exit_code == 1
     assert [one["draft"] for one in done.json["drafts"] if one["error"]] == ["fair.md"]
 
@@ -103,10 +93,10 @@ def test_a_draft_that_cannot_be_judged_is_named_and_the_others_are_scored(projec
 @pytest.mark.parametrize("command", ["score", "noise"])
 @pytest.mark.parametrize("as_json", [True, False], ids=["json", "words"])
 def test_a_call_that_fails_on_one_draft_leaves_what_the_others_got(
-    project: Path, command: str, *, as_json: bool
+    drafts: Path, command: str, *, as_json: bool
 ) -> None:
     given = ("notes.yaml", "good.md", "poor.md", "fair.md", *["--json"] * as_json)
-    done, _ = judged(command, *given, cwd=project, at={"fair.md": "I would rather not."})
+    done, _ = judged(command, *given, cwd=drafts, at={"fair.md": "I would rather not."})
     assert done.exit_code == 1
     assert "I would rather not." in done.text
     if as_json:
@@ -121,12 +111,12 @@ def test_a_call_that_fails_on_one_draft_leaves_what_the_others_got(
     ],
 )
 def test_interrupted_it_closes_the_run_as_far_as_it_came(
-    project: Path, command: str, number: signal.Signals, code: int
+    drafts: Path, command: str, number: signal.Signals, code: int
 ) -> None:
     given = ("notes.yaml", "good.md", "fair.md")
-    done, _ = judged(command, *given, cwd=project, at={"fair.md": int(number)})
+    done, _ = judged(command, *given, cwd=drafts, at={"fair.md": int(number)})
     assert (done.exit_code, done.stdout, done.stderr.strip()) == (code, "", "interrupted")
-    (journal,) = (project / "traces").glob("2*.jsonl")
+    (journal,) = (drafts / "traces").glob("2*.jsonl")
     record = load_run(journal)
     assert record.ended is not None
     assert record.ended.status == "cancelled"
@@ -145,31 +135,29 @@ def test_interrupted_it_closes_the_run_as_far_as_it_came(
     ],
 )
 def test_without_an_evaluator_the_checks_are_scored_and_what_was_not_judged_is_said(
-    project: Path, more: tuple[str, ...], why: str
+    drafts: Path, more: tuple[str, ...], why: str
 ) -> None:
-    done = alone("score", "notes.yaml", *DRAFTS, "--pass-at", "7", *more, cwd=project)
+    done = alone("score", "notes.yaml", *DRAFTS, "--pass-at", "7", *more, cwd=drafts)
     assert done.exit_code == 0, done.stderr
     assert f"Not judged, since {why}: clear." in done.text
     assert "Composite 10.0: of the checks alone" in done.text
     assert "What another threshold would change is not known" in done.text
-    (draft,) = alone("score", "notes.yaml", "good.md", *more, "--json", cwd=project).json["drafts"]
+    (draft,) = alone("score", "notes.yaml", "good.md", *more, "--json", cwd=drafts).json["drafts"]
     assert (draft["passed"], draft["unjudged"]) == (None, ["clear"])
 
 
-def test_checks_only_asks_no_model_though_there_is_one(project: Path) -> None:
-    done, calls = judged("score", "notes.yaml", "good.md", "--checks-only", cwd=project)
+def test_checks_only_asks_no_model_though_there_is_one(drafts: Path) -> None:
+    done, calls = judged("score", "notes.yaml", "good.md", "--checks-only", cwd=drafts)
     assert (done.exit_code, calls) == (0, 0)
 
 
 @pytest.mark.parametrize(("rubric", "passed"), [("floored.yaml", False), ("answer", True)])
-def test_where_checks_decide_no_judge_is_needed(
-    project: Path, rubric: str, *, passed: bool
-) -> None:
+def test_where_checks_decide_no_judge_is_needed(drafts: Path, rubric: str, *, passed: bool) -> None:
     floor = "    floor: 5\n    checks: [{ check: words, min: 500, max: 4000 }]"
     text = RUBRIC.replace("    checks: [{ check: words, min: 5, max: 40 }]", floor)
-    (project / "floored.yaml").write_text(text)
+    (drafts / "floored.yaml").write_text(text)
     given = ("good.md", "--sources", "good.md", "--json")
-    done = alone("score", rubric, *given, cwd=project)
+    done = alone("score", rubric, *given, cwd=drafts)
     assert done.json["drafts"][0]["passed"] is passed
 
 
@@ -199,14 +187,14 @@ GOOD = ("notes.yaml", "good.md")
     ],
 )
 def test_what_is_not_usable_is_said_with_exit_code_2(
-    project: Path, arguments: list[str], code: str, named: str
+    drafts: Path, arguments: list[str], code: str, named: str
 ) -> None:
-    (project / "broken.yaml").write_text("title: X\ndimensions:\n  - nmae: a\n")
-    (project / "judged.yaml").write_text(
+    (drafts / "broken.yaml").write_text("title: X\ndimensions:\n  - nmae: a\n")
+    (drafts / "judged.yaml").write_text(
         "title: X\ndimensions:\n  - name: clear\n    judge: Is it?\n"
     )
-    (project / "empty.md").write_text(" \n")
-    done = alone("score", *arguments, "--json", cwd=project)
+    (drafts / "empty.md").write_text(" \n")
+    done = alone("score", *arguments, "--json", cwd=drafts)
     assert done.exit_code == 2
     assert done.code.startswith(code), done.code
     assert named in done.stderr
@@ -216,15 +204,15 @@ def test_what_is_not_usable_is_said_with_exit_code_2(
     ("arguments", "named"), [((*GOOD, "--pass-at", "7,5"), "'7,5'"), (GOOD[:1], "DRAFT")]
 )
 def test_what_click_refuses_is_exit_code_2(
-    project: Path, arguments: tuple[str, ...], named: str
+    drafts: Path, arguments: tuple[str, ...], named: str
 ) -> None:
-    done = alone("score", *arguments, cwd=project)
+    done = alone("score", *arguments, cwd=drafts)
     assert (done.exit_code, done.stdout) == (2, "")
     assert named in done.stderr
 
 
-def test_an_evaluator_out_of_reach_is_exit_code_1_and_says_so_as_json_too(project: Path) -> None:
+def test_an_evaluator_out_of_reach_is_exit_code_1_and_says_so_as_json_too(drafts: Path) -> None:
     dead = {"evaluator": {"url": f"{NOBODY}/v1", "model_id": "judge"}}
-    done = harness("rubric", "score", *GOOD, "--json", cwd=project, endpoints=dead)
+    done = harness("rubric", "score", *GOOD, "--json", cwd=drafts, endpoints=dead)
     assert (done.exit_code, done.code) == (1, "call.unreachable")
     assert f"{NOBODY}/v1" in done.stderr
