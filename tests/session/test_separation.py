@@ -1,21 +1,25 @@
-"""That no model judges itself, nor its relatives, over whatever chain of fallbacks."""
+"""That no model judges itself, nor its relatives: as settings, files, servers and replies tell."""
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from pathlib import Path
+from itertools import repeat
 
 import pytest
+from loopback import DONE, Loopback, Reply, chunk, usage
+from session_runs import BAD, GOOD, SOURCE, codes, pipeline_of, refused, settings_of
 
-from harness.errors import ModelFileInvalid, SameFamily, SameModel
-from harness.inference import Endpoint, ModelMetadata
+from harness import Run, Settings
+from harness.errors import SameFamily, SameModel
+from harness.inference import ChatRequest, Completion, Endpoint, Message, ModelMetadata
+from harness.session.casting import Casting
 from harness.session.separation import ComparedModels
-from harness.session.settings import SameFamilyRule
+from harness.session.served_models import ServedModels
+from harness.trace import Tracer
 
 
-def served(
-    tag: str, model_id: str = "", *, port: int = 8000, fallback: str = "", family: str | None = None
-) -> Endpoint:
+def served(tag, model_id="", *, port=8000, fallback="", family=None):
     return Endpoint(
         tag=tag,
         url=f"http://127.0.0.1:{port}/v1",
@@ -25,11 +29,60 @@ def served(
     )
 
 
-def compared(*endpoints: Endpoint, same_family: SameFamilyRule = "refuse") -> ComparedModels:
-    return ComparedModels({one.tag: one for one in endpoints}, same_family=same_family)
+def compared(*endpoints, same_family="refuse", **paths):
+    """Endpoints, some of whose servers say they loaded these."""
+    models = ComparedModels({one.tag: one for one in endpoints}, same_family=same_family)
+    models.take_word({tag: ModelMetadata(path=path) for tag, path in paths.items()})
+    return models
 
 
-def gguf(path: Path, **texts: str | int) -> Path:
+def kin(producer, evaluator, **said):
+    """What two models at servers of their own are to each other."""
+    both = compared(served("p", producer, port=1), served("e", evaluator, port=2), **said)
+    return both.refuse_kin("p", "e")
+
+
+# --- what is written down -----------------------------------------------------------------------
+
+SAME = {
+    "one name": ("qwen2.5:7b", "qwen2.5:7b"),
+    "namespace": ("Qwen/Qwen2.5-7B", "qwen2.5-7b"),
+    "latest": ("qwen:latest", "qwen"),
+    "another quantisation": ("qwen2.5:7b-instruct-q4_K_M", "Qwen/Qwen2.5-7B-Instruct-AWQ"),
+}
+
+
+@pytest.mark.parametrize(("producer", "evaluator"), SAME.values(), ids=SAME)
+@pytest.mark.parametrize("same_family", ["refuse", "allow"])
+def test_one_model_under_two_tags_may_not_judge_itself_whatever_is_allowed(
+    producer, evaluator, same_family
+):
+    with pytest.raises(SameModel, match=r"producer 'p' .* and evaluator 'e'"):
+        kin(producer, evaluator, same_family=same_family)
+
+
+NAMELESS = {
+    "one server, a name that says nothing": (served("p", "default"), served("e", "default")),
+    "scripted": (Endpoint(tag="p", backend="scripted"),),
+    "at no address": (Endpoint(tag="p", backend="litellm", model_id="azure/default"),),
+}
+
+
+@pytest.mark.parametrize("endpoints", NAMELESS.values(), ids=NAMELESS)
+def test_one_endpoint_may_not_hold_both_roles(endpoints):
+    with pytest.raises(SameModel):
+        compared(*endpoints).refuse_kin("p", endpoints[-1].tag)
+
+
+def test_relatives_are_refused_unless_that_is_allowed():
+    with pytest.raises(SameFamily, match=r"family \(qwen\).*same_family = \"allow\""):
+        kin("qwen2.5:7b", "DeepSeek-R1-Distill-Qwen-14B")
+    assert kin("qwen2.5:7b", "qwen3:8b", same_family="allow").relation == "family"
+    kinship = kin("qwen", "llama")
+    assert (kinship.relation, kinship.producer, kinship.evaluator) == ("different", ("p",), ("e",))
+
+
+def gguf(path, **texts):
     """A GGUF file without tensors, whose `general.` keys say this."""
     data = b"GGUF" + struct.pack("<IQQ", 3, 0, len(texts))
     for name, value in texts.items():
@@ -40,247 +93,337 @@ def gguf(path: Path, **texts: str | int) -> Path:
         else:
             data += struct.pack("<IQ", 8, len(value.encode())) + value.encode()
     path.write_bytes(data)
-    return path
+    return Endpoint(tag=path.stem, path=path)
 
 
-@pytest.mark.parametrize(
-    ("producer", "evaluator"),
-    [
-        pytest.param(served("p", "qwen2.5:7b"), served("e", "qwen2.5:7b"), id="one name"),
-        pytest.param(served("p", "m", port=1), served("e", "m", port=2), id="two addresses"),
-        pytest.param(served("p", "Qwen/Qwen2.5-7B"), served("e", "qwen2.5-7b"), id="namespace"),
-        pytest.param(served("p", "qwen:latest"), served("e", "qwen"), id="latest"),
-        pytest.param(served("p", "default"), served("e", "default"), id="one server"),
-        pytest.param(
-            served("p", "qwen2.5:7b-instruct-q4_K_M"),
-            served("e", "Qwen/Qwen2.5-7B-Instruct-AWQ", port=2),
-            id="another quantisation",
-        ),
-    ],
-)
-@pytest.mark.parametrize("same_family", ["refuse", "allow"])
-def test_one_model_under_two_tags_may_not_judge_itself_whatever_is_allowed(
-    producer: Endpoint, evaluator: Endpoint, same_family: SameFamilyRule
-) -> None:
-    models = compared(producer, evaluator, same_family=same_family)
-    with pytest.raises(SameModel, match=r"producer 'p' .* and evaluator 'e' .*give the role"):
-        models.refuse_kin("p", "e")
-
-
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        Endpoint(tag="a", backend="scripted"),
-        Endpoint(tag="a", backend="litellm", model_id="azure/default"),
-    ],
-    ids=["scripted", "a name that says nothing, at no address"],
-)
-def test_one_endpoint_may_not_hold_both_roles(endpoint: Endpoint) -> None:
-    with pytest.raises(SameModel):
-        compared(endpoint).refuse_kin("a", "a")
-
-
-def test_two_copies_of_one_file_are_one_model(tmp_path: Path) -> None:
-    first, second = tmp_path / "a.gguf", tmp_path / "b.gguf"
-    first.write_bytes(b"GGUF" + bytes(3000))
-    second.write_bytes(first.read_bytes())
-    with pytest.raises(SameModel, match=str(first)):
-        compared(Endpoint(tag="a", path=first), Endpoint(tag="b", path=second)).refuse_kin("a", "b")
-
-
-def test_a_file_is_known_by_its_header(tmp_path: Path) -> None:
-    path = gguf(
-        tmp_path / "judge.gguf",
-        architecture="qwen2",
-        name="Qwen2.5 7B Instruct",
-        file_type=15,
-    )
-    models = compared(Endpoint(tag="file", path=path), served("server", "qwen2.5:7b"))
+def test_a_file_is_known_by_its_header(tmp_path):
+    said = {"architecture": "qwen2", "name": "Qwen2.5 7B Instruct", "file_type": 15}
+    models = compared(gguf(tmp_path / "file.gguf", **said), served("server", "qwen2.5:7b"))
     identity = models.identity("file")
     assert (identity.weights, identity.family) == ("qwen-2.5-7b-instruct", "qwen")
     assert (identity.quantisation, identity.source) == ("Q4_K_M", "file header")
     with pytest.raises(SameModel):
         models.refuse_kin("server", "file")
+    unknown = gguf(tmp_path / "odd.gguf", architecture="llama", file_type=1024)
+    assert compared(unknown).identity("odd").quantisation is None
 
 
-def test_a_file_type_that_is_unknown_is_no_quantisation(tmp_path: Path) -> None:
-    path = gguf(tmp_path / "model.gguf", architecture="llama", file_type=1024)
-    assert compared(Endpoint(tag="file", path=path)).identity("file").quantisation is None
+def test_two_copies_of_one_file_are_one_model(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.gguf").write_bytes(b"GGUF" + bytes(3000))
+    copies = [Endpoint(tag=tag, path=tmp_path / f"{tag}.gguf") for tag in "ab"]
+    with pytest.raises(SameModel, match=r"a\.gguf"):
+        compared(*copies).refuse_kin("a", "b")
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_named(tmp_path):
     models = compared(served("p"), Endpoint(tag="e", path=tmp_path / "missing.gguf"))
-    with pytest.raises(ModelFileInvalid, match=r"missing\.gguf"):
+    with refused("model.file-invalid"):
         models.refuse_kin("p", "e")
-
-
-def test_relatives_are_refused_with_the_setting_that_allows_them() -> None:
-    models = compared(served("p", "qwen2.5:7b"), served("e", "DeepSeek-R1-Distill-Qwen-14B"))
-    with pytest.raises(SameFamily, match=r"of one family \(qwen\).*same_family = \"allow\""):
-        models.refuse_kin("p", "e")
-
-
-def test_relatives_may_judge_each_other_where_that_is_allowed_and_it_is_said() -> None:
-    models = compared(served("p", "qwen2.5:7b"), served("e", "qwen3:8b"), same_family="allow")
-    assert models.refuse_kin("p", "e").relation == "family"
-
-
-def test_different_models_may() -> None:
-    kinship = compared(served("p", "qwen"), served("e", "llama")).refuse_kin("p", "e")
-    assert (kinship.relation, kinship.producer, kinship.evaluator) == ("different", ("p",), ("e",))
 
 
 # --- the word of servers ---------------------------------------------------------------------
 
-
-def told(*endpoints: Endpoint, **paths: str) -> ComparedModels:
-    """Their servers say they loaded these."""
-    models = compared(*endpoints)
-    models.take_word({tag: ModelMetadata(path=path) for tag, path in paths.items()})
-    return models
-
-
-def test_two_made_up_names_over_one_file_are_one_model_and_it_is_said_who_says_so() -> None:
-    models = told(
-        served("p", "our-writer", port=1),
-        served("e", "our-judge", port=2),
-        p="/home/ann/our-own.gguf",
-        e="/srv/our-own.gguf",
-    )
-    with pytest.raises(SameModel) as caught:
-        models.refuse_kin("p", "e")
-    assert str(caught.value).startswith(
-        "producer 'p' (our-writer at http://127.0.0.1:1/v1, serving our-own.gguf) and evaluator "
-        "'e' (our-judge at http://127.0.0.1:2/v1, serving our-own.gguf) are the same model, by the "
-        "word of their servers, and a model does not judge its own output; give the role"
-    )
+OWN = "our-writer", "our-judge"
+BOTH = "by the word of their servers"
+TOLD = {
+    "made up names over one file": (OWN, "/ann/own.gguf", "/srv/own.gguf", SameModel, BOTH),
+    "a name and a word": (
+        ("gpt-4", "qwen2.5:7b"),
+        "Qwen/Qwen2.5-7B-Instruct",
+        None,
+        SameModel,
+        "by the word of the producer's server",
+    ),
+    "relatives": (OWN, "Qwen/Qwen3-8B", "/m/Qwen2.5-7B", SameFamily, BOTH),
+    "one alias for two models": (
+        ("gpt-4", "gpt-4"), "Qwen/Qwen3-8B", "/m/Llama-3.1-8B", None, "",
+    ),
+}  # fmt: skip
 
 
-def test_a_servers_word_is_held_against_a_name_too() -> None:
-    models = told(served("p", "gpt-4"), served("e", "qwen2.5:7b"), p="Qwen/Qwen2.5-7B-Instruct")
-    with pytest.raises(SameModel, match="the same model, by the word of the producer's server,"):
-        models.refuse_kin("p", "e")
+@pytest.mark.parametrize(("names", "p", "e", "error", "said"), TOLD.values(), ids=TOLD)
+def test_a_servers_word_goes_before_a_name_and_it_is_said_whose_it_is(names, p, e, error, said):
+    words = {tag: path for tag, path in (("p", p), ("e", e)) if path}
+    if error is None:
+        assert kin(*names, **words).relation == "different"
+        return
+    with pytest.raises(error, match=said) as caught:
+        kin(*names, **words)
+    if error is SameModel and said is BOTH:
+        assert "(our-writer at http://127.0.0.1:1/v1, serving own.gguf)" in str(caught.value)
 
 
-def test_relatives_by_their_servers_word_are_refused() -> None:
-    models = told(
-        served("p", "our-writer"), served("e", "our-judge"), p="Qwen/Qwen3-8B", e="/m/Qwen2.5-7B"
-    )
-    with pytest.raises(SameFamily, match=r"one family \(qwen\), by the word of their servers"):
-        models.refuse_kin("p", "e")
-
-
-def test_one_alias_for_two_models_keeps_them_apart_when_the_servers_say_more() -> None:
-    both = (served("p", "gpt-4", port=1), served("e", "gpt-4", port=2))
-    with pytest.raises(SameModel):
-        compared(*both).refuse_kin("p", "e")
-    models = told(*both, p="Qwen/Qwen3-8B", e="/models/Llama-3.1-8B-Instruct")
-    assert models.refuse_kin("p", "e").relation == "different"
-
-
-def test_what_an_endpoint_says_of_its_family_goes_before_its_servers_word() -> None:
-    models = told(
-        served("p", "our-writer"), served("e", "our-judge", family="qwen"), p="Qwen/Qwen3-8B", e="m"
-    )
+def test_what_an_endpoint_says_of_its_family_goes_before_its_servers_word():
+    both = served("p", "our-writer"), served("e", "our-judge", family="qwen")
     with pytest.raises(SameFamily):
-        models.refuse_kin("p", "e")
-
-
-def test_all_that_can_answer_for_the_two_can_be_reached() -> None:
-    models = compared(
-        served("p", fallback="x e"), served("e", fallback="z"), *map(served, ["x", "z", "other"])
-    )
-    assert [one.tag for one in models.reachable("p", "e")] == ["p", "x", "e", "z"]
+        compared(*both, p="Qwen/Qwen3-8B", e="m").refuse_kin("p", "e")
 
 
 # --- fallbacks -------------------------------------------------------------------------------
 
+JOINED = {
+    "the producer falls back on the evaluator": (
+        (served("p", "qwen2.5:7b", fallback="e"), served("e", "llama3.1:8b")),
+        SameModel,
+        "p -> e",
+    ),
+    "both fall back on one model": (
+        (
+            served("p", "qwen2.5:7b", fallback="x y"),
+            served("x", "mistral:7b"),
+            served("y", "gemma3:4b"),
+            served("e", "llama3.1:8b", fallback="z"),
+            served("z", "google/gemma-3-4b-it", port=2),
+        ),
+        SameModel,
+        r"p -> y\).*e -> z",
+    ),
+    "the evaluator falls back on a relative": (
+        (
+            served("p", "qwen2.5:7b"),
+            served("e", "llama3.1:8b", fallback="z"),
+            served("z", "qwen3:8b"),
+        ),
+        SameFamily,
+        "e -> z",
+    ),
+}
 
-@pytest.mark.parametrize(
-    ("endpoints", "error", "said"),
-    [
-        pytest.param(
-            (served("p", "qwen2.5:7b", fallback="e"), served("e", "llama3.1:8b")),
-            SameModel,
-            "p -> e",
-            id="the producer falls back on the evaluator",
-        ),
-        pytest.param(
-            (
-                served("p", "qwen2.5:7b", fallback="x y"),
-                served("x", "mistral:7b"),
-                served("y", "gemma3:4b"),
-                served("e", "llama3.1:8b", fallback="z"),
-                served("z", "google/gemma-3-4b-it", port=2),
-            ),
-            SameModel,
-            r"p -> y\).*e -> z",
-            id="both fall back on one model",
-        ),
-        pytest.param(
-            (
-                served("p", "qwen2.5:7b"),
-                served("e", "llama3.1:8b", fallback="z"),
-                served("z", "qwen3:8b"),
-            ),
-            SameFamily,
-            "e -> z",
-            id="the evaluator falls back on a relative",
-        ),
-    ],
-)
-def test_no_fallback_may_join_the_two(
-    endpoints: tuple[Endpoint, ...], error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=f"by the fallbacks .*{said}"):
+
+@pytest.mark.parametrize(("endpoints", "error", "chain"), JOINED.values(), ids=JOINED)
+def test_no_fallback_may_join_the_two(endpoints, error, chain):
+    with pytest.raises(error, match=chain):
         compared(*endpoints).refuse_kin("p", "e")
 
 
-def test_the_closest_of_all_that_can_be_reached_is_what_the_two_are_to_each_other() -> None:
+def test_the_closest_of_all_that_can_be_reached_is_what_the_two_are_to_each_other():
     models = compared(
         served("p", "qwen2.5:7b", fallback="x y"),
         served("x", "our-writer"),
         served("y", "llama3.2:3b"),
         served("e", "llama3.1:8b"),
+        served("other"),
         same_family="allow",
     )
     kinship = models.refuse_kin("p", "e")
     assert (kinship.relation, kinship.producer) == ("family", ("p", "y"))
+    assert [one.tag for one in models.reachable("p", "e")] == ["p", "x", "y", "e"]
 
 
 # --- warnings --------------------------------------------------------------------------------
 
+UNKNOWN, LOW = "separation.family-unknown", "separation.evaluator-low-bit"
+LLAMA, FEW = served("e", "llama3.1:8b"), "llama3.1:8b-instruct-q4_K_M"
+AWQ = served("z", "TheBloke/Mistral-7B-Instruct-v0.2-AWQ")
+SCRIPTED = [Endpoint(tag=tag, backend="scripted") for tag in ("p", "e")]
+WARNED = {
+    "a family that nothing tells": ([served("p", "our-writer"), LLAMA], UNKNOWN, "family of 'p';"),
+    "nor of both": (
+        [served("p", "default", port=1), served("e", "default", port=2)], UNKNOWN, "'e' and 'p'",
+    ),
+    "a family that is written down": ([served("p", "our", family="ours"), LLAMA], None, ""),
+    "a judge of few bits": ([served("p", "qwen2.5:7b-q8_0"), served("e", FEW)], LOW, "Q4_K_M"),
+    "a producer of few bits": ([served("p", FEW), served("e", "qwen2.5:7b-q8_0")], None, ""),
+    "a judge's fallback of few bits": (
+        [served("p", "qwen2.5:7b"), served("e", "llama3.1:8b", fallback="z"), AWQ], LOW, "'z'",
+    ),
+    "scripted backends": (SCRIPTED, None, ""),
+    "a scripted producer": ([SCRIPTED[0], served("e", "our-judge")], None, ""),
+}  # fmt: skip
 
-def warnings(*endpoints: Endpoint) -> list[str]:
+
+@pytest.mark.parametrize(("endpoints", "code", "fact"), WARNED.values(), ids=WARNED)
+def test_what_is_to_be_kept_in_mind_about_scores(endpoints, code, fact):
     models = compared(*endpoints)
-    return [str(one) for one in models.warnings(models.kinship("p", "e"))]
+    found = list(models.warnings(models.kinship("p", "e")))
+    assert codes(found) == ([code] if code else [])
+    assert all(fact in one.message for one in found)
 
 
-def test_a_family_that_nothing_tells_is_a_warning_with_its_remedy() -> None:
-    (warning,) = warnings(served("p", "our-writer"), served("e", "llama3.1:8b"))
-    assert "nothing tells the family of 'p'; write it down as family" in warning
-    (warning,) = warnings(served("p", "default", port=1), served("e", "default", port=2))
-    assert "'e' and 'p'" in warning
-    assert not warnings(served("p", "our-writer", family="ours"), served("e", "llama3.1:8b"))
+# --- the names that replies bear ----------------------------------------------------------------
 
 
-def test_a_judge_of_few_bits_is_a_warning_a_producer_of_few_is_none() -> None:
-    few, many = "llama3.1:8b-instruct-q4_K_M", "qwen2.5:7b-instruct-q8_0"
-    (warning,) = warnings(served("p", many), served("e", few))
-    assert "'e' is quantised to Q4_K_M: below Q8_0" in warning
-    assert not warnings(served("p", few), served("e", many))
+class Asked:
+    """Producer `p` and evaluators, whose servers answer by whatever names they are told to."""
+
+    def __init__(self, endpoints=None, *, evaluators=("e",), **tables):
+        endpoints = endpoints or [
+            served(tag, f"our-{tag}", port=port) for port, tag in enumerate(["p", *evaluators])
+        ]
+        evaluator = evaluators[0] if len(evaluators) == 1 else evaluators
+        roles = {"producer": "p", "evaluator": evaluator}
+        settings = Settings.model_validate({"roles": roles, **tables})
+        self.casting = Casting({one.tag: one for one in endpoints}, settings)
+        self.casting.choose_evaluators(Tracer(), task="t", run_id="r")
+        self.casting.begin(Tracer())
+        self.said = len(self.casting.warnings)
+        self.calls = 0
+        self._served = ServedModels(self._ask, casting=self.casting, tracer=Tracer())
+
+    async def _ask(self, _):
+        self.calls += 1
+        return Completion(
+            text="x",
+            reasoning="",
+            finish_reason="stop",
+            usage=None,
+            sent_ns=0,
+            first_token_ns=None,
+            phases=(),
+            model_id=self._model_id,
+            endpoint=self._endpoint,
+        )
+
+    def call(self, tag, model_id, *, role=None, endpoint=None):
+        """One call in a role, to a server that answers by this name."""
+        self._model_id, self._endpoint = model_id, endpoint
+        role = role or ("producer" if tag == "p" else "evaluator")
+        request = ChatRequest(model=tag, role=role, messages=(Message("user", "x"),))
+        asyncio.run(self._served.chat(request))
+
+    def call_all(self, tags, names):
+        for tag in tags:
+            self.call(tag, names[tag])
 
 
-def test_a_judges_fallback_of_few_bits_is_a_warning_too() -> None:
-    (warning,) = warnings(
-        served("p", "qwen2.5:7b"),
-        served("e", "llama3.1:8b", fallback="z"),
-        served("z", "TheBloke/Mistral-7B-Instruct-v0.2-AWQ"),
+TURN_OUT = {
+    "packing": ("qwen2.5:7b-instruct-q4_K_M", "Qwen2.5-7B-Instruct-Q8_0.gguf", SameModel),
+    "a family without a size": ("mistral:latest", "mistral", SameModel),
+    "a size without a family": ("our-model-8b", "our-model-8b", SameModel),
+    "relatives": ("qwen2.5:7b", "qwen3:8b", SameFamily),
+}
+
+
+@pytest.mark.parametrize(("producers", "evaluators", "error"), TURN_OUT.values(), ids=TURN_OUT)
+@pytest.mark.parametrize("first", ["p", "e"])
+def test_servers_that_turn_out_to_serve_one_model_end_the_run_whoever_is_asked_first(
+    producers, evaluators, error, first
+):
+    asked = Asked()
+    names = {"p": producers, "e": evaluators}
+    second = "e" if first == "p" else "p"
+    asked.call(first, names[first])
+    for _ in range(2):  # once found out, no further call is made
+        with pytest.raises(error, match=f"'{second}' was answered by '{names[second]}'"):
+            asked.call(second, names[second])
+    assert asked.calls == 2
+
+
+def test_an_answer_is_held_against_what_the_other_role_asks_for_too():
+    asked = Asked([served("p", "llama3.1:8b"), served("e", "qwen2.5:7b", port=2)])
+    for tag, name in (("p", "llama3.1:8b"), ("e", "qwen2.5:7b")) * 2:
+        asked.call(tag, name)  # which repeats what it was asked for
+    assert asked.casting.separation.relation == "different"
+    with pytest.raises(SameModel, match=r"the evaluator's 'qwen2\.5:7b'"):
+        asked.call("p", "Qwen2.5-7B-Instruct-Q4_K_M.gguf")
+
+
+@pytest.mark.parametrize("said", ["default", "/models/model.gguf", "gpt-3.5-turbo", "our-alias"])
+def test_a_name_that_says_nothing_is_an_identity_at_one_address_alone(said):
+    apart = Asked()
+    apart.call("p", said)
+    apart.call("e", said)
+    assert apart.calls == 2
+    together = Asked([served("p", "our-p"), served("e", "our-e")])
+    together.call("p", said)
+    if said in {"default", "our-alias"}:
+        with pytest.raises(SameModel):
+            together.call("e", said)
+
+
+def test_what_answers_in_another_role_is_nobodys_business():
+    asked = Asked()
+    asked.call("p", "qwen2.5:7b", role="planner")
+    asked.call("e", "qwen2.5:7b")
+    assert asked.calls == 2
+
+
+ALLOW = {"separation": {"same_family": "allow"}}
+PANEL = {"evaluators": ("a", "b"), "evaluation": {"panel": "mean"}}
+
+
+@pytest.mark.parametrize("order", ["pab", "abp", "bpa"])
+def test_every_evaluator_of_a_panel_is_held_apart_from_the_producer(order):
+    names = {"p": "qwen2.5:7b", "a": "llama3.1:8b", "b": "Qwen2.5-7B-Instruct"}
+    panel = Asked(**PANEL)
+    with pytest.raises(SameModel, match=r"'b' was answered|the evaluator's 'Qwen2\.5-7B"):
+        panel.call_all(order, names)
+
+
+@pytest.mark.parametrize("order", ["pab", "abp"])
+def test_a_relative_that_is_allowed_is_stamped_on_that_evaluator_alone(order):
+    names = {"p": "qwen2.5:7b", "a": "llama3.1:8b", "b": "qwen3:8b"}
+    panel = Asked(**PANEL, **ALLOW)
+    panel.call_all(order * 2, names)
+    assert panel.casting.separation.evaluators == {"a": "unknown", "b": "family"}
+    assert panel.casting.separation.relation == "family"
+    assert codes(panel.casting.warnings[panel.said :]) == ["separation.family-served"]
+
+
+def test_two_of_a_panel_may_be_relatives_of_each_other():
+    panel = Asked(**PANEL)
+    for tag, name in (("a", "qwen2.5:7b"), ("b", "qwen3:8b"), ("p", "gemma3:4b")):
+        panel.call(tag, name)
+    assert panel.casting.separation.evaluators == {"a": "unknown", "b": "unknown"}
+
+
+@pytest.mark.parametrize("said", ["Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"])
+def test_a_fallbacks_reply_is_not_taken_for_the_model_that_was_asked(said):
+    # What is written down of the producer goes for it alone.
+    producer = served("p", "llama-3.1-8b", family="house", fallback="f")
+    asked = Asked([producer, served("f", "spare", port=2), served("e", "llama-3.1-70b", port=3)])
+    with pytest.raises(SameFamily, match=r"'f' was answered by .* family \(llama\)"):
+        asked.call("p", said, endpoint="f")
+
+
+# --- in a run --------------------------------------------------------------------------------
+
+
+def replying(model, text):
+    """A stream of llama-server, whose chunks bear the name of the model that it has."""
+    said = {"role": "assistant", "content": text}
+    return Reply(
+        steps=(
+            chunk(model=model, choices=[{"index": 0, "delta": said, "finish_reason": None}]),
+            chunk(model=model, choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}]),
+            chunk(model=model, choices=[], usage=usage()),
+            DONE,
+        )
     )
-    assert "evaluator 'z' is quantised to AWQ" in warning
 
 
-def test_scripted_backends_are_no_models_and_no_matter_of_warnings() -> None:
-    scripted = [Endpoint(tag=tag, backend="scripted") for tag in ("p", "e")]
-    assert not warnings(*scripted)
-    assert not warnings(scripted[0], served("e", "our-judge"))
+@pytest.mark.parametrize(
+    ("evaluators", "code"),
+    [("qwen2.5-7b-instruct-q8_0.gguf", "roles.same-model"), ("Llama-3.1-8B-Q8_0.gguf", None)],
+)
+def test_a_loop_does_not_take_one_model_for_a_failed_round(tmp_path, evaluators, code):
+    async def text(run: Run) -> str:
+        # The draft is judged before the producer is first asked, for a revision.
+        return (await run.wiggum("t", rubric="answer", sources=[SOURCE], draft=BAD)).text
+
+    verdict = '{"relevance": {"reason": "Nothing is missing.", "score": 9}}'
+
+    async def main():
+        writing = repeat(replying("Qwen2.5-7B-Instruct-Q4_K_M.gguf", GOOD))
+        judging = repeat(replying(evaluators, verdict))
+        async with Loopback(writing) as writer, Loopback(judging) as judge:
+            endpoints = {
+                tag: Endpoint(tag=tag, url=server.url, backend="llamacpp", model_id=f"our-{tag}")
+                for tag, server in (("p", writer), ("e", judge))
+            }
+            settings = settings_of(
+                tmp_path,
+                endpoints=endpoints,
+                roles={"producer": "p", "evaluator": "e"},
+                # A script has no answers for whoever asks for counters.
+                trace={"sample_ms": 0},
+            )
+            return await pipeline_of(text).run_async({}, settings=settings)
+
+    if code:
+        with refused(code):
+            asyncio.run(main())
+    else:
+        result = asyncio.run(main())
+        assert (result.result, result.separation.relation) == (GOOD, "unknown")
