@@ -18,7 +18,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from harness import Pipeline, Run, Settings
@@ -34,126 +34,86 @@ DOCUMENT = "\n".join(
 )
 
 
-def cold_start() -> Pipeline:
+async def cold_start(run: Run) -> str:
     """One short call: most of it is loading the model."""
-    pipeline = Pipeline("cold start")
-
-    @pipeline.node
-    async def greeting(run: Run) -> str:
-        return await run.chat("writer", "Say hello.", max_output_tokens=8)
-
-    return pipeline
+    return await run.chat("writer", "Say hello.", max_output_tokens=8)
 
 
-def swap_thrash() -> Pipeline:
+async def swap_thrash(run: Run) -> str:
     """A writer and a critic take turns, and memory holds one of them."""
-    pipeline = Pipeline("swap thrash")
-
-    @pipeline.node
-    async def line(run: Run) -> str:
-        text = await run.chat("writer", "Write one line about tea.", max_output_tokens=12)
-        for _ in range(3):
-            advice = await run.chat("critic", f"{text}\n\nImprove this.", max_output_tokens=12)
-            text = await run.chat("writer", f"{text}\n\nAdvice: {advice}", max_output_tokens=12)
-        return text
-
-    return pipeline
+    text = await run.chat("writer", "Write one line about tea.", max_output_tokens=12)
+    for _ in range(3):
+        advice = await run.chat("critic", f"{text}\n\nImprove this.", max_output_tokens=12)
+        text = await run.chat("writer", f"{text}\n\nAdvice: {advice}", max_output_tokens=12)
+    return text
 
 
-def drifting_prefix() -> Pipeline:
+async def drifting_prefix(run: Run) -> str:
     """Every prompt begins with the time, so the document after it is read anew each time."""
-    return _notes("drifting prefix", lambda time, notes: f"Time: {time}\n\n{DOCUMENT}\n\n{notes}")
+    return await _notes(run, lambda time, notes: f"Time: {time}\n\n{DOCUMENT}\n\n{notes}")
 
 
-def steady_prefix() -> Pipeline:
+async def steady_prefix(run: Run) -> str:
     """The same with the time at the end."""
-    return _notes("steady prefix", lambda time, notes: f"{DOCUMENT}\n\n{notes}\n\nTime: {time}")
+    return await _notes(run, lambda time, notes: f"{DOCUMENT}\n\n{notes}\n\nTime: {time}")
 
 
-def _notes(name: str, prompt: Callable[[str, str], str]) -> Pipeline:
-    pipeline = Pipeline(name)
-
-    @pipeline.node
-    async def notes(run: Run) -> str:
-        text = "No notes yet."
-        for number in range(8):
-            asked = prompt(f"{number + 10}:{number * 5 + 12}:07", f"Notes so far: {text}")
-            text = await run.chat("writer", f"{asked}\n\nGo on.", max_output_tokens=32)
-        return text
-
-    return pipeline
+async def _notes(run: Run, prompt: Callable[[str, str], str]) -> str:
+    text = "No notes yet."
+    for number in range(8):
+        asked = prompt(f"{number + 10}:{number * 5 + 12}:07", f"Notes so far: {text}")
+        text = await run.chat("writer", f"{asked}\n\nGo on.", max_output_tokens=32)
+    return text
 
 
-def revise_loop() -> Pipeline:
+async def revise_loop(run: Run) -> str:
     """Calls that are serial because each needs the one before: nothing is wrong with that."""
-    pipeline = Pipeline("revise loop")
-
-    @pipeline.node
-    async def answer(run: Run) -> str:
-        loop = await run.wiggum(
-            "In two or three sentences: what does the operator sign for, and when?",
-            sources=[DOCUMENT],
-            rubric="answer",
-            max_rounds=4,
-            max_output_tokens=60,
-        )
-        return loop.text
-
-    return pipeline
+    loop = await run.wiggum(
+        "In two or three sentences: what does the operator sign for, and when?",
+        sources=[DOCUMENT],
+        rubric="answer",
+        max_rounds=4,
+        max_output_tokens=60,
+    )
+    return loop.text
 
 
-def serial_client() -> Pipeline:
+async def serial_client(run: Run) -> list[str]:
     """A for-loop over things that have nothing to do with each other."""
-    pipeline = Pipeline("serial client")
-
-    @pipeline.node
-    async def sentences(run: Run) -> list[str]:
-        return [await _sentence(run, thing) for thing in EIGHT_THINGS]
-
-    return pipeline
-
-
-def parallel_client() -> Pipeline:
-    """The same, one call per item."""
-    return _one_call_per_item("parallel client")
-
-
-def queueing() -> Pipeline:
-    """The same again, and the server takes one call at a time."""
-    return _one_call_per_item("queueing")
-
-
-def _one_call_per_item(name: str) -> Pipeline:
-    pipeline = Pipeline(name)
-
-    @pipeline.node
-    async def things() -> list[str]:
-        return EIGHT_THINGS
-
-    @pipeline.node(each={"thing": "things"})
-    async def sentences(run: Run, thing: str) -> str:
-        return await _sentence(run, thing)
-
-    return pipeline
+    return [await _sentence(run, thing) for thing in EIGHT_THINGS]
 
 
 async def _sentence(run: Run, thing: str) -> str:
     return await run.chat("writer", f"Say in one sentence what {thing} is.", max_output_tokens=40)
 
 
-PIPELINES: Mapping[str, Callable[[], Pipeline]] = {
-    make.__name__: make
-    for make in (
-        cold_start,
-        swap_thrash,
-        drifting_prefix,
-        steady_prefix,
-        revise_loop,
-        serial_client,
-        parallel_client,
-        queueing,
+def pipeline_for(name: str) -> Pipeline:
+    """Of one node, or of one call per item where the calls are to come at once."""
+    pipeline = Pipeline(name.replace("_", " "))
+    if name in AT_ONCE:
+        pipeline.node(things)
+        pipeline.node(each={"thing": "things"})(sentences)
+    else:
+        pipeline.node(ONE_NODE[name])
+    return pipeline
+
+
+async def things() -> list[str]:
+    return EIGHT_THINGS
+
+
+async def sentences(run: Run, thing: str) -> str:
+    return await _sentence(run, thing)
+
+
+ONE_NODE: Mapping[str, Callable[[Run], Awaitable[object]]] = {
+    work.__name__: work
+    for work in (
+        cold_start, swap_thrash, drifting_prefix, steady_prefix, revise_loop, serial_client
     )
-}
+}  # fmt: skip
+AT_ONCE = ("parallel_client", "queueing")
+"""The server answers them side by side, and one at a time."""
 
 
 def settings_for(name: str, url: str | None) -> Settings:
@@ -190,7 +150,7 @@ def _copy_of_the_model(path: Path) -> None:
 def main() -> None:
     """Runs what was named and keeps the journals."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="+", choices=PIPELINES)
+    parser.add_argument("names", nargs="+", choices=[*ONE_NODE, *AT_ONCE])
     parser.add_argument("--url", help="of vLLM; the embedded engine when left out")
     given = parser.parse_args()
     HERE.mkdir(exist_ok=True)
@@ -199,7 +159,7 @@ def main() -> None:
         os.chdir(directory)
         for name in given.names:
             settings = settings_for(name, given.url)
-            result = asyncio.run(PIPELINES[name]().run_async({}, settings=settings))
+            result = asyncio.run(pipeline_for(name).run_async({}, settings=settings))
             shutil.copyfile(result.files.journal, HERE / f"{name}.jsonl")
             print(f"{name}: {result.duration_s:.1f} s")
 
