@@ -177,7 +177,6 @@ async def router() -> AsyncIterator[Scene]:
     """A llama-server router with two models."""
     server = LlamaRouter(
         models={tag: Routed() for tag in (PRODUCER, CRITIC)},
-        models_autoload=False,
         load_s=LOAD_S,
         reply_s=REPLY_S,
     )

@@ -137,7 +137,8 @@ def test_a_failure_of_before_does_not_count():
 
 def test_a_router_that_is_full_of_models_in_use_has_no_room():
     async def main():
-        server = router("m", "busy", models_max=1, reply_s=FOR_LONG_S)
+        models = {"m": Routed(), "busy": Routed(status="loaded")}
+        server = router(models=models, models_max=1, reply_s=FOR_LONG_S)
         async with (
             server,
             host_at(server.root, ROUTER) as host,
@@ -150,7 +151,7 @@ def test_a_router_that_is_full_of_models_in_use_has_no_room():
             await asyncio.wait([call])
             return error.code, error.out_of_memory, server.log
 
-    assert asyncio.run(main()) == ("server.model-limit", True, ["load busy"])
+    assert asyncio.run(main()) == ("server.model-limit", True, [])
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_a_load_that_is_cancelled_before_the_router_began_it_leaves_nothing():
 
 def test_a_call_under_way_is_cut_off():
     async def main():
-        server = router(reply_s=FOR_LONG_S)
+        server = ROUTER.there(reply_s=FOR_LONG_S)
         async with (
             server,
             host_at(server.root, ROUTER) as host,
@@ -221,7 +222,7 @@ def test_a_call_under_way_is_cut_off():
                 await call
             return server.log
 
-    assert asyncio.run(main()) == ["load m", "unload m"]
+    assert asyncio.run(main()) == ["unload m"]
 
 
 @pytest.mark.parametrize(

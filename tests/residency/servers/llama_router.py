@@ -2,7 +2,8 @@
 
 It has models, each of which gets a process of its own that is only counted, and ends the one that
 was used least recently when there are more than `models_max`. `log` has what it did, in order:
-`load a`, `unload a`, `wake a`. It answers calls as the `llamacpp` dialect does.
+`load a`, `unload a`. It answers calls as the `llamacpp` dialect does, those of models that are
+loaded (`--no-models-autoload`).
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ class LlamaRouter(OpenAIServer):
     models: dict[str, Routed] = field(default_factory=dict)
     models_max: int = 4
     """`--models-max`; 0 for no limit."""
-    models_autoload: bool = True
     parallel: int = 4
     """`--parallel`: calls that a model answers side by side."""
     load_s: float = 0.0
@@ -78,7 +78,6 @@ class LlamaRouter(OpenAIServer):
         self.may_load.set()
         self._arrivals = Bell()
         self._changes = Bell()
-        self._queue: dict[str, int] = {}
         self._uses = 0
         self._slots = {name: asyncio.Semaphore(self.parallel) for name in self.models}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,10 +96,6 @@ class LlamaRouter(OpenAIServer):
         """Lets a model go as though another client had said so, and waits for its end."""
         self._stop(name)
         await self._until(lambda: self.models[name].status == "unloaded")
-
-    def fall_asleep(self, name: str) -> None:
-        """What `--sleep-idle-seconds` does once they are over."""
-        self._become(name, "sleeping")
 
     async def until_asked(self, path: str, *, times: int = 1) -> None:
         """Waits for so many requests for a page."""
@@ -174,9 +169,8 @@ class LlamaRouter(OpenAIServer):
         if name is None:
             raise invalid(f"model '{said}' not found")
         model = self.models[name]
-        if not self.models_autoload and model.status not in _RUNNING:
+        if model.status != "loaded" or model.is_stopping:
             raise invalid("model is not loaded")
-        await unless_gone(answer, self._make_ready(name))
         model.last_used = self._next_use()
         call = asyncio.ensure_future(self._reply(name, asked, answer))
         model.calls.add(call)
@@ -194,8 +188,6 @@ class LlamaRouter(OpenAIServer):
 
     async def _reply(self, name: str, asked: Asked, answer: Answer) -> None:
         async with self._slots[name]:
-            if self.models[name].status == "sleeping":
-                await self._wake(name)
             await unless_gone(answer, asyncio.sleep(self.reply_s))
             await super().respond(asked, answer)
 
@@ -227,54 +219,16 @@ class LlamaRouter(OpenAIServer):
 
     # --- processes ---------------------------------------------------------------------------
 
-    async def _make_ready(self, name: str) -> None:
-        """Waits until a call can be passed on; those for models that are not there queue up."""
-        model = self.models[name]
-        if model.status in {"loaded", "sleeping"} and not model.is_stopping:
-            return
-        self._queue[name] = self._queue.get(name, 0) + 1
-        saw_it_load = False
-        try:
-            while model.is_stopping or model.status not in {"loaded", "sleeping"}:
-                if model.status == "loading":
-                    saw_it_load = True
-                elif model.status == "unloaded":
-                    if saw_it_load and model.exit_code != 0:
-                        said = f"model name={name} failed to load"
-                        raise refused(500, said, "server_error")
-                    self._make_room()
-                    if next(iter(self._queue)) == name and self._has_room():
-                        self._start(name)
-                        continue
-                await self._changes.rung()
-        finally:
-            self._queue[name] -= 1
-            if self._queue[name] == 0:
-                del self._queue[name]
-            self._changes.ring()
-
-    def _make_room(self) -> None:
-        """Ends idle models, while more are wanted than there are places, free or about to be."""
-        if self.models_max == 0:
-            return
-        running = [model for model in self.models.values() if model.status in _RUNNING]
-        free = self.models_max - len(running) + sum(model.is_stopping for model in running)
-        wanted = sum(self.models[name].status == "unloaded" for name in self._queue)
-        while free < wanted and (victim := self._victim()) is not None:
-            self._stop(victim)
-            free += 1
-
     def _has_room(self) -> bool:
         running = sum(model.status in _RUNNING for model in self.models.values())
         return self.models_max == 0 or running < self.models_max
 
     def _victim(self) -> str | None:
-        """The least recently used that is idle and not wanted."""
+        """The least recently used that is idle."""
         idle = [
             (model.last_used, name)
             for name, model in self.models.items()
-            if model.status in {"loaded", "sleeping"}
-            and not (model.calls or model.is_stopping or name in self._queue)
+            if model.status in {"loaded", "sleeping"} and not (model.calls or model.is_stopping)
         ]
         return min(idle)[1] if idle else None
 
@@ -294,12 +248,6 @@ class LlamaRouter(OpenAIServer):
             self._become(name, "loaded")
         else:
             self._exit(name, model.fails)
-
-    async def _wake(self, name: str) -> None:
-        self.log.append(f"wake {name}")
-        await self.may_load.wait()
-        await asyncio.sleep(self.load_s)
-        self._become(name, "loaded")
 
     def _stop(self, name: str) -> None:
         model = self.models[name]

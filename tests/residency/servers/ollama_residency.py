@@ -8,12 +8,10 @@ model go ahead, all others are seen to one by one. `log` has what it did, in ord
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections.abc import Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from servers.emulated import Answer, Asked
@@ -22,10 +20,7 @@ from servers.waiting import Bell, unless_gone
 
 GIB = 1 << 30
 DEFAULT_CONTEXT_TOKENS = 4096
-DEFAULT_KEEP_ALIVE_S = 300.0
-FOR_EVER = math.inf
 _RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _ARRAYS_SHOWN = 5
 """Longer ones are left out of `/api/show`, unless it is asked to be verbose."""
 
@@ -56,13 +51,11 @@ class Runner:
     name: str
     options: dict[str, Any]
     """What it was started with: a request with others wants another runner."""
-    keep_alive_s: float
     slots: asyncio.Semaphore
     uses: int = 0
+    is_to_go: bool = False
+    """Whether it ends with the last call that uses it."""
     is_ending: bool = False
-    expires_at: float | None = None
-    """By the loop's clock; None while it is in use."""
-    timer: asyncio.TimerHandle | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def suits(self, options: dict[str, Any]) -> bool:
@@ -115,7 +108,6 @@ class ResidentOllama(OllamaServer):
             name: Runner(
                 name=name,
                 options={"num_ctx": DEFAULT_CONTEXT_TOKENS, "shift": False},
-                keep_alive_s=DEFAULT_KEEP_ALIVE_S,
                 slots=asyncio.Semaphore(self.num_parallel),
             )
             for name in map(whole, self.loaded)
@@ -147,9 +139,6 @@ class ResidentOllama(OllamaServer):
 
     async def __aexit__(self, *error: object) -> None:
         await super().__aexit__(*error)
-        for runner in self._running.values():
-            if runner.timer is not None:
-                runner.timer.cancel()
         await asyncio.gather(*self._endings)
 
     async def respond(self, asked: Asked, answer: Answer) -> None:
@@ -166,7 +155,7 @@ class ResidentOllama(OllamaServer):
                 case "POST", "/api/chat" | "/api/generate" | "/api/embed":
                     await self._use(asked, answer)
                 case "GET", "/api/ps":
-                    await _json(answer, {"models": self._processes()})
+                    await _json(answer, {"models": [*map(self._process, self._running.values())]})
                 case "GET", "/api/tags":
                     tags = [_tag(name, model) for name, model in self.models.items()]
                     await _json(answer, {"models": tags})
@@ -182,9 +171,9 @@ class ResidentOllama(OllamaServer):
     async def _use(self, asked: Asked, answer: Answer) -> None:
         body, path = asked.body, asked.path
         model, is_empty = self._pulled(body, path), not body.get(_CONTENT[path])
-        keep_alive_s = _keep_alive_s(body.get("keep_alive"))
+        is_to_go = _is_nothing(body.get("keep_alive"))
         if path != "/api/embed":
-            if is_empty and keep_alive_s == 0:
+            if is_empty and is_to_go:
                 if (runner := self._running.get(whole(body["model"]))) is not None:
                     self._expire(runner)
                 await _json(answer, _empty_reply(body, path, "unload"))
@@ -193,7 +182,7 @@ class ResidentOllama(OllamaServer):
                 what = path.removeprefix("/api/")
                 raise Refused(400, f'"{body["model"]}" does not support {what}')
         began = asyncio.get_running_loop().time()
-        runner = await self._wait(answer, self._runner(body, keep_alive_s))
+        runner = await self._wait(answer, self._runner(body, is_to_go=is_to_go))
         _loaded_in_ns.set(round((asyncio.get_running_loop().time() - began) * 1e9))
         try:
             if is_empty:
@@ -228,35 +217,23 @@ class ResidentOllama(OllamaServer):
         }
         return super()._last(pieces) | times | {"total_duration": sum(times.values())}
 
-    def _processes(self) -> list[dict[str, Any]]:
-        now = asyncio.get_running_loop().time()
-
-        def left_s(runner: Runner) -> float:
-            # Of one that is in use, what it would be from now on.
-            return runner.keep_alive_s if runner.expires_at is None else runner.expires_at - now
-
-        running = sorted(self._running.values(), key=left_s, reverse=True)
-        return [self._process(runner, left_s(runner)) for runner in running]
-
-    def _process(self, runner: Runner, left_s: float) -> dict[str, Any]:
+    def _process(self, runner: Runner) -> dict[str, Any]:
         model = self.models[runner.name]
         gpu_bytes = model.size_bytes if model.gpu_bytes is None else model.gpu_bytes
-        # Go adds the longest time it knows, 292 years.
-        expires = datetime.now(UTC) + timedelta(seconds=min(left_s, 292 * 365 * 86400))
         return {
             "name": runner.name,
             "model": runner.name,
             "size": model.size_bytes,
             "digest": "sha256:0",
             "details": _DETAILS,
-            "expires_at": expires.isoformat(),
+            "expires_at": SENT_AT,
             "size_vram": gpu_bytes,
             "context_length": runner.options.get("num_ctx", DEFAULT_CONTEXT_TOKENS),
         }
 
     # --- the scheduler -----------------------------------------------------------------------
 
-    async def _runner(self, body: Any, keep_alive_s: float | None) -> Runner:
+    async def _runner(self, body: Any, *, is_to_go: bool) -> Runner:
         """The runner that a request wants, in use by it."""
         name, said = whole(body["model"]), body.get("options", {})
         options = {key: said[key] for key in _RUNNER_OPTIONS if key in said}
@@ -264,32 +241,24 @@ class ResidentOllama(OllamaServer):
         options["shift"] = body.get("shift", True)
         runner = self._running.get(name)
         if runner is not None and runner.suits(options):
-            return self._take(runner, keep_alive_s)
+            return self._take(runner, is_to_go=is_to_go)
         if self._pending >= self.max_queue + 1:  # one is seen to, the others are in the queue
             raise Refused(503, FULL)
         self._pending += 1
         try:
             async with self._turn:
-                return await self._schedule(name, options, keep_alive_s)
+                return self._take(await self._schedule(name, options), is_to_go=is_to_go)
         finally:
             self._pending -= 1
 
-    async def _schedule(
-        self, name: str, options: dict[str, Any], keep_alive_s: float | None
-    ) -> Runner:
+    async def _schedule(self, name: str, options: dict[str, Any]) -> Runner:
         while True:
             runner = self._running.get(name)
             if runner is not None and runner.suits(options):
-                return self._take(runner, keep_alive_s)
+                return runner
             if runner is None and self._may_fit(name):
-                keep_s = DEFAULT_KEEP_ALIVE_S if keep_alive_s is None else keep_alive_s
-                runner = Runner(
-                    name=name,
-                    options=options,
-                    keep_alive_s=keep_s,
-                    slots=asyncio.Semaphore(self.num_parallel),
-                )
-                return await self._start(runner)
+                slots = asyncio.Semaphore(self.num_parallel)
+                return await self._start(Runner(name=name, options=options, slots=slots))
             await self._expire_and_wait(runner or self._victim())
 
     def _may_fit(self, name: str) -> bool:
@@ -302,13 +271,14 @@ class ResidentOllama(OllamaServer):
         return sum(self.models[name].size_bytes for name in self._running)
 
     def _victim(self) -> Runner:
-        """The first idle one by keep-alive and name; if none is idle, the first."""
-        runners = sorted(self._running.values(), key=lambda r: (r.keep_alive_s, r.name))
+        """The first idle one by name; if none is idle, the first."""
+        runners = sorted(self._running.values(), key=lambda runner: runner.name)
         return next((runner for runner in runners if runner.uses == 0), runners[0])
 
     async def _start(self, runner: Runner) -> Runner:
         model = self.models[runner.name]
-        self._running[runner.name] = self._take(runner, None)
+        self._running[runner.name] = runner
+        runner.uses += 1  # by the load
         self.log.append(f"load {runner.name}")
         self.loading.set()
         try:
@@ -327,34 +297,22 @@ class ResidentOllama(OllamaServer):
             self.log.append(f"abort {runner.name}")
             runner.ended.set()
             raise
+        runner.uses -= 1
         return runner
 
-    def _take(self, runner: Runner, keep_alive_s: float | None) -> Runner:
+    def _take(self, runner: Runner, *, is_to_go: bool) -> Runner:
         runner.uses += 1
-        runner.expires_at = None
-        if runner.timer is not None:
-            runner.timer.cancel()
-        if keep_alive_s is not None:
-            runner.keep_alive_s = keep_alive_s
+        runner.is_to_go = runner.is_to_go or is_to_go
         return runner
 
     def _release(self, runner: Runner) -> None:
         runner.uses -= 1
-        if runner.uses > 0:
-            return
-        if runner.keep_alive_s == 0:
+        if runner.uses == 0 and runner.is_to_go:
             self._end(runner)
-            return
-        loop = asyncio.get_running_loop()
-        runner.expires_at = loop.time() + runner.keep_alive_s
-        if runner.keep_alive_s != FOR_EVER:
-            runner.timer = loop.call_at(runner.expires_at, self._end, runner)
 
     def _expire(self, runner: Runner) -> None:
         """Ends it, at the end of the last call that uses it."""
-        runner.keep_alive_s = 0.0
-        if runner.timer is not None:
-            runner.timer.cancel()
+        runner.is_to_go = True
         if runner.uses == 0:
             self._end(runner)
 
@@ -420,14 +378,6 @@ def _shown(model: Pulled, body: Any) -> dict[str, Any]:
     }
 
 
-def _keep_alive_s(said: Any) -> float | None:
-    """Seconds: a number, or a Go duration such as "1h30m"; negative is for ever."""
-    if said is None:
-        return None
-    if isinstance(said, int | float):
-        seconds = float(said)
-    else:
-        parts = re.findall(r"([\d.]+)(ms|s|m|h)", said)
-        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-        seconds = -seconds if said.startswith("-") else seconds
-    return FOR_EVER if seconds < 0 else seconds
+def _is_nothing(keep_alive: Any) -> bool:
+    """Whether it is 0, as a number or a Go duration such as "0s"."""
+    return keep_alive is not None and not re.search("[1-9]", str(keep_alive))
