@@ -198,15 +198,10 @@ def test_headings_over_the_cap_are_cut_in_the_middle_and_the_end_stays():
     assert document.endswith(end.strip() + "\n\n")
     assert len(end) > 2_900
     assert set(headings(result.text)) < set(headings(document))
-
-
-def test_within_a_cap_the_headings_are_over_the_budget_rather_than_cut():
-    document = "".join(f"## Heading number {n}\n\nText of section {n}.\n\n" for n in range(100))
-
-    result = condense(document, budget_chars=1_000, cap_chars=20_000)
-
-    assert headings(result.text) == headings(document)
-    assert 1_000 < result.after_chars < len(document)
+    # Within the cap they are over the budget rather than cut.
+    whole = condense(document, budget_chars=6_000, cap_chars=100_000)
+    assert headings(whole.text) == headings(document)
+    assert 6_000 < whole.after_chars < len(document)
 
 
 def test_code_that_the_end_of_a_cut_text_begins_in_has_its_fence_opened_again():
@@ -263,25 +258,24 @@ def test_a_long_document_is_within_its_budget_around_any_of_its_sections(long_do
         check_around(long_document, {index}, 4_000)
 
 
-def test_named_sections_stay_whole_even_over_the_budget():
-    result = condense_around(ANIMALS, sections=[1], budget_chars=10)
-
-    assert result.text == ("# Cats\n\n[…]\n\n# Dogs\n\nDogs bark.  \nTwice.\n\n# Birds\n\n[…]\n\n")
-    assert result.compressed
-
-
-def test_the_others_keep_what_the_focus_is_about_if_there_is_room():
-    result = condense_around(ANIMALS, sections=[1], budget_chars=115, focus="birds in the morning")
-
-    assert "# Cats\n\n[…]\n\n# Dogs" in result.text
-    assert result.text.endswith("# Birds\n\nBirds sing in the morning. […]\n\n")
-    assert result.after_chars <= 115
+AROUND_DOGS = {
+    "named sections stay whole even over the budget": (
+        10, "", "# Cats\n\n[…]\n\n# Dogs\n\nDogs bark.  \nTwice.\n\n# Birds\n\n[…]\n\n",
+    ),
+    "the others keep what the focus is about": (
+        115, "birds in the morning",
+        ("# Cats\n\n[…]\n\n# Dogs\n\nDogs bark.  \nTwice.\n\n# Birds\n\nBirds sing in the "
+        "morning. […]\n\n"),
+    ),
+    "all of it within the budget": (len(ANIMALS), "", ANIMALS),
+}  # fmt: skip
 
 
-def test_a_document_within_the_budget_is_as_it_was_around_its_sections():
-    result = condense_around(ANIMALS, sections=[], budget_chars=len(ANIMALS))
+@pytest.mark.parametrize(("budget", "focus", "text"), AROUND_DOGS.values(), ids=AROUND_DOGS)
+def test_what_is_around_a_section_is_shortened(budget, focus, text):
+    result = condense_around(ANIMALS, sections=[1], budget_chars=budget, focus=focus)
 
-    assert (result.text, result.compressed) == (ANIMALS, False)
+    assert (result.text, result.compressed) == (text, text != ANIMALS)
 
 
 @pytest.mark.parametrize("index", [-1, 3])
