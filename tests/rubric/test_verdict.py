@@ -3,7 +3,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import EvaluationFailed
@@ -18,8 +18,6 @@ from harness.rubric import (
     reach_verdict,
 )
 from harness.rubric.checks import Words
-
-steady = settings(derandomize=True, deadline=None)
 
 
 def rubric(*dimensions: Dimension, **fields) -> Rubric:
@@ -56,7 +54,6 @@ def test_half_up_gives_the_nearest_step(value, step, start, rounded):
     assert str(half_up(value, step, start=start)) == str(float(rounded))
 
 
-@steady
 @given(hundredths=st.integers(0, 1000), step=st.sampled_from(["0.1", "0.25", "0.5", "1", "2"]))
 def test_half_up_is_what_decimals_round_to(hundredths, step):
     exact = Decimal(hundredths) / 100
@@ -65,7 +62,6 @@ def test_half_up_is_what_decimals_round_to(hundredths, step):
     assert half_up(hundredths / 100, float(step)) == float(steps * Decimal(step))
 
 
-@steady
 @given(
     scored=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 12)), min_size=1, max_size=6),
 )
@@ -105,49 +101,28 @@ def test_a_draft_passes_at_its_threshold_and_with_every_floor_reached(
     assert verdict.below_floor == below_floor
 
 
-def test_what_was_not_judged_neither_counts_nor_fails():
-    measured_by = rubric(
-        dimension("a"), dimension("b", weight=9, floor=9, optional=True), dimension("c")
-    )
+def test_what_was_not_judged_neither_counts_nor_fails_and_the_rubrics_order_stays():
+    unjudged = dimension("b", weight=9, floor=9, optional=True)
+    by = rubric(dimension("a"), unjudged, dimension("c"))
 
-    verdict = reach_verdict(measured_by, [score("c", 8), score("a", 9)], unjudged=("b",))
+    verdict = reach_verdict(by, [score("c", 8), score("a", 9)], unjudged=("b",))
 
-    assert verdict.composite == 8.5
-    assert verdict.passed
-    assert verdict.unjudged == ("b",)
-    assert verdict.vector == {"a": 9, "c": 8}
-
-
-def test_scores_are_reported_in_the_rubrics_order():
-    measured_by = rubric(dimension("a"), dimension("b"))
-
-    verdict = reach_verdict(measured_by, [score("b", 1), score("a", 2)])
-
-    assert [s.name for s in verdict.scores] == ["a", "b"]
+    assert (verdict.composite, verdict.passed, verdict.unjudged) == (8.5, True, ("b",))
+    assert list(verdict.vector.items()) == [("a", 9), ("c", 8)]
     assert (verdict.rubric, verdict.rubric_sha256) == ("essay", "abc")
 
 
-@pytest.mark.parametrize(
-    ("judges", "evaluator", "compressed"),
-    [
-        pytest.param(None, None, False, id="code alone"),
-        pytest.param(Judges(evaluators=("x",), prompt_sha256=""), "x", False, id="one"),
-        pytest.param(
-            Judges(
-                evaluators=("x", "y"),
-                prompt_sha256="",
-                shortened=Shortened(before_chars=9000, after_chars=6000),
-            ),
-            "x, y",
-            True,
-            id="two, who did not see it all",
-        ),
-    ],
-)
-def test_a_verdict_says_who_judged_and_whether_they_saw_all_of_it(judges, evaluator, compressed):
-    verdict = reach_verdict(rubric(dimension("a")), [score("a", 2)], judges=judges)
+def test_a_verdict_says_who_judged_and_whether_they_saw_all_of_it():
+    seen = Shortened(before_chars=9000, after_chars=6000)
+    one = Judges(evaluators=("x",), prompt_sha256="")
+    two = Judges(evaluators=("x", "y"), prompt_sha256="", shortened=seen)
+    verdicts = [
+        reach_verdict(rubric(dimension("a")), [score("a", 2)], judges=judges)
+        for judges in (None, one, two)
+    ]
 
-    assert (verdict.evaluator, verdict.compressed) == (evaluator, compressed)
+    assert [verdict.evaluator for verdict in verdicts] == [None, "x", "x, y"]
+    assert [verdict.compressed for verdict in verdicts] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +172,7 @@ def test_a_draft_that_a_gate_stopped_ranks_behind_one_that_was_judged():
 
 
 def test_nothing_scored_is_no_verdict():
-    with pytest.raises(EvaluationFailed, match=r"nothing of rubric 'essay' .* judge a, b by"):
+    with pytest.raises(EvaluationFailed, match="a, b"):
         reach_verdict(rubric(dimension("a"), dimension("b")), [], unjudged=("a", "b"))
 
 

@@ -48,26 +48,14 @@ def refused(rubrics, name, **contents):
     return caught.value
 
 
-def named(rubric, name) -> Dimension:
-    return next(d for d in rubric.dimensions if d.name == name)
-
-
-def test_a_file_that_adds_nothing_says_what_its_base_says(rubrics):
-    mine = rubrics("mine", mine="extends: base\n")
+def test_a_file_that_adds_nothing_says_what_its_base_says_and_changes_with_it(rubrics):
+    own = {"id", "extends"}
+    mine, base = rubrics("mine", mine="extends: base\n"), rubrics("base")
 
     assert mine.id == "mine"
-    assert mine.model_dump(exclude={"id", "extends"}) == rubrics("base").model_dump(
-        exclude={"id", "extends"}
-    )
-    assert mine.sha256 == rubrics("base").sha256
-
-
-def test_the_digest_changes_with_the_rubric_that_is_extended(rubrics):
-    before = rubrics("mine", mine="extends: base\npass_at: 9\n")
-    same = rubrics("mine", mine="extends: base\npass_at: 9\n", base=f"# New.\n{BASE}")
-    after = rubrics("mine", base=BASE.replace("Clear?", "Is it clear?"))
-
-    assert before.sha256 == same.sha256 != after.sha256
+    assert mine.model_dump(exclude=own) == base.model_dump(exclude=own)
+    assert rubrics("mine", base=f"# New.\n{BASE}").sha256 == mine.sha256 == base.sha256
+    assert rubrics("mine", base=BASE.replace("Clear?", "Is it clear?")).sha256 != mine.sha256
 
 
 def test_what_a_file_writes_goes_before_its_base_field_by_field(rubrics):
@@ -84,7 +72,7 @@ def test_what_a_file_writes_goes_before_its_base_field_by_field(rubrics):
     assert (mine.title, mine.purpose, mine.pass_at) == ("Mine", "For all.", 7.5)
     assert (mine.scale.max, mine.scale.step) == (10, 1)
     assert (mine.shorten.evaluate_over, mine.shorten.cap) == (8000, 9000)
-    assert named(mine, "clear") == Dimension(
+    assert mine.dimensions[1] == Dimension(
         name="clear",
         weight=3,
         judge="Clear?",
@@ -94,74 +82,65 @@ def test_what_a_file_writes_goes_before_its_base_field_by_field(rubrics):
     )
 
 
-def test_dimensions_keep_the_bases_order_and_new_ones_come_last(rubrics):
-    mine = rubrics(
-        "mine",
-        mine="extends: base\n"
-        "without: [clear]\n"
-        "dimensions:\n"
-        "- { name: new, judge: New }\n"
-        "- { name: useful, weight: 4 }\n"
-        "- { name: length, weight: 5 }\n",
-    )
+@pytest.mark.parametrize(
+    ("fields", "dimension"),
+    [
+        pytest.param(
+            "name: length, checks: [{ check: excludes, phrases: [TODO] }]",
+            {"weight": 2, "floor": 5, "checks": (Excludes(phrases=("TODO",)),)},
+            id="checks are one file's or the other's",
+        ),
+        pytest.param(
+            "name: length, judge: 'Long enough?'",
+            {"weight": 2, "floor": 5, "judge": "Long enough?"},
+            id="judged, it keeps weight and floor alone",
+        ),
+        pytest.param(
+            "name: clear, checks: [{ check: finished }]",
+            {"checks": (Finished(),)},
+            id="checked, it keeps nothing of judging",
+        ),
+        pytest.param(
+            "name: length, floor: null",
+            {"weight": 2, "checks": (Words(min=50), Finished())},
+            id="null takes a floor away",
+        ),
+    ],
+)
+def test_a_dimension_takes_over_what_fits_the_way_it_is_scored(rubrics, fields, dimension):
+    mine = rubrics("mine", mine=f"extends: base\ndimensions: [{{ {fields} }}]\n")
 
-    assert [(d.name, d.weight) for d in mine.dimensions] == [
-        ("length", 5),
-        ("useful", 4),
-        ("new", 1),
-    ]
-
-
-def test_a_list_of_checks_is_one_files_or_the_others(rubrics):
-    mine = rubrics(
-        "mine",
-        mine="extends: base\ndimensions:\n"
-        "- { name: length, checks: [{ check: excludes, phrases: [TODO] }] }\n",
-    )
-
-    assert named(mine, "length").checks == (Excludes(phrases=("TODO",)),)
-    assert named(rubrics("base"), "length").checks == (Words(min=50), Finished())
-
-
-def test_a_dimension_that_is_scored_in_another_way_keeps_weight_and_floor_alone(rubrics):
-    mine = rubrics(
-        "mine",
-        mine="extends: base\ndimensions:\n"
-        "- { name: clear, checks: [{ check: finished }] }\n"
-        "- { name: length, judge: 'Long enough?' }\n",
-    )
-
-    assert named(mine, "clear") == Dimension(name="clear", checks=(Finished(),))
-    assert named(mine, "length") == Dimension(
-        name="length", weight=2, floor=5, judge="Long enough?"
-    )
+    (changed,) = [d for d in mine.dimensions if d not in rubrics("base").dimensions]
+    assert changed == Dimension(name=changed.name, **dimension)
 
 
-def test_null_takes_a_floor_away(rubrics):
-    mine = rubrics("mine", mine="extends: base\ndimensions: [{ name: length, floor: null }]\n")
+@pytest.mark.parametrize(
+    ("mine", "dimensions"),
+    [
+        pytest.param(
+            "extends: base\nwithout: [clear]\ndimensions:\n- { name: new, judge: New }\n"
+            "- { name: useful, weight: 4 }\n- { name: length, weight: 5 }\n",
+            [("length", 5), ("useful", 4), ("new", 1)],
+            id="the base's order, and new ones last",
+        ),
+        pytest.param(
+            "extends: base\nwithout: [clear]\ndimensions: [{ name: clear, judge: 'Plain?' }]\n",
+            [("length", 2), ("useful", 1), ("clear", 1)],
+            id="one left out and written anew",
+        ),
+        pytest.param(
+            "extends: middle\ndimensions: [{ name: useful, weight: 2 }]\n",
+            [("clear", 1), ("useful", 2)],
+            id="a chain",
+        ),
+    ],
+)
+def test_dimensions_keep_the_bases_order_but_for_those_left_out(rubrics, mine, dimensions):
+    middle = "extends: base\nwithout: [length]\n"
 
-    assert named(mine, "length").floor is None
+    merged = rubrics("mine", mine=mine, middle=middle)
 
-
-def test_a_dimension_left_out_may_be_written_anew(rubrics):
-    mine = rubrics(
-        "mine",
-        mine="extends: base\nwithout: [clear]\ndimensions: [{ name: clear, judge: 'Plain?' }]\n",
-    )
-
-    assert [d.name for d in mine.dimensions] == ["length", "useful", "clear"]
-    assert named(mine, "clear") == Dimension(name="clear", judge="Plain?")
-
-
-def test_a_chain_of_rubrics_is_followed_to_its_end(rubrics):
-    mine = rubrics(
-        "mine",
-        mine="extends: middle\ndimensions: [{ name: useful, weight: 2 }]\n",
-        middle="extends: base\nwithout: [length]\npass_at: 6\n",
-    )
-
-    assert mine.pass_at == 6
-    assert [(d.name, d.weight) for d in mine.dimensions] == [("clear", 1), ("useful", 2)]
+    assert [(d.name, d.weight) for d in merged.dimensions] == dimensions
 
 
 def test_a_name_is_looked_for_beside_the_file_then_among_ones_own_then_among_those_that_ship(
@@ -206,7 +185,7 @@ def test_the_files_that_a_base_names_lie_beside_the_base(tmp_path):
     (tmp_path / "mine.yaml").write_text("extends: base/base.yaml\n")
     mine = load_rubric_file(tmp_path / "mine.yaml")
 
-    assert named(mine, "form").checks[0].against == {"type": "object"}
+    assert mine.dimensions[-1].checks[0].against == {"type": "object"}
 
 
 def test_every_value_is_found_in_the_file_that_it_stands_in(tmp_path):

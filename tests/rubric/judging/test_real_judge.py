@@ -3,9 +3,10 @@
 import asyncio
 
 import pytest
+from rubric.judged import rubric
 
 from harness.inference import EmbeddedLlamaCpp
-from harness.rubric import Cap, Dimension, Draft, Evaluator, Rubric, Scale
+from harness.rubric import Cap, Dimension, Draft, Evaluator, Scale
 from harness.rubric.judging.reply_schema import MOST_ISSUES, REASON_CHARS, scores_of
 from harness.session.demo_model import demo_endpoint
 
@@ -59,16 +60,8 @@ def test_a_constrained_judges_scores_are_always_on_the_scale(runner, model, scal
         completions.append(completion)
         return completion
 
-    rubric = Rubric(
-        title="A clock",
-        dimensions=(CLEAR, DEEP),
-        scale=scale,
-        pass_at=scale.max,
-        focus_below=scale.max,
-        judge=judge,
-        repeats=1,
-    )
-    evaluator = Evaluator(rubric, ask=ask, models=["small"])
+    by = rubric(CLEAR, DEEP, scale=scale, pass_at=scale.max, focus_below=scale.max, judge=judge)
+    evaluator = Evaluator(by, ask=ask, models=["small"])
 
     sampled = runner.run(evaluator.sampled(DRAFT, times=1))
     greedy = runner.run(evaluator.evaluate(DRAFT))
@@ -86,28 +79,13 @@ def test_a_constrained_judges_scores_are_always_on_the_scale(runner, model, scal
 
 
 def test_a_real_models_probabilities_give_an_expected_score(runner, model):
-    said = []
+    scale = Scale(min=1, max=5, step=1)
+    by = rubric(DEEP, scale=scale, pass_at=5, focus_below=5, judge="logprob")
 
-    async def ask(request):
-        completion = await model.chat(request)
-        said.append(completion.text)
-        return completion
-
-    rubric = Rubric(
-        title="A clock",
-        dimensions=(DEEP,),
-        scale=Scale(min=1, max=5, step=1),
-        pass_at=5,
-        focus_below=5,
-        judge="logprob",
-        repeats=1,
-    )
-
-    verdict = runner.run(Evaluator(rubric, ask=ask, models=["small"]).evaluate(DRAFT))
+    verdict = runner.run(Evaluator(by, ask=model.chat, models=["small"]).evaluate(DRAFT))
 
     (score,) = verdict.scores
     assert score.from_logprobs
     assert 1 <= score.score <= 5
     # So small a model is never sure, and the mean of several scores is none of them.
-    assert score.score not in scores_of(rubric.scale)
-    assert len(said) == 1
+    assert score.score not in scores_of(scale)
