@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -23,54 +24,24 @@ MOST_NEEDS = 4
 Work = Callable[[], Awaitable[object]]
 
 
-async def depth0() -> int:
-    return 0
+def _taking(count: int, *, works: bool) -> Callable[..., Awaitable[int]]:
+    """Of a node that waits for so many; if it works, it first awaits what its `run` gives."""
+
+    async def depth(run: Work | None = None, **before: int) -> int:
+        if run is not None:
+            await run()
+        return 1 + max(before.values(), default=-1)
+
+    names = (*(["run"] * works), *"abcd"[:count])
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(name, kind) for name in names]
+    depth.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return depth
 
 
-async def depth1(a: int) -> int:
-    return 1 + a
-
-
-async def depth2(a: int, b: int) -> int:
-    return 1 + max(a, b)
-
-
-async def depth3(a: int, b: int, c: int) -> int:
-    return 1 + max(a, b, c)
-
-
-async def depth4(a: int, b: int, c: int, d: int) -> int:
-    return 1 + max(a, b, c, d)
-
-
-async def work0(run: Work) -> int:
-    await run()
-    return 0
-
-
-async def work1(run: Work, a: int) -> int:
-    await run()
-    return 1 + a
-
-
-async def work2(run: Work, a: int, b: int) -> int:
-    await run()
-    return 1 + max(a, b)
-
-
-async def work3(run: Work, a: int, b: int, c: int) -> int:
-    await run()
-    return 1 + max(a, b, c)
-
-
-async def work4(run: Work, a: int, b: int, c: int, d: int) -> int:
-    await run()
-    return 1 + max(a, b, c, d)
-
-
-DEPTHS: tuple[Callable[..., Awaitable[int]], ...] = (depth0, depth1, depth2, depth3, depth4)
+DEPTHS = tuple(_taking(count, works=False) for count in range(MOST_NEEDS + 1))
 """A node's function, by how many nodes it waits for."""
-WORKING: tuple[Callable[..., Awaitable[int]], ...] = (work0, work1, work2, work3, work4)
+WORKING = tuple(_taking(count, works=True) for count in range(MOST_NEEDS + 1))
 """The same, of nodes that first await what their `run` gives when it is called."""
 
 

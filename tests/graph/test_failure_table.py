@@ -4,7 +4,7 @@ Three tables say it, and every run is held against all of them.
 
 `WAYS`: in which ways a call goes wrong, and what its last attempt leaves.
 
-`STANDS_FOR`: what `on_error` puts in the place of its output. A limit is no failure, and what it
+`STANDS_FOR_IT`: what `on_error` puts in the place of its output. A limit is no failure, and what it
 kept from being made is made when the run goes on: so nothing that stands for that is written down.
 
 `FATES`: what becomes of each call of a run, by the place of the one that goes wrong.
@@ -72,44 +72,12 @@ WAYS: dict[Way, Left] = {
 }
 
 
-@dataclass(frozen=True)
-class StandIn:
-    """What stands for an output, and what is said of it."""
-
-    value: Literal["nothing", "Skipped", "the default"]
-    told_in: Literal["failures", "skips", "skips and journal"]
-    status: Literal["failed", "finished", "stopped"]
-
-
-STANDS_FOR: dict[str, StandIn] = {
-    "fail": StandIn("nothing", "failures", "failed"),
-    "skip": StandIn("Skipped", "skips and journal", "finished"),
-    "default": StandIn("the default", "skips and journal", "finished"),
-}
-STANDS_FOR_WHAT_A_LIMIT_STOPPED: dict[str, StandIn] = {
-    "fail": StandIn("nothing", "skips", "stopped"),
-    "skip": StandIn("Skipped", "skips", "stopped"),
-    "default": StandIn("the default", "skips", "stopped"),
-}
+STANDS_FOR_IT = {"fail": None, "skip": "Skipped", "default": "default"}
 
 # By place, and by on_error with what makes a difference besides: `fail_fast`, with on_error="fail",
 # when it was no limit that was exceeded; `limit`; `timeout`. The first column of a place is whole,
 # and each other says what differs from it.
 FATES: dict[str, dict[str, str]] = {
-    # before → bad → after → last
-    "chain": {
-        "fail": """
-            before  done: before()
-            bad     GOES WRONG
-            after   not begun, for bad
-            last    not begun, for bad""",
-        "skip": """
-            after   left out, for bad
-            last    left out, for after""",
-        "default": """
-            after   done: after(default)
-            last    done: last(after(default))""",
-    },
     # before → bad, quick, slow; all three → join; slow → beside
     "fan-out": {
         "fail": """
@@ -279,8 +247,10 @@ class Case:
         return WAYS[self.way].error is NodeTimedOut
 
     @property
-    def stand_in(self) -> StandIn:
-        return (STANDS_FOR_WHAT_A_LIMIT_STOPPED if self.is_limit else STANDS_FOR)[self.on_error]
+    def status(self) -> str:
+        if self.is_limit:
+            return "stopped"
+        return "failed" if self.on_error == "fail" else "finished"
 
     @property
     def column(self) -> str:
@@ -321,7 +291,7 @@ class Case:
 
 def every_case() -> Iterator[Case]:
     switches = (False, True)
-    for way, place, *policies in itertools.product(WAYS, FATES, STANDS_FOR, switches, switches):
+    for way, place, *policies in itertools.product(WAYS, FATES, STANDS_FOR_IT, switches, switches):
         if place == "stream":
             yield Case(way, place, "generating", *policies)
             continue
@@ -348,7 +318,7 @@ def test_a_run_in_which_a_call_goes_wrong(case):
         inputs = {name: [0, 1, 2] for name in graph_inputs(graph)}
         watched = watch(graph, inputs, runs=stuck.run)
 
-    assert watched.ended.status == case.stand_in.status
+    assert watched.ended.status == case.status
     assert {name: said(value) for name, value in watched.ended.outputs.items()} == outputs_of(case)
     assert watched.failures == failures_of(case)
     assert watched.skips == skips_of(case)
@@ -370,7 +340,6 @@ def test_every_run_in_which_a_call_goes_wrong():
 
 
 def outputs_of(case: Case) -> dict[str, str]:
-    stand_in = {"nothing": None, "Skipped": "Skipped", "the default": "default"}
     outputs: dict[str, str | None] = {}
     for label, fate in case.fates.items():
         if fate.startswith("done: "):
@@ -378,7 +347,7 @@ def outputs_of(case: Case) -> dict[str, str]:
         elif fate.startswith("left out"):
             outputs[label] = "Skipped"
         elif fate == "GOES WRONG":
-            outputs[label] = stand_in[case.stand_in.value]
+            outputs[label] = STANDS_FOR_IT[case.on_error]
     for name in [label for label, fate in case.fates.items() if fate == "a list"]:
         outputs[name] = ", ".join(outputs[one] for one in sorted(outputs) if one[:-3] == name)
     if case.place == "stream" and case.on_error == "default":
@@ -388,7 +357,7 @@ def outputs_of(case: Case) -> dict[str, str]:
 
 
 def failures_of(case: Case) -> list[tuple[str, type[BaseException], int]]:
-    if case.stand_in.told_in != "failures":
+    if case.status != "failed":
         return []
     return [(case.wrong, WAYS[case.way].error, case.attempts)]
 
@@ -399,9 +368,7 @@ def skips_of(case: Case) -> dict[str, str | None]:
         what, _, because_of = fate.partition(", for ")
         if what in {"not begun", "left out", "cut off", "undone"}:
             skips[label] = because_of
-        elif fate in {"stopped", "unnoticed"} or (
-            fate == "GOES WRONG" and case.stand_in.told_in != "failures"
-        ):
+        elif fate in {"stopped", "unnoticed"} or (fate == "GOES WRONG" and case.status != "failed"):
             skips[label] = None
     return skips
 
@@ -422,7 +389,7 @@ def statuses_of(case: Case) -> dict[str, list[str]]:
 
 def recorded_of(case: Case) -> set[str]:
     recorded = {"done", "handed on"}
-    if case.stand_in.told_in == "skips and journal":
+    if case.status == "finished":
         recorded.add("GOES WRONG")
     return {label for label, fate in case.fates.items() if fate.partition(":")[0] in recorded}
 
@@ -430,7 +397,7 @@ def recorded_of(case: Case) -> set[str]:
 def check_its_error(case: Case, watched: Watched) -> None:
     """That what is said is what happened, and that it took as long as it should."""
     left, attempts = WAYS[case.way], watched.attempts[case.wrong]
-    if case.stand_in.told_in != "failures":
+    if case.status != "failed":
         (reason,) = [one.reason for one in watched.ended.skips if one.node == case.wrong]
         assert left.message in reason
     assert all(left.message in (one.error or "") for one in attempts)
@@ -456,12 +423,7 @@ def is_cut_off(case: Case, name: str) -> bool:
 
 def graph_of(case: Case, stuck: StuckThreads) -> Graph:
     graph = Graph("top", fail_fast=case.fail_fast)
-    if case.place == "chain":
-        add(graph, case, "before")
-        add_bad(graph, case, stuck, takes={"given": "before"})
-        add(graph, case, "after", "bad")
-        add(graph, case, "last", "after")
-    elif case.place == "fan-out":
+    if case.place == "fan-out":
         add(graph, case, "before")
         add_bad(graph, case, stuck, takes={"given": "before"})
         add(graph, case, "quick", "before")
