@@ -74,7 +74,7 @@ def test_what_readers_refuse_is_damaged(path):
     whole = path.read_bytes()
 
     for place in range(whole.index(b"\n") + 1, len(whole)):
-        for byte in (b"\xff", b"9", b"\n"):
+        for byte in (b"9", b"\n"):
             path.write_bytes(whole[:place] + byte + whole[place + 1 :])
             try:
                 list(Journal(path).items())

@@ -503,17 +503,3 @@ def test_every_process_writes_a_file_of_its_own_and_they_read_as_one_run(joined_
     unfinished = [(span.name, span.status) for span in run.spans if span.status != "ok"]
     assert unfinished == [("work", "unfinished"), ("for ever", "unfinished")]
     assert run.ended.status == "ok"
-
-
-@pytest.mark.slow
-def test_perfetto_shows_all_processes_in_one_timeline(joined_run):
-    names = "SELECT name, count(*) AS count FROM slice GROUP BY name"
-    paths = joined_run.timeline_paths.values()
-    answers = query_traces([(path, sql) for path in paths for sql in (LOST, names)])
-
-    for complaints, rows in zip(answers[::2], answers[1::2], strict=True):
-        assert complaints == []
-        assert {row["name"]: row["count"] for row in rows} == {
-            "run": 1, "node": 4, "work": 3, "work: unfinished": 1, "chat": 12, "first token": 12,
-            "for ever: unfinished": 1,
-        }  # fmt: skip

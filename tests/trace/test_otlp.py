@@ -131,6 +131,14 @@ def test_a_run_is_one_trace_with_its_spans_inside_each_other(journal, tmp_path):
         "evaluate round 1": "wiggum",
         "revise": "wiggum",
     }
+    said = {span.name: values(span.attributes) for span in spans}
+    assert {one["session.id"] for one in said.values()} == {journal.started.run_id}
+    kinds = {name: one["openinference.span.kind"] for name, one in said.items()}
+    assert {name: kind for name, kind in kinds.items() if kind != "CHAIN"} == {
+        "chat claude-9": "LLM",
+        "retrieval": "RETRIEVER",
+        "evaluate round 1": "EVALUATOR",
+    }
     # Sent again, it is the same; and another run has other ids.
     assert list(otlp_spans(journal)) == list(otlp_spans(journal))
     with new_run(tmp_path) as trace, trace.span("work"):
@@ -328,18 +336,6 @@ def test_a_call_has_its_attributes_by_all_three_names(journal):
     assert (found["harness.span"], found["harness.ttft_ns"]) == ("chat", 2_999_993)
     assert found["harness.prompt_sha256"] == sha256(PROMPT.encode()).hexdigest()
     assert "harness.seed" not in found
-
-
-def test_every_span_names_its_session_and_its_kind(journal):
-    found = {span.name: values(span.attributes) for span in spans_of(journal)}
-
-    assert {one["session.id"] for one in found.values()} == {journal.started.run_id}
-    kinds = {name: one["openinference.span.kind"] for name, one in found.items()}
-    assert {name: kind for name, kind in kinds.items() if kind != "CHAIN"} == {
-        "chat claude-9": "LLM",
-        "retrieval": "RETRIEVER",
-        "evaluate round 1": "EVALUATOR",
-    }
 
 
 def test_what_else_models_are_asked_has_its_names_too(tmp_path):

@@ -5,12 +5,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from perfetto import query_traces
 from sample_runs import journal_lines
 
 from harness.errors import InvalidInput, JournalInvalid
 from harness.trace import (
-    TIMELINES,
     CounterSet,
     Flow,
     Instant,
@@ -146,27 +144,15 @@ def test_a_further_part_that_was_killed_leaves_the_run_without_an_end(resumed):
     assert not found.is_whole
 
 
-def test_parts_are_read_in_the_order_of_their_numbers(path):
-    write(path, FIRST)
-    for part in range(1, 12):
-        started = SECOND._replace(joined_ns=700 + part, part=part)
-        ended = RunEnded(10, "waiting" if part == 11 else "ok")
-        write(path.with_suffix(f".{part}.jsonl"), started, NodeOutput(str(part), None, 1), ended)
-
-    journal = Journal(path)
-
-    assert (journal.parts, journal.ended.status) == (12, "waiting")
-    assert [one.node for one in journal.items()] == [str(part) for part in range(1, 12)]
-
-
 @pytest.mark.parametrize("length", [0, 1, 60])
 def test_what_a_kill_cut_off_is_left_out_of_any_part(resumed, length):
     torn = encode(SECOND._replace(part=2))[:length]
     for part in (resumed, resumed.with_suffix(".1.jsonl")):
         with part.open("ab") as file:
             file.write(torn)
-    # Killed before its first line was whole, it is no part at all.
+    # Killed before its first line was whole, it is no part at all; nor is what another run left.
     resumed.with_suffix(".2.jsonl").write_bytes(torn)
+    write(resumed.with_suffix(".3.jsonl"), SECOND._replace(run_id="another", part=3))
 
     journal = Journal(resumed)
 
@@ -200,13 +186,6 @@ def test_a_damaged_part_is_an_error_as_in_the_journal(path, content, code, line)
     assert (caught.value.code, caught.value.path, caught.value.line) == (code, part, line)
     found = check_journal(path)
     assert (found.is_readable, found.is_whole, len(found.parts)) == (False, False, 2)
-
-
-def test_a_part_of_another_run_is_not_of_this_one(path):
-    write(path, *KILLED)
-    write(path.with_suffix(".1.jsonl"), SECOND._replace(run_id="another"), NodeOutput("b", None, 2))
-
-    assert (Journal(path).parts, len(check_journal(path).files)) == (1, 1)
 
 
 def test_a_process_that_joined_a_part_hangs_in_its_spans_on_its_clock(resumed):
@@ -267,9 +246,9 @@ def test_a_run_that_waits_or_was_stopped_did_not_fail(path, status):
 # --- as they are recorded --------------------------------------------------------------------
 
 
-def record_part(directory, clock, *, resume=None, wall_ns=NEW_YEAR_NS, status=None, timelines=()):
+def record_part(directory, clock, *, resume=None, wall_ns=NEW_YEAR_NS, status=None):
     """A part with two calls of 10 ms each; returns its trace."""
-    options = TraceOptions(durability="exit", timelines=timelines)
+    options = TraceOptions(durability="exit", timelines=())
     trace = RunTrace(
         directory, name="essay", clock=clock, wall_ns=lambda: wall_ns, resume=resume,
         options=options,
@@ -429,35 +408,3 @@ def test_what_a_run_ended_as_can_be_said(tmp_path, left_by, said, ended):
 
     last = journal_lines(trace.journal_path)[-1]
     assert (last.status, last.error) == ended
-
-
-@pytest.mark.slow
-def test_the_timelines_of_a_resumed_run_show_all_of_it(tmp_path):
-    first = record_part(tmp_path, ManualClock(start_ns=5 * HOUR_NS)).journal_path
-    # As a kill would have left it.
-    lines = first.read_bytes().splitlines(keepends=True)
-    begun = encode(SpanStarted(1, None, "run", 5 * HOUR_NS))
-    first.write_bytes(lines[0] + begun + b"".join(lines[2:-1]))
-    second = record_part(tmp_path, ManualClock(start_ns=3), resume=first, timelines=TIMELINES)
-
-    lost = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
-    slices = (
-        "SELECT name, count(*) AS count, min(ts) AS first, sum(dur) AS dur FROM slice "
-        "GROUP BY name ORDER BY name"
-    )
-    paths = [second.timeline_paths[form] for form in TIMELINES]
-    answers = query_traces([(path, sql) for path in paths for sql in (lost, slices)])
-    for complaints, rows in zip(answers[::2], answers[1::2], strict=True):
-        assert complaints == []
-        found = {row["name"]: (row["count"], row["dur"]) for row in rows}
-        assert found == {
-            "chat": (4, 40_000_000),
-            "n0": (2, 20_000_000),
-            "n1": (2, 20_000_000),
-            "run": (1, 20_000_000),
-            "run: unfinished": (1, 20_000_000),
-            "resumed": (1, 0),
-            "endpoint": (2, 0),
-        }
-        firsts = {row["name"]: row["first"] for row in rows}
-        assert firsts["run"] - firsts["run: unfinished"] == 20_000_000

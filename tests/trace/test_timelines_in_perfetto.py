@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from perfetto import Row, query_trace, query_traces
+from perfetto import Row, query_traces
 from random_runs import write_random_run
 from sample_runs import record_eventful_run, span, write_journal
 
@@ -400,17 +400,3 @@ def test_integers_and_floats_of_any_size_are_exact_in_perfettos_own_format(tmp_p
         "c": 0.00012345678901234567,
         "d": 5e-324,
     }
-
-
-def test_slices_that_overlap_on_one_thread_would_be_noticed(tmp_path):
-    # The checks above are worth something only if Perfetto complains of what lanes prevent.
-    path = tmp_path / "overlap.json"
-    path.write_text(
-        '{"traceEvents": ['
-        '{"ph": "X", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "name": "first"},'
-        '{"ph": "X", "pid": 1, "tid": 1, "ts": 3, "dur": 5, "name": "second"}]}'
-    )
-
-    assert query_trace(path, LOST) == [
-        {"name": "slice_drop_overlapping_complete_event", "value": 1}
-    ]

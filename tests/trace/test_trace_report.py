@@ -123,14 +123,19 @@ def test_calls_are_read_from_spans_with_what_is_around_and_in_them():
     assert (calls[0].phase_ns("queue"), calls[0].phase_ns("decode")) == (12, 8)
 
 
-def test_latencies_and_tokens_are_of_the_calls_that_ended_well():
+def test_latencies_and_tokens_are_of_the_calls_that_ended_well_and_time_of_all_attempts():
+    first = {"ttft_ns": 10, "itl_mean_ns": 4, "itl_p95_ns": 6, "input_tokens": 5}
+    second = {"ttft_ns": 30, "itl_mean_ns": 2, "itl_p95_ns": 9, "input_tokens": 7}
+    phases = {"queue": 1, "load": 20, "prefill": 300, "decode": 4000}
     group = call_group(
         [
-            call(0, 100, ttft_ns=10, itl_mean_ns=4, itl_p95_ns=6, input_tokens=5, output_tokens=2),
-            call(0, 300, ttft_ns=30, itl_mean_ns=2, itl_p95_ns=9, input_tokens=7, output_tokens=1),
-            call(0, 900, status="error", ttft_ns=99, input_tokens=99, output_tokens=99),
+            call(0, 100, phases=phases, output_tokens=2, **first),
+            call(0, 300, output_tokens=1, **second),
+            call(
+                0, 900, status="error", phases={"queue": 5, "load": 60}, ttft_ns=9, input_tokens=9
+            ),
             call(0, 800, status="cancelled"),
-            call(0, 700, status="unfinished"),
+            call(0, 700, status="unfinished", phases={"queue": 7}),
         ]
     )
     assert (group.calls, group.failed, group.cancelled, group.unfinished) == (5, 1, 1, 1)
@@ -139,19 +144,8 @@ def test_latencies_and_tokens_are_of_the_calls_that_ended_well():
     assert (group.itl_p95.p50_ns, group.itl_p95.p95_ns) == (6, 9)
     assert (group.duration.p50_ns, group.duration.p99_ns) == (100 * MS, 300 * MS)
     assert (group.input_tokens, group.output_tokens) == (12, 3)
-    assert group.total_ns == 2_800 * MS
-
-
-def test_where_the_time_went_is_told_of_all_attempts():
-    group = call_group(
-        [
-            call(phases={"queue": 1, "load": 20, "prefill": 300, "decode": 4000}),
-            call(phases={"queue": 5, "load": 60}, status="error"),
-            call(phases={"queue": 7}, status="unfinished"),
-        ]
-    )
-    times = (group.queue_ns, group.load_ns, group.prefill_ns, group.decode_ns)
-    assert times == (13 * MS, 80 * MS, 300 * MS, 4000 * MS)
+    times = (group.queue_ns, group.load_ns, group.prefill_ns, group.decode_ns, group.total_ns)
+    assert times == (13 * MS, 80 * MS, 300 * MS, 4000 * MS, 2_800 * MS)
 
 
 @pytest.mark.parametrize(
@@ -179,33 +173,33 @@ def test_the_decode_rate_is_of_the_tokens_after_the_first(calls, tokens_per_s):
     assert call_group(calls).decode_tokens_per_s == tokens_per_s
 
 
+DRAFT = {"draft_tokens": 30, "accepted_tokens": 12}
+
+
 @pytest.mark.parametrize(
-    ("calls", "figures"),
+    ("calls", "cached", "drafts"),
     [
-        pytest.param([{}, {}], (None, None), id="no server said"),
-        pytest.param([{"cached_tokens": 0}] * 2, (0, 0.0), id="nothing was cached"),
+        pytest.param([{}, {}], (None, None), (None, None, None), id="no server said"),
+        pytest.param(
+            [{"cached_tokens": 0, "draft_tokens": 0, "accepted_tokens": 0}] * 2,
+            (0, 0.0),
+            (0, 0, None),
+            id="none",
+        ),
         # A share of the prompts whose server said.
-        pytest.param([{}, {"cached_tokens": 30}], (30, 0.3), id="one said"),
-        pytest.param([{"cached_tokens": 10}, {"cached_tokens": 30}], (40, 0.2), id="all said"),
+        pytest.param([{}, {"cached_tokens": 30, **DRAFT}], (30, 0.3), (30, 12, 0.4), id="one said"),
+        pytest.param(
+            [{"cached_tokens": 10, **DRAFT}, {"cached_tokens": 30, **DRAFT}],
+            (40, 0.2),
+            (60, 24, 0.4),
+            id="all said",
+        ),
     ],
 )
-def test_that_a_server_does_not_say_what_was_cached_is_not_that_nothing_was(calls, figures):
-    group = call_group([call(input_tokens=100, **said) for said in calls])
-    assert (group.cached_tokens, group.cached_share) == figures
-
-
-@pytest.mark.parametrize(
-    ("calls", "figures"),
-    [
-        pytest.param([{}, {}], (None, None, None), id="no server said"),
-        pytest.param([{"draft_tokens": 30, "accepted_tokens": 12}, {}], (30, 12, 0.4), id="one"),
-        pytest.param([{"draft_tokens": 30, "accepted_tokens": 12}] * 2, (60, 24, 0.4), id="all"),
-        pytest.param([{"draft_tokens": 0, "accepted_tokens": 0}], (0, 0, None), id="no draft"),
-    ],
-)
-def test_what_came_of_drafts_is_told_where_a_server_says(calls, figures):
-    group = call_group([call(output_tokens=5, **said) for said in calls])
-    assert (group.draft_tokens, group.accepted_tokens, group.accepted_share) == figures
+def test_that_a_server_does_not_say_so_is_not_that_there_was_nothing(calls, cached, drafts):
+    group = call_group([call(input_tokens=100, output_tokens=5, **said) for said in calls])
+    assert (group.cached_tokens, group.cached_share) == cached
+    assert (group.draft_tokens, group.accepted_tokens, group.accepted_share) == drafts
 
 
 def test_what_servers_did_not_do_is_told_but_not_of_replies_from_the_cache():
@@ -455,12 +449,8 @@ def test_the_cost_of_a_run_is_of_the_models_whose_cost_is_known_and_names_the_ot
     assert cost.usd == 2.0
     assert cost.usd_per_million_output_tokens == 4.0
     assert cost.unpriced_models == ("judge",)
-
-
-def test_a_run_without_calls_has_no_known_cost():
-    cost = cost_of([], [endpoint("small", **PER_TOKEN)], run_ns=S)
-    assert (cost.models, cost.usd, cost.unpriced_models) == ((), None, ())
-    assert cost.usd_per_million_output_tokens is None
+    nothing = cost_of([], [endpoint("small", **PER_TOKEN)], run_ns=S)
+    assert (nothing.models, nothing.usd, nothing.unpriced_models) == ((), None, ())
 
 
 def test_probes_and_embedding_are_paid_for_as_calls_are(tmp_path):

@@ -33,13 +33,12 @@ def browser(tmp_path):
 
 
 @contextmanager
-def shown(browser: Chromium, trace: Path, *, policy: bool = True):
+def shown(browser: Chromium, trace: Path):
     """Perfetto with a trace in it; at the end its page is closed, and the server has to stop."""
     with TraceViewer(trace, grace_s=1) as viewer:
         thread = Thread(target=viewer.serve_until_closed, daemon=True)
         thread.start()
         try:
-            browser.call("Page.setBypassCSP", enabled=not policy)
             open_trace(browser, viewer, name=trace.name)
             yield viewer
             assert thread.is_alive()
@@ -73,13 +72,6 @@ def test_a_recorded_run_is_shown_and_no_one_else_is_asked_for_anything(browser, 
         for place in (tmp_path / "brief.png", os.environ.get("HARNESS_SCREENSHOT")):
             if place:
                 Path(place).write_bytes(picture)
-
-
-def test_questions_to_others_would_be_noticed(browser):
-    # The check above is worth something only if the UI would ask, were it not forbidden.
-    with shown(browser, RECORDED, policy=False) as viewer:
-        others = browser.hosts_asked() - {f"127.0.0.1:{viewer.server_port}"}
-        assert others == {"storage.cloud.google.com", "127.0.0.1:9001"}
 
 
 def test_all_groups_are_open_after_a_reload_too(browser, tmp_path):
