@@ -1,3 +1,6 @@
+"""When a server that cannot be reached is not asked: the decisions, and the calls."""
+
+import asyncio
 from itertools import pairwise
 
 import pytest
@@ -7,12 +10,14 @@ from hypothesis import strategies as st
 from harness.errors import (
     AuthenticationFailed,
     CallTimeout,
+    CircuitOpen,
     EndpointUnreachable,
     NotOffered,
     Overloaded,
     ServerError,
     StreamCut,
 )
+from harness.inference import ChatRequest, CountRequest, EmbedRequest, ScriptedBackend, as_messages
 from harness.inference.around.circuit import (
     CircuitPolicy,
     Closed,
@@ -22,13 +27,11 @@ from harness.inference.around.circuit import (
     after,
     outcome_of,
 )
+from harness.inference.around.circuit_breaking import CircuitBreaking
+from harness.trace import ManualClock, Tracer
 
 SECOND = 1_000_000_000
 POLICY = CircuitPolicy(failures=3, pause_s=5.0, longest_pause_s=60.0)
-
-
-def end(circuit, outcome, *, sent_s=0, now_s=0):
-    return after(circuit, outcome, sent_ns=sent_s * SECOND, now_ns=now_s * SECOND, policy=POLICY)
 
 
 def opened(*, since_s=0, until_s=5, pause_s=5):
@@ -40,40 +43,38 @@ def half_open(*, since_s=0, probe_s=5, pause_s=5):
 
 
 @pytest.mark.parametrize(
-    ("circuit", "outcome", "expected"),
+    ("circuit", "outcome", "expected", "sent_s"),
     [
-        pytest.param(Closed(), "unreachable", Closed(failures=1), id="the first failure"),
-        pytest.param(Closed(failures=1), "unreachable", Closed(failures=2), id="the second"),
+        pytest.param(Closed(), "unreachable", Closed(failures=1), 5, id="the first failure"),
+        pytest.param(Closed(failures=1), "unreachable", Closed(failures=2), 5, id="the second"),
         pytest.param(
-            Closed(failures=2), "unreachable", opened(since_s=7, until_s=12), id="the third opens"
+            Closed(failures=2), "unreachable", opened(since_s=7, until_s=12), 5, id="the third"
         ),
-        pytest.param(Closed(failures=2), "reached", Closed(), id="an answer between"),
-        pytest.param(Closed(failures=2), "unknown", Closed(failures=2), id="neither"),
-        pytest.param(opened(), "unreachable", opened(), id="a late failure adds nothing"),
-        pytest.param(opened(), "unknown", opened(), id="a late end says nothing"),
-        pytest.param(opened(), "reached", Closed(), id="a late answer closes"),
+        pytest.param(Closed(failures=2), "reached", Closed(), 5, id="an answer between"),
+        pytest.param(Closed(failures=2), "unknown", Closed(failures=2), 5, id="neither"),
+        pytest.param(opened(), "unreachable", opened(), 5, id="a late failure adds nothing"),
+        pytest.param(opened(), "unknown", opened(), 5, id="a late end says nothing"),
+        pytest.param(opened(), "reached", Closed(), 5, id="a late answer closes"),
         pytest.param(
-            half_open(), "unreachable", opened(until_s=17, pause_s=10), id="the probe fails"
+            half_open(), "unreachable", opened(until_s=17, pause_s=10), 5, id="the probe fails"
         ),
         pytest.param(
             half_open(pause_s=40),
             "unreachable",
             opened(until_s=67, pause_s=60),
+            5,
             id="pauses grow to the longest",
         ),
-        pytest.param(
-            half_open(), "unknown", opened(until_s=7), id="the probe is given up, another may go"
-        ),
-        pytest.param(half_open(), "reached", Closed(), id="the probe is answered"),
+        pytest.param(half_open(), "unknown", opened(until_s=7), 5, id="the probe is given up"),
+        pytest.param(half_open(), "reached", Closed(), 5, id="the probe is answered"),
+        pytest.param(half_open(), "unreachable", half_open(), 4, id="sent before the probe"),
+        pytest.param(half_open(), "unknown", half_open(), 4, id="sent before, and given up"),
     ],
 )
-def test_the_end_of_a_call(circuit, outcome, expected):
-    assert end(circuit, outcome, sent_s=5, now_s=7) == expected
+def test_the_end_of_a_call(circuit, outcome, expected, sent_s):
+    now = {"sent_ns": sent_s * SECOND, "now_ns": 7 * SECOND}
 
-
-@pytest.mark.parametrize("outcome", ["unreachable", "unknown"])
-def test_a_call_sent_before_the_probe_does_not_end_it(outcome):
-    assert end(half_open(probe_s=5), outcome, sent_s=4, now_s=7) == half_open(probe_s=5)
+    assert after(circuit, outcome, policy=POLICY, **now) == expected
 
 
 @pytest.mark.parametrize(
@@ -154,23 +155,138 @@ def lives(steps):
 
 
 @given(STEPS)
-def test_there_is_one_probe_exactly_while_the_circuit_is_half_open(steps):
-    for circuit, _, on_their_way, probe in lives(steps):
+def test_one_probe_is_on_its_way_while_half_open_and_pauses_grow_until_an_answer_comes(steps):
+    life = list(lives(steps))
+    for circuit, now_ns, on_their_way, probe in life:
         assert isinstance(circuit, HalfOpen) == (probe is not None)
         assert probe is None or any(probe is call for call in on_their_way)
-
-
-@given(STEPS)
-def test_with_no_call_on_its_way_one_is_let_through_within_the_longest_pause(steps):
-    for circuit, now_ns, on_their_way, _ in lives(steps):
         if not on_their_way:
             assert admit(circuit, now_ns=now_ns + 60 * SECOND) is not None
-
-
-@given(STEPS)
-def test_pauses_only_grow_until_an_answer_comes(steps):
-    circuits = [circuit for circuit, *_ in lives(steps)]
-    for earlier, later in pairwise(circuits):
+    for (earlier, *_), (later, *_) in pairwise(life):
         if not isinstance(earlier, Closed) and not isinstance(later, Closed):
             assert earlier.pause_ns <= later.pause_ns <= 60 * SECOND
             assert earlier.since_ns == later.since_ns
+
+
+# --- calls -----------------------------------------------------------------------------------
+
+REQUEST = ChatRequest(model="m", messages=as_messages("Write."))
+DOWN = EndpointUnreachable("nothing answers at http://there/v1", endpoint="m")
+NO_CONNECTION = CallTimeout("no connection", endpoint="m", limit="connect_timeout_s")
+BOOM = ServerError("HTTP 500: boom", endpoint="m", status=500)
+
+
+class Held(ScriptedBackend):
+    """Is down three times; then says a word at once, if it has one, and the rest when it may."""
+
+    def __init__(self, word):
+        super().__init__([DOWN] * 3 + ["A draft."] * 9)
+        self._word = word
+        self.may_end = asyncio.Event()
+
+    async def chat(self, request):
+        if len(self.requests) >= 3:
+            if self._word and request.on_text:
+                request.on_text(self._word)
+            await self.may_end.wait()
+        return await super().chat(request)
+
+
+class Breaking:
+    """A backend behind a circuit, on a clock that is moved by hand."""
+
+    def __init__(self, backend):
+        self.clock, self.records = ManualClock(), []
+        self.backend = backend if isinstance(backend, Held) else ScriptedBackend(backend)
+        tracer = Tracer(self.records.append, clock=self.clock)
+        self.calls = CircuitBreaking(self.backend, policy=CircuitPolicy(), tracer=tracer)
+
+    async def outcome(self):
+        try:
+            return (await self.calls.chat(REQUEST)).text
+        except Exception as error:  # noqa: BLE001 - whatever leaves a call is the outcome
+            return error
+
+    async def outcomes(self, count):
+        return [await self.outcome() for _ in range(count)]
+
+    @property
+    def instants(self):
+        return [(record.name, dict(record.attributes)) for record in self.records]
+
+
+def test_after_three_failures_in_a_row_calls_are_refused_unasked():
+    async def main():
+        circuit = Breaking([NotOffered("no", endpoint="m"), DOWN, NO_CONNECTION, DOWN])
+        await circuit.outcomes(1)
+        assert await circuit.outcomes(3) == [DOWN, NO_CONNECTION, DOWN]
+
+        circuit.clock.advance(ms=1500)
+        for asking in (
+            circuit.calls.chat(REQUEST),
+            circuit.calls.embed(EmbedRequest(model="m", texts=("a",))),
+            circuit.calls.count_tokens(CountRequest(model="m", messages=REQUEST.messages)),
+        ):
+            with pytest.raises(CircuitOpen, match=r"1\.5 s.* 3\.5 s.*http://there/v1"):
+                await asking
+        assert len(circuit.backend.requests) == 4
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("answer", ["A draft.", BOOM], ids=["a reply", "an error of the server's"])
+def test_any_answer_starts_the_count_anew_and_after_the_pause_lets_the_others_through(answer):
+    async def main():
+        circuit = Breaking([DOWN, DOWN, answer, DOWN, DOWN, DOWN, answer, "Another."])
+        await circuit.outcomes(5)
+        assert circuit.instants == []
+        await circuit.outcome()
+        circuit.clock.advance(ms=5000)
+        assert await circuit.outcomes(2) == [answer, "Another."]
+        why = {"reason": "EndpointUnreachable", "detail": str(DOWN), "pause_s": 5.0}
+        assert circuit.instants == [
+            ("circuit opened", {"model": "m", **why}),
+            ("circuit closed", {"model": "m", "open_s": 5.0}),
+        ]
+
+    asyncio.run(main())
+
+
+def test_a_probe_that_fails_doubles_the_pause():
+    async def main():
+        circuit = Breaking([DOWN] * 8)
+        await circuit.outcomes(3)
+        for pause_s in (5, 10, 20, 40, 60):
+            circuit.clock.advance(ms=pause_s * 1000 - 1)
+            asked = len(circuit.backend.requests)
+            await circuit.outcome()
+            assert len(circuit.backend.requests) == asked, "too early"
+            circuit.clock.advance(ms=1)
+            assert await circuit.outcome() is DOWN
+        assert [said["pause_s"] for _, said in circuit.instants] == [5, 10, 20, 40, 60, 60]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", ["first word", "reply", "cancellation"])
+def test_while_the_probe_is_on_its_way_others_are_refused_until_it_tells_something(end):
+    async def main():
+        circuit = Breaking(Held("A" if end == "first word" else ""))
+        await circuit.outcomes(3)
+        circuit.clock.advance(ms=5000)
+        probe = asyncio.create_task(circuit.outcome())
+        await asyncio.sleep(0)
+
+        other = asyncio.create_task(circuit.outcome())
+        await asyncio.sleep(0)
+        assert other.done() == (end != "first word")
+        if end == "cancellation":
+            probe.cancel()
+            await asyncio.wait([probe])
+        circuit.backend.may_end.set()
+        assert end == "cancellation" or await probe == "A draft."
+        assert isinstance(await other, CircuitOpen) or end == "first word"
+        assert await circuit.outcome() == "A draft."
+        assert [name for name, _ in circuit.instants] == ["circuit opened", "circuit closed"]
+
+    asyncio.run(main())

@@ -3,22 +3,14 @@ import hashlib
 from dataclasses import replace
 
 import pytest
-from loopback import (
-    GONE_BEFORE_A_BYTE,
-    Loopback,
-    Reply,
-    error_reply,
-    llama_server_stream,
-)
+from calls import backend_at, phase
+from loopback import GONE_BEFORE_A_BYTE, Loopback, Reply, error_reply, llama_server_stream
 
 from harness.errors import StreamCut
 from harness.inference import (
     ChatRequest,
     Completion,
-    Endpoint,
     Message,
-    OpenAIWire,
-    Phase,
     ScriptedBackend,
     Traced,
     Usage,
@@ -35,9 +27,19 @@ REQUEST = ChatRequest(
     max_output_tokens=64,
     reply_schema={"type": "object"},
 )
-WHOLE = Reply(steps=llama_server_stream("Good."))
+WHOLE = Reply(steps=llama_server_stream("Go", "od."))
 REFUSED = error_reply(400, {"error": {"message": "seed is not supported"}})
 PROMPT = "[system]\nBe strict.\n\n[user]\nJudge."
+ANSWER = Completion(
+    text="Good.",
+    reasoning="",
+    finish_reason="stop",
+    usage=Usage(input_tokens=31, output_tokens=3, cached_tokens=24),
+    sent_ns=1_000_000,
+    first_token_ns=101_000_000,
+    phases=(phase("prefill", 1, 101, "reported"), phase("decode", 101, 400, "measured")),
+    model_id="served-name",
+)
 
 
 def sha256(text):
@@ -56,34 +58,22 @@ class Answering:
 
     async def chat(self, _request):
         self.clock.advance(ms=400)
-        return Completion(
-            text="Good.",
-            reasoning="",
-            finish_reason="stop",
-            usage=Usage(input_tokens=31, output_tokens=3, cached_tokens=24),
-            sent_ns=1_000_000,
-            first_token_ns=101_000_000,
-            phases=(
-                Phase(name="prefill", start_ns=1_000_000, end_ns=101_000_000, source="reported"),
-                Phase(name="decode", start_ns=101_000_000, end_ns=400_000_000, source="measured"),
-            ),
-            model_id="served-name",
-        )
+        return ANSWER
 
     async def aclose(self):
         self.closed = True
 
 
-def traced_call():
-    clock, records = ManualClock(1_000_000), []
-    traced = Traced(Answering(clock), tracer=Tracer(records.append, clock=clock))
-    return asyncio.run(traced.chat(REQUEST)), records
-
-
 def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
-    _, records = traced_call()
+    clock, records = ManualClock(1_000_000), []
+    backend = Answering(clock)
+    traced = Traced(backend, tracer=Tracer(records.append, clock=clock))
 
-    chat = of_class(records, SpanStarted)[0]
+    assert asyncio.run(traced.chat(REQUEST)) is ANSWER
+    asyncio.run(traced.aclose())
+    assert backend.closed
+
+    [chat] = of_class(records, SpanStarted)
     assert (chat.name, chat.parent, chat.time_ns) == ("chat", None, 1_000_000)
     assert chat.attributes == {
         "track": "model judge",
@@ -96,7 +86,7 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
         "structured": True,
         "prompt_sha256": sha256(PROMPT),
     }
-    end = of_class(records, SpanEnded)[-1]
+    [end] = of_class(records, SpanEnded)
     assert (end.id, end.time_ns, end.status, end.error) == (chat.id, 401_000_000, "ok", None)
     assert end.attributes == {
         "ttft_ns": 100_000_000,
@@ -107,6 +97,16 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
         "finish_reason": "stop",
         "reply_sha256": sha256("Good."),
     }
+    # Its phases and first token lie inside.
+    phases = of_class(records, SpanRecord)
+    assert [(p.name, p.parent, p.start_ns, p.end_ns, p.attributes) for p in phases] == [
+        ("prefill", chat.id, 1_000_000, 101_000_000, {"source": "reported"}),
+        ("decode", chat.id, 101_000_000, 400_000_000, {"source": "measured"}),
+    ]
+    [first] = of_class(records, Instant)
+    assert (first.name, first.span, first.time_ns) == ("first token", chat.id, 101_000_000)
+    kept = [Content(sha256=sha256(text), text=text) for text in (PROMPT, "Good.")]
+    assert of_class(records, Content) == kept
 
 
 @pytest.mark.parametrize(
@@ -119,70 +119,37 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
         ),
     ],
 )
-def test_requests_that_a_call_took_beyond_the_first_are_told(before, replies, attempts):
+def test_a_real_call_is_inside_its_span_with_the_requests_that_it_took(before, replies, attempts):
     records = []
     tracer = Tracer(records.append)
 
     async def main():
-        async with Loopback(before + replies) as server:
-            wire = OpenAIWire(Endpoint(tag="judge", url=server.url), clock=tracer.now_ns)
+        server = Loopback(before + replies)
+        async with server, backend_at(server, clock=tracer.now_ns) as wire:
             if before:
                 await wire.chat(replace(REQUEST, seed=None))
             await Traced(wire, tracer=tracer).chat(REQUEST)
-            await wire.aclose()
 
     asyncio.run(main())
-    [end] = of_class(records, SpanEnded)
+    [chat], [end] = of_class(records, SpanStarted), of_class(records, SpanEnded)
     assert end.attributes.get("attempts") == attempts
-
-
-def test_its_phases_and_first_token_lie_inside():
-    _, records = traced_call()
-
-    [chat] = of_class(records, SpanStarted)
-    phases = of_class(records, SpanRecord)
-    assert [(p.name, p.parent, p.start_ns, p.end_ns, p.attributes) for p in phases] == [
-        ("prefill", chat.id, 1_000_000, 101_000_000, {"source": "reported"}),
-        ("decode", chat.id, 101_000_000, 400_000_000, {"source": "measured"}),
-    ]
-    [first] = of_class(records, Instant)
-    assert (first.name, first.span, first.time_ns) == ("first token", chat.id, 101_000_000)
-
-
-def test_prompt_and_reply_are_kept_as_content():
-    _, records = traced_call()
-
-    assert of_class(records, Content) == [
-        Content(sha256=sha256(PROMPT), text=PROMPT),
-        Content(sha256=sha256("Good."), text="Good."),
-    ]
-
-
-def test_tracing_changes_neither_completion_nor_closing():
-    clock = ManualClock()
-    backend = Answering(clock)
-    traced = Traced(backend, tracer=Tracer())
-
-    completion = asyncio.run(traced.chat(REQUEST))
-    asyncio.run(traced.aclose())
-
-    assert completion == asyncio.run(Answering(clock).chat(REQUEST))
-    assert backend.closed
+    edges = [edge for one in of_class(records, SpanRecord) for edge in (one.start_ns, one.end_ns)]
+    assert edges
+    assert [chat.time_ns, *edges, end.time_ns] == sorted([chat.time_ns, *edges, end.time_ns])
 
 
 def test_a_call_that_fails_leaves_an_error_in_its_span():
     records = []
-    backend = ScriptedBackend([StreamCut("it broke off", endpoint="judge")])
+    cut = StreamCut("it broke off", endpoint="judge")
 
     with pytest.raises(StreamCut):
-        asyncio.run(Traced(backend, tracer=Tracer(records.append)).chat(REQUEST))
+        asyncio.run(Traced(ScriptedBackend([cut]), tracer=Tracer(records.append)).chat(REQUEST))
 
     [end] = of_class(records, SpanEnded)
-    assert (end.status, end.error) == ("error", "StreamCut: judge: it broke off")
-    assert end.attributes == {}
+    assert (end.status, end.error, end.attributes) == ("error", f"StreamCut: {cut}", {})
 
 
-def test_a_call_that_is_cancelled_did_nothing_wrong():
+def test_a_call_is_on_record_before_it_ends_and_one_that_is_cancelled_did_nothing_wrong():
     records = []
 
     async def main():
@@ -190,27 +157,10 @@ def test_a_call_that_is_cancelled_did_nothing_wrong():
         async with asyncio.TaskGroup() as group:
             call = group.create_task(traced.chat(REQUEST))
             await asyncio.sleep(0)
+            assert of_class(records, SpanStarted)
+            assert not of_class(records, SpanEnded)
             call.cancel()
 
     asyncio.run(main())
     [end] = of_class(records, SpanEnded)
     assert end.status == "cancelled"
-
-
-def test_a_real_call_is_inside_its_span_by_one_clock():
-    records = []
-    tracer = Tracer(records.append)
-
-    async def main():
-        async with Loopback([Reply(steps=llama_server_stream("Go", "od."))]) as server:
-            wire = OpenAIWire(Endpoint(tag="judge", url=server.url), clock=tracer.now_ns)
-            await Traced(wire, tracer=tracer).chat(REQUEST)
-            await wire.aclose()
-
-    asyncio.run(main())
-    [chat], [end] = of_class(records, SpanStarted), of_class(records, SpanEnded)
-    phases = of_class(records, SpanRecord)
-    assert phases[0].name in {"queue", "prefill"}
-    assert all(phase.parent == chat.id for phase in phases)
-    edges = [edge for phase in phases for edge in (phase.start_ns, phase.end_ns)]
-    assert [chat.time_ns, *edges, end.time_ns] == sorted([chat.time_ns, *edges, end.time_ns])
