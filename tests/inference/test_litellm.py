@@ -357,11 +357,9 @@ WAIT = ("retry-after", "7")
     ("refusal", "error", "facts"),
     [
         (openai_error(401, "no", code="invalid_api_key"), AuthenticationFailed, {}),
-        (openai_error(403, "not yours"), AuthenticationFailed, {}),
         (anthropic_error(401, "authentication_error", "invalid"), AuthenticationFailed, {}),
         (anthropic_error(402, "billing_error", "no credit"), ServerError, {"status": 402}),
         (anthropic_error(413, "request_too_large", "32 MB"), ServerError, {"status": 413}),
-        (together_error(402, "your spending limit"), ServerError, {"status": 402}),
         (openai_error(500, "boom"), ServerError, {"status": 500}),
         ((OPENAI, error_reply(502, None, raw=b"<h1>Bad</h1>")), ServerError, {"status": 502}),
         (openai_error(503, "Loading", WAIT), Overloaded, {"retry_after_s": 7.0}),

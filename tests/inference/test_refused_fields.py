@@ -64,7 +64,7 @@ def forbidden(*names):
             "temperature",
             (
                 "litellm.UnsupportedParamsError: O-series models don't support temperature=0.0. "
-                "Only temperature=1 is supported. To drop unsupported openai params from the call, set "
+                "Only temperature=1 is supported. To drop unsupported openai params, set "
                 "`litellm.drop_params = True`"
             ),
         ),
