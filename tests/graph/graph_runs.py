@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -121,6 +122,24 @@ async def ignores_its_cancellation() -> None:
             await forever()
         except asyncio.CancelledError:
             continue
+
+
+async def cancels_itself() -> None:
+    asyncio.current_task().cancel()  # type: ignore[union-attr]
+    await forever()
+
+
+async def raises_when_cancelled() -> None:
+    try:
+        await forever()
+    finally:
+        raise RuntimeError("while tidying up")
+
+
+async def gives_when_cancelled() -> str:
+    with contextlib.suppress(asyncio.CancelledError):
+        await forever()
+    return "done all the same"
 
 
 class SlowTracer(Tracer):

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from random import Random
 
 import virtual_time
-from graph_runs import forever, ignores_its_cancellation
+from graph_runs import (
+    cancels_itself,
+    forever,
+    gives_when_cancelled,
+    ignores_its_cancellation,
+    raises_when_cancelled,
+)
 from hypothesis import given
 from random_graphs import SEED
 from watched import Watched, all_spans_ended, unended_tasks, watch
@@ -52,26 +58,6 @@ async def gives_another_type():
 
 async def reaches_a_limit():
     raise RunLimitReached("over", limit="calls")
-
-
-async def cancels_itself():
-    asyncio.current_task().cancel()
-    await forever()
-
-
-async def raises_when_cancelled():
-    try:
-        await forever()
-    finally:
-        await asyncio.sleep(0.5)
-        raise KeyError("tidying up")
-
-
-async def gives_when_cancelled():
-    try:
-        await forever()
-    except asyncio.CancelledError:
-        return "done"
 
 
 async def raises_a_group():

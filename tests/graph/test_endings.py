@@ -7,7 +7,15 @@ import threading
 
 import pytest
 import virtual_time
-from graph_runs import SlowTracer, forever, ignores_its_cancellation, nests, step
+from graph_runs import (
+    SlowTracer,
+    forever,
+    gives_when_cancelled,
+    ignores_its_cancellation,
+    nests,
+    raises_when_cancelled,
+    step,
+)
 from watched import StuckThreads, all_spans_ended, unended_tasks, watch
 
 from harness.graph import Cache, Default, Graph, Retry, Timeout, execute
@@ -28,20 +36,6 @@ async def ignores_whatever_comes():
             await forever()
         except BaseException:  # noqa: BLE001 - nobody is more stubborn
             continue
-
-
-async def raises_when_cancelled():
-    try:
-        await forever()
-    finally:
-        raise RuntimeError("while tidying up")
-
-
-async def gives_when_cancelled():
-    try:
-        await forever()
-    except asyncio.CancelledError:
-        return "done all the same"
 
 
 STUBBORN = pytest.mark.parametrize("stubborn", [ignores_its_cancellation, ignores_whatever_comes])

@@ -9,7 +9,15 @@ import itertools
 import math
 
 import pytest
-from graph_runs import SlowTracer, UnderWay, forever, ignores_its_cancellation, nests, step
+from graph_runs import (
+    SlowTracer,
+    UnderWay,
+    cancels_itself,
+    forever,
+    ignores_its_cancellation,
+    nests,
+    step,
+)
 from watched import watch
 
 from harness.errors import NodeFailed
@@ -127,11 +135,6 @@ def raises_plainly():
 
 async def raises():
     raise ValueError
-
-
-async def cancels_itself():
-    asyncio.current_task().cancel()
-    await asyncio.sleep(1)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
 """Runs that go on where they were cut off, and outputs of other runs: what is not made again."""
 
-import subprocess
-import sys
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -87,47 +84,6 @@ def test_a_run_cut_again_and_again_comes_to_the_same_end(whole, tmp_path):
         file = rest.with_suffix(f".{part}.jsonl")
         lines = file.read_bytes().splitlines(keepends=True)
         file.write_bytes(b"".join(lines[: random.randint(2, len(lines))]))
-
-
-def of_sets(calls: Calls) -> Graph:
-    graph = Graph("sets")
-
-    @graph.node
-    async def groups(words: set[str]) -> list[set[str]]:
-        calls.note("groups")
-        return [words, {"x", "y"}]
-
-    step(graph, "sizes", each={"group": "groups"}, calls=calls, gives=len)
-    step(graph, "total", "sizes", "words", calls=calls, gives=lambda sizes, _: sum(sizes))
-    return graph
-
-
-@pytest.mark.slow
-def test_a_run_is_reused_by_another_process_with_another_order_of_sets(tmp_path):
-    script = f"""
-import sys
-sys.path[:0] = [{str(Path(__file__).parent)!r}]
-from pathlib import Path
-import test_reuse
-calls = test_reuse.Calls()
-path = Path(sys.argv[1])
-resume = next(path.glob("*Z-????????????.jsonl"), None)
-inputs = {{"words": set("abcdefgh")}}
-ended, _ = test_reuse.run_in_journal(path, test_reuse.of_sets(calls), inputs, resume=resume)
-print(ended.outputs["total"], sum(calls.counts.values()), ended.reruns)
-"""
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path)],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-        ).stdout
-        for seed in ("1", "2")
-    ]
-
-    assert said == ["10 4 ()\n", "10 0 ()\n"]
 
 
 # --- what cannot be reused -----------------------------------------------------------------------
