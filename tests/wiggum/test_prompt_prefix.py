@@ -111,29 +111,30 @@ def test_the_evaluations_of_a_loop_differ_in_nothing_before_the_draft():
     assert len({json.dumps(request.reply_schema) for request in judge.requests}) == 1
 
 
-def test_the_revisions_of_a_section_differ_in_nothing_before_its_text():
-    # The second version is nearer to the other source.
-    writer = ScriptedBackend(
-        ["Flour, water, salt and yeast.", "A spring, and a pendulum, move it."]
-    )
+@pytest.mark.parametrize(
+    ("rubric", "replies", "stays"),
+    [
+        # The second version is nearer to the other source.
+        pytest.param(
+            CHECKED, ["Flour, water, salt and yeast.", "A spring moves it."], [CLOCK], id="section"
+        ),
+        pytest.param(
+            JUDGED,
+            ["# It\n\nFlour, water, salt and yeast.", "# It\n\nA spring."],
+            [TASK, CLOCK, BREAD, *JUDGED.requirements],
+            id="edits",
+        ),
+    ],
+)
+def test_the_revisions_of_a_loop_differ_in_nothing_before_the_text(rubric, replies, stays):
+    writer = ScriptedBackend(replies)
     first = Draft(text="# It\n\nA pendulum.\n", task=TASK, sources=(BREAD, CLOCK))
 
-    run_loop(CHECKED, ScriptedBackend([]), writer, first)
+    run_loop(rubric, rising(), writer, first)
 
     shared, written = parted(writer.requests)
     assert written == ["A pendulum.", "Flour, water, salt and yeast."]
-    assert CLOCK.strip() in shared
-
-
-def test_the_edits_of_a_draft_are_asked_for_with_one_beginning():
-    writer = ScriptedBackend(["# It\n\nThe second.", "# It\n\nDraft three."])
-    first = Draft(text="# It\n\nA first.\n", task=TASK, sources=(CLOCK, BREAD))
-
-    run_loop(JUDGED, rising(), writer, first)
-
-    shared, written = parted(writer.requests)
-    assert written == ["A first.", "The second."]
-    assert all(stays.strip() in shared for stays in (TASK, CLOCK, BREAD, *JUDGED.requirements))
+    assert all(one.strip() in shared for one in stays)
 
 
 def test_the_sections_of_a_draft_are_written_again_from_one_beginning():

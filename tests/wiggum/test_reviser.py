@@ -353,43 +353,33 @@ def test_a_reply_has_room_for_what_is_written_again(text, focus, at_least):
     assert backend.requests[0].max_output_tokens >= at_least
 
 
+@pytest.mark.parametrize("reply", ["", " \n\t", "It has […] parts."])
 @pytest.mark.parametrize(
-    "reply",
-    [
-        pytest.param("", id="nothing"),
-        pytest.param(" \n\t", id="white space"),
-        pytest.param("It has […] parts.", id="marks of a shortened text"),
-    ],
+    "focus", [failed(at(0), at(1)), failed(reason="x")], ids=["sections", "all"]
 )
-@pytest.mark.parametrize(
-    "focus",
-    [pytest.param(failed(at(0), at(1)), id="sections"), pytest.param(failed(reason="x"), id="all")],
-)
-def test_an_empty_reply_is_no_revision(reply, focus):
+def test_an_empty_or_shortened_reply_is_no_revision(reply, focus):
     assert revise(always(reply), draft(), focus) == ""
 
 
 def test_a_section_without_a_reply_stays_as_it_is():
-    replies = ["", "It is old."]
-
-    text = revise(ScriptedBackend(replies), draft(), failed(at(0), at(1)))
+    text = revise(ScriptedBackend(["", "It is old."]), draft(), failed(at(0), at(1)))
 
     assert text == TEXT.replace("It is old, and this is long.", "It is old.")
 
 
-def test_a_reply_of_a_heading_alone_is_no_revision():
-    with pytest.raises(ReplyInvalid) as caught:
-        revise(always("# Parts\n"), draft(), failed(at(0)))
-
-    assert caught.value.endpoint == "writer"
-    assert caught.value.text == "# Parts"
-
-
-def test_a_failed_call_for_one_section_fails_the_revision():
-    replies = ["New.", CallTimeout("30 s without a token", endpoint="writer"), "New."]
-
-    with pytest.raises(CallTimeout):
+@pytest.mark.parametrize(
+    ("replies", "error"),
+    [
+        pytest.param(["New.", "# Notes\n", "New."], ReplyInvalid, id="a heading alone"),
+        pytest.param(
+            ["New.", CallTimeout("slow", endpoint="writer"), "New."], CallTimeout, id="slow"
+        ),
+    ],
+)
+def test_one_section_that_cannot_be_had_fails_the_revision(replies, error):
+    with pytest.raises(error) as caught:
         revise(ScriptedBackend(replies), draft(), failed(at(0), at(1), at(2)))
+    assert caught.value.endpoint == "writer"
 
 
 @pytest.mark.parametrize(
@@ -443,10 +433,7 @@ def test_every_call_is_told_the_task_all_that_the_rubric_asks_and_short_sources(
         assert told in prompt
 
 
-@pytest.mark.parametrize(
-    "focus",
-    [pytest.param(failed(at(0)), id="a section"), pytest.param(failed(reason="x"), id="all")],
-)
+@pytest.mark.parametrize("focus", [failed(at(0)), failed(reason="x")], ids=["section", "all"])
 def test_how_the_rounds_were_scored_is_told_from_the_second_on(focus):
     backend = always("# Parts\n\nBetter.")
     vectors = ({"relevance": 6.0, "depth": 5.5}, {"relevance": 7.0, "depth": 4.0})
