@@ -95,85 +95,72 @@ def test_things_are_counted_as_people_count_them(check, text, count):
     assert messages(grade).startswith(f"{count} ")
 
 
+def row(check, text, share, codes):
+    """A check, a text, the share of it that is right, and the codes of what is wrong."""
+    return check, text, share, codes
+
+
 FOUR = "one two three four"
 IN_RANGE = {
-    "half of it": (Words(min=8), FOUR, 0.5, ["too-few"]),
-    "as many as needed": (Words(min=4), FOUR, 1, []),
-    "as many as allowed": (Words(max=4), FOUR, 1, []),
-    "one more": (Words(max=3), FOUR, 2 / 3, ["too-many"]),
-    "twice as many": (Words(max=2), FOUR, 0, ["too-many"]),
-    "far too many": (Words(max=1), FOUR, 0, ["too-many"]),
-    "between": (Words(min=2, max=5), FOUR, 1, []),
-    "a list that one section alone has is mended there": (
-        Items(min=3),
-        "# A\n\nText.\n\n# B\n\n- a\n- b\n",
-        2 / 3,
-        ["too-few@1"],
+    "half of it": row(Words(min=8), FOUR, 0.5, ["too-few"]),
+    "as many as needed": row(Words(min=4), FOUR, 1, []),
+    "as many as allowed": row(Words(max=4), FOUR, 1, []),
+    "one more": row(Words(max=3), FOUR, 2 / 3, ["too-many"]),
+    "twice as many": row(Words(max=2), FOUR, 0, ["too-many"]),
+    "far too many": row(Words(max=1), FOUR, 0, ["too-many"]),
+    "between": row(Words(min=2, max=5), FOUR, 1, []),
+    "a list that one section alone has is mended there": row(
+        Items(min=3), "# A\n\nText.\n\n# B\n\n- a\n- b\n", 2 / 3, ["too-few@1"]
     ),
-    "items of several sections concern the whole draft": (
-        Items(max=2, kind="bullets"),
-        "# A\n\n- a\n\n# B\n\n- b\n- c\n",
-        0.5,
-        ["too-many"],
+    "items of several sections concern the whole draft": row(
+        Items(max=2, kind="bullets"), "# A\n\n- a\n\n# B\n\n- b\n- c\n", 0.5, ["too-many"]
     ),
-    "items section by section": (
+    "items section by section": row(
         Items(min=2, scope="section"),
         "Intro.\n\n# T\n\n## A\n\n- a\n- b\n\n## B\n\n- a\n\n## C\n\nNone.\n",
         0.5,
         ["too-few@3", "too-few@4"],
     ),
-    "no text has no items in any section": (Items(min=2, scope="section"), "", 0, ["no-text"]),
-    "nor too many": (Items(max=2, scope="section"), "", 1, []),
+    "no text has no items in any section": row(Items(min=2, scope="section"), "", 0, ["no-text"]),
+    "nor too many": row(Items(max=2, scope="section"), "", 1, []),
 }
 EACH = SectionWords(min=4, max=5)
 IN_EACH_SECTION = {
-    "nothing": (EACH, "", 0, ["no-text"]),
-    "nothing is not too long": (SectionWords(max=5), "", 1, []),
-    "without headings the draft is the section": (EACH, FOUR, 1, []),
-    "too short, without headings": (EACH, "one", 0.25, ["too-few@0"]),
-    "an introduction is no section": (EACH, f"Here you are.\n\n# A\n{FOUR}\n", 1, []),
-    "nor is a title": (EACH, f"# T\n\n## A\n{FOUR}\n", 1, []),
-    "an empty section is one": (EACH, f"# A\n\n# B\n{FOUR}\n", 0.5, ["too-few@0"]),
-    "two sections with one title": (
-        EACH,
-        f"# A\none two\n\n# A\n{FOUR} {FOUR}\n",
-        0.45,
-        ["too-few@0", "too-many@1"],
+    "nothing": row(EACH, "", 0, ["no-text"]),
+    "nothing is not too long": row(SectionWords(max=5), "", 1, []),
+    "without headings the draft is the section": row(EACH, FOUR, 1, []),
+    "too short, without headings": row(EACH, "one", 0.25, ["too-few@0"]),
+    "an introduction is no section": row(EACH, f"Here you are.\n\n# A\n{FOUR}\n", 1, []),
+    "nor is a title": row(EACH, f"# T\n\n## A\n{FOUR}\n", 1, []),
+    "an empty section is one": row(EACH, f"# A\n\n# B\n{FOUR}\n", 0.5, ["too-few@0"]),
+    "two sections with one title": row(
+        EACH, f"# A\none two\n\n# A\n{FOUR} {FOUR}\n", 0.45, ["too-few@0", "too-many@1"]
     ),
 }
 ORDER = Headings(titles=("Aim", "Method", "Result"))
 STEPS = Headings(stepwise=True)
 MISSING, MISPLACED = "heading-missing", "heading-misplaced"
 HEADINGS = {
-    "all": (ORDER, "# Aim\n# Method\n# Result\n", 1, []),
-    "others between": (ORDER, "# T\n## Aim\n## X\n## Method\n### Y\n## Result\n", 1, []),
-    "numbers and markup": (ORDER, "# 1. AIM\n# 2.1 *Method*:\n# Result!\n", 1, []),
-    "every kind of heading": (ORDER, "Aim\n===\n\nMethod\n---\n\n# Result #\n", 1, []),
-    "one missing": (ORDER, "# Aim\n# Result\n", 2 / 3, [MISSING]),
-    "one out of place": (ORDER, "# Method\n# Result\n# Aim\n", 2 / 3, [MISPLACED]),
-    "both": (ORDER, "# Result\n# Aim\n", 1 / 3, [MISPLACED, MISSING]),
-    "in code, or nearly": (
-        ORDER,
-        "```\n# Aim\n```\n\n# Method\n\n# Results\n",
-        1 / 3,
-        [MISSING] * 2,
+    "all": row(ORDER, "# Aim\n# Method\n# Result\n", 1, []),
+    "others between": row(ORDER, "# T\n## Aim\n## X\n## Method\n### Y\n## Result\n", 1, []),
+    "numbers and markup": row(ORDER, "# 1. AIM\n# 2.1 *Method*:\n# Result!\n", 1, []),
+    "every kind of heading": row(ORDER, "Aim\n===\n\nMethod\n---\n\n# Result #\n", 1, []),
+    "one missing": row(ORDER, "# Aim\n# Result\n", 2 / 3, [MISSING]),
+    "one out of place": row(ORDER, "# Method\n# Result\n# Aim\n", 2 / 3, [MISPLACED]),
+    "both": row(ORDER, "# Result\n# Aim\n", 1 / 3, [MISPLACED, MISSING]),
+    "in code, or nearly": row(
+        ORDER, "```\n# Aim\n```\n\n# Method\n\n# Results\n", 1 / 3, [MISSING] * 2
     ),
-    "no heading": (ORDER, "", 0, [MISSING] * 3),
-    "a number that is part of a title": (
-        Headings(titles=("2026 Plan", "5 Whys")),
-        "# 2026 Plan\n\n# 5 whys\n",
-        1,
-        [],
+    "no heading": row(ORDER, "", 0, [MISSING] * 3),
+    "a number that is part of a title": row(
+        Headings(titles=("2026 Plan", "5 Whys")), "# 2026 Plan\n\n# 5 whys\n", 1, []
     ),
-    "no levels": (STEPS, "", 1, []),
-    "the first may have any level": (STEPS, "### A\n", 1, []),
-    "down by one, up by any": (STEPS, "# A\n## B\n### C\n# D\n## E\n", 1, []),
-    "one skipped": (STEPS, "# A\n### B\n## C\n", 0.5, ["level-skipped"]),
-    "titles and levels count alike": (
-        Headings(titles=("A", "X"), stepwise=True),
-        "# A\n### B\n",
-        0.25,
-        ["level-skipped", MISSING],
+    "no levels": row(STEPS, "", 1, []),
+    "the first may have any level": row(STEPS, "### A\n", 1, []),
+    "down by one, up by any": row(STEPS, "# A\n## B\n### C\n# D\n## E\n", 1, []),
+    "one skipped": row(STEPS, "# A\n### B\n## C\n", 0.5, ["level-skipped"]),
+    "titles and levels count alike": row(
+        Headings(titles=("A", "X"), stepwise=True), "# A\n### B\n", 0.25, ["level-skipped", MISSING]
     ),
 }
 FOUND_WORDS = {
@@ -197,53 +184,44 @@ PHRASES = {
         )
         for name, (phrase, text, is_there) in FOUND_WORDS.items()
     },
-    "all of a section make one finding": (
-        Excludes(phrases=("x", "y")),
-        "y and x",
-        0,
-        ["phrase-excluded@0"],
+    "all of a section make one finding": row(
+        Excludes(phrases=("x", "y")), "y and x", 0, ["phrase-excluded@0"]
     ),
-    "one in a heading concerns the whole draft": (
-        Excludes(phrases=("TODO",)),
-        "# A\n\nx\n\n# TODO: name\n\ny\n",
-        0.5,
-        ["phrase-excluded"],
+    "one in a heading concerns the whole draft": row(
+        Excludes(phrases=("TODO",)), "# A\n\nx\n\n# TODO: name\n\ny\n", 0.5, ["phrase-excluded"]
     ),
-    "nothing says nothing that is excluded": (Excludes(phrases=("x",)), "", 1, []),
-    "every one that is missing": (
+    "nothing says nothing that is excluded": row(Excludes(phrases=("x",)), "", 1, []),
+    "every one that is missing": row(
         ContainsAll(phrases=("cold start", "p99", "cost")),
         "# Cold\nstart\n\nA cold\nstart costs. The P99 too.",
         2 / 3,
         ["phrase-missing"],
     ),
-    "all, wherever they stand": (ContainsAll(phrases=("a", "b")), "# B\n\nIt is a.", 1, []),
-    "any of nothing": (ContainsAny(phrases=("but", "so")), "", 0, ["phrase-missing"]),
-    "none of them": (ContainsAny(phrases=("but", "so")), "It is.", 0, ["phrase-missing"]),
-    "one of them, in a heading": (ContainsAny(phrases=("but", "so")), "# But\n\nIt is.", 1, []),
+    "all, wherever they stand": row(ContainsAll(phrases=("a", "b")), "# B\n\nIt is a.", 1, []),
+    "any of nothing": row(ContainsAny(phrases=("but", "so")), "", 0, ["phrase-missing"]),
+    "none of them": row(ContainsAny(phrases=("but", "so")), "It is.", 0, ["phrase-missing"]),
+    "one of them, in a heading": row(ContainsAny(phrases=("but", "so")), "# But\n\nIt is.", 1, []),
 }
 SAME = NoRepetition()
 REPETITION = {
-    "nothing": (SAME, "", 1, []),
-    "different": (SAME, "It is so here. It was not so.", 1, []),
-    "the same in capitals": (SAME, "It is so here. IT IS SO, HERE!", 0.5, ["repeated@0"]),
-    "in two sections": (SAME, "# A\n\nIt is so.\n\n# A\n\nIt is so.\n", 0.5, ["repeated@1"]),
-    "another apostrophe": (SAME, "It doesn't run. It doesn\u2019t run.", 0.5, ["repeated@0"]),
-    "another code": (SAME, "Caf\u00e9s are open. Cafe\u0301s are open.", 0.5, ["repeated@0"]),
-    "another order": (SAME, "We run it now. Run it now we.", 0.5, ["repeated@0"]),
-    "other numbers": (SAME, "We run it at 8. We run it at 9.", 1, []),
-    "the same number": (SAME, "We run 1,000 of it. We run 1000 of it.", 0.5, ["repeated@0"]),
-    "items of a list": (SAME, "1. Run the tests.\n2. Run the tests.\n", 0.5, ["repeated@0"]),
-    "two words": (SAME, "- Not known.\n- Not known.\n", 1, []),
-    "code": (SAME, "```\na b c\n```\n\n```\na b c\n```\n", 1, []),
-    "a table": (SAME, "| a b c |\n|---|\n| a b c |\n| a b c |\n", 1, []),
+    "nothing": row(SAME, "", 1, []),
+    "different": row(SAME, "It is so here. It was not so.", 1, []),
+    "the same in capitals": row(SAME, "It is so here. IT IS SO, HERE!", 0.5, ["repeated@0"]),
+    "in two sections": row(SAME, "# A\n\nIt is so.\n\n# A\n\nIt is so.\n", 0.5, ["repeated@1"]),
+    "another apostrophe": row(SAME, "It doesn't run. It doesn\u2019t run.", 0.5, ["repeated@0"]),
+    "another code": row(SAME, "Caf\u00e9s are open. Cafe\u0301s are open.", 0.5, ["repeated@0"]),
+    "another order": row(SAME, "We run it now. Run it now we.", 0.5, ["repeated@0"]),
+    "other numbers": row(SAME, "We run it at 8. We run it at 9.", 1, []),
+    "the same number": row(SAME, "We run 1,000 of it. We run 1000 of it.", 0.5, ["repeated@0"]),
+    "items of a list": row(SAME, "1. Run the tests.\n2. Run the tests.\n", 0.5, ["repeated@0"]),
+    "two words": row(SAME, "- Not known.\n- Not known.\n", 1, []),
+    "code": row(SAME, "```\na b c\n```\n\n```\na b c\n```\n", 1, []),
+    "a table": row(SAME, "| a b c |\n|---|\n| a b c |\n| a b c |\n", 1, []),
     # Three words of four in all.
-    "at the limit": (
-        NoRepetition(similarity=0.75),
-        "It is here. It is here now.",
-        0.5,
-        ["repeated@0"],
+    "at the limit": row(
+        NoRepetition(similarity=0.75), "It is here. It is here now.", 0.5, ["repeated@0"]
     ),
-    "below it": (NoRepetition(similarity=0.76), "It is here. It is here now.", 1, []),
+    "below it": row(NoRepetition(similarity=0.76), "It is here. It is here now.", 1, []),
 }
 YEARS = "# A (1999)\n\nSo (2001).\n\n# B\n\nNone.\n\n# C\n\nSo (2003), so (2004).\n"
 
@@ -253,22 +231,22 @@ def year(**bounds) -> Regex:
 
 
 PATTERNS = {
-    "it must match": (year(), YEARS, 1, []),
-    "as often as needed": (year(min=4), YEARS, 1, []),
-    "too seldom": (year(min=8), YEARS, 0.5, ["too-few"]),
-    "as often as allowed": (year(max=4), YEARS, 1, []),
-    "too often": (year(max=3), YEARS, 2 / 3, ["too-many@0", "too-many@2"]),
-    "it must not match": (year(max=0), YEARS, 0, ["match-forbidden@0", "match-forbidden@2"]),
-    "section by section": (year(scope="section"), YEARS, 2 / 3, ["too-few@1"]),
-    "nothing": (year(), "", 0, ["too-few"]),
-    "nothing, and never": (year(max=0), "", 1, []),
-    "nothing, in each section": (year(scope="section"), "", 0, ["no-text"]),
-    "everywhere, up to a limit": (Regex(pattern="a", max=3), "a" * 5_000, 0, ["too-many@0"]),
-    "the start of a line": (Regex(pattern="^So"), YEARS, 1, []),
-    "the end of one": (Regex(pattern=r"None\.$"), YEARS, 1, []),
-    "another case": (Regex(pattern="none"), YEARS, 0, ["too-few"]),
-    "any case, where the pattern says so": (Regex(pattern="(?i)none"), YEARS, 1, []),
-    "nothing reaches over a heading": (Regex(pattern=r"None.*\n\n# C"), YEARS, 0, ["too-few"]),
+    "it must match": row(year(), YEARS, 1, []),
+    "as often as needed": row(year(min=4), YEARS, 1, []),
+    "too seldom": row(year(min=8), YEARS, 0.5, ["too-few"]),
+    "as often as allowed": row(year(max=4), YEARS, 1, []),
+    "too often": row(year(max=3), YEARS, 2 / 3, ["too-many@0", "too-many@2"]),
+    "it must not match": row(year(max=0), YEARS, 0, ["match-forbidden@0", "match-forbidden@2"]),
+    "section by section": row(year(scope="section"), YEARS, 2 / 3, ["too-few@1"]),
+    "nothing": row(year(), "", 0, ["too-few"]),
+    "nothing, and never": row(year(max=0), "", 1, []),
+    "nothing, in each section": row(year(scope="section"), "", 0, ["no-text"]),
+    "everywhere, up to a limit": row(Regex(pattern="a", max=3), "a" * 5_000, 0, ["too-many@0"]),
+    "the start of a line": row(Regex(pattern="^So"), YEARS, 1, []),
+    "the end of one": row(Regex(pattern=r"None\.$"), YEARS, 1, []),
+    "another case": row(Regex(pattern="none"), YEARS, 0, ["too-few"]),
+    "any case, where the pattern says so": row(Regex(pattern="(?i)none"), YEARS, 1, []),
+    "nothing reaches over a heading": row(Regex(pattern=r"None.*\n\n# C"), YEARS, 0, ["too-few"]),
 }
 TABLES = {
     "range": IN_RANGE,

@@ -207,72 +207,61 @@ def test_every_value_is_found_in_the_file_that_it_stands_in(tmp_path):
     assert found == places
 
 
-# What stands in mine.yaml and in base.yaml; the file, line and code of the mistake; its facts.
+def row(mine, base, mistake, says):
+    """What stands in mine.yaml and in base.yaml; the mistake's file, line and code; its facts."""
+    return mine, base, mistake, says
+
+
 MISFITS = {
-    "unknown base": ("title: T\nextends: bsae\n", BASE, "mine:2 base-not-found", "'base'"),
-    "missing file": (
-        "extends: other/base.yaml\n",
-        BASE,
-        "mine:1 base-not-found",
-        "other/base.yaml",
+    "unknown base": row("title: T\nextends: bsae\n", BASE, "mine:2 base-not-found", "'base'"),
+    "missing file": row(
+        "extends: other/base.yaml\n", BASE, "mine:1 base-not-found", "other/base.yaml"
     ),
-    "the base's mistake": (
+    "the base's mistake": row(
         "extends: base\n",
         BASE.replace("weight: 2", "wieght: 2"),
         "base:8 unknown-field",
         "'weight'",
     ),
-    "nothing of that name to leave out": (
-        "extends: base\nwithout:\n- length\n- claer\n",
-        BASE,
-        "mine:4 unknown-left-out",
-        "'clear'",
+    "nothing of that name to leave out": row(
+        "extends: base\nwithout:\n- length\n- claer\n", BASE, "mine:4 unknown-left-out", "'clear'"
     ),
-    "misspelt dimension": (
+    "misspelt dimension": row(
         "extends: base\ndimensions:\n- name: length\n- name: usefull\n  weight: 2\n",
         BASE,
         "mine:4 unknown-dimension",
         "'useful'",
     ),
-    "twice the same dimension": (
+    "twice the same dimension": row(
         "extends: base\ndimensions:\n- name: useful\n- name: useful\n  judge: Good?\n",
         BASE,
         "mine:4 duplicate-dimension",
         "'useful'",
     ),
-    "a new dimension twice": (
+    "a new dimension twice": row(
         "extends: base\ndimensions:\n- { name: new, judge: A }\n- { name: new, judge: B }\n",
         BASE,
         "mine:4 duplicate-dimension",
         "'new'",
     ),
-    "a scale that the base is off": (
-        "title: T\nextends: base\nscale: { max: 8 }\n",
-        BASE,
-        "mine:2 off-scale",
-        "base.yaml:15",
+    "a scale that the base is off": row(
+        "title: T\nextends: base\nscale: { max: 8 }\n", BASE, "mine:2 off-scale", "base.yaml:15"
     ),
-    "none left": (
+    "none left": row(
         "extends: base\nwithout: [length, clear, useful]\n",
         BASE,
         "mine:1 list-empty",
         "base.yaml:6",
     ),
-    "itself": ("extends: mine\n", BASE, "mine:1 base-not-found", "'mine'"),
-    "itself as a path": ("extends: mine.yaml\n", BASE, "mine:1 extends-circle", "mine.yaml → "),
-    "each other": (
-        "extends: base\n",
-        "title: B\nextends: mine\n",
-        "base:2 extends-circle",
-        "base.yaml → ",
+    "itself": row("extends: mine\n", BASE, "mine:1 base-not-found", "'mine'"),
+    "itself as a path": row("extends: mine.yaml\n", BASE, "mine:1 extends-circle", "mine.yaml → "),
+    "each other": row(
+        "extends: base\n", "title: B\nextends: mine\n", "base:2 extends-circle", "base.yaml → "
     ),
-    "dimensions that are no list": (
-        "extends: base\ndimensions: 0\n",
-        BASE,
-        "mine:2 not-a-list",
-        "0",
+    "dimensions that are no list": row(
+        "extends: base\ndimensions: 0\n", BASE, "mine:2 not-a-list", "0"
     ),
-    "a base that is a number": (
+    "a base that is a number": row(
         "extends: 5\ntitle: T\ndimensions: [{ name: a, judge: 'Good?' }]\n",
         BASE,
         "mine:1 not-text",
