@@ -366,10 +366,9 @@ def test_a_draft_that_a_token_limit_cut_is_not_finished():
 # --- patterns and repetition ---------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_search_that_would_never_end_is_broken_off():
     with pytest.raises(EvaluationFailed, match=r"\(a\+\)\+\$"):
-        Regex(pattern="(a+)+$", timeout_s=0.5).grade(draft("a" * 40 + "b"))
+        Regex(pattern="(a+)+$", timeout_s=0.01).grade(draft("a" * 40 + "b"))
 
 
 def repeated_one_by_one(check: NoRepetition, graded) -> list[int]:
