@@ -21,6 +21,7 @@ GOOD = {
     R: {"reason": "Two terms are not explained.", "issues": [], "score": 7},
     D: {"reason": "No figures.", "issues": [], "score": 5.5},
 }
+SAID = json.dumps(GOOD)
 
 
 def scores(
@@ -39,213 +40,172 @@ def scores(
     return {name: judgement.score for name, judgement in read.items()}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(json.dumps(GOOD), id="JSON"),
-        pytest.param(json.dumps(GOOD, indent=2) + "\n\n", id="on several lines"),
-        pytest.param(f"```json\n{json.dumps(GOOD)}\n```", id="in a fence"),
-        pytest.param(f"Here it is:\n{json.dumps(GOOD)}\nI hope this helps!", id="in prose"),
-        pytest.param(f"The {{set}} is [1].\n{json.dumps(GOOD)}", id="behind other braces"),
-        pytest.param(f'A "{{" and a {{" open.\n{json.dumps(GOOD)}', id="behind open quotes"),
-        pytest.param(json.dumps(dict(reversed(GOOD.items()))), id="in another order"),
-        pytest.param(json.dumps(GOOD).replace("}", ",}"), id="with trailing commas"),
-        pytest.param(json.dumps(GOOD, indent=1).replace(",\n", "\n"), id="without commas"),
-        pytest.param(str(GOOD), id="with single quotes"),
-        pytest.param(
-            json.dumps(GOOD).replace('"relevance"', "Relevance").replace('"score"', "Score"),
-            id="with bare keys in another case",
-        ),
-        pytest.param(json.dumps(GOOD).replace("5.5", '"5.5"'), id="with a number as a text"),
-        pytest.param(json.dumps(GOOD).replace("5.5", '"5.5/10"'), id="out of ten as a text"),
-        pytest.param(json.dumps(GOOD).replace("5.5", "5.5/10"), id="out of ten"),
-        pytest.param(json.dumps(GOOD).replace("5.5", '"5.5 out of 10"'), id="in words"),
-        pytest.param(json.dumps(GOOD).replace("5.5", '"5.5 - fair"'), id="with a word behind"),
-        pytest.param(json.dumps(GOOD).replace("5.5", '"Fair (5.5/10)"'), id="with one before"),
-        pytest.param(json.dumps(GOOD).replace(" 7}", " 7.0}"), id="with a zero"),
-        pytest.param(json.dumps({"scores": GOOD}), id="under scores"),
-        pytest.param(json.dumps({"evaluation": {"dimensions": GOOD}}), id="under two keys"),
-        pytest.param(json.dumps({"An essay": GOOD}), id="under the rubric's title"),
-        pytest.param(
-            json.dumps([{"dimension": k.title(), **v} for k, v in GOOD.items()]), id="as a list"
-        ),
-        pytest.param(
-            "\n".join(json.dumps({k: v}) for k, v in GOOD.items()), id="in several objects"
-        ),
-        pytest.param(json.dumps({k: v["score"] for k, v in GOOD.items()}), id="without reasons"),
-        pytest.param(
-            json.dumps({f"{k}_score": v["score"] for k, v in GOOD.items()}), id="as name_score"
-        ),
-        pytest.param(
-            json.dumps({f"1. {k.title()} (0-10)": v for k, v in GOOD.items()}), id="numbered"
-        ),
-        pytest.param(
-            json.dumps({**GOOD, "passed": True, "total": 10, "tone": {"score": 99}}),
-            id="with totals of its own",
-        ),
-        pytest.param(
-            json.dumps({k: {**v, "confidence": 1} for k, v in GOOD.items()}), id="with more fields"
-        ),
-        pytest.param(
-            json.dumps({k: {"reason": "I first said 9.", **v} for k, v in GOOD.items()}),
-            id="with another number in the reason",
-        ),
-        pytest.param(
-            '{"relevance": {"reason": "It calls this "so", and stops", "score": 7}, '
-            '"depth": {"score": 5.5}}',
-            id="with quotes in quotes",
-        ),
-        pytest.param(
-            json.dumps(GOOD) + "\nRelevance: 9", id="with another opinion in prose behind it"
-        ),
-        pytest.param(
-            "Draft: " + json.dumps({R: {"score": 1}}) + " Final: " + json.dumps(GOOD),
-            id="the last of two objects",
-        ),
-        pytest.param(
-            json.dumps(GOOD) + json.dumps({R: {"reason": "<sentence>", "score": "<score>"}}),
-            id="with the template behind it",
-        ),
-        pytest.param("Relevance: 7\nDepth: 5.5", id="lines"),
-        pytest.param("**Relevance**: 7/10 - because.\n**Depth**: 5.5/10 - since.", id="bold"),
-        pytest.param("- Relevance (0-10): 7\n- Depth (0-10): 5.5", id="a list with the range"),
-        pytest.param("* Relevance (7/10): yes.\n* Depth (5.5/10): no.", id="in brackets"),
-        pytest.param("1. **Relevance:** 7 out of 10\n2. **Depth:** 5.5 out of 10", id="numbered"),
-        pytest.param("Relevance score: 7, Depth score: 5.5", id="on one line"),
-        pytest.param("Relevance is 7/10 and depth is 5.5/10.", id="in a sentence"),
-        pytest.param("### Relevance\nGood.\nScore: 7\n### Depth\nScore = 5.5", id="sections"),
-        pytest.param(
-            "## Relevance\n- 9: Yes.\n- 3: No.\nI take the first.\n**Score:** 7/10\n"
-            "## Depth\n**Score**: 5.5\n## Overall\nScore: 9",
-            id="with anchors quoted, and a total",
-        ),
-        pytest.param("Relevance: 7: it is.\nDepth: 5.5. It is.", id="with a mark behind"),
-        pytest.param("Relevance\n7/10\nIt is.\n\nDepth:\n5.5", id="on the next line"),
-        pytest.param("### Relevance\n**Score**\n7\n### Depth\n**Score**\n\n5.5", id="two below"),
-        pytest.param(
-            "relevance:\n  reason: fine\n  score: 7\ndepth:\n  score: 5.5\ntotal: 9", id="YAML"
-        ),
-        pytest.param(
-            "| Dimension | Score | Reason |\n|---|---|---|\n| Relevance | 7/10 | 2 terms |\n"
-            "| Depth | 5.5 | x |\n| Overall | 9 | y |",
-            id="a table",
-        ),
-        pytest.param(
-            "| Dimension | Reason | Score |\n|---|---|---|\n| **Relevance** | 2 | **7** |\n"
-            "| **Depth** | x | **5.5** |",
-            id="a table with the score last",
-        ),
-        pytest.param("| Relevance | 7 |\n| Depth | 5.5 |", id="a table without a head"),
-        pytest.param(
-            "Dimension 1: Relevance\nI would give it 7/10.\nDimension 2: Depth\nI rate it 5.5/10.",
-            id="said in a sentence",
-        ),
-        pytest.param("Relevance: Good (7/10)\nDepth: fair, 5.5/10.", id="behind a word"),
-        pytest.param("Relevance: 7/10 It does.\nDepth: 5.5 Reason: none.", id="no full stop"),
-        pytest.param('{"relevance": {"score": {"value": 7}}, "depth": 5.5}', id="a value"),
-        pytest.param("Depth: 5.5\nClarity: fine. Score: 9\nRelevance: 7", id="with one of its own"),
-    ],
-)
+RULE = "|---|---|---|\n"
+STATED = {
+    "JSON": SAID,
+    "on several lines": json.dumps(GOOD, indent=2) + "\n\n",
+    "in a fence": f"```json\n{SAID}\n```",
+    "in prose": f"Here it is:\n{SAID}\nI hope this helps!",
+    "behind other braces": f"The {{set}} is [1].\n{SAID}",
+    "behind open quotes": f'A "{{" and a {{" open.\n{SAID}',
+    "in another order": json.dumps(dict(reversed(GOOD.items()))),
+    "with trailing commas": SAID.replace("}", ",}"),
+    "without commas": json.dumps(GOOD, indent=1).replace(",\n", "\n"),
+    "with single quotes": str(GOOD),
+    "with bare keys in another case": SAID.replace('"relevance"', "Relevance").replace(
+        '"score"', "Score"
+    ),
+    "with a number as a text": SAID.replace("5.5", '"5.5"'),
+    "out of ten as a text": SAID.replace("5.5", '"5.5/10"'),
+    "out of ten": SAID.replace("5.5", "5.5/10"),
+    "in words": SAID.replace("5.5", '"5.5 out of 10"'),
+    "with a word behind": SAID.replace("5.5", '"5.5 - fair"'),
+    "with one before": SAID.replace("5.5", '"Fair (5.5/10)"'),
+    "with a zero": SAID.replace(" 7}", " 7.0}"),
+    "under scores": json.dumps({"scores": GOOD}),
+    "under two keys": json.dumps({"evaluation": {"dimensions": GOOD}}),
+    "under the rubric's title": json.dumps({"An essay": GOOD}),
+    "as a list": json.dumps([{"dimension": k.title(), **v} for k, v in GOOD.items()]),
+    "in several objects": "\n".join(json.dumps({k: v}) for k, v in GOOD.items()),
+    "without reasons": json.dumps({k: v["score"] for k, v in GOOD.items()}),
+    "as name_score": json.dumps({f"{k}_score": v["score"] for k, v in GOOD.items()}),
+    "numbered": json.dumps({f"1. {k.title()} (0-10)": v for k, v in GOOD.items()}),
+    "with totals of its own": json.dumps(
+        {**GOOD, "passed": True, "total": 10, "tone": {"score": 99}}
+    ),
+    "with more fields": json.dumps({k: {**v, "confidence": 1} for k, v in GOOD.items()}),
+    "with another number in the reason": json.dumps(
+        {k: {"reason": "I first said 9.", **v} for k, v in GOOD.items()}
+    ),
+    "quotes in quotes": '{"relevance": {"reason": "It is "so", no", "score": 7}, "depth": 5.5}',
+    "with another opinion in prose behind it": SAID + "\nRelevance: 9",
+    "the last of two objects": "Draft: " + json.dumps({R: {"score": 1}}) + " Final: " + SAID,
+    "with the template behind it": SAID
+    + json.dumps({R: {"reason": "<sentence>", "score": "<score>"}}),
+    "lines": "Relevance: 7\nDepth: 5.5",
+    "bold": "**Relevance**: 7/10 - because.\n**Depth**: 5.5/10 - since.",
+    "a list with the range": "- Relevance (0-10): 7\n- Depth (0-10): 5.5",
+    "in brackets": "* Relevance (7/10): yes.\n* Depth (5.5/10): no.",
+    "a numbered list": "1. **Relevance:** 7 out of 10\n2. **Depth:** 5.5 out of 10",
+    "on one line": "Relevance score: 7, Depth score: 5.5",
+    "in a sentence": "Relevance is 7/10 and depth is 5.5/10.",
+    "sections": "### Relevance\nGood.\nScore: 7\n### Depth\nScore = 5.5",
+    "anchors quoted": "## Relevance\n- 9: Yes.\n- 3: No.\n**Score:** 7/10\n## Depth\nScore: 5.5",
+    "with a total": "## Relevance\nScore: 7\n## Depth\nScore: 5.5\n## Overall\nScore: 9",
+    "with a mark behind": "Relevance: 7: it is.\nDepth: 5.5. It is.",
+    "on the next line": "Relevance\n7/10\nIt is.\n\nDepth:\n5.5",
+    "two below": "### Relevance\n**Score**\n7\n### Depth\n**Score**\n\n5.5",
+    "YAML": "relevance:\n  reason: fine\n  score: 7\ndepth:\n  score: 5.5\ntotal: 9",
+    "a table": f"| Name | Score | Why |\n{RULE}| Relevance | 7/10 | 2 terms |\n| Depth | 5.5 | x |",
+    "a table with the score last": f"| Dimension | Why | Score |\n{RULE}| Relevance | 2 | **7** |\n"
+    "| **Depth** | x | **5.5** |",
+    "a table with a total": "| Dimension | Score |\n|---|---|\n| Relevance | 7 |\n| Depth | 5.5 |\n"
+    "| Overall | 9 |",
+    "a table without a head": "| Relevance | 7 |\n| Depth | 5.5 |",
+    "said": "Dimension 1: Relevance\nI would give it 7/10.\nDimension 2: Depth\nI rate it 5.5/10.",
+    "behind a word": "Relevance: Good (7/10)\nDepth: fair, 5.5/10.",
+    "no full stop": "Relevance: 7/10 It does.\nDepth: 5.5 Reason: none.",
+    "a value": '{"relevance": {"score": {"value": 7}}, "depth": 5.5}',
+    "with one of its own": "Depth: 5.5\nClarity: fine. Score: 9\nRelevance: 7",
+}
+
+
+@pytest.mark.parametrize("text", STATED.values(), ids=STATED)
 def test_scores_are_read_however_they_are_written(text):
     assert scores(text) == {R: 7, D: 5.5}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("", id="nothing"),
-        pytest.param("The draft is clear. 9/10", id="prose without a name"),
-        pytest.param("[7, 5.5]", id="a list"),
-        pytest.param("7", id="a number"),
-        pytest.param('{"passed": true, "total": 9, "overall": 9, "score": 9}', id="totals"),
-        pytest.param("Overall score: 8/10\nTotal: 16", id="totals in lines"),
-        pytest.param("## Relevance\nGood.\nFinal score: 8", id="a total under the last heading"),
-        pytest.param("Depth: good\n\nOverall: it is fine.\nScore: 8", id="a total's own score"),
-        pytest.param("Irrelevance: 8\nin-depth: 7\nrelevance-like: 6", id="in another word"),
-        pytest.param("unfit_for_use: 6, fit_for_users: 7", id="in another identifier"),
-        pytest.param("Relevance: 7-8\nDepth: 7 to 8\nFit for use: 7 or 8", id="ranges"),
-        pytest.param("Relevance: 7 \u2013 8/10\nDepth: between 7 and 8", id="ranges with blanks"),
-        pytest.param("Relevance: 9-10 exceptional\nDepth: a score of 0 to 10", id="the anchors"),
-        pytest.param("## relevance\n- 9: Yes.\n- 3: No.", id="the anchors in a list"),
-        pytest.param("Relevance: 9: Yes, all of it. 3: No.", id="the anchors in a line"),
-        pytest.param("Relevance: 1. It is. 2. It was.", id="a list in a line"),
-        pytest.param("Relevance: 3 sections are missing", id="a count"),
-        pytest.param("Relevance: 3 of the 8 parts", id="a count out of some"),
-        pytest.param("Relevance: 8 out of 10 claims are true", id="a count out of ten"),
-        pytest.param("Relevance\n1. It is.\n2. It was.", id="a list below"),
-        pytest.param("Relevance:\n1.\nDepth:\n2)", id="the marks of a list"),
-        pytest.param("Relevance: 80%\nDepth: 80/100\nFit for use: 4/5", id="another scale"),
-        pytest.param("Relevance: 11\nDepth: -1\nFit for use: 10.5/10", id="off the scale"),
-        pytest.param("Relevance: 8,5\nDepth: 8:30", id="other numbers"),
-        pytest.param("Relevance: <score>\nDepth: ?/10", id="placeholders"),
-        pytest.param("Relevance does not deserve 8/10.", id="a sentence"),
-        pytest.param("## Depth\nI would not give it 8/10.", id="denied"),
-        pytest.param("Depth: this is not an 8/10.", id="denied in a line"),
-        pytest.param("Depth: between 7/10 and 8/10.", id="one of two"),
-        pytest.param("Depth: 7 reasons: one.", id="a count of reasons"),
-        pytest.param("## Depth\nWhat keeps it from a score of 9 is the lack of data.", id="wished"),
-        pytest.param("## Depth\nClarity score: 8", id="of another dimension"),
-        pytest.param("## Depth\nclarity_score: 8", id="of another identifier"),
-        pytest.param("## Depth\n## Clarity\nScore: 8", id="under another heading"),
-        pytest.param("| Relevance | 2 | 8 |", id="two numbers in a row"),
-        pytest.param("| Dimension | Weight |\n| Relevance | 2/5 |", id="another column"),
-        pytest.param(json.dumps({R: {"reason": "x"}, D: {"score": None}}), id="null"),
-        pytest.param(json.dumps({R: {"score": True}, D: False}), id="true"),
-        pytest.param('{"relevance": {"score": NaN}, "depth": {"score": Infinity}}', id="NaN"),
-        pytest.param(json.dumps({R: {"score": "high"}, D: {"score": ""}}), id="words"),
-        pytest.param(json.dumps({R: {"score": 10.1}, D: {"score": -0.5}}), id="JSON off the scale"),
-        pytest.param('{"relevance": {"score": 1e1}}', id="an exponent"),
-        pytest.param(json.dumps({R: {"score": [7, 8]}}), id="a list of scores"),
-        pytest.param(json.dumps({"weights": {R: 1, D: 2}, "example": GOOD}), id="other tables"),
-        pytest.param(json.dumps({"previous": GOOD}), id="a round before"),
-        pytest.param(
-            json.dumps({"properties": {R: {"score": {"enum": [0, 5, 10]}}}}), id="the schema"
-        ),
-        pytest.param(
-            '{"relevance": {"reason": "<sentence>", "score": <a number from 0 to 10>}}',
-            id="the template",
-        ),
-        pytest.param("[" * 5000 + "{" * 5000 + "}", id="nested without end"),
-    ],
-)
+UNSTATED = {
+    "nothing": "",
+    "prose without a name": "The draft is clear. 9/10",
+    "a list": "[7, 5.5]",
+    "a number": "7",
+    "totals": '{"passed": true, "total": 9, "overall": 9, "score": 9}',
+    "totals in lines": "Overall score: 8/10\nTotal: 16",
+    "a total under the last heading": "## Relevance\nGood.\nFinal score: 8",
+    "a total's own score": "Depth: good\n\nOverall: it is fine.\nScore: 8",
+    "in another word": "Irrelevance: 8\nin-depth: 7\nrelevance-like: 6",
+    "in another identifier": "unfit_for_use: 6, fit_for_users: 7",
+    "ranges": "Relevance: 7-8\nDepth: 7 to 8\nFit for use: 7 or 8",
+    "ranges with blanks": "Relevance: 7 \u2013 8/10\nDepth: between 7 and 8",
+    "the anchors": "Relevance: 9-10 exceptional\nDepth: a score of 0 to 10",
+    "the anchors in a list": "## relevance\n- 9: Yes.\n- 3: No.",
+    "the anchors in a line": "Relevance: 9: Yes, all of it. 3: No.",
+    "a list in a line": "Relevance: 1. It is. 2. It was.",
+    "a count": "Relevance: 3 sections are missing",
+    "a count out of some": "Relevance: 3 of the 8 parts",
+    "a count out of ten": "Relevance: 8 out of 10 claims are true",
+    "a list below": "Relevance\n1. It is.\n2. It was.",
+    "the marks of a list": "Relevance:\n1.\nDepth:\n2)",
+    "another scale": "Relevance: 80%\nDepth: 80/100\nFit for use: 4/5",
+    "off the scale": "Relevance: 11\nDepth: -1\nFit for use: 10.5/10",
+    "other numbers": "Relevance: 8,5\nDepth: 8:30",
+    "placeholders": "Relevance: <score>\nDepth: ?/10",
+    "a sentence": "Relevance does not deserve 8/10.",
+    "denied": "## Depth\nI would not give it 8/10.",
+    "denied in a line": "Depth: this is not an 8/10.",
+    "one of two": "Depth: between 7/10 and 8/10.",
+    "a count of reasons": "Depth: 7 reasons: one.",
+    "wished": "## Depth\nWhat keeps it from a score of 9 is the lack of data.",
+    "of another dimension": "## Depth\nClarity score: 8",
+    "of another identifier": "## Depth\nclarity_score: 8",
+    "under another heading": "## Depth\n## Clarity\nScore: 8",
+    "two numbers in a row": "| Relevance | 2 | 8 |",
+    "another column": "| Dimension | Weight |\n| Relevance | 2/5 |",
+    "null": json.dumps({R: {"reason": "x"}, D: {"score": None}}),
+    "true": json.dumps({R: {"score": True}, D: False}),
+    "NaN": '{"relevance": {"score": NaN}, "depth": {"score": Infinity}}',
+    "words": json.dumps({R: {"score": "high"}, D: {"score": ""}}),
+    "JSON off the scale": json.dumps({R: {"score": 10.1}, D: {"score": -0.5}}),
+    "an exponent": '{"relevance": {"score": 1e1}}',
+    "a list of scores": json.dumps({R: {"score": [7, 8]}}),
+    "other tables": json.dumps({"weights": {R: 1, D: 2}, "example": GOOD}),
+    "a round before": json.dumps({"previous": GOOD}),
+    "the schema": json.dumps({"properties": {R: {"score": {"enum": [0, 5, 10]}}}}),
+    "the template": '{"relevance": {"reason": "<sentence>", "score": <a number from 0 to 10>}}',
+    "nested without end": "[" * 5000 + "{" * 5000 + "}",
+}
+
+
+@pytest.mark.parametrize("text", UNSTATED.values(), ids=UNSTATED)
 def test_what_states_no_score_of_a_dimension_gives_none(text):
     assert scores(text) == {}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param('{"reason": "x", "issues": [], "score": 7}', id="JSON"),
-        pytest.param('{"relevance": {"reason": "x", "score": 7}}', id="by name"),
-        pytest.param('{"relevance": 7}', id="bare"),
-        pytest.param('{"evaluation": {"reason": "x", "score": "7/10"}}', id="wrapped"),
-        pytest.param("Score: 7", id="a line"),
-        pytest.param("It answers most.\n\n**Final Score: 7/10**", id="a final score"),
-        pytest.param("Overall, it is fine.\nMy rating: 7", id="a rating"),
-        pytest.param("7", id="a number"),
-        pytest.param(" 7/10. It answers most.", id="a number and why"),
-        pytest.param("Reason: it is.\n\nScore:\n7", id="below"),
-        pytest.param("The draft is fine. I'd give it a 7/10 for that.", id="said"),
-    ],
-)
+NAMELESS = {
+    "JSON": '{"reason": "x", "issues": [], "score": 7}',
+    "by name": '{"relevance": {"reason": "x", "score": 7}}',
+    "bare": '{"relevance": 7}',
+    "wrapped": '{"evaluation": {"reason": "x", "score": "7/10"}}',
+    "a line": "Score: 7",
+    "a final score": "It answers most.\n\n**Final Score: 7/10**",
+    "a rating": "Overall, it is fine.\nMy rating: 7",
+    "a number": "7",
+    "a number and why": " 7/10. It answers most.",
+    "below": "Reason: it is.\n\nScore:\n7",
+    "said": "The draft is fine. I'd give it a 7/10 for that.",
+}
+
+
+@pytest.mark.parametrize("text", NAMELESS.values(), ids=NAMELESS)
 def test_of_one_dimension_the_name_may_be_missing(text):
     assert scores(text, R) == {R: 7}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param('{"depth": {"reason": "x", "score": 7}}', id="JSON"),
-        pytest.param('{"dimension": "depth", "score": 7}', id="labelled"),
-        pytest.param('{"dimension": "tone", "score": 7}', id="labelled as none of ours"),
-        pytest.param("Depth: 7", id="a line"),
-        pytest.param("## Depth\nScore: 7", id="a section"),
-        pytest.param("Tone: bad.\nScore: 7", id="under one of its own"),
-        pytest.param('{"depth": {"reason": , "score": 7}}', id="broken JSON"),
-        pytest.param("7 sections are missing.", id="a count"),
-        pytest.param("7 - 8", id="a range"),
-    ],
-)
+OF_ANOTHER = {
+    "JSON": '{"depth": {"reason": "x", "score": 7}}',
+    "labelled": '{"dimension": "depth", "score": 7}',
+    "labelled as none of ours": '{"dimension": "tone", "score": 7}',
+    "a line": "Depth: 7",
+    "a section": "## Depth\nScore: 7",
+    "under one of its own": "Tone: bad.\nScore: 7",
+    "broken JSON": '{"depth": {"reason": , "score": 7}}',
+    "a count": "7 sections are missing.",
+    "a range": "7 - 8",
+}
+
+
+@pytest.mark.parametrize("text", OF_ANOTHER.values(), ids=OF_ANOTHER)
 def test_of_one_dimension_the_score_of_another_is_not_taken(text):
     assert scores(text, R) == {}
 
@@ -264,8 +224,8 @@ def test_a_number_that_the_limit_cut_is_not_taken_for_whole(text, whole, cut):
 
 
 def test_what_broke_off_leaves_what_came_before_it_and_what_was_not_asked_for_is_not_read():
-    assert scores(json.dumps(GOOD)[:-9], cut=True) == {R: 7}
-    assert scores(json.dumps(GOOD), D, F) == {D: 5.5}
+    assert scores(SAID[:-9], cut=True) == {R: 7}
+    assert scores(SAID, D, F) == {D: 5.5}
 
 
 @pytest.mark.parametrize(
@@ -479,6 +439,6 @@ def test_json_that_stands_in_what_is_judged_is_no_judgement(quoted, asked, place
 
 
 def test_of_a_reply_that_never_ends_the_end_is_read():
-    text = "Depth: 3\n" + "and so on " * 20_000 + "\n" + json.dumps(GOOD)
+    text = "Depth: 3\n" + "and so on " * 20_000 + "\n" + SAID
 
     assert scores(text) == {R: 7, D: 5.5}
