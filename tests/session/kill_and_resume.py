@@ -21,6 +21,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -220,6 +221,7 @@ class Whole:
 def main(runs: int, *, as_json: bool) -> None:
     """Forks each part of a run from this process, which has imported everything already."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
+    tempfile.tempdir = str(DIRECTORY)  # a killed run leaves its memory behind: not elsewhere
     RUBRIC.write_text(RUBRIC_TEXT, encoding="utf-8")
     log = DIRECTORY / "replies.jsonl"
     server, root = start_server(log)
