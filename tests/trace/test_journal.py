@@ -81,9 +81,12 @@ def test_what_is_appended_is_written_in_its_order_when_the_journal_is_closed_at_
         writer.append(instant(number))
     assert journal_lines(path) == []  # nobody has started to write
 
-    writer.close()
-
+    writer.flush()
     assert journal_lines(path) == [STARTED, *map(instant, range(5_000))]
+
+    writer.append(instant(5_000))
+    writer.close()
+    assert journal_lines(path)[-1] == instant(5_000)
 
 
 def test_a_started_writer_writes_by_itself_in_a_thread_of_its_own(path):
