@@ -49,11 +49,11 @@ def test_a_rubric_of_checks_asks_and_names_no_model(models):
     assert (length.source, len(length.findings)) == ("checked", 1)
 
 
-def test_checks_and_the_models_scores_make_one_verdict_that_says_who_judged():
-    verdict, _ = judge([scores(clear=9, useful=9)], LENGTH, CLEAR, USEFUL)
+def test_jointly_the_model_is_asked_once_and_the_verdict_says_who_judged():
+    verdict, (request,) = judge([scores(clear=9, useful=9)], LENGTH, CLEAR, USEFUL)
 
     assert verdict.vector == {"length": 5, "clear": 9, "useful": 9}
-    assert (verdict.composite, verdict.passed) == (8.2, True)
+    assert (verdict.composite, verdict.passed, verdict.unjudged) == (8.2, True, ())
     assert [score.source for score in verdict.scores] == ["checked", "judged", "judged"]
     assert (verdict.rubric, verdict.rubric_sha256) == ("essay", "abc")
     judges = verdict.judges
@@ -61,15 +61,9 @@ def test_checks_and_the_models_scores_make_one_verdict_that_says_who_judged():
     assert (judges.spread, judges.pass_share, judges.shortened) == (None, None, None)
     by = rubric(LENGTH, CLEAR, USEFUL)
     assert judges.prompt_sha256 == prompt_sha256(by, [(CLEAR, USEFUL)])
-
-
-def test_jointly_the_model_is_asked_once_and_greedily_for_all_it_is_to_judge():
-    verdict, (request,) = judge([scores(clear=9, tone=8)], CLEAR, LENGTH, TONE)
-
     assert (request.model, request.role, request.temperature) == ("judge", "evaluator", 0)
     assert request.top_logprobs is None
-    assert request.reply_schema["required"] == asked_for(request) == ["clear", "tone"]
-    assert verdict.unjudged == ()
+    assert request.reply_schema["required"] == asked_for(request) == ["clear", "useful"]
 
 
 def test_there_is_room_for_the_longest_judgement_that_the_schema_allows():
@@ -84,34 +78,29 @@ def test_there_is_room_for_the_longest_judgement_that_the_schema_allows():
 
 
 @pytest.mark.parametrize(
-    ("facts", "room"),
+    ("facts", "room", "calls"),
     [
-        pytest.param({"prompt_tokens": 3_300, "context_tokens": 4_096}, 796, id="what is left"),
-        pytest.param({}, 256, id="the least, where the server does not say"),
+        pytest.param((3_300, 4_096), 796, 2, id="what is left"),
+        pytest.param((None, None), 256, 2, id="the least, where the server does not say"),
+        pytest.param((4_000, 4_096), None, 1, id="too little is left"),
+        pytest.param((None, None), None, 2, id="not even the least"),
     ],
 )
-def test_where_the_context_has_less_room_the_model_is_asked_for_a_reply_that_fits(facts, room):
-    overflow = ContextOverflow("too long", endpoint="judge", **facts)
+def test_where_the_context_has_less_room_a_reply_that_fits_is_asked_for(facts, room, calls):
+    prompt_tokens, context_tokens = facts
+    overflow = ContextOverflow(
+        "long", endpoint="judge", prompt_tokens=prompt_tokens, context_tokens=context_tokens
+    )
+    backend = scripted([overflow, overflow if room is None else alone(9)])
+    by = Evaluator(rubric(CLEAR), ask=backend.chat, models=["judge"])
 
-    verdict, (first, second) = judge([overflow, alone(9)], CLEAR)
-
-    assert verdict.vector == {"clear": 9}
-    assert second == replace(first, max_output_tokens=room)
-
-
-@pytest.mark.parametrize(
-    ("facts", "calls"),
-    [
-        pytest.param({"prompt_tokens": 4_000, "context_tokens": 4_096}, 1, id="too little is left"),
-        pytest.param({}, 2, id="nor for the least"),
-    ],
-)
-def test_a_prompt_that_leaves_no_room_for_a_judgement_cannot_be_asked(facts, calls):
-    replies = iter([ContextOverflow("too long", endpoint="judge", **facts)] * 3)
-
-    with pytest.raises(ContextOverflow):
-        judge(replies, CLEAR)
-    assert len(list(replies)) == 3 - calls
+    if room is None:
+        with pytest.raises(ContextOverflow):
+            asyncio.run(by.evaluate(DRAFT))
+    else:
+        assert asyncio.run(by.evaluate(DRAFT)).vector == {"clear": 9}
+        assert backend.requests[1] == replace(backend.requests[0], max_output_tokens=room)
+    assert len(backend.requests) == calls
 
 
 # --- replies that cannot be read -------------------------------------------------------------
