@@ -482,7 +482,7 @@ def test_texts_become_vectors_and_unequal_ones_are_the_providers_fault():
 
     embeddings = asyncio.run(embed(OpenAIAPI()))
     assert embeddings.vectors.tolist() == [[1.0, 0.5], [3.0, 0.5]]
-    assert (embeddings.input_tokens, embeddings.model_id) == (6, "embedder")
+    assert (embeddings.input_tokens, embeddings.model_id) == (6, "served-name")
     with pytest.raises(ServerError):
         asyncio.run(embed(Loopback([error_reply(200, body)])))
 

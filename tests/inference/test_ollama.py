@@ -275,18 +275,6 @@ def test_phases_of_a_reply_in_one_piece_are_all_the_servers_word():
     assert (completion.first_token_ns, completion.itl) == (1_120_000_000, None)
 
 
-@streamed_or_whole
-@pytest.mark.parametrize("scenario", ["thinking", "empty", "length"])
-def test_phases_lie_back_to_back_from_the_request_to_the_last_token(scenario, stream):
-    slow = Slow(scenario)
-
-    completion, _ = ask(slow, clock=slow.clock, stream=stream, **OLLAMA)
-
-    edges = [edge for phase in completion.phases for edge in (phase.start_ns, phase.end_ns)]
-    assert (edges[0], edges[-1]) == (completion.sent_ns, slow.clock())
-    assert edges[1:-1:2] == edges[2::2]
-
-
 # --- errors ----------------------------------------------------------------------------------
 
 

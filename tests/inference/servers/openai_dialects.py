@@ -397,7 +397,7 @@ DIALECTS: Mapping[WireName, Dialect] = {
             "completion_tokens_per_sec": 162.1,
             "total_time": 0.05,
         },
-        counts_whole=False,  # it counts for `stream_options.include_usage`, so for streams alone
+        counts_usage="streamed",
         overflow=Complaint(
             status=400,
             message=f"Prompt length {LONG_PROMPT_TOKENS} exceeds the available context size of "

@@ -5,7 +5,9 @@ It answers by what it is asked: token limits, stop texts, schemas and log probab
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -74,8 +76,8 @@ class Dialect:
     """In the usage, beside the three counts."""
     beside_usage: Mapping[str, object] = field(default_factory=dict)
     """Fields of the last chunk, and of a whole reply."""
-    counts_whole: bool = True
-    """Whether a reply that is not streamed has its usage."""
+    counts_usage: Literal["always", "streamed", "never"] = "always"
+    """Which replies have their usage; streamed ones, if that is asked for."""
     whole_headers: tuple[tuple[str, str], ...] = ()
     """Of a reply that is not streamed."""
     thought: Literal["reasoning", "reasoning_content", "<think>"] = "reasoning_content"
@@ -214,7 +216,7 @@ class _Said:
         self.schema = dialect.schema(body.get("response_format", {}))
         pieces = JSON_TEXT if self.schema is not None else TEXT
         pieces = () if scenario == "empty" else tuple(_until(body.get("stop", ()), pieces))
-        limit = 2 if scenario == "length" else body["max_tokens"]
+        limit = 2 if scenario == "length" else body.get("max_tokens", 512)
         self._pieces = pieces[:limit]
         self._thought = THOUGHT if scenario == "thinking" else ()
         self._finish = dialect.cut_by_limit if len(pieces) > limit else "stop"
@@ -248,7 +250,8 @@ class _Said:
             return
         if self._dialect.finish == "own chunk":
             yield self._chunk(_choice({}, self._finish))
-        if self._body.get("stream_options", {}).get("include_usage"):
+        asked_for = self._body.get("stream_options", {}).get("include_usage")
+        if asked_for and self._dialect.counts_usage != "never":
             yield self._chunk() | last
 
     def whole(self) -> dict[str, object]:
@@ -260,7 +263,7 @@ class _Said:
         choice = {"index": 0, "message": message, "finish_reason": self._finish}
         if self._body.get("logprobs"):
             choice["logprobs"] = self._logprobs(self._pieces)
-        counted = {"usage": self._usage() if self._dialect.counts_whole else None}
+        counted = {"usage": self._usage() if self._dialect.counts_usage == "always" else None}
         head = _head("chat.completion") | {"choices": [choice]}
         return head | counted | dict(self._dialect.beside_usage)
 
@@ -331,12 +334,18 @@ def _embeddings(body: Any, dialect: Dialect) -> object:
         said = "Expected a single string for the embedding's input"
         raise Refused(Complaint(status=400, message=said))
     rows = [
-        {"object": "embedding", "index": index, "embedding": [float(len(text)), 0.5]}
+        {"object": "embedding", "index": index, "embedding": _coded([len(text), 0.5], body)}
         for index, text in enumerate(texts)
     ]
     # The order is not promised; the index is.
     usage = {"prompt_tokens": 3 * len(texts), "total_tokens": 3 * len(texts)}
     return {"object": "list", "data": rows[::-1], "model": MODEL, "usage": usage}
+
+
+def _coded(vector: list[float], body: Any) -> object:
+    if body.get("encoding_format") != "base64":
+        return vector
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 async def _page(page: object, answer: Answer) -> None:
