@@ -93,14 +93,6 @@ def test_fusion_ranking_and_what_counts_as_the_same_can_be_chosen(tmp_path, embe
         assert best.fused == best.score == pytest.approx(1)
 
 
-def test_quality_lifts_what_is_as_relevant(tmp_path, embedder):
-    texts = {2.0: "Sea otters sleep on kelp.", 9.0: "Sea otters sleep among kelp leaves."}
-    with MemoryStore.open(tmp_path, embedder=embedder) as store:
-        store.add(Passage(text=text, quality=quality) for quality, text in texts.items())
-
-        assert [hit.passage.quality for hit in store.search("otters sleep kelp")] == [9, 2]
-
-
 def test_a_filter_binds_both_lanes(tmp_path, embedder):
     with MemoryStore.open(tmp_path, embedder=embedder) as store:
         assert [store.search("anything", mode=mode) for mode in MODES] == [[], [], []]
