@@ -180,6 +180,10 @@ def test_an_interrupted_run_is_closed_as_far_as_it_came(
     assert record.ended.status == "cancelled"
     assert journal.with_suffix(".pftrace").is_file()
     assert "CancelledError" in (project / "traces/runs.jsonl").read_text()
+    assert f"resume {journal.stem}" in done.stderr
+    (project / "go").touch()
+    resumed = harness("resume", "latest", "--json", cwd=project).json
+    assert (resumed["result"], resumed["reused"]) == ("done at last", ["first"])
 
 
 def test_help_answers_without_importing_the_engine() -> None:
@@ -204,9 +208,6 @@ def test_every_command_has_help_that_says_what_its_exit_codes_mean(tmp_path: Pat
     assert [name for name, done in shown.items() if "xit codes" not in done.text] == []
 
 
-def test_an_unknown_command_is_exit_code_2(tmp_path: Path) -> None:
-    assert harness("rnu", cwd=tmp_path).exit_code == 2
-
-
-def test_the_version_is_printed(tmp_path: Path) -> None:
+def test_the_version_is_printed_and_an_unknown_command_is_exit_code_2(tmp_path: Path) -> None:
     assert harness("--version", cwd=tmp_path).stdout.strip().endswith(__version__)
+    assert harness("rnu", cwd=tmp_path).exit_code == 2
