@@ -49,7 +49,7 @@ def run(*command: str | Path, cwd: Path) -> str:
         env={**os.environ, "PYTHONPATH": ""},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

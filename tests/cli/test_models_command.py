@@ -130,7 +130,7 @@ def test_what_can_never_fit_is_refused_with_the_table_and_the_sum(project: Path)
         pytest.param(["nowhere.py"], "pipeline.no-file", "'nowhere.py'", id="no file"),
         pytest.param(["--role", "producer"], "option.malformed", "'producer'", id="no pair"),
         pytest.param(["--role", "producer=x"], "roles.", "'x'", id="no endpoint"),
-        pytest.param(["--config", "x.toml"], "config.", "x.toml: ", id="no settings"),
+        pytest.param(["--config", "x.toml"], "config.file-missing", "x.toml: ", id="no settings"),
     ],
 )
 def test_what_is_not_usable_ends_with_2_and_says_why(

@@ -122,7 +122,7 @@ def test_on_a_terminal_a_question_is_asked_at_once(
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        pytest.param(["--answer", "perhaps"], "", "'perhaps'", id="answer's kind"),
+        pytest.param(["--answer", "perhaps"], "answer.invalid", "'perhaps'", id="answer's kind"),
         pytest.param(
             ["--answer", "yes", "--answer", "no"], "option.given-twice", "'ship/ask'", id="twice"
         ),
@@ -147,7 +147,7 @@ def test_what_cannot_be_resumed_is_said(project: Path) -> None:
     assert resumed(project, "--json", run="nothing").code == "run.none-yet"
     fails(project)
     unasked = resumed(project, "--answer", "yes", "--json")
-    assert (unasked.exit_code, unasked.json["status"]) == (2, "failed")
+    assert (unasked.exit_code, unasked.code) == (2, "answer.none-asked")
 
 
 # --- a run that failed ---------------------------------------------------------------------------

@@ -114,7 +114,9 @@ TASK = ("echo.py", "--task", "x")
         pytest.param(
             ["echo.py", "--set", "task=@latin.txt"], "file.not-utf8", "byte 2", id="latin"
         ),
-        pytest.param([*TASK, "--config", "no.toml"], "config.", "no.toml: ", id="no config"),
+        pytest.param(
+            [*TASK, "--config", "no.toml"], "config.file-missing", "no.toml: ", id="no config"
+        ),
         pytest.param(["rubs.py"], "node.failed", "rubrics/mine.yaml:3: 'nmae'", id="rubric"),
         pytest.param(
             ["chats.py", "--config", "file.toml"],
