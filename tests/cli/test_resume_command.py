@@ -127,7 +127,9 @@ def test_on_a_terminal_a_question_is_asked_at_once(
             ["--answer", "yes", "--answer", "no"], "option.given-twice", "'ship/ask'", id="twice"
         ),
         pytest.param(["--set", "tsk=x"], "pipeline.unknown-input", "'task'", id="input"),
-        pytest.param(["--file", "fails.py"], "", "'fails'", id="another pipeline"),
+        pytest.param(
+            ["--file", "fails.py"], "resume.other-pipeline", "'fails'", id="another pipeline"
+        ),
     ],
 )
 def test_a_mistake_is_answered_before_anything_runs(

@@ -182,7 +182,12 @@ GOOD = ("notes.yaml", "good.md")
             "'judged'",
             id="no checks",
         ),
-        pytest.param(["judged.yaml", "good.md"], "", "no evaluator", id="no evaluator"),
+        pytest.param(
+            ["judged.yaml", "good.md"],
+            "config.evaluator-missing",
+            "no evaluator",
+            id="no evaluator",
+        ),
         pytest.param([*GOOD, "--role", "evaluator=x"], "roles.", "'x'", id="role"),
     ],
 )
