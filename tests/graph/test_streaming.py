@@ -53,6 +53,14 @@ def test_items_of_a_generator_go_on_as_they_come_and_the_list_when_it_is_over(gr
     }
 
 
+def test_a_generator_that_yields_nothing_gives_an_empty_list(graph):
+    ticking(graph, count=0)
+    step(graph, "shown", each=EACH)
+    step(graph, "total", "shown", "ticks", gives=lambda *lists: [*lists])
+
+    assert outputs_of(graph) == {"ticks": [], "shown": [], "total": [[], []]}
+
+
 def test_a_mapped_generator_gives_a_list_per_item(graph, calls):
     @graph.node(each={"count": "counts"})
     async def spelled(count: int) -> AsyncIterator[int]:
