@@ -110,6 +110,17 @@ GRANTS = {
         ),
         "grant 2",
     ),
+    "none is held up for one that is due while a model is on the move": (
+        state(
+            [A, B, C],
+            [BUSY_A],
+            [wait(1, "b"), wait(2, "a", since_s=59)],
+            room=2,
+            now_s=60,
+            moving=IDLE_C,
+        ),
+        "grant 2",
+    ),
     "yet no turn is longer than two waits": (
         state(
             [tenant("a", load_s=10), tenant("b", load_s=10)],
