@@ -439,5 +439,7 @@ ROWS = (
     ),
 )
 
+FAST_ROWS = {row.name for row in ROWS if not row.is_real} - {"runpod", "modal"}
+"""Not in the fast tier: what is real, and what speaks another's dialect in another place."""
 WAITING_ROWS = ("vllm", "ollama", "litellm to Anthropic")
 """One of each protocol: what the fast tier tries what waits on."""

@@ -10,7 +10,7 @@ import json
 import numpy as np
 import pytest
 from calls import PATIENCE_S, streamed_or_whole
-from contract_rows import ROWS, TRIALS, WAITING_ROWS, Engines
+from contract_rows import FAST_ROWS, ROWS, TRIALS, WAITING_ROWS, Engines
 from servers.emulated import TEXT, THOUGHT
 
 from harness.errors import CallTimeout, ContextOverflow, ModelNotFound, Overloaded, StreamCut
@@ -34,13 +34,13 @@ SCHEMA = {
 }
 
 
-def rows_for(trial, *, fast=tuple(row.name for row in ROWS)):
-    """The rows that a trial is for; in the fast tier, those of these names that are emulated."""
+def rows_for(trial, *, fast=FAST_ROWS):
+    """The rows that a trial is for; in the fast tier, those of these names."""
 
     def marks(row):
         if row.missing:
             yield pytest.mark.skip(reason=row.missing)
-        if row.is_real or row.name not in fast:
+        if row.name not in fast:
             yield pytest.mark.slow
 
     rows = [row for row in ROWS if trial not in row.lacks]

@@ -78,60 +78,49 @@ def test_calls_beyond_the_limit_wait_and_go_in_the_order_they_came():
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("how", ["fails", "is cancelled"])
-def test_a_call_gives_its_place_back_when_it(how):
-    async def main():
-        held = Held()
-        calls = await calls_to(Limited(held, max_concurrency=1, tracer=Tracer()), "ab")
-        if how == "fails":
-            held.fail("a")
-        else:
-            calls["a"].cancel()
-        await until_idle()
-
-        assert held.begun == ["a", "b"]
-        held.answer("b")
-        assert (await calls["b"]).text == "b"
-        await asyncio.wait(calls.values())
-        assert calls["a"].cancelled() or isinstance(calls["a"].exception(), StreamCut)
-
-    asyncio.run(main())
-
-
-def test_a_call_that_is_cancelled_before_its_turn_takes_no_place():
-    async def main():
-        held = Held()
-        calls = await calls_to(Limited(held, max_concurrency=1, tracer=Tracer()), "abc")
-        calls["b"].cancel()
-        await until_idle()
-        held.answer("a")
-        await until_idle()
-
-        assert held.begun == ["a", "c"]
-        held.answer("c")
-        assert (await calls["c"]).text == "c"
-
-    asyncio.run(main())
-
-
-def test_a_call_that_is_cancelled_just_as_its_turn_comes_hands_the_place_on():
+@pytest.mark.parametrize(
+    ("how", "then"),
+    [
+        ("fails", "b"),
+        ("is cancelled", "b"),
+        ("ends, and the next was cancelled before", "c"),
+        # The place is b's then, but b has not run yet.
+        ("ends, and the next is cancelled just then", "c"),
+    ],
+)
+def test_a_call_gives_its_place_to_the_next_that_waits_when_it(how, then):
     async def main():
         held = Held()
         limited = Limited(held, max_concurrency=1, tracer=Tracer())
 
         async def first():
             await limited.chat(request("a"))
-            calls["b"].cancel()  # the place is b's now, but b has not run yet
+            if how.endswith("just then"):
+                calls["b"].cancel()
 
         task = asyncio.create_task(first())
         calls = await calls_to(limited, "bc")
-        held.answer("a")
-        await task
+        if how == "is cancelled":
+            task.cancel()
+        elif how == "fails":
+            held.fail("a")
+        else:
+            if how.endswith("before"):
+                calls["b"].cancel()
+                await until_idle()
+            held.answer("a")
+        await asyncio.wait([task])
         await until_idle()
 
-        assert held.begun == ["a", "c"]
-        held.answer("c")
-        assert (await calls["c"]).text == "c"
+        assert held.begun == ["a", then]
+        assert task.cancelled() == (how == "is cancelled")
+        assert how != "fails" or isinstance(task.exception(), StreamCut)
+        held.answer(then)
+        assert (await calls[then]).text == then
+        if then == "b":
+            await until_idle()
+            held.answer("c")
+        await asyncio.wait(calls.values())
 
     asyncio.run(main())
 

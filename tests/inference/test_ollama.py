@@ -211,7 +211,7 @@ def test_what_is_not_counted_is_not_made_up(counts, usage):
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\n\n"], ids=["LF", "CRLF", "blank lines"])
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("size", [3, 1000])
 def test_a_reply_does_not_depend_on_how_its_bytes_were_cut(size, line_end):
     text = "Grüße ☃\u2028日本\u0085 “x” 🦫"
     stream = b"".join((*(line(piece) for piece in (text, *text[:3])), last()))

@@ -280,7 +280,7 @@ def test_a_reply_may_be_empty():
     assert (completion.text, completion.first_token_ns) == ("", None)
 
 
-@pytest.mark.parametrize("size", [1, 64, 100_000], ids="chunks of {} bytes".format)
+@pytest.mark.parametrize("size", [3, 64, 100_000], ids="chunks of {} bytes".format)
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
 def test_a_reply_does_not_depend_on_how_its_bytes_were_cut(size, line_end):
     text = "Grüße ☃\u2028日本\u0085 “x” 🦫"
