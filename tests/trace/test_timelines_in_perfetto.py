@@ -1,7 +1,7 @@
 """What Perfetto itself reads from the exported files.
 
 Times, names, attributes, arrows and counters are expected from the journal alone; on which line
-of the timeline a thing is drawn, from `Lanes`; that the lines are sound, from neither.
+of the timeline a thing is drawn, from `Lanes`, whose own tests say that the lines are sound.
 """
 
 from __future__ import annotations
