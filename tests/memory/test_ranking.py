@@ -110,6 +110,13 @@ def test_who_is_no_contender_would_change_nothing_by_its_words(
     assert best(proposed | {n: words[n] for n in asked if n in words}) == best(everything)
 
 
+def test_only_who_might_be_among_the_best_is_a_contender():
+    words, meaning = {1: 10.0, 2: 1.0}, {2: 1.0, 3: 0.6}
+
+    assert contenders(words, meaning, fusion=convex_combination, count=1) == []
+    assert contenders(words, meaning, fusion=convex_combination, count=3) == [3]
+
+
 # --- ranking -----------------------------------------------------------------------------------
 
 FLOOR = Floor(cosine=0.2, ceiling=40.0)
