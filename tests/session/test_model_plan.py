@@ -15,7 +15,7 @@ from harness.hardware import Loading, format_bytes, gguf_footprint, parse_bytes,
 from harness.hardware.speed import offload_speedup
 from harness.session.demo_model import demo_endpoint
 from harness.session.model_plan import plan_models
-from harness.trace import Journal
+from harness.trace import Journal, ManualClock, RunTrace
 
 ROOT = Path(__file__).parents[2]
 NOBODY = "http://127.0.0.1:9"
@@ -205,6 +205,19 @@ def test_a_model_of_which_a_part_is_on_a_gpu_is_split_with_its_amdahl_estimate(p
 
 
 # --- how often what is loaded ---------------------------------------------------------------------
+
+
+def test_a_load_that_was_measured_is_expected_to_last_as_long_again(tmp_path):
+    settings = settings_of(tmp_path, producer=SMALL, planner=SMALL)
+    need_bytes = rows(planned(TURNS, settings))["producer"].need_bytes
+    clock = ManualClock()
+    with RunTrace(settings.traces, name="run", clock=clock) as trace:
+        for said in ({}, {"waits_for": 1}):
+            with trace.span("load", model="producer", need_bytes=need_bytes, **said):
+                clock.advance(ns=3 * 10**9 if not said else 1)
+    times = {tag: row.load_time for tag, row in rows(planned(TURNS, settings)).items()}
+    assert (times["producer"].seconds, times["producer"].source) == (3.0, "measured")
+    assert times["planner"].source == "guess"
 
 
 @pytest.mark.slow

@@ -497,6 +497,18 @@ def test_what_is_left_is_cancelled_and_may_clean_up():
     assert ended == [True]
 
 
+def test_it_does_not_wait_for_a_task_that_ignores_its_cancellation(monkeypatch):
+    monkeypatch.setattr(event_loop, "_GRACE_S", 0.01)
+    tasks = []
+
+    async def main():
+        tasks.append(asyncio.create_task(stubborn()))
+        await asyncio.sleep(0)
+        return "done"
+
+    assert run_to_its_end(main()) == "done"
+
+
 def test_an_error_of_the_coroutine_is_raised():
     async def main():
         raise KeyError("x")
