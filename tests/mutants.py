@@ -273,7 +273,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("options", nargs="*", help="of pytest, after --")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     if given.what == "make":
         drawn = [asdict(one) for one in draw(ROOT, given.seed)]
         given.file.write_text(json.dumps(drawn, indent=1) + "\n", encoding="utf-8")
