@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from calls import PATIENCE_S, REQUEST, ask, backend_at, cut_at, fail, phase
+from calls import REQUEST, ask, backend_at, cut_at, fail, phase
 from loopback import (
     DONE,
     GONE_BEFORE_A_BYTE,
@@ -503,10 +503,14 @@ def test_vectors_that_do_not_go_together_are_an_error(vectors):
     ],
 )
 def test_a_call_ends_when_its_time_is_over_and_hangs_up(reply):
-    server = Loopback([reply])
+    async def main():
+        async with Loopback([reply]) as server, backend_at(server, timeout_s=0.1) as wire:
+            with pytest.raises(CallTimeout) as caught:
+                await wire.chat(REQUEST)
+            assert caught.value.limit == "timeout_s"
+            assert not server.asked or await server.hung_up.wait()
 
-    assert fail(CallTimeout, server, timeout_s=0.1).limit == "timeout_s"
-    assert not server.asked or server.hung_up.is_set()
+    asyncio.run(main())
 
 
 def test_an_address_where_nothing_answers_is_named():
@@ -602,10 +606,12 @@ def test_closing_cuts_off_a_call_that_is_under_way(reply):
 def test_a_server_that_never_ends_its_stream_after_done_has_replied_all_the_same():
     endless = Reply(steps=llama_server_stream("Hello"), ending="hold")
 
-    completion, server = ask(endless, timeout_s=PATIENCE_S)
+    async def main():
+        async with Loopback([endless]) as server, backend_at(server) as wire:
+            assert (await wire.chat(REQUEST)).text == "Hello"
+            await server.hung_up.wait()
 
-    assert completion.text == "Hello"
-    assert server.hung_up.is_set()
+    asyncio.run(main())
 
 
 @pytest.mark.slow
