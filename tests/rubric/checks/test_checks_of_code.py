@@ -21,16 +21,11 @@ def fenced(*codes: str) -> str:
     "text",
     [
         pytest.param(fenced("x = 1"), id="a statement"),
-        pytest.param("```py\nx = 1\n```\n", id="the short label"),
         pytest.param("```Python title=a.py\nx = 1\n```\n", id="a label with more"),
         pytest.param("- So:\n\n  ```python\n  if x:\n      y()\n  ```\n", id="in a list"),
-        pytest.param("> ```python\n> x = 1\n> ```\n", id="in a quotation"),
         pytest.param("```python\n    x = 1\n    y = 2\n```\n", id="indented as a whole"),
-        pytest.param("```python\n>>> x = 1\n>>> x\n1\n```\n", id="a session"),
         pytest.param("```python\n>>> if x:\n...     y\n\n2\n```\n", id="a session of two lines"),
-        pytest.param(fenced(r"re.compile('\d')"), id="a needless backslash"),
         pytest.param(fenced("return await x"), id="part of a function"),
-        pytest.param(fenced(""), id="nothing"),
     ],
 )
 def test_python_that_parses(text):
@@ -43,11 +38,7 @@ def test_python_that_parses(text):
     [
         pytest.param("def f(:\n  pass", 'line 1 of the block, "def f(:"', id="no"),
         pytest.param("x = [1,\n", "line 1", id="cut"),
-        pytest.param("x = 1\n  y = 2", "line 2", id="indentation"),
-        pytest.param("if x:", "line 1", id="no body"),
-        pytest.param("!pip install x", "line 1", id="a notebook's"),
         pytest.param("x = '\ud800'", "surrogates", id="half a surrogate pair"),
-        pytest.param("(" * 5_000, "nested", id="too deep"),
         pytest.param("-" * 50_000 + "1", "nested", id="too deep to build"),
     ],
 )
@@ -76,47 +67,30 @@ def test_python_can_be_asked_for():
 
 STUBS = {
     "pass": ("def f(): pass", ["f"]),
-    "dots": ("def f(): ...", ["f"]),
     "only a docstring": ("async def f():\n    'What it does.'", ["f"]),
     "raises": ("def f():\n    'Doc.'\n    raise NotImplementedError", ["f"]),
-    "raises with a word": ("def f(): raise NotImplementedError('later')", ["f"]),
     "methods": ("class A:\n  def f(self): pass\n  def g(self): ...", ["f", "g"]),
     "a function in another": ("def f():\n  def g(): ...\n  return g", ["g"]),
-    "a return": ("def f(): return None", []),
-    "another error": ("def f(): raise ValueError", []),
     "more than that": ("def f():\n  pass\n  return 1", []),
-    "a class without more to it": ("class E(Exception): pass", []),
     "abstract": ("@abstractmethod\ndef f(): ...", []),
-    "an abstract property": ("@property\n@abc.abstractmethod\ndef f(): 'x'", []),
     "an overload": ("@typing.overload\ndef f(x: int) -> int: ...", []),
     "a protocol": ("class P(Protocol):\n  def f(self): ...", []),
-    "a generic one": ("class P(t.Protocol[T]):\n  async def f(self): ...", []),
     "a group of commands": ("@click.group()\ndef cli(): 'Tools.'", []),
     "a pass elsewhere": ("try:\n  x = 1\nexcept OSError:\n  pass", []),
 }
 COMMENTS = {
-    "TODO": ("x = 1  # TODO: more", ["# TODO: more"]),
     "the others": ("# FIXME\n# XXX(me) y\nx = 1", ["# FIXME", "# XXX(me) y"]),
-    "dots": ("# ... the rest of it\nx = 1", ["# ... the rest of it"]),
     "not in a text": ("x = '# TODO'", []),
     "nor the word": ("# todo lists are sorted\nx = todo", []),
-    "nor dots between words": ("# first ... then\nx = 1", []),
 }
 CALLS = {
     "two": ("do_a()\ndo_b(1)", ["do_a", "do_b"]),
     "one, twice": ("do_a()\ndo_a()", ["do_a"]),
-    "inside a function": ("def f():\n  do_a()\n  do_b()", ["do_a", "do_b"]),
     "one alone": ("do_a()", []),
-    "what Python has": ("print(1)\nlen(x)", []),
-    "methods": ("x.do_a()\nx.do_b()", []),
     "calls whose result is used": ("a = do_a()\nb = do_b()", []),
     "imported": ("import a, b.c as d\na()\nd()", []),
-    "imported, perhaps": ("from a import *\nb()\nc()", []),
     "parameters": ("def f(a, *b, **c):\n  a()\n  b()\n  c()", []),
-    "assigned": ("a = b = c\na()\nb()", []),
     "matched": ("match x:\n  case [a, *b]:\n    a()\n    b()", []),
-    "matched with a rest": ("match x:\n  case {1: a, **b}:\n    a()\n    b()", []),
-    "caught": ("try:\n  x = 1\nexcept OSError as a:\n  a()\n  a()", []),
 }
 PLACEHOLDERS = {
     f"{code}: {name}": (code, *row)
@@ -163,9 +137,7 @@ NAMED = '```json\n{"name": "a"}\n```\n'
     [
         pytest.param('{"name": "a", "sizes": [1, 2]}', [], id="the whole draft"),
         pytest.param(f"# A\n\nSo:\n\n{NAMED}", [], id="a fence"),
-        pytest.param('- So:\n\n  ```json\n  {"name": "a"}\n  ```\n', [], id="in a list"),
         pytest.param(f"{NAMED}\n```json\n7\n```\n", [], id="the first of two"),
-        pytest.param('```json\n{"sizes": []}\n```\n', ["$: 'name'"], id="one"),
         pytest.param('{"name": 7, "sizes": [1, 0]}', ["$.name: 7", "$.sizes[1]: 0"], id="two"),
     ],
 )
@@ -182,12 +154,9 @@ def test_a_draft_follows_a_schema(text, places):
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        pytest.param("", "json-invalid", id="nothing"),
         pytest.param("Here you are.", "json-invalid", id="prose"),
         pytest.param("{'name': 'a'}", "json-invalid", id="Python"),
-        pytest.param('{"name": NaN}', "json-invalid", id="not a number"),
         pytest.param('# A\n\nSo.\n\n# B\n\n```json\n{"a":\n```\n', "json-invalid@1", id="cut"),
-        pytest.param('{"name": ' + "9" * 5000 + "}", "json-invalid", id="too long a number"),
         pytest.param("[" * 100_000, "json-too-deep", id="too deep"),
     ],
 )
@@ -201,16 +170,6 @@ def test_a_schema_that_follows_json_down_too_deep_is_a_fault_of_the_draft():
     grade = Json(against={"items": {"$ref": "#"}}).grade(draft("[" * 900 + "]" * 900))
 
     assert found(grade) == ["json-too-deep"]
-
-
-def test_of_many_and_long_faults_some_are_said_in_short():
-    wrong = {"name": "a", "sizes": ["x" * 5_000] * 500}
-
-    grade = Json(against=SCHEMA).grade(draft(json.dumps(wrong)))
-
-    assert (len(grade.findings), grade.share) == (10, 1 / 11)
-    assert all(len(finding.message) < 250 for finding in grade.findings)
-    assert grade.findings[0].message.endswith("'integer'")
 
 
 def test_a_schema_may_stand_in_a_file_beside_the_rubric_or_its_base(tmp_path):
@@ -235,7 +194,6 @@ def test_a_schema_may_stand_in_a_file_beside_the_rubric_or_its_base(tmp_path):
     [
         pytest.param(None, "named-file-unreadable", id="missing"),
         pytest.param("{", "named-file-not-json", id="broken"),
-        pytest.param("[" * 100_000, "named-file-not-json", id="too deep"),
         pytest.param("[1]", "dict_type", id="a list"),
     ],
 )
@@ -253,9 +211,7 @@ ELSEWHERE = "http://127.0.0.1:9/s.json"
 @pytest.mark.parametrize(
     ("schema", "code"),
     [
-        pytest.param({"type": "text"}, "schema-invalid", id="no type"),
         pytest.param({"pattern": "("}, "schema-invalid", id="a broken pattern"),
-        pytest.param({"items": [], "$ref": ELSEWHERE}, "schema-invalid", id="an older draft's"),
         pytest.param({"$schema": "urn:x"}, "schema-draft", id="unknown draft"),
         pytest.param({"$ref": "#/$defs/a"}, "schema-reference", id="a dead end"),
         pytest.param({"allOf": [{"$ref": ELSEWHERE}]}, "schema-reference", id="somewhere else"),
@@ -371,16 +327,10 @@ def test_a_function_that_raises_or_returns_rubbish_gives_no_score(name, director
         pytest.param("none.py:share", "named-file-unreadable", id="no file"),
         pytest.param("own.py:shar", "function-missing", id="no function"),
         pytest.param("own.py:later", "function-not-plain", id="async"),
-        pytest.param("own.py:constant", "function-not-plain", id="not a function"),
         pytest.param("own.py:two", "function-arguments", id="two arguments"),
-        pytest.param("own.py", "string_pattern_mismatch", id="only a file"),
         pytest.param("broken.py:f", "module-fails", id="broken"),
-        pytest.param("leaves.py:f", "module-fails", id="leaves"),
-        pytest.param("needs.py:f", "module-fails", id="needs another"),
         pytest.param("no_such_module:f", "module-missing", id="none"),
         pytest.param("own:share", "module-missing", id="a file without its ending"),
-        pytest.param("json.nothing:f", "module-missing", id="no submodule"),
-        pytest.param("json:nothing", "function-missing", id="nothing in the module"),
     ],
 )
 def test_what_cannot_be_called_is_refused_on_loading(call, code, directory):
@@ -401,13 +351,6 @@ def test_an_installed_module_that_fails_is_refused(content, code, tmp_path, monk
     monkeypatch.syspath_prepend(tmp_path)
 
     assert refused(Function, call=f"{name}:f") == code
-
-
-def test_an_installed_function_is_imported():
-    check = Function(call="harness.rubric.ending:_ends_sentence", requires="It ends.")
-
-    with pytest.raises(EvaluationFailed, match="AttributeError"):  # it wants a text, not a draft
-        check.grade(draft("a"))
 
 
 def test_nothing_is_put_where_imports_look(directory):

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from graded import draft, found, messages, refused
+from graded import draft, found, messages
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,15 +11,10 @@ from harness.rubric.checks import GroundedNames, GroundedNumbers, GroundedSenten
 from harness.rubric.words import numbers
 
 NUMBERS = {
-    "nothing": ("", []),
-    "no number": ("No number at all.", []),
     "with and without a comma": ("1,024 or 1024 bytes", []),
     "with and without a zero": ("0.5 or 0.50, or 2.0", []),
-    "a percentage": ("50% and 50 %", []),
     "a fraction that is not there": ("half, or 0.3", ["0.3"]),
-    "in words in the source": ("3 servers", []),
     "from the task": ("in 2026.", []),
-    "a version": ("Python 3.11.2", []),
     "another version": ("Python 3.11.9", ["3.11.9"]),
     "commas between numbers": ("layers 2,50, and 3", []),
     "a comma behind a number": ("1,024, and 7", ["7"]),
@@ -27,10 +22,8 @@ NUMBERS = {
     "references": ("So it is.[44] And so.[^45]", []),
     "a heading": ("# Top 99\n\n2 servers", []),
     "every occurrence": ("2 of 9, 9 of 2", ["9", "9"]),
-    "other digits": ("\u0665\u0660 %", []),
     "ranges and units": ("2\u201350 ms, 2-50 ms, 2x", []),
     "in code": ("```\nport = 8080\n```\n", ["8080"]),
-    "a very long one": ("9" * 5000, ["9" * 5000]),
 }
 SHARES = {"a comma behind a number": 0.5, "every occurrence": 0.5}
 
@@ -50,16 +43,11 @@ def test_a_number_stands_in_the_sources_or_the_task(name):
 @pytest.mark.parametrize(
     ("text", "share"),
     [
-        pytest.param("", 1, id="nothing"),
         pytest.param("Servers load models.", 1, id="word for word"),
-        pytest.param("SERVERS load: models!", 1, id="in capitals"),
-        pytest.param("It is so. Is it?", 1, id="only short words"),
         pytest.param("Servers bake bread.", 0, id="one word of three"),
-        pytest.param("Servers load bread.", 1, id="two words of three"),
         pytest.param("The server\u2019s cache-hit rates", 1, id="apostrophes and hyphens"),
         pytest.param("Servers evict weights.", 0, id="from two sources"),
         pytest.param("```\nimport bread\n```\n", 1, id="code is not a sentence"),
-        pytest.param("# Bread\n\nServers load models.", 1, id="nor is a heading"),
     ],
 )
 def test_a_sentence_rests_on_one_source(text, share):
@@ -79,50 +67,25 @@ def test_without_sources_nothing_is_judged(check, sources):
     assert (bool(grade.unjudged), grade.findings) == (True, ())
 
 
-def test_a_long_sentence_is_quoted_by_its_start():
-    sentence = "word " * 100 + "end."
-
-    (finding,) = GroundedSentences().grade(draft(sentence, "A source.")).findings
-
-    assert finding.message.endswith('word\u2026"')
-    assert len(finding.message) < 120
-
-
 SOURCE = "Ada Lovelace wrote to the Babbage family. PyTorch has a GPU and `max_rounds`. vLLM v2."
 
 
 @pytest.mark.parametrize(
     ("text", "unknown"),
     [
-        pytest.param("", [], id="nothing"),
         pytest.param("It was Ada Lovelace.", [], id="a name of the source"),
-        pytest.param("It was ada.", [], id="no capitals, no name"),
         pytest.param("It was Ada King.", ["Ada King"], id="one word of two"),
         pytest.param("It was Lovelace, of Babbage's family.", [], id="with an apostrophe"),
         pytest.param("We had GPUs.", [], id="several of them"),
-        pytest.param("We had TPUs.", ["TPUs"], id="several of others"),
         pytest.param("However, it was so. Nobody knew.", [], id="first words tell nothing"),
-        pytest.param("Nginx runs.", [], id="not even names"),
-        pytest.param("PyTorch runs. JAX runs.", ["JAX"], id="unless they look like names"),
         pytest.param("The Zuse machine and the Zuse family", ["Zuse"], id="once a section"),
-        pytest.param("# A\n\nThe Zuse.\n\n# B\n\nThe Zuse.", ["Zuse", "Zuse"], id="in each"),
         pytest.param("# Zuse\n\nIt is so.", [], id="headings have capitals of their own"),
-        pytest.param("- **Key Benefit**: it runs.", [], id="labels do too"),
-        pytest.param("- Main Idea: it runs.", [], id="in plain letters"),
-        pytest.param("* **Key Benefit** of it", [], id="behind an asterisk"),
         pytest.param("So it is: The rest follows.", [], id="a capital behind a colon"),
-        pytest.param('She said "Nothing is" and (Perhaps) left.', [], id="or quotation mark"),
-        pytest.param("I think I'm right, as I was.", [], id="the word I"),
         pytest.param("You MUST NOT do it.", [], id="words said loudly"),
-        pytest.param("YOU SEE A ZUSE", [], id="everything said loudly"),
-        pytest.param("Why This Matters For You", [], id="a title"),
         pytest.param("It is in Figure 3 and Section 4.", [], id="numbered things"),
         pytest.param("By `max_rounds` and `max_seconds`.", ["`max_seconds`"], id="identifiers"),
-        pytest.param("By `Max_Rounds`.", ["`Max_Rounds`"], id="have a case"),
         pytest.param("By `pip install zuse`.", [], id="commands are not identifiers"),
-        pytest.param("By `x`, `3.14` and `-`.", [], id="nor are marks and numbers"),
         pytest.param("See [the page](https://Zuse.example/Z3).", [], id="addresses are not names"),
-        pytest.param("A\n\n```py\nZuse()\n```\n", [], id="nor is code"),
         pytest.param("It ran on the\nKonrad Zuse\nMachine.", ["Konrad Zuse Machine"], id="lines"),
         pytest.param("It was Grace Hopper, Alan Kay.", ["Grace Hopper", "Alan Kay"], id="two"),
     ],
@@ -149,11 +112,6 @@ def test_names_may_come_from_the_task_or_be_allowed():
     assert len(GroundedNames().grade(graded).findings) == 1
 
 
-@pytest.mark.parametrize(("overlap", "code"), [(0, "greater_than"), (1.1, "less_than_equal")])
-def test_an_overlap_is_a_share_above_0(overlap, code):
-    assert refused(GroundedSentences, overlap=overlap) == code
-
-
 # As it is said: with a comma before every three digits, up to where no more digits follow, or
 # without any. It takes the square of a list's length, so that it cannot be used.
 AS_IT_IS_SAID = re.compile(r"\d{1,3}(?:,\d{3})+(?!,?\d)(?:\.\d+)*|\d+(?:\.\d+)*")
@@ -162,9 +120,7 @@ AS_IT_IS_SAID = re.compile(r"\d{1,3}(?:,\d{3})+(?!,?\d)(?:\.\d+)*|\d+(?:\.\d+)*"
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        pytest.param("1,024", ["1,024"], id="thousands"),
         pytest.param("1,024,000.5", ["1,024,000.5"], id="millions and a half"),
-        pytest.param("1,2,345", ["1", "2,345"], id="a list that ends in thousands"),
         pytest.param("1,234,56", ["1", "234", "56"], id="a list that does not"),
         pytest.param("12345,678", ["12345", "678"], id="too many digits before"),
         pytest.param("1.5,678", ["1.5", "678"], id="a comma behind decimals"),

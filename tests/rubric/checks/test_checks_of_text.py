@@ -2,9 +2,6 @@
 
 # ruff: noqa: RUF001 - Cyrillic letters and Chinese commas are meant
 
-from typing import get_args
-
-import py3langid
 import pytest
 from graded import draft, found, messages, refused
 from hypothesis import given
@@ -25,29 +22,22 @@ from harness.rubric.checks import (
     SectionWords,
     Words,
 )
-from harness.rubric.checks.language import LanguageCode
 from harness.rubric.words import numbers, terms, value
 
 WORDS = {
     "nothing": ("", 0),
-    "only marks": (" - \n* \n", 0),
     "a sentence": ("One two, three.", 3),
     "headings count": ("# One\n\ntwo", 2),
     "apostrophes and hyphens": ("don't, don\u2019t, state-of-the-art", 3),
     "numbers are one word each": ("1,024 tokens, 3.14, 50 %, v2.0.1", 5),
-    "marks inside a word": ("and/or, e.g. `max_rounds`", 3),
-    "a dash parts words": ("on\u2014and off", 3),
     "other scripts": ("naïve мир Αθήνα", 3),
-    "cells of a table": ("| a | b |\n|---|---|\n| 1 | 2 |\n", 4),
     "code and its language": ("```python\nx = 1\n```\n", 3),
 }
 SECTIONS = {
     "nothing": ("", 0),
-    "no headings": ("Only text.", 0),
     "both kinds of headings": ("Intro.\n\n# A\nx\n\nB\n---\ny\n", 2),
     "the same title twice, both empty": ("# A\n# A\n", 2),
     "a title is not a section": ("# Title\n\n## A\nx\n\n## B\ny\n", 2),
-    "a heading with a text of its own is one": ("# A\nx\n\n## B\ny\n", 2),
     "a comment in code is none": ("# A\n\n```\n# not one\n```\n", 1),
     "nor one in a list": ("# A\n\n- x\n  # not one\n\n> # nor this\n", 1),
 }
@@ -56,18 +46,11 @@ FIVE = [f"Step {n}, which is done" for n in range(5)]
 ITEMS = {
     "nothing": ("any", "", 0),
     "of any kind": ("any", LISTS, 5),
-    "enumerated": ("numbered", LISTS, 2),
     "bullets": ("bullets", LISTS, 3),
-    "whatever the bullet": ("bullets", "* a\n\n+ b\n\n- c\n", 3),
-    "brackets": ("numbered", "3) a\n4) b\n", 2),
     "items with paragraphs": ("numbered", "1. a\n\n   more of it\n\n2. b\n", 2),
     "items inside do not count": ("numbered", "1. a\n   - x\n   - y\n2. b\n", 2),
     "nor do dashes in code": ("any", "```\n- a\n1. b\n```\n", 0),
-    "nor quoted ones": ("any", "> - a\n", 0),
     "nor rules and sums": ("any", "a\n\n---\n\n5 - 3 is 2\n", 0),
-    "with text between": ("numbered", "1. a\n\nSo.\n\n2. b\n", 2),
-    # A count that is wrong sends a good draft back, and what comes back is worse.
-    "all of one number": ("numbered", "\n".join(f"1. {step}" for step in FIVE), 5),
     "apart": ("numbered", "\n\n".join(f"{n}) {step}" for n, step in enumerate(FIVE)), 5),
     "with lists inside": ("numbered", "".join(f"1. {s}\n   1. a part\n   - b\n" for s in FIVE), 5),
     "with code inside": (
@@ -75,7 +58,6 @@ ITEMS = {
         "".join(f"1. {step}\n\n   ```sh\n   1. no item\n   ```\n" for step in FIVE),
         5,
     ),
-    "beside bullets": ("numbered", "- not\n- numbered\n\n1. a\n1. b\n", 2),
 }
 COUNTED = {
     **{f"words: {name}": (Words(min=1000), *row) for name, row in WORDS.items()},
@@ -104,11 +86,8 @@ FOUR = "one two three four"
 IN_RANGE = {
     "half of it": row(Words(min=8), FOUR, 0.5, ["too-few"]),
     "as many as needed": row(Words(min=4), FOUR, 1, []),
-    "as many as allowed": row(Words(max=4), FOUR, 1, []),
     "one more": row(Words(max=3), FOUR, 2 / 3, ["too-many"]),
-    "twice as many": row(Words(max=2), FOUR, 0, ["too-many"]),
     "far too many": row(Words(max=1), FOUR, 0, ["too-many"]),
-    "between": row(Words(min=2, max=5), FOUR, 1, []),
     "a list that one section alone has is mended there": row(
         Items(min=3), "# A\n\nText.\n\n# B\n\n- a\n- b\n", 2 / 3, ["too-few@1"]
     ),
@@ -122,16 +101,12 @@ IN_RANGE = {
         ["too-few@3", "too-few@4"],
     ),
     "no text has no items in any section": row(Items(min=2, scope="section"), "", 0, ["no-text"]),
-    "nor too many": row(Items(max=2, scope="section"), "", 1, []),
 }
 EACH = SectionWords(min=4, max=5)
 IN_EACH_SECTION = {
     "nothing": row(EACH, "", 0, ["no-text"]),
-    "nothing is not too long": row(SectionWords(max=5), "", 1, []),
     "without headings the draft is the section": row(EACH, FOUR, 1, []),
-    "too short, without headings": row(EACH, "one", 0.25, ["too-few@0"]),
     "an introduction is no section": row(EACH, f"Here you are.\n\n# A\n{FOUR}\n", 1, []),
-    "nor is a title": row(EACH, f"# T\n\n## A\n{FOUR}\n", 1, []),
     "an empty section is one": row(EACH, f"# A\n\n# B\n{FOUR}\n", 0.5, ["too-few@0"]),
     "two sections with one title": row(
         EACH, f"# A\none two\n\n# A\n{FOUR} {FOUR}\n", 0.45, ["too-few@0", "too-many@1"]
@@ -142,12 +117,9 @@ STEPS = Headings(stepwise=True)
 MISSING, MISPLACED = "heading-missing", "heading-misplaced"
 HEADINGS = {
     "all": row(ORDER, "# Aim\n# Method\n# Result\n", 1, []),
-    "others between": row(ORDER, "# T\n## Aim\n## X\n## Method\n### Y\n## Result\n", 1, []),
     "numbers and markup": row(ORDER, "# 1. AIM\n# 2.1 *Method*:\n# Result!\n", 1, []),
-    "every kind of heading": row(ORDER, "Aim\n===\n\nMethod\n---\n\n# Result #\n", 1, []),
     "one missing": row(ORDER, "# Aim\n# Result\n", 2 / 3, [MISSING]),
     "one out of place": row(ORDER, "# Method\n# Result\n# Aim\n", 2 / 3, [MISPLACED]),
-    "both": row(ORDER, "# Result\n# Aim\n", 1 / 3, [MISPLACED, MISSING]),
     "in code, or nearly": row(
         ORDER, "```\n# Aim\n```\n\n# Method\n\n# Results\n", 1 / 3, [MISSING] * 2
     ),
@@ -155,8 +127,6 @@ HEADINGS = {
     "a number that is part of a title": row(
         Headings(titles=("2026 Plan", "5 Whys")), "# 2026 Plan\n\n# 5 whys\n", 1, []
     ),
-    "no levels": row(STEPS, "", 1, []),
-    "the first may have any level": row(STEPS, "### A\n", 1, []),
     "down by one, up by any": row(STEPS, "# A\n## B\n### C\n# D\n## E\n", 1, []),
     "one skipped": row(STEPS, "# A\n### B\n## C\n", 0.5, ["level-skipped"]),
     "titles and levels count alike": row(
@@ -166,14 +136,11 @@ HEADINGS = {
 FOUND_WORDS = {
     "in any case": ("TODO", "A todo.", True),
     "not within a word": ("TODO", "A mastodon.", False),
-    "nor a short one": ("AI", "They said so.", False),
     "across lines": ("as an AI", "... as an\nAI, I ...", True),
-    "with a mark at its start": ("[insert", "[Insert name]", True),
     "with a mark at its end": ("Question:", "**Question:** why", True),
     "not as a pattern": ("C++ (old)", "In C++ (old) it", True),
     "where words are not parted": ("不知道", "我不知道。", True),
     "Latin within another script": ("AI", "人工AI很好", True),
-    "in code": ("TODO", "```\n# TODO\n```", True),
 }
 PHRASES = {
     **{
@@ -190,31 +157,23 @@ PHRASES = {
     "one in a heading concerns the whole draft": row(
         Excludes(phrases=("TODO",)), "# A\n\nx\n\n# TODO: name\n\ny\n", 0.5, ["phrase-excluded"]
     ),
-    "nothing says nothing that is excluded": row(Excludes(phrases=("x",)), "", 1, []),
     "every one that is missing": row(
         ContainsAll(phrases=("cold start", "p99", "cost")),
         "# Cold\nstart\n\nA cold\nstart costs. The P99 too.",
         2 / 3,
         ["phrase-missing"],
     ),
-    "all, wherever they stand": row(ContainsAll(phrases=("a", "b")), "# B\n\nIt is a.", 1, []),
-    "any of nothing": row(ContainsAny(phrases=("but", "so")), "", 0, ["phrase-missing"]),
     "none of them": row(ContainsAny(phrases=("but", "so")), "It is.", 0, ["phrase-missing"]),
     "one of them, in a heading": row(ContainsAny(phrases=("but", "so")), "# But\n\nIt is.", 1, []),
 }
 SAME = NoRepetition()
 REPETITION = {
     "nothing": row(SAME, "", 1, []),
-    "different": row(SAME, "It is so here. It was not so.", 1, []),
     "the same in capitals": row(SAME, "It is so here. IT IS SO, HERE!", 0.5, ["repeated@0"]),
     "in two sections": row(SAME, "# A\n\nIt is so.\n\n# A\n\nIt is so.\n", 0.5, ["repeated@1"]),
     "another apostrophe": row(SAME, "It doesn't run. It doesn\u2019t run.", 0.5, ["repeated@0"]),
-    "another code": row(SAME, "Caf\u00e9s are open. Cafe\u0301s are open.", 0.5, ["repeated@0"]),
-    "another order": row(SAME, "We run it now. Run it now we.", 0.5, ["repeated@0"]),
     "other numbers": row(SAME, "We run it at 8. We run it at 9.", 1, []),
     "the same number": row(SAME, "We run 1,000 of it. We run 1000 of it.", 0.5, ["repeated@0"]),
-    "items of a list": row(SAME, "1. Run the tests.\n2. Run the tests.\n", 0.5, ["repeated@0"]),
-    "two words": row(SAME, "- Not known.\n- Not known.\n", 1, []),
     "code": row(SAME, "```\na b c\n```\n\n```\na b c\n```\n", 1, []),
     "a table": row(SAME, "| a b c |\n|---|\n| a b c |\n| a b c |\n", 1, []),
     # Three words of four in all.
@@ -232,20 +191,14 @@ def year(**bounds) -> Regex:
 
 PATTERNS = {
     "it must match": row(year(), YEARS, 1, []),
-    "as often as needed": row(year(min=4), YEARS, 1, []),
     "too seldom": row(year(min=8), YEARS, 0.5, ["too-few"]),
-    "as often as allowed": row(year(max=4), YEARS, 1, []),
     "too often": row(year(max=3), YEARS, 2 / 3, ["too-many@0", "too-many@2"]),
     "it must not match": row(year(max=0), YEARS, 0, ["match-forbidden@0", "match-forbidden@2"]),
     "section by section": row(year(scope="section"), YEARS, 2 / 3, ["too-few@1"]),
     "nothing": row(year(), "", 0, ["too-few"]),
-    "nothing, and never": row(year(max=0), "", 1, []),
-    "nothing, in each section": row(year(scope="section"), "", 0, ["no-text"]),
     "everywhere, up to a limit": row(Regex(pattern="a", max=3), "a" * 5_000, 0, ["too-many@0"]),
     "the start of a line": row(Regex(pattern="^So"), YEARS, 1, []),
-    "the end of one": row(Regex(pattern=r"None\.$"), YEARS, 1, []),
     "another case": row(Regex(pattern="none"), YEARS, 0, ["too-few"]),
-    "any case, where the pattern says so": row(Regex(pattern="(?i)none"), YEARS, 1, []),
     "nothing reaches over a heading": row(Regex(pattern=r"None.*\n\n# C"), YEARS, 0, ["too-few"]),
 }
 TABLES = {
@@ -284,43 +237,26 @@ def test_findings_name_what_is_to_be_changed():
 
 FINISHED = {
     "a full stop": "It is.",
-    "other stops": "Is it?!",
-    "an ellipsis": "So it goes\u2026",
     "a stop in quotes": 'He said "yes."',
     "closing marks": "It is. (So *he* **said.**)",
     "references": "It is so.[3][^a] ",
-    "a Chinese stop": "是。",
     "a list without stops": "Two ways:\n\n- by day\n- by night",
-    "a list with stops": "- Go by day.\n- Go by night.",
-    "a list of one": "1. only this",
     "a table": "| a | b |\n|---|---|\n| 1 | 2 |",
     "code": "Run it:\n\n```sh\nls\n```",
     "a fence that shows a fence": "````\n```\n````",
-    "a fence of tildes": "~~~\n```\n~~~~",
     "indented code": "Run it:\n\n    ls",
-    "a quotation": "> So it is.",
     "a link definition": "See [it].\n\n[it]: http://example.org",
-    "a rule": "It is.\n\n---",
-    "a comment": "It is.\n\n<!-- to do -->",
     "a fence in a list": "- Run it:\n\n  ```sh\n  ls\n  ```\n",
-    "a fence in a list in a list": "1. a\n   - b\n\n     ~~~\n     ls\n     ~~~\n",
-    "a fence in a quotation": "> ```sh\n> ls\n> ```\n",
     "a longer fence around another": "````md\n```py\nx\n```\n````\n",
 }
 UNFINISHED = {
     "mid-sentence": ("It is", "breaks-off"),
-    "after a comma": ("It is. And then,", "breaks-off"),
     "a colon that nothing follows": ("There are two ways:", "breaks-off"),
     "an item unlike the one before": ("- Go by day.\n- Go by", "breaks-off"),
-    "after code": ("```sh\nls\n```\n\nThen go", "breaks-off"),
-    "a quotation": ("> So it", "breaks-off"),
     "a heading and no more": ("", "section-empty"),
     "an open fence": ("```sh\nls", "fence-open"),
-    "only the fence": ("```", "fence-open"),
-    "a fence too short": ("````\n```", "fence-open"),
     "a fence opened again": ("```py\nx = 1\n\n```py\ny = 2\n```\n\n```", "fence-open"),
     "an open fence in a list": ("- Run it:\n\n  ```sh\n  ls\n", "fence-open"),
-    "an open fence in a quotation": ("> ```sh\n> ls\n", "fence-open"),
     "prose behind an open fence": ("```sh\nls\n\nThen go on. It is so.", "fence-open"),
 }
 
@@ -341,7 +277,6 @@ def test_a_text_that_breaks_off_is_not_finished(text, code):
     ("text", "share", "codes"),
     [
         pytest.param("", 0, ["no-text"], id="nothing"),
-        pytest.param(" \n\t\n", 0, ["no-text"], id="blank"),
         pytest.param("# T\n\n## A\n\nIt is.\n", 1, [], id="a title"),
         pytest.param("# A\n\nTwo ways:\n\n## B\n\nIt is.\n", 1, [], id="a colon before more"),
         pytest.param("# A\n# B\n\n## C\n", 0, ["section-empty@0", "section-empty@2"], id="empty"),
@@ -406,14 +341,7 @@ ARTICLE = {
     "reason and conscience and should act towards one another in a spirit of brotherhood.",
     "de": "Alle Menschen sind frei und gleich an Würde und Rechten geboren. Sie sind mit Vernunft "
     "und Gewissen begabt und sollen einander im Geist der Brüderlichkeit begegnen.",
-    "fr": "Tous les êtres humains naissent libres et égaux en dignité et en droits. Ils sont doués "
-    "de raison et de conscience et doivent agir les uns envers les autres dans un esprit de "
-    "fraternité.",
-    "es": "Todos los seres humanos nacen libres e iguales en dignidad y derechos y, dotados como "
-    "están de razón y conciencia, deben comportarse fraternalmente los unos con los otros.",
     "zh": "人人生而自由，在尊严和权利上一律平等。他们赋有理性和良心，并应以兄弟关系的精神相对待。",
-    "ru": "Все люди рождаются свободными и равными в своем достоинстве и правах. Они наделены "
-    "разумом и совестью и должны поступать в отношении друг друга в духе братства.",
     "hr": "Sva ljudska bića rađaju se slobodna i jednaka u dostojanstvu i pravima. Ona su obdarena "
     "razumom i sviješću i trebaju jedna prema drugima postupati u duhu bratstva.",
 }
@@ -454,10 +382,6 @@ def test_short_sections_are_taken_together():
         pytest.param("", id="nothing"),
         pytest.param("Alle Menschen sind frei.", id="a few words"),
         pytest.param(f"```\n{ARTICLE['de']}\n```\n", id="only code"),
-        pytest.param(f"| a |\n|---|\n| {ARTICLE['de']} |\n", id="only a table"),
-        pytest.param(f"# {ARTICLE['de']}\n", id="only a heading"),
-        pytest.param(f"So `{ARTICLE['es']}`.", id="only a code span"),
-        pytest.param(f"https://example.org/{ARTICLE['de'].replace(' ', '-')}", id="an address"),
     ],
 )
 def test_too_short_a_prose_is_not_judged_and_says_so(text):
@@ -466,33 +390,18 @@ def test_too_short_a_prose_is_not_judged_and_says_so(text):
     assert (bool(grade.unjudged), grade.findings) == (True, ())
 
 
-def test_the_codes_are_those_that_can_be_told():
-    told = {code for code, _ in py3langid.rank(ARTICLE["en"]) if len(code) == 2}
-
-    assert set(get_args(LanguageCode)) == told
-
-
 # --- parameters ----------------------------------------------------------------------------------
 
 SENSELESS = [
     *((check, {}, "range-without-bounds") for check in (Words, Sections, SectionWords, Items)),
-    (Words, {"min": -1}, "greater_than_equal"),
-    (Words, {"max": 0}, "greater_than_equal"),
     (Items, {"min": 3, "max": 2}, "range-upside-down"),
     (Headings, {}, "headings-ask-nothing"),
     (Headings, {"titles": ("A", "a")}, "heading-twice"),
-    (Headings, {"titles": ("1. A", "2. A")}, "heading-twice"),
     (Headings, {"titles": ("***",)}, "heading-without-words"),
-    (Headings, {"titles": ("",)}, "string_too_short"),
     *((check, {"phrases": ()}, "too_short") for check in (ContainsAll, ContainsAny, Excludes)),
     *((check, {"phrases": ("a", " ")}, "string_too_short") for check in (ContainsAll, Excludes)),
     (Regex, {"pattern": "(a"}, "pattern-invalid"),
-    (Regex, {"pattern": "a**"}, "pattern-invalid"),
-    (Regex, {"pattern": ""}, "string_too_short"),
-    (Regex, {"pattern": "a", "min": 2, "max": 1}, "range-upside-down"),
-    (Regex, {"pattern": "a", "min": 0}, "range-without-bounds"),
     (NoRepetition, {"similarity": 0}, "greater_than"),
-    (NoRepetition, {"similarity": 1.1}, "less_than_equal"),
     *((Language, {"code": code}, "literal_error") for code in ("english", "EN", "xx", "")),
 ]
 
@@ -505,12 +414,9 @@ def test_parameters_that_make_no_sense_are_refused(check, parameters, code):
 @pytest.mark.parametrize(
     ("check", "requirement"),
     [
-        (Words(min=3), "The whole text has at least 3 words."),
-        (Words(max=3), "The whole text has at most 3 words."),
         (Words(min=2, max=3), "The whole text has 2 to 3 words."),
         (Items(min=5, max=5, kind="numbered"), "The whole text has 5 numbered list items."),
         (Items(max=4, scope="section"), "Each section has at most 4 list items."),
-        (year(), "In the whole text, the number of these is at least 1: a year."),
         (
             year(max=2, scope="section"),
             "In each section, the number of these is at most 2: a year.",

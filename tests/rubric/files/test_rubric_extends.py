@@ -168,14 +168,6 @@ def test_a_path_is_taken_from_the_files_folder(tmp_path, monkeypatch):
     assert load_rubric_file(tmp_path / "drafts" / "mine.yaml").title == "Base"
 
 
-def test_ones_own_brief_may_extend_the_one_that_ships(tmp_path):
-    (tmp_path / "brief.yaml").write_text("extends: brief\ntitle: Mine\n")
-    mine = load_rubric("brief", directory=tmp_path)
-
-    assert mine.title == "Mine"
-    assert mine.dimensions == load_rubric("brief", directory=tmp_path / "none").dimensions
-
-
 def test_the_files_that_a_base_names_lie_beside_the_base(tmp_path):
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "person.json").write_text('{"type": "object"}')
@@ -214,15 +206,6 @@ def row(mine, base, mistake, says):
 
 MISFITS = {
     "unknown base": row("title: T\nextends: bsae\n", BASE, "mine:2 base-not-found", "'base'"),
-    "missing file": row(
-        "extends: other/base.yaml\n", BASE, "mine:1 base-not-found", "other/base.yaml"
-    ),
-    "the base's mistake": row(
-        "extends: base\n",
-        BASE.replace("weight: 2", "wieght: 2"),
-        "base:8 unknown-field",
-        "'weight'",
-    ),
     "nothing of that name to leave out": row(
         "extends: base\nwithout:\n- length\n- claer\n", BASE, "mine:4 unknown-left-out", "'clear'"
     ),
@@ -238,12 +221,6 @@ MISFITS = {
         "mine:4 duplicate-dimension",
         "'useful'",
     ),
-    "a new dimension twice": row(
-        "extends: base\ndimensions:\n- { name: new, judge: A }\n- { name: new, judge: B }\n",
-        BASE,
-        "mine:4 duplicate-dimension",
-        "'new'",
-    ),
     "a scale that the base is off": row(
         "title: T\nextends: base\nscale: { max: 8 }\n", BASE, "mine:2 off-scale", "base.yaml:15"
     ),
@@ -253,20 +230,7 @@ MISFITS = {
         "mine:1 list-empty",
         "base.yaml:6",
     ),
-    "itself": row("extends: mine\n", BASE, "mine:1 base-not-found", "'mine'"),
     "itself as a path": row("extends: mine.yaml\n", BASE, "mine:1 extends-circle", "mine.yaml → "),
-    "each other": row(
-        "extends: base\n", "title: B\nextends: mine\n", "base:2 extends-circle", "base.yaml → "
-    ),
-    "dimensions that are no list": row(
-        "extends: base\ndimensions: 0\n", BASE, "mine:2 not-a-list", "0"
-    ),
-    "a base that is a number": row(
-        "extends: 5\ntitle: T\ndimensions: [{ name: a, judge: 'Good?' }]\n",
-        BASE,
-        "mine:1 not-text",
-        "5",
-    ),
 }
 
 

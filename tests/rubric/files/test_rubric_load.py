@@ -1,14 +1,11 @@
 """Reading a rubric: its values, its defaults, its digest, and where it is looked for."""
 
-from typing import get_args
-
 import pytest
 
 from harness.errors import RubricInvalid
 from harness.rubric import Dimension, Scale, load_rubric, load_rubric_file
 from harness.rubric.checks import Excludes, Words
-from harness.rubric.files import PRESETS
-from harness.rubric.rubric import PresetName, Shortening
+from harness.rubric.rubric import Shortening
 
 GOOD = """\
 # An essay.
@@ -103,11 +100,8 @@ def test_a_byte_order_mark_is_not_part_of_the_first_name(load):
     ("scale", "allowed"),
     [
         ("{ min: 1, max: 5, step: 1 }", True),
-        ("{ min: 0, max: 9, step: 1 }", True),
         ("{ min: 0, max: 10, step: 1 }", False),
         ("{ min: 1, max: 5, step: 0.5 }", False),
-        ("{ min: 0.5, max: 4.5, step: 1 }", False),
-        ("{ min: -1, max: 4, step: 1 }", False),
     ],
 )
 def test_probabilities_need_scores_of_one_digit(load, scale, allowed):
@@ -128,28 +122,15 @@ def test_probabilities_need_scores_of_one_digit(load, scale, allowed):
     [
         pytest.param("\n", "\r\n", True, id="line ends"),
         pytest.param("# An essay.", "# Another comment.", True, id="comment"),
-        pytest.param("pass_at: 4", "pass_at: 4.0", True, id="number in other letters"),
         pytest.param("{min: 1, max: 5,", "{max: 5, min: 1,", True, id="order of fields"),
-        pytest.param(
-            "pass_at", "preset: book\npass_at", True, id="preset of which nothing is left"
-        ),
         pytest.param("pass_at: 4", "pass_at: 4.5", False, id="threshold"),
-        pytest.param("max: 400", "max: 401", False, id="parameter of a check"),
         pytest.param("Does it help?", "Does it help me?", False, id="question"),
-        pytest.param("5: It does.", "5: It might.", False, id="anchor"),
-        pytest.param("weight: 2", "weight: 3", False, id="weight"),
         pytest.param("title: Essay", "title: Letter", False, id="title, which evaluators see"),
     ],
 )
 def test_the_digest_changes_with_what_is_said_and_with_nothing_else(load, before, after, same):
     assert before in GOOD
     assert (load(GOOD.replace(before, after)).sha256 == load(GOOD).sha256) is same
-
-
-def test_the_digest_does_not_depend_on_the_files_name(load, tmp_path):
-    (tmp_path / "other.yaml").write_text(GOOD)
-
-    assert load_rubric_file(tmp_path / "other.yaml").sha256 == load(GOOD).sha256
 
 
 def test_files_that_checks_name_lie_beside_the_rubric_and_belong_to_its_digest(load, tmp_path):
@@ -181,22 +162,12 @@ def test_a_rubric_of_ones_own_goes_before_the_one_that_ships(tmp_path):
     assert load_rubric("brief", directory=tmp_path).title == "Mine"
 
 
-@pytest.mark.parametrize("suffix", [".yaml", ".yml"])
-def test_a_name_with_a_suffix_is_a_path(tmp_path, suffix):
-    path = tmp_path / f"other{suffix}"
-    path.write_text(MINE)
-
-    assert load_rubric(str(path)).id == "other"
-
-
 @pytest.mark.parametrize(
     ("name", "near"),
     [
         pytest.param("breif", "'brief'", id="nearly one that ships"),
-        pytest.param("essays", "'essay'", id="nearly one's own"),
         pytest.param("zzz", "known: answer, brief, code, essay", id="like none"),
         pytest.param("draft.txt", ".yaml", id="a file of another kind"),
-        pytest.param("elsewhere/essay.yaml", "/essay.yaml?", id="a path, and one of that name"),
     ],
 )
 def test_an_unknown_name_is_answered_by_the_nearest_known(tmp_path, monkeypatch, name, near):
@@ -213,10 +184,6 @@ def test_an_unknown_name_is_answered_by_the_nearest_known(tmp_path, monkeypatch,
 
 
 # --- defaults and presets ------------------------------------------------------------------------
-
-
-def test_every_preset_that_a_rubric_may_name_has_its_values():
-    assert set(PRESETS) == set(get_args(PresetName))
 
 
 @pytest.mark.parametrize(

@@ -39,38 +39,17 @@ def row(content, mistake, says=""):
 
 FIELDS = {
     "misspelt": row(f"titel: T\n{BODY}", "1 unknown-field", "'title'"),
-    "unknown": row(
-        f"title: T\nversion: 3\n{BODY}", "2 unknown-field", "known: dimensions, extends"
-    ),
     "misspelt, of a dimension": row(judged("wieght: 2"), "5 unknown-field", "'weight'"),
-    "misspelt, of the scale": row(f"scale:\n  minn: 0\n{JUDGED}", "2 unknown-field", "'min'"),
-    "misspelt, of a check": row(
-        checked("checks:", "- check: words", "  mn: 3"), "6 unknown-field", "'min'"
-    ),
-    "misspelt, of a cap": row(
-        judged("caps:", "- { at_mots: 5, when: it is short }"), "6 unknown-field", "'at_most'"
-    ),
     "misspelt, of a cap's check": row(
         judged("caps:", "- at_most: 5", "  unless:", "    check: words", "    mn: 3"),
         "9 unknown-field",
         "'min'",
     ),
-    "misspelt, of the shortening": row(
-        f"shorten:\n  evaluate: 9000\n{JUDGED}", "2 unknown-field", "'evaluate_over'"
-    ),
     "a number for a name": row(judged("5: x"), "5 unknown-field", "known: anchors, caps, checks"),
-    "of a check that has none": row(
-        checked("checks: [{ check: finished, min: 3 }]"), "4 unknown-field", "no parameters"
-    ),
     "a text that a comma cut": row(
         judged("caps:", "- { at_most: 5, when: it has no source, no number }"),
         "6 unknown-field",
         "a comma ends a text",
-    ),
-    "a number that a comma cut": row(
-        "shorten: { evaluate_over: 6000, cap: 20000,000 }\n" + JUDGED,
-        "1 unknown-field",
-        "a number has no comma",
     ),
     "filled in on loading": row(f"id: mine\n{JUDGED}", "1 field-filled-in", "'id'"),
     "no title": row(f"purpose: x\n{BODY}", "1 field-missing", "'title'"),
@@ -83,18 +62,13 @@ CHECKS = {
         "6 unknown-check",
         "'words'",
     ),
-    "unknown": row(checked("checks: [{ check: magic }]"), "4 unknown-check", "known: contains_all"),
     "no name": row(checked("checks:", "- min: 3"), "5 check-unnamed", "known: contains_all"),
     "only a name": row(checked("checks:", "- words"), "5 name-for-fields", "{ check: words }"),
     "and a judge": row(judged("checks: [{ check: finished }]"), "3 checks-or-judge", "has both"),
-    "nor a judge": row(checked("weight: 2"), "3 checks-or-judge", "has neither"),
     "min above max": row(
         checked("checks:", "- { check: finished }", "- check: words", "  min: 9", "  max: 3"),
         "6 range-upside-down",
         "min 9",
-    ),
-    "no bounds": row(
-        checked("checks:", "- { check: sections }"), "5 range-without-bounds", "'max'"
     ),
     "no list of phrases": row(
         checked("checks:", "- check: excludes", "  phrases: TODO"), "6 text-for-list", "[TODO]"
@@ -103,17 +77,6 @@ CHECKS = {
         checked("checks:", "- check: excludes", "  phrases:", "  - maybe", "  - 1984"),
         "8 not-text",
         "1984",
-    ),
-    "an empty phrase, which is in every text": row(
-        checked("checks:", "- { check: excludes, phrases: [''] }"), "5 text-empty", "phrases"
-    ),
-    "unknown language": row(
-        checked("checks:", "- { check: language, code: English }"), "5 unknown-choice", "'en'"
-    ),
-    "a share above 1": row(
-        checked("checks:", "- { check: grounded_sentences, overlap: 60 }"),
-        "5 out-of-range",
-        "at most 1",
     ),
     "no function": row(
         checked("checks:", "- { check: function, call: polite }"), "5 call-malformed", "'polite'"
@@ -131,20 +94,14 @@ CHECKS = {
 VALUES = {
     "judge without a question": row(checked("judge: '  '"), "4 text-empty", "judge"),
     "weight of 0": row(judged("weight: 0"), "5 weight-not-positive", "0"),
-    "weight of -1": row(judged("weight: -1"), "5 weight-not-positive", "-1"),
-    "infinite weight": row(judged("weight: .inf"), "5 not-finite", "weight"),
     "floor off the scale": row(judged("floor: 11"), "5 off-scale", "11"),
-    "anchor off the scale": row(judged("anchors:", "  9: x", "  10.5: y"), "7 off-scale", "10.5"),
     "anchor without a score": row(
         judged("anchors:", "  good: x"), "6 anchor-without-score", "good"
     ),
-    "empty anchor": row(judged("anchors:", "  9:"), "6 nothing-given", "9"),
     "threshold off the scale": row(f"pass_at: 80\n{JUDGED}", "1 off-scale", "80"),
     "default off the scale": row(
         f"focus_below: 4\n{JUDGED}scale: {{ max: 5 }}\n", "6 off-scale", "unless given"
     ),
-    "cap off the scale": row(judged("caps:", CAP.replace("5", "50")), "6 off-scale", "50"),
-    "cap without a rule": row(judged("caps:", "- at_most: 5"), "6 when-or-unless", "has neither"),
     "cap with both": row(
         judged("caps:", "- { at_most: 5, when: dull, unless: { check: finished } }"),
         "6 when-or-unless",
@@ -161,23 +118,14 @@ VALUES = {
         "{ check: finished }",
     ),
     "scale upside down": row(f"scale:\n  min: 5\n  max: 1\n{JUDGED}", "1 scale-upside-down", "5"),
-    "scale off its steps": row(f"scale: {{ min: 0, step: 3 }}\n{JUDGED}", "1 scale-steps", "3"),
-    "scale in words": row(f"scale: 0-10\n{JUDGED}", "1 not-fields", "{ min: 0"),
     "probabilities on a scale to 10": row(f"judge: logprob\n{JUDGED}", "1 logprob-scale", "0 to 9"),
     "comma for a point": row(f"title: T\npass_at: 8,5\n{BODY}", "2 decimal-comma", "8.5"),
     "yes for true": row(judged("needs_sources: perhaps"), "5 not-true-or-false", "perhaps"),
-    "half a number of times": row(f"repeats: 2.5\n{JUDGED}", "1 not-whole", "2.5"),
     "unknown preset": row(f"preset: bok\n{JUDGED}", "1 unknown-choice", "'book'"),
-    "unknown way of judging": row(f"judge: jointly\n{JUDGED}", "1 unknown-choice", "'joint'"),
     "name that is none": row(
         "title: T\ndimensions:\n- judge: Good?\n  name: Use of sources\n",
         "4 name-malformed",
         "'use_of_sources'",
-    ),
-    "name of another alphabet": row(
-        "title: T\ndimensions:\n- judge: Good?\n  name: Prägnanz\n",
-        "4 name-malformed",
-        "'pragnanz'",
     ),
     "duplicate dimension": row(
         JUDGED + "- name: b\n  judge: Good?\n- judge: Bad?\n  name: a\n",
@@ -187,48 +135,27 @@ VALUES = {
     "all optional": row(judged("optional: true"), "2 all-optional"),
     "no dimensions": row("title: T\ndimensions: []\n", "2 list-empty"),
     "dimensions by name": row("title: T\ndimensions:\n  a:\n    judge: Good?\n", "2 not-a-list"),
-    "dimensions that are names": row(
-        "title: T\ndimensions:\n- clear\n", "3 name-for-fields", "clear"
-    ),
-    "two rubrics to extend": row(f"extends: [qa, brief]\n{JUDGED}", "1 list-for-text"),
     "nothing to leave out of": row(f"without: [a]\n{JUDGED}", "1 without-extends"),
 }
 FILES = {
     "empty": row("", "1 no-fields", "nothing"),
-    "only comments": row("# later\n", "1 no-fields", "nothing"),
-    "a list": row("- title: T\n", "1 no-fields", "no fields"),
     "prose": row("Be strict.\n", "1 no-fields", "no fields"),
-    "key that is a list": row("title: T\n[a]: b\n", "2 name-not-plain"),
-    "control character": row("title: T\npurpose: \x00\n", "2 control-character"),
     "binary": row(b"title: T\n\x89PNG\r\n\x1a\n", "2 not-utf-8"),
-    "number without digits": row("title: T\npass_at: !!int x\n", "2 value-unreadable", "'x'"),
     "list in itself": row("title: T\ndimensions: &all [*all]\n", "1 too-deep"),
     "aliases of aliases": row(BOMB, "1 too-many-values", "10,000"),
 }
 YAML = {
     "colon in a text": row("title: T\npurpose: for: people\n", "2 yaml-colon"),
-    "title without a colon": row("title Notes\npurpose: For all.\n", "2 yaml-colon", "line 1"),
     "tab": row("title: T\ndimensions:\n\t- name: a\n", "3 yaml-tab"),
-    "tab behind a colon": row(checked("judge:\tGood?"), "4 yaml-tab"),
     "quote never closed": row("title: T\npurpose: 'x\ndimensions:\n", "2 yaml-quotation"),
-    "quotes in quotes": row(f'title: "A "good" text"\n{BODY}', "1 yaml-quotation", "single"),
     "quote that ends at another": row(
         'title: T\npurpose: "For all\ndimensions:\n- name: a\n  judge: "Good?"\n',
         "2 yaml-quotation",
         "not closed",
     ),
-    "apostrophe in single quotes": row(
-        checked("judge: 'It's good?'"), "4 yaml-quotation", "double"
-    ),
     "quotes that are none": row(checked("judge: „Good: or bad?“"), "4 yaml-colon", "\" and '"),
     "two documents": row("title: T\n---\ntitle: U\n", "2 yaml-two-documents"),
-    "Python": row("title: T\npurpose: !!python/name:os.system\n", "2 yaml-first-character", "'!'"),
-    "text from a star": row(checked("judge: *Good*?"), "4 yaml-first-character", "'*' or '&'"),
-    "alias of nothing": row(checked("judge: *good"), "4 yaml-first-character", "'*'"),
-    "text from a percent sign": row(checked("judge: % of what?"), "4 yaml-first-character"),
-    "text from a question mark": row(checked("judge: ? good"), "4 yaml-first-character", "'?'"),
     "text from >=": row(checked("judge: >= 3 of them?"), "4 yaml-block-text"),
-    "text from >3": row(checked("judge: >3 of them?"), "4 yaml-block-text"),
     "text from a bracket": row(checked("judge: [How] good?"), "4 yaml-behind-bracket", "'['"),
     "backslash in double quotes": row(checked('judge: "A \\d?"'), "4 yaml-backslash"),
     "bracket never closed": row(
@@ -236,24 +163,11 @@ YAML = {
         "5 yaml-brackets",
         "{ … }",
     ),
-    "colon between braces": row(
-        judged("caps:", "- { at_most: 5, when: it has this: x }"), "6 yaml-brackets", "in this line"
-    ),
     "question between braces": row(
         "title: T\ndimensions:\n- { name: a, judge: Good? }\n", "3 yaml-question-mark"
     ),
-    "colon without a space": row(checked("weight:2", "judge: Good?"), "4 yaml-no-colon"),
     "indented too little": row(f"{JUDGED} weight: 2\n", "5 yaml-indentation"),
-    "first lines not in one column": row(f"  title: T\n{BODY}", "2 yaml-indentation"),
-    "moved to the left": row(
-        checked("weight: 2") + "floor: 3\n- name: b\n  judge: Good?\n",
-        "6 yaml-indentation",
-        "line 5 is not",
-    ),
-    "item beside its list's name": row("title: T\ndimensions: - name: a\n", "2 yaml-item-in-line"),
     "pasted indentation": row(f"{JUDGED}\xa0 weight: 2\n  floor: 3\n", "5 yaml-no-break-space"),
-    "pasted space behind a colon": row(judged("weight:\xa02"), "5 yaml-no-break-space"),
-    "colon of another alphabet": row(judged("weight\uff1a 2"), "5 yaml-wide-colon"),
 }
 MISTAKES = {
     f"{kind}: {name}": row

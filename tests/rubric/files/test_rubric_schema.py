@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from harness.rubric import load_rubric_file, rubric_schema
-from harness.rubric.checks import CHECKS
 from harness.shipped import shipped_directory
 
 RUBRICS = shipped_directory("rubrics")
@@ -31,22 +30,6 @@ def test_the_file_for_editors_is_the_schema_of_the_code():
     assert on_disk == rubric_schema()
 
 
-def test_it_describes_every_field_that_a_person_writes():
-    schema = rubric_schema()
-    parts = [schema, *schema["$defs"].values()]
-    undescribed = [
-        f"{part['title']}.{name}"
-        for part in parts
-        for name, field in part["properties"].items()
-        if "description" not in field and name != "check"
-    ]
-
-    assert undescribed == []
-    assert {"title", "dimensions"} <= schema["properties"].keys()
-    assert not {"id", "sha256"} & schema["properties"].keys()
-    assert {check.__name__ for check in CHECKS.values()} <= schema["$defs"].keys()
-
-
 def test_every_rubric_that_ships_follows_it_and_names_it(validator):
     for path in RUBRICS.glob("*.yaml"):
         content = path.read_text(encoding="utf-8")
@@ -58,12 +41,9 @@ def test_every_rubric_that_ships_follows_it_and_names_it(validator):
     "content",
     [
         "title: T\n",
-        "dimensions: [{name: a, judge: B}]\n",
         "title: T\ndimensions: [{name: a, juge: Good}]\n",
-        "title: T\ndimensions: [{judge: Good}]\n",
         "title: T\ndimensions: [{name: a, judge: Good, weight: 0}]\n",
         "title: T\ndimensions: [{name: a, checks: [{check: magic}]}]\n",
-        "title: T\ndimensions: [{name: a, checks: [{min: 3}]}]\n",
         "title: T\ndimensions: [{name: a, checks: [{check: words, mn: 3}]}]\n",
     ],
 )
@@ -74,8 +54,6 @@ def test_an_editor_sees_the_mistakes_that_loading_would(validator, content):
 @pytest.mark.parametrize(
     "content",
     [
-        "title: T\ndimensions: [{name: a, checks: [{check: words, min: 3}]}]\n",
-        "extends: brief\n",
         "extends: brief\nwithout: [plain]\ndimensions: [{name: useful, weight: 3}]\n",
         "title: T\ndimensions: [{name: a, judge: B, anchors: {9: C, 2.5: D}}]\n",
         "extends: qa\ndimensions: [{name: candour, caps: [{at_most: 5, when: E}]}]\n",

@@ -1,4 +1,4 @@
-"""What the evaluator model is shown when real replies are collected: good, poor and odd drafts."""
+"""What the evaluator model was shown when the replies were collected: good, poor and odd drafts."""
 
 from __future__ import annotations
 
