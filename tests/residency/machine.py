@@ -40,10 +40,8 @@ class Machine:
         log: What happened, in order: `load a`, `unload a`.
         held: While an event stands here under `load a`, that waits for it.
         takes_s: How long a load takes, and an unload.
-        slow_reports: For each of the next reports, how long a host waits before it looks how things
-            are, and how long before it says so.
         says_sizes: Whether hosts say what models take.
-        broken: What fails, such as `load a`, and an unload then takes nothing out; `report a`.
+        broken: What fails, such as `load a`, and an unload then takes nothing out.
         dead: Models whose servers have died: they cannot be reached.
         taken: What is taken by each model that is in memory, or on its way in or out.
         calls: How many calls use each model.
@@ -55,7 +53,6 @@ class Machine:
         self.log: list[str] = []
         self.held: dict[str, asyncio.Event] = {}
         self.takes_s = 0.0
-        self.slow_reports: list[tuple[float, float]] = []
         self.says_sizes = True
         self.broken: set[str] = set()
         self.dead: set[str] = set()
@@ -133,13 +130,8 @@ class Host:
 
     async def report(self) -> HostReport | None:
         self._machine.reach(self._model)
-        if f"report {self._model}" in self._machine.broken:
-            raise OSError(f"cannot report {self._model}")
-        slow = self._machine.slow_reports
-        before_s, after_s = slow.pop(0) if slow else (0.0, 0.0)
-        await asyncio.sleep(before_s)
+        await asyncio.sleep(0.0)
         taken = self._machine.taken.get(self._model)
-        await asyncio.sleep(after_s)
         total_bytes = taken if self._machine.says_sizes else None
         return HostReport(resident=taken is not None, total_bytes=total_bytes)
 

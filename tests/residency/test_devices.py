@@ -73,10 +73,6 @@ def test_without_the_package_there_are_none(monkeypatch):
     assert read_gpus() == ()
 
 
-def test_what_there_is_on_this_machine_is_no_error():
-    assert all(0 <= gpu.free_bytes <= gpu.total_bytes for gpu in read_gpus())
-
-
 @pytest.mark.skipif(importlib.util.find_spec("pynvml") is None, reason="needs nvidia-ml-py")
 def test_the_real_package_has_what_is_asked_of_it():
     import pynvml

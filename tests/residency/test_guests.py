@@ -28,18 +28,6 @@ def takes_time_to_return():
 
 
 @virtually
-async def test_a_guest_takes_of_the_budget_what_it_takes_of_memory():
-    machine = Machine(10, a=6)
-    async with machine.lending() as budget:
-        guest = admitted(budget, machine, 3)
-        await use(budget, "a")
-        assert budget.ledger.taken_bytes("machine") == 9
-        guest.become(4)
-        assert budget.ledger.taken_bytes("machine") == 10
-        assert guest.log == []
-
-
-@virtually
 async def test_a_guest_goes_before_an_idle_model_and_says_for_whom():
     machine = Machine(10, a=4, b=4)
     async with machine.lending() as budget:
@@ -66,32 +54,6 @@ async def test_a_guest_comes_back_when_a_model_has_made_room():
 
 
 @virtually
-async def test_a_guest_that_comes_too_large_goes_at_once_and_waits_for_room():
-    machine = Machine(10, large=8, small=2)
-    async with machine.lending() as budget:
-        await use(budget, "large")
-        guest = admitted(budget, machine, 5)
-        assert guest.log == [OUTGROWN]
-
-        await use(budget, "small")
-        await until_idle()
-        assert names_out(budget) == {"vectors"}  # both models fit, and leave it nothing
-
-
-@virtually
-async def test_a_guest_that_grows_out_of_the_budget_goes_when_the_next_call_begins():
-    machine = Machine(10, a=6)
-    async with machine.lending() as budget:
-        guest = admitted(budget, machine, 3)
-        await use(budget, "a")
-        guest.become(5)
-        assert guest.resident_bytes == 5
-        await use(budget, "a")
-        assert guest.log == [OUTGROWN]
-        assert machine.log == ["load a"]
-
-
-@virtually
 async def test_a_guest_that_grows_and_shrinks_goes_and_comes_back_when_recounted():
     machine = Machine(10)
     async with machine.lending() as budget:
@@ -104,31 +66,6 @@ async def test_a_guest_that_grows_and_shrinks_goes_and_comes_back_when_recounted
         budget.recount_guests()
         await until_idle()
         assert guest.resident_bytes == 10
-
-
-@virtually
-async def test_a_call_that_waits_for_room_has_the_guest_only_when_that_helps():
-    machine = Machine(10, a=6, b=6)
-    async with machine.lending() as budget, asyncio.TaskGroup() as group:
-        guest = admitted(budget, machine, 4)
-        async with budget.lease("a"):
-            waiting = group.create_task(use(budget, "b"))
-            await until_idle()
-        await waiting
-        assert machine.log == ["load a", "unload a", "load b"]
-        assert guest.log == []  # beside b there is room for it, as there was beside a
-
-
-@virtually
-async def test_a_load_that_fails_gives_the_guest_its_room_back():
-    machine = Machine(10, a=8)
-    async with machine.lending() as budget:
-        guest = admitted(budget, machine, 5)
-        machine.broken.add("load a")
-        with pytest.raises(OSError, match="cannot load a"):
-            await use(budget, "a")
-        await until_idle()
-        assert guest.log == ["room for a", "back"]
 
 
 @virtually
@@ -201,32 +138,6 @@ async def test_a_guest_that_just_comes_back_is_dismissed_when_it_is_there():
 
 
 @virtually
-async def test_a_guest_is_dismissed_at_once_although_models_load():
-    machine = Machine(10, a=4)
-    machine.held["load a"] = asyncio.Event()
-    async with machine.lending() as budget, asyncio.TaskGroup() as group:
-        guest = admitted(budget, machine, 5)
-        calling = group.create_task(use(budget, "a"))
-        await until_idle()
-        async with asyncio.timeout(1):
-            await budget.dismiss_guest(guest)
-        assert not calling.done()
-        machine.held["load a"].set()
-
-
-@virtually
-async def test_room_that_a_dismissed_guest_leaves_is_given_to_another():
-    machine = Machine(10)
-    async with machine.lending() as budget:
-        second = admitted(budget, machine, 5, "second")
-        admitted(budget, machine, 6, "first")
-        assert names_out(budget) == {"first"}  # the larger
-        await budget.dismiss_guest(second)
-        await until_idle()
-        assert names_out(budget) == set()
-
-
-@virtually
 async def test_two_guests_of_one_name_are_refused():
     machine = Machine(10)
     async with machine.lending() as budget:
@@ -259,20 +170,9 @@ async def test_guests_that_go_and_come_back_are_in_the_trace():
         await use(budget, "small")
         await until_idle()
 
-    evicted = [r.attributes for r in records if isinstance(r, Instant)]
-    assert [(one.get("guest", one.get("model")), one.get("bytes")) for one in evicted] == [
-        ("vectors", 5),
-        ("large", None),
-        ("small", None),
-    ]
+    [evicted] = [r for r in records if isinstance(r, Instant) and "guest" in r.attributes]
+    assert (evicted.attributes["guest"], evicted.attributes["bytes"]) == ("vectors", 5)
     [back] = [r for r in records if isinstance(r, SpanStarted) and r.name == "restore"]
-    assert dict(back.attributes) == {
-        "track": "guest vectors",
-        "guest": "vectors",
-        "need_bytes": 5,
-        "reason": "there is room again",
-    }
-    [end] = [r for r in records if isinstance(r, SpanEnded) and r.id == back.id]
-    assert (end.status, dict(end.attributes)) == ("ok", {"bytes": 5})
+    assert (back.attributes["guest"], back.attributes["need_bytes"]) == ("vectors", 5)
     counted = [(r.name, r.unit, r.value) for r in records if isinstance(r, CounterSet)]
     assert counted == [("resident", "bytes", value) for value in (0, 5, 9, 0, 4, 9, 5)]

@@ -59,22 +59,11 @@ CACHED = [job("j0", call_s=5, kv_tokens=60), job("j1", kv_tokens=60), job("j2", 
     ("jobs", "tenants", "waits_s"),
     [
         pytest.param(TENS, [tenant("a", slots=2), tenant("b")], [1, 1, 11], id="up to the slots"),
-        pytest.param(TENS, [tenant("a", slots=2)], [1, 1, 1], id="all, where all models fit"),
         pytest.param(CACHED, [tenant("a", kv_tokens=100), tenant("b")], [1, 6, 6], id="a cache"),
     ],
 )
 def test_calls_go_side_by_side(jobs, tenants, waits_s):
     assert list(play(jobs, *tenants).waits_s.values()) == waits_s
-
-
-def test_a_job_comes_when_those_before_it_have_ended_and_its_time_has_come():
-    jobs = [job("c", after=("a", "b")), job("a", call_s=4), job("b", call_s=2, arrives_s=9)]
-
-    assert log(play(jobs, tenant("a")), "come") == [
-        (0, "come", "a"),
-        (9, "come", "b"),
-        (11, "come", "c"),
-    ]
 
 
 def test_one_goes_after_the_other_before_a_load_and_each_takes_its_time():

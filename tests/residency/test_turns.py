@@ -85,19 +85,6 @@ def test_more_calls_than_there_is_time_for_are_grouped_all_the_same(slots):
     assert run.loads <= 12
 
 
-def test_drafts_that_come_one_after_another_are_grouped():
-    """64 of them, in 3 rounds: 384 calls, alternately of two models of which one has room."""
-    workload = alternation(Random(0), drafts=64, gap_s=0.5)
-
-    run = simulate(
-        workload.jobs, devices=workload.devices, tenants=workload.tenants, forecast=workload.known
-    )
-
-    assert not run.unfinished
-    assert run.loads == 6
-    assert run.longest_wait_s <= 60 + max(one.load_s for one in workload.tenants)
-
-
 def test_what_can_wait_no_longer_waits_for_no_call_while_an_idle_model_could_go():
     jobs = [
         job("long", "a", call_s=300),
