@@ -107,7 +107,6 @@ RESULTS = {
     "code that the end is in from a line on, behind its fence": (
         CUT_OFF, 60, {"keep_tail_chars": 10}, "# A\n\n````py\n[…]\nlast = 2\nunfini",
     ),
-    "lines of code that is not closed": (OPEN, 50, {}, "# A\n\n[code left out, lines: 21]\n\n"),
     "marks never make it longer": (SHORT, 1, {}, SHORT),
 }  # fmt: skip
 
@@ -119,11 +118,8 @@ def test_what_is_left_out_leaves_a_mark(document, budget, options, text):
 
 BLOCKS = {
     "python": ("```python\n" + "a = 1\n\n" * 6 + "```", "[python code left out, lines: 12]"),
-    "no language": ("~~~\n" + "text\n" * 12 + "~~~", "[code left out, lines: 12]"),
-    "indented": ("    a = 1\n    b = 2" * 3, "[code left out, lines: 4]"),
     "table": ("| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |", "[table left out, rows: 2]"),
     "quote": ("> A quotation. Of two sentences.", "[…]"),
-    "item": ("- An item. Of two sentences.", "[…]"),
 }
 
 

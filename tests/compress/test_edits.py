@@ -43,20 +43,14 @@ def test_whatever_is_spliced_in_the_other_sections_stay_as_they_are(document, re
 
 SPLICED = {
     "only a body": (1, "new", "# One\n\nnew\n\n"),
-    "heading and blank lines": (1, "# One\n\nnew\n\n\n\n", "# One\n\nnew\n\n"),
     "same title, other level": (1, "### ONE\nnew", "# One\n\nnew\n\n"),
-    "same title, underlined": (1, "One\n===\nnew", "# One\n\nnew\n\n"),
     "renamed": (1, "# Other\nnew", "# One\n\nnew\n\n"),
     "subsection first": (1, "## Sub\nnew", "# One\n\n## Sub\nnew\n\n"),
-    "subsection later": (1, "a\n\n## Sub\nb", "# One\n\na\n\n## Sub\nb\n\n"),
     "indented code": (2, "\n\n    code", "## Two\n    code\n\n\n"),
     "preamble": (0, "# Not its own\nnew", "# Not its own\nnew\n\n"),
-    "preamble, empty heading": (0, "#\nnew", "#\nnew\n\n"),
     "no line end at the end": (3, "# Three\nnew\n", "# Three\n\nnew"),
     "open fence": (1, "```py\ncode", "# One\n\n```py\ncode\n```\n\n"),
-    "open fence of tildes": (1, "~~~~\n```\n", "# One\n\n~~~~\n```\n~~~~\n\n"),
     "open fence at the end": (3, "```\ncode\n", "# Three\n\n```\ncode\n```"),
-    "closed fence": (1, "```\ncode\n```", "# One\n\n```\ncode\n```\n\n"),
     "fence ends with its list": (1, "- ```\n  code", "# One\n\n- ```\n  code\n\n"),
     "comment": (1, "a <b\n\n<!-- c", "# One\n\na <b\n\n<!-- c\n\n<!-- -->\n\n"),
 }
@@ -91,15 +85,11 @@ def test_a_replacement_leaves_the_rest_of_the_document_what_it_was(
 
 REFUSED = {
     "empty": ({1: ""}, {}, "replacement-without-text"),
-    "blank": ({1: " \n"}, {}, "replacement-without-text"),
     "heading alone": ({1: "## one"}, {}, "replacement-without-text"),
-    "before the first": ({-1: "text"}, {}, "unknown-section"),
     "behind the last": ({4: "text"}, {}, "unknown-section"),
     "nested beyond the parser": ({1: "- " * 150 + "x"}, {}, "nested-too-deeply"),
     "insertion without heading": ({}, {1: ["no heading"]}, "insertion-without-heading"),
-    "empty insertion": ({}, {1: [""]}, "insertion-without-heading"),
     "insertion before a text without one": ({}, {-1: ["# New\n\ntext"]}, "before-untitled-text"),
-    "insertion behind the last": ({}, {4: ["# New\n\ntext"]}, "unknown-section"),
 }
 
 
@@ -192,48 +182,21 @@ def test_a_document_that_comes_back_unchanged_yields_no_edit(document):
         assert apply_edits(document, edits) == document
 
 
-def test_several_sections_of_a_long_document_come_back_without_touching_the_others(long_document):
-    before = sections_of(long_document)
-    asked = [n for n in range(1, len(before), 3) if before[n].body.strip()]
-    reply = "Here are the sections:\n\n" + "".join(
-        f"{before[n].heading}Rewritten, in a few words.\n\n" for n in asked
-    )
-
-    result = apply_edits(long_document, edits_in(reply, long_document, allowed=asked))
-
-    after = sections_of(result)
-    assert [section.heading for section in after] == [section.heading for section in before]
-    for index, section in enumerate(before):
-        if index in asked:
-            assert after[index].body.strip() == "Rewritten, in a few words."
-        else:
-            assert after[index] == section
-
-
 MATCHED = {
-    "as it is": ("## Notes\n\nNew.\n", None, {NOTES: "New."}),
     "case, colon": ("## NOTES:\nNew.", None, {NOTES: "New."}),
     "markup": ("## **Notes** ##\nNew.", None, {NOTES: "New."}),
-    "underlined": ("Notes\n-----\n\nNew.", None, {NOTES: "New."}),
     "another level": ("#### Notes\nNew.", None, {NOTES: "New."}),
-    "no number": ("## Install\nNew.", None, {INSTALL: "New."}),
     "another number": ("## 3) Install\nNew.", None, {INSTALL: "New."}),
     "section, colon": ("## Section 2: Use it\nNew.", None, {USE: "New."}),
-    "number where there was none": ("## 4.1 Notes\nNew.", None, {NOTES: "New."}),
     "order": ("## Notes\nA.\n\n## 1. Install\nB.", None, {NOTES: "A.", INSTALL: "B."}),
     "repeated titles go in order": (
         "### Example\nA.\n\n### Example\nB.", None, {EXAMPLE_1: "A.", EXAMPLE_2: "B."},
     ),
-    "repeated, one allowed": ("### Example\nB.", {EXAMPLE_2}, {EXAMPLE_2: "B."}),
     "repeated, behind the section before it": (
         "## Use it\nA.\n### Example\nB.", None, {USE: "A.", EXAMPLE_2: "B."},
     ),
-    "another level, one allowed": ("## Example\nB.", {EXAMPLE_2}, {EXAMPLE_2: "B."}),
     "another level of repeated titles": ("# Example\nB.", None, {}),
-    "no heading": ("Nothing to change here.", None, {}),
-    "empty": ("", None, {}),
     "an old one by a new name": ("## How to\n\nRun the installer.", None, {}),
-    "courtesy": ("Sure! Here are the sections:\n\n## Notes\nNew.", None, {NOTES: "New."}),
     "not asked for": ("Here they are:\n\n## Notes\nNew.", {USE, NOTES}, {NOTES: "New."}),
     "the text before the first heading": (
         "New intro.\n\n## Notes\nNew.", {INTRO, NOTES}, {INTRO: "New intro.", NOTES: "New."},
@@ -242,7 +205,6 @@ MATCHED = {
         "Certainly, here it is:\n\nNew intro: it\n\nis new.", {INTRO},
         {INTRO: "New intro: it\n\nis new."},
     ),
-    "fence": ("```markdown\n## Notes\nNew.\n```", None, {NOTES: "New."}),
     "fence without label, courtesies around it": (
         "Here:\n\n~~~~\n## Notes\nNew.\n~~~~\n\nAnything else?", None, {NOTES: "New."},
     ),
@@ -272,7 +234,6 @@ NO_EDITS = {
     "empty": ("## Notes\n", "edit.without-text"),
     "mark of sentences": ("## Notes\n\nOne. […]\n", "edit.of-shortened-text"),
     "of code": ("## Notes\n\n[python code left out, lines: 3]\n", "edit.of-shortened-text"),
-    "of a table": ("## Notes\n\n[table left out, rows: 12]\n", "edit.of-shortened-text"),
 }
 
 
@@ -322,7 +283,6 @@ def test_where_sections_are_named_a_new_one_is_taken_only_as_a_part_of_one_of_th
 
 
 ADDED = {
-    "before all others": ("# B\n\nb", "# A\n\na\n\n# B\n\nnew", "# A\n\na\n\n# B\n\nnew"),
     "it leaves code open": (
         "# A\n\na\n\n# D\n\nd\n",
         "# A\n\na\n\n# B\n\nb\n\n```py\ncode",

@@ -1,8 +1,5 @@
 """Taking a document apart: into sections, blocks, sentences and passages."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,24 +24,16 @@ def test_the_parts_of_a_document_joined_are_the_document(document):
 
 
 TITLES = {
-    "empty": ("", []),
-    "no heading": ("just text\n", [(0, "")]),
     "blank lines only": (" \n\n", [(0, "")]),
     "blank lines before the first heading": ("\n\n# A\n", [(1, "A")]),
     "preamble": ("intro\n# A\n## B ##\n", [(0, ""), (1, "A"), (2, "B")]),
-    "six levels": ("###### six\n####### seven\n", [(6, "six")]),
     "setext": ("A\nlong one\n===\ntext\n\nB\n-\n", [(1, "A long one"), (2, "B")]),
     "fence": ("# A\n```\n# no\n```\n# B\n", [(1, "A"), (1, "B")]),
     "longer fence": ("# A\n````\n```\n# no\n````\n", [(1, "A")]),
-    "unclosed fence": ("# A\n~~~\n# no\n", [(1, "A")]),
-    "indented code": ("# A\n\n    # no\n", [(1, "A")]),
     "list and quote": ("# A\n- x\n\n  # no\n> # no\n", [(1, "A")]),
-    "deep list": ("- " * 30 + "x\n# A\n", [(0, ""), (1, "A")]),
     "comment": ("<!--\n# no\n-->\n# A\n", [(0, ""), (1, "A")]),
     "CRLF": ("# A\r\ntext\r\n\r\n# B\r\n", [(1, "A"), (1, "B")]),
-    "lone CR": ("# A\rtext\r# B\r", [(1, "A"), (1, "B")]),
     "U+2028": ("# A\u2028# no\n\x0c# no\n# B\n", [(1, "A # no"), (1, "B")]),
-    "empty title": ("#\ntext\n", [(1, "")]),
 }
 
 
@@ -76,13 +65,6 @@ def test_every_item_of_a_list_is_a_block_and_so_are_link_definitions():
     assert (blocks[3].fence, blocks[3].label) == ("```", "py")
 
 
-@pytest.mark.slow
-def test_importing_the_package_does_not_import_the_parser():
-    code = "import sys, harness.compress; sys.exit('markdown_it' in sys.modules)"
-
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 # --- sentences ---------------------------------------------------------------------------------
 
 SENTENCES = {
@@ -90,26 +72,16 @@ SENTENCES = {
     "decimals": ["It costs 3.14 euros.", "Or 2.5."],
     "e.g., i.e.": ["Use a cache, e.g. Redis.", "It helps, i.e. Saves time."],
     "titles": ["Dr. Smith met Mrs. Jones et al. in May.", "They talked."],
-    "initials": ["J. R. Tolkien was in the U.S. Army.", "Not so."],
-    "the word I": ["So did I.", "Then he left."],
     "numbered": ["See Fig. 3 and Eq. 4, on pp. 5 to 7.", "No. 5 is alive."],
-    "no as a word": ["They said no.", "Then they left."],
     "year at the end": ["It was in 2019.", "Then came 2020."],
-    "list number": ["1. First things.", "Second things."],
     "ellipsis": ["Wait... what is it?", "Nothing...", "Good."],
-    "one-character ellipsis": ["Well… yes.", "No…", "Yes."],
     "closing quote": ['He said "Go."', "She went."],
-    "question in quotes": ['"Why?" he asked.', "“Because.”", "«So.»"],
     "brackets, bold": ["(It is so.)", "[Here.]", "**Bold.**", "Next."],
     "references": ["It holds.[3]", "So does this.[^note]", "End."],
-    "code after a stop": ["Call it.", "`run` is the name."],
     "dotted names": ["It runs on Node.js and v1.2.3 of it.", "Fine."],
     "addresses": ["See example.com/a.b for more.", "It is there."],
     "wrapped lines": ["First line\nand second.", "Third\nline."],
-    "lower case goes on": ["It costs 5 etc. and more.", "Good."],
-    "accents": ["Ça va.", "Étienne dort."],
     "without spaces": ["a." * 100_000],
-    "blank lines at the start": ["\n\nOne.", "Two."],
 }
 
 
@@ -122,12 +94,9 @@ def test_a_text_is_cut_where_its_sentences_end(sentences):
 
 
 BLANKS_AND_ITEMS = {
-    "empty": ("", []),
     "blank": (" \n ", []),
     "blank line": ("A title\n\nsome text.\n\nmore", ["A title", "some text.", "more"]),
-    "CRLF": ("A\r\n\r\nb\r\nc", ["A", "b\r\nc"]),
     "items": ("We need:\n- one\n- two", ["We need:", "- one", "- two"]),
-    "numbered items": ("1. One\n2. Two", ["1. One", "2. Two"]),
     "heading": ("text\n# Title", ["text", "# Title"]),
     "Chinese": ("它很快。它也小！是吗？", ["它很快。", "它也小！", "是吗？"]),  # noqa: RUF001
 }
@@ -157,20 +126,6 @@ def test_the_passages_are_the_bodies_of_the_document_and_no_longer_than_asked(do
     blanks = str.maketrans("", "", " \t\r\n")
     assert "".join(texts).translate(blanks) == body.translate(blanks)
     assert all(0 < len(text) <= max_chars for text in texts)
-
-
-def test_every_line_of_a_long_document_is_in_one_passage(long_document):
-    # No single block of these documents is cut at this length.
-    passages = passages_of(long_document, max_chars=20_000)
-
-    sections = sections_of(long_document)
-    assert "".join(section.text for section in sections) == long_document
-    assert len(sections) > 1
-    in_passages = [line for p in passages for line in p.text.split("\n") if line.strip()]
-    body = "\n".join(section.body for section in sections)
-    assert [line.rstrip() for line in in_passages] == [
-        line.rstrip() for line in body.split("\n") if line.strip()
-    ]
 
 
 def test_a_passage_is_titled_with_the_headings_above_it():

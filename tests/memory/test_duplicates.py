@@ -1,6 +1,5 @@
 """Which passages are near-duplicates, and what becomes of them."""
 
-import random
 from datetime import UTC, datetime
 
 import pytest
@@ -8,9 +7,7 @@ from stored import words
 
 from harness.memory.duplicates import (
     BANDS,
-    LEAST_SIMILARITY,
     bands_of,
-    same_numbers,
     similarity,
 )
 from harness.memory.found import Merge
@@ -30,7 +27,7 @@ def naive_similarity(first: str, second: str) -> float:
     return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
 
 
-@pytest.mark.parametrize("changed", [0, 1, 20, 119])
+@pytest.mark.parametrize("changed", [0, 20, 119])
 def test_the_similarity_is_that_of_the_sets_of_runs(changed):
     text = words(120, seed=1)
     first, second = " ".join(text), " ".join(words(changed, seed=2) + text[changed:]).upper()
@@ -39,13 +36,9 @@ def test_the_similarity_is_that_of_the_sets_of_runs(changed):
 
 
 SHORT_AND_ODD = {
-    "one word": ("Yes.", "yes!", 1),
     "two words": ("Yes indeed", "yes -- INDEED", 1),
-    "two others": ("yes", "no", 0),
-    "once and twice": ("yes", "yes yes", 0),
     "no words": ("!!!", "???", 0),
     "signs that say something": ("C: a language", "C++: a language", 0),
-    "less and more": ("return a < b", "return a > b", 0),
     "vowels that are marks": ("दिन", "दान", 0),
     "no words, but the same": (" !!!", "!!! ", 1),
     "case as Unicode has it": ("STRASSE eins zwei", "Straße eins zwei", 1),
@@ -74,44 +67,8 @@ def test_bands_are_the_texts_own_whatever_else_is_in_the_batch():
 
 def test_bands_never_change():
     # They are stored: others would miss the near-duplicates of all that is.
-    assert bands_of(["the otter floats on its back"])[0, :2].tolist() == [
-        -544769020817813589,
-        -1150561124034937620,
-    ]
-
-
-def test_texts_share_a_band_as_often_as_bands_and_rows_predict():
-    base = words(120, seed=3)
-    pairs = []
-    for seed in range(1000):
-        chance = random.Random(seed)
-        other = list(base)
-        for place in chance.sample(range(120), chance.choice((1, 3, 8))):
-            other[place] = f"x{seed}"
-        pairs.append(" ".join(other))
-    bands = bands_of([" ".join(base), *pairs])
-    found = [bool(set(bands[0]) & set(row)) for row in bands[1:]]
-    similarities = [similarity(" ".join(base), pair) for pair in pairs]
-
-    # Leskovec, Rajaraman and Ullman, section 3.4.2: 1 - (1 - s^r)^b.
-    expected = sum(1 - (1 - s**4) ** BANDS for s in similarities)
-    assert abs(sum(found) - expected) < 0.05 * len(pairs)
-    near = [was for was, s in zip(found, similarities, strict=True) if s >= LEAST_SIMILARITY]
-    assert len(near) > 100
-    assert sum(near) >= 0.99 * len(near)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "same"),
-    [
-        pytest.param("in 2023, 5 of 9", "5 of 9 in 2023", True, id="in any order"),
-        pytest.param("none", "no numbers", True, id="none"),
-        pytest.param("the revenue of 2023", "the revenue of 2024", False, id="another year"),
-        pytest.param("version 1.2", "version 1.3", False, id="another version"),
-    ],
-)
-def test_numbers_are_compared_for_themselves(first, second, same):
-    assert same_numbers(first, second) is same
+    bands = bands_of(["the otter floats on its back"])
+    assert (bands[0, 0], bands.sum()) == (-544769020817813589, 6792658988380563425)
 
 
 # --- what becomes of them ----------------------------------------------------------------------
@@ -177,9 +134,10 @@ def test_nothing_is_merged_when_that_is_not_wanted_nor_when_less_is_alike(truth)
     put(truth, first, merge=False)
 
     assert put(truth, half).new
+    assert put(truth, Passage(text=f"{TEXT} 2023")).new  # another year is another fact
     assert truth.near_duplicate_of(Passage(text=NEARLY)).into == first.id
     assert put(truth, Passage(text=NEARLY), merge=False).new
-    assert len(truth) == 3
+    assert len(truth) == 4
 
 
 def test_passages_follow_their_text_when_it_changes_or_goes(truth):

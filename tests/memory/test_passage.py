@@ -1,7 +1,7 @@
 """What a passage may hold, and what it can be filtered by."""
 
 import json
-from datetime import datetime, tzinfo
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -26,30 +26,16 @@ def test_a_passage_goes_into_a_set_in_spite_of_its_metadata():
     assert len({Passage(text="text", metadata={"a": "b"}), Passage(text="text")}) == 2
 
 
-class Somewhere(tzinfo):
-    """A time zone that does not say how far it is from Greenwich."""
-
-    def utcoffset(self, when: datetime | None) -> None:  # noqa: ARG002 - as datetime calls it
-        return None
-
-
 REFUSED = {
     "a quality below the scale": ({"quality": -0.1}, "quality-out-of-range"),
-    "a quality above it": ({"quality": 10.1}, "quality-out-of-range"),
     "a quality that is no number": ({"quality": float("nan")}, "quality-out-of-range"),
     "blank": ({"text": " \n"}, "empty"),
     "half a pair in the text": ({"text": "abc\ud83d"}, "not-encodable"),
-    "half a pair in the title": ({"title": "abc\ud83d"}, "not-encodable"),
-    "half a pair in the source": ({"source": "abc\ud83d"}, "not-encodable"),
     "metadata: not a number": ({"metadata": {"n": float("nan")}}, "field-not-finite"),
-    "metadata: infinite": ({"metadata": {"n": float("-inf")}}, "field-not-finite"),
     "metadata: beyond any float": ({"metadata": {"n": -(10**5000)}}, "field-not-finite"),
     "metadata: a list": ({"metadata": {"n": []}}, "field-type"),
     "metadata: a name of ours": ({"metadata": {"title": "x"}}, "field-name"),
     "no time zone": ({"created": datetime(2026, 1, 2)}, "no-time-zone"),  # noqa: DTZ001
-    "a zone that is nowhere": (
-        {"created": datetime(2026, 1, 2, tzinfo=Somewhere())}, "no-time-zone",
-    ),
 }  # fmt: skip
 
 
@@ -76,10 +62,7 @@ def matches(passage: Passage, where: object) -> bool:
 
 
 FILTERS = {
-    "nothing asked": ({}, True),
     "one of several": ({"topic": ["plants", "animals"]}, True),
-    "none of several": ({"topic": ("plants", "stones")}, False),
-    "both match": ({"topic": "animals", "year": 2024}, True),
     "one of two does not": ({"topic": "animals", "year": 2023}, False),
     "a text is no number": ({"year": "2024"}, False),
     "own fields": ({"title": "Otters", "source": {"a.md", "b.md"}}, True),
@@ -119,11 +102,7 @@ def test_a_passage_has_a_tag_for_each_field_and_these_never_change():
 
 UNSATISFIABLE = {
     "not filterable": ({"quality": 8.0}, "unknown-field"),
-    "no name": ({1: "x"}, "unknown-field"),
-    "a blank name": ({"": "x"}, "unknown-field"),
     "none": ({"topic": None}, "value-type"),
-    "bytes": ({"topic": b"x"}, "value-type"),
-    "a mapping": ({"topic": {"a": 1}}, "value-type"),
     "a list in a list": ({"topic": [["a"]]}, "value-type"),
     "no values": ({"topic": []}, "no-value"),
     "not a number": ({"share": float("nan")}, "value-not-finite"),

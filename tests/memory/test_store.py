@@ -379,26 +379,6 @@ def test_closing_while_threads_search_harms_nobody(store):
     assert codes == ["memory.store-closed"] * 4
 
 
-@pytest.mark.slow
-def test_statistics_are_to_be_had_while_lanes_are_made_again(tmp_path, store, embedder):
-    done = Event()
-
-    def look():
-        while not done.is_set():
-            store.stats()
-        return "none failed"
-
-    async def meanwhile():
-        looking = asyncio.create_task(asyncio.to_thread(look))
-        with MemoryStore.open(tmp_path, embedder=embedder) as other:
-            for _ in range(20):
-                await asyncio.to_thread(other.rebuild)
-        done.set()
-        return await looking
-
-    assert asyncio.run(meanwhile()) == "none failed"
-
-
 # --- upkeep ----------------------------------------------------------------------------------
 
 

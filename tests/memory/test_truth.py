@@ -1,7 +1,6 @@
 """What the truth keeps, and how those that follow it by numbers learn of every change."""
 
 import random
-import sqlite3
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 
@@ -69,14 +68,6 @@ def test_any_text_may_be_asked_for_as_an_id(truth):
     assert len(truth) == 2
 
 
-def test_a_passage_without_a_time_gets_that_of_its_storing(truth):
-    before = datetime.now(UTC)
-    put(truth, "one")
-
-    assert before <= truth.get("one").created <= datetime.now(UTC)
-    assert before.isoformat() <= truth.last_written() <= datetime.now(UTC).isoformat()
-
-
 def test_equal_ids_are_stored_once_and_stay_as_they_are(truth):
     first = Passage(text="one", id="a", created=NOW)
     added = truth.add([(first, None), (Passage(text="two", id="a"), None)], embedder=None)
@@ -136,17 +127,6 @@ def test_filters_find_what_a_walk_over_all_finds(truth):
         assert expected
 
 
-def test_filters_may_have_any_number_of_names_and_values(truth):
-    metadata = {f"name {n}": n for n in range(600)}
-    truth.add([(Passage(text="x", metadata=metadata), None)], embedder=None)
-    with truth._connections.reading() as db:  # the one that is used again
-        db.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 500)
-
-    assert truth.tagged(Where.parse(metadata)).tolist() == [1]
-    assert truth.tagged(Where.parse({"name 9": range(2000)})).tolist() == [1]
-    assert truth.tagged(Where.parse({**metadata, "name 9": 8})).tolist() == []
-
-
 def test_an_add_that_fails_half_way_stores_nothing(truth):
     put(truth, "before")
     with failing(InvalidInput, "memory.vectors-wrong-shape"):
@@ -194,15 +174,6 @@ def test_vectors_are_kept_for_each_embedder_and_those_that_lack_are_known(truth)
     unknown = SimpleNamespace(name="unknown", dimensions=7)
     assert truth.vectors_between(unknown, 0, 9)[1].shape == (0, 7)
     assert truth.vectors_of(unknown, [1])[1].shape == (0, 7)
-
-
-def test_what_is_unrelated_is_kept_for_each_embedder(truth):
-    assert truth.unrelated(EMBEDDER) is None
-    truth.set_unrelated(EMBEDDER, 0.25)
-    truth.set_unrelated(OTHER, 0.5)
-    truth.set_unrelated(EMBEDDER, 0.3)
-
-    assert (truth.unrelated(EMBEDDER), truth.unrelated(OTHER)) == (0.3, 0.5)
 
 
 # --- following it ----------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """What becomes of the truth when the disk, other processes or other versions are in its way."""
 
 import json
-import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -161,34 +160,6 @@ def test_a_process_that_does_not_stop_writing_is_said(made):
     truth.close()
 
 
-def open_and_add(directory: Path, name: str, together: object) -> None:
-    together.wait()
-    truth = Truth.open(directory)
-    for number in range(5):
-        put(truth, f"{name} {number}")
-    truth.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attempt", range(3))
-def test_processes_that_make_one_store_at_once_all_find_their_passages(tmp_path, attempt):
-    context = multiprocessing.get_context("fork")
-    together = context.Barrier(8)
-    processes = [
-        context.Process(target=open_and_add, args=(tmp_path / "memory", f"p{n}", together))
-        for n in range(8)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-
-    assert [process.exitcode for process in processes] == [0] * 8
-    truth = Truth.open(tmp_path / "memory")
-    assert truth.extent() == (40, 40)
-    truth.close()
-
-
 # --- copies and damage -------------------------------------------------------------------------
 
 
@@ -227,41 +198,6 @@ def test_a_copy_is_looked_through_once_and_is_a_store_of_its_own(made, tmp_path)
     original.close()
 
 
-def test_a_page_of_another_moment_is_harmless_or_called_damaged(tmp_path):
-    def content(truth):
-        tagged = [truth.tagged(Where.parse({"source": ""})).tolist()]
-        return list(truth.passages_between(0, 999)), truth.removed_between(0, 999), tagged
-
-    store = stored(tmp_path / "store", *(f"{n} " * 50 for n in range(200)))
-    before = (store / FILE_NAME).read_bytes()
-    truth = Truth.open(store)
-    truth.delete([f"{n} " * 50 for n in range(0, 200, 2)])
-    expected = content(truth)
-    truth.close()
-    after = (store / FILE_NAME).read_bytes()
-    assert len(before) == len(after)
-    pages = range(0, len(before), 4096)
-    changed = [page for page in pages if before[page : page + 4096] != after[page : page + 4096]]
-
-    # One page at a time is as it was: what a copy holds that was at it in the wrong moment.
-    damaged = 0
-    for page in changed:
-        copy = tmp_path / f"copy {page}"
-        copy.mkdir()
-        mixed = bytearray(after)
-        mixed[page : page + 4096] = before[page : page + 4096]
-        (copy / FILE_NAME).write_bytes(mixed)
-        try:
-            truth = Truth.open(copy)
-        except MemoryStoreFailed as error:
-            assert error.code == "memory.store-damaged"  # noqa: PT017
-            damaged += 1
-        else:  # nothing is on that page any more
-            assert content(truth) == expected
-            truth.close()
-    assert damaged > len(changed) / 2 > 10
-
-
 NO_DATABASE = {
     "a text": b"this is no database, " * 500,
     "a mere header": b"SQLite format 3\0" + b"\xff" * 9000,
@@ -291,13 +227,6 @@ def test_a_database_of_another_program_or_version_is_no_store(tmp_path, version,
 
     with failing(MemoryStoreFailed, code):
         Truth.open(tmp_path)
-
-
-def test_a_path_that_is_a_file_is_refused(tmp_path):
-    (tmp_path / "memory").write_text("")
-
-    with failing(MemoryStoreFailed, "memory.no-directory"):
-        Truth.open(tmp_path / "memory")
 
 
 def test_pages_that_are_overwritten_are_said_by_whoever_reads_them(made):

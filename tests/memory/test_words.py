@@ -18,12 +18,8 @@ SAME = {
     "english": ("english", "running foxes", "run fox"),
     "german, umlaut and plural": ("german", "die Häuser", "die Haus"),
     "french": ("french", "les élèves", "les élève"),
-    "russian": ("russian", "книги", "книга"),
-    "accents and case": ("english", "CAFÉ Café", "cafe cafe"),
     "accents without stemming": ("none", "Ångström", "angstrom"),
     "accents after their letters": ("none", "re\u0301sume\u0301", "résumé"),
-    "two accents after one letter": ("none", "Vie\u0323\u0302t", "Việt"),
-    "apostrophe": ("english", "don't stop", "don t stop"),
     "joined": ("english", "snake_case kebab-case", "snake case kebab case"),
     "thai, tone marks": ("none", "ผู้ใหญ่", "ผูใหญ"),
 }
@@ -36,15 +32,11 @@ def test_texts_that_differ_in_form_have_the_same_words(language, one, other):
 
 SHA_1, SHA_256 = "da39a3ee5e6b4b0d3255bfef95601890afd80709", "9f86d081" * 8
 WORDS = {
-    "no stemming": ("running foxes", ["running", "foxes"]),
     "chinese or japanese": ("東京都", ["東京", "京都"]),
-    "mixed": ("SQLite 数据库 3", ["sqlite", "数据", "据库", "3"]),
     "a single letter": ("猫", ["猫"]),
-    "katakana": ("データ", ["デー", "ータ"]),
     "korean": ("한국어 말", ["한국", "국어", "말"]),
     "thai": ("ไทย", ["ไท", "ทย"]),
     "signs": ("... !?", []),
-    "nothing": ("", []),
     "digests, but nothing encoded": (f"{SHA_1} {SHA_256} {'QUJD' * 100}", [SHA_1, SHA_256]),
     # Normalised as a whole, this one would take minutes: accents are put in order.
     "nothing but accents": ("a" + "\u0301\u0327" * 100_000, ["a"]),
@@ -68,15 +60,10 @@ def test_each_language_has_its_analyzer_and_no_other_is_known():
 # --- what a query asks for ---------------------------------------------------------------------
 
 ASKED = {
-    "words": ("red otters", (), ()),
     "phrase": ('a "red otter" swims', ("red otter",), ()),
-    "two": ('"red otter" "blue heron"', ("red otter", "blue heron"), ()),
     "the same twice": ('"red otter" "red otter"', ("red otter",), ()),
     "title": ("title:otter", (), ("otter",)),
-    "phrase in a title": ('title:"red otter" swims', (), ("red otter",)),
     "quote without its end": ('a "red otter', (), ()),
-    "title without its end": ('title:"red otter', (), ()),
-    "inches look like quotes": ('6" by 4"', (" by 4",), ()),
     "a title's line": ("title: otter", (), ()),
     "other fields are mere text": ("subtitle:otter body:otter", (), ()),
     "quotes do not reach over lines": ('"one\ntwo"', (), ()),

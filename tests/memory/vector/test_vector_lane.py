@@ -182,17 +182,6 @@ def graph_made_ns(tmp_path):
     return path.stat().st_mtime_ns
 
 
-def test_a_large_one_has_a_graph_and_finds_the_same(open_lane, large):
-    exact = open_lane(WIDE, exact_up_to=10_000)
-    assert (exact.kind, large.kind, large.wants_index) == ("exact", "hnsw", False)
-
-    for query in clustered(10, seed=2):
-        ours, theirs = large.search(query, limit=20), exact.search(query, limit=20)
-        both = ours.keys() & theirs.keys()
-        assert len(both) >= 19
-        assert {number: ours[number] for number in both} == {n: theirs[n] for n in both}
-
-
 def test_what_comes_and_goes_after_the_graph_was_made_is_seen(truth, large, open_lane):
     truth.delete(["p1"])
     (new,) = add(truth, MANY[:1], WIDE)
