@@ -53,9 +53,6 @@ class PlantedRun:
     def endpoint(self, tag: str, **settings: Any) -> None:
         self._instant("endpoint", 0, None, model=tag, **settings)
 
-    def device(self, name: str, **sizes: int) -> None:
-        self._instant("budget", 0, None, device=name, **sizes)
-
     def node(
         self, name: str, at_ms: int, ms: int, *, after: Iterable[int] = (), **more: Any
     ) -> int:
@@ -242,12 +239,6 @@ def queueing_unsaid(backend: str = "ollama") -> PlantedRun:
     return run
 
 
-def queueing_for_kv() -> PlantedRun:
-    run = queueing()
-    run.counter("KV cache", (0, 0.97), (3500, 0.2))
-    return run
-
-
 def behind_prefill(**settings: Any) -> PlantedRun:
     """Three calls at once on four slots: the last two wait while the first prompt is read."""
     run = PlantedRun("embedded", file="small.gguf", **settings)
@@ -419,9 +410,9 @@ def idle_device() -> PlantedRun:
     return run
 
 
-def idle_server(backend: str = "vllm") -> PlantedRun:
+def idle_server() -> PlantedRun:
     """Calls have been sent, and the server says it has none."""
-    run = PlantedRun(backend)
+    run = PlantedRun("vllm")
     run.calls(4, 0, prefill_ms=6000, tokens=100)
     run.counter("running", (0, 0), (5900, 4), (6900, 0))
     run.counter("waiting", (0, 0))
@@ -464,13 +455,6 @@ def schema_ignored() -> PlantedRun:
     return run
 
 
-def schema_advisory() -> PlantedRun:
-    """Replies are JSON, and nothing sees to it that they match."""
-    run = PlantedRun("tensorrt-llm")
-    run.call(structured=True, schema="advisory")
-    return run
-
-
 def fields_dropped(
     dropped: Iterable[str] = ("temperature",), temperature: float = 0.0, **settings: Any
 ) -> PlantedRun:
@@ -480,9 +464,9 @@ def fields_dropped(
     return run
 
 
-def turns(backend: str = "vllm") -> PlantedRun:
+def turns() -> PlantedRun:
     """Six calls at once, two of which are let through at a time, to a server without a queue."""
-    run = turns_unsaid(backend)
+    run = turns_unsaid("vllm")
     run.counter("waiting", (0, 0))
     return run
 
@@ -521,8 +505,8 @@ def out_of_reach(*, fallback: bool = False) -> PlantedRun:
     return run
 
 
-def rejected_drafts(backend: str = "llamacpp") -> PlantedRun:
-    run = PlantedRun(backend)
+def rejected_drafts() -> PlantedRun:
+    run = PlantedRun("llamacpp")
     run.calls(3, tokens=120, draft_tokens=270, accepted_tokens=40)
     return run
 
@@ -563,12 +547,6 @@ def revise_loop() -> PlantedRun:
     return run
 
 
-def single_call() -> PlantedRun:
-    run = PlantedRun("vllm")
-    run.call(prefill_ms=300, tokens=60, input_tokens=900, cached_tokens=0)
-    return run
-
-
 def chain_in_one_function() -> PlantedRun:
     """Twenty short calls; each prompt holds the reply of the one before."""
     run = PlantedRun()
@@ -580,31 +558,10 @@ def chain_in_one_function() -> PlantedRun:
     return run
 
 
-def chain_that_repeats_what_it_was_given() -> PlantedRun:
-    """A model may reply with a piece of its prompt, round after round."""
-    run = PlantedRun()
-    node, text = run.node("chain", 0, 3000), "nothing yet"
-    for number in range(10):
-        prompt = f"{DOCUMENT}\n\nSo far: {text}\n\nIt is {number} o'clock. Go on."
-        text = "Line 3 of the handbook says what to do in case 3."
-        run.call(parent=node, prompt=prompt, reply=text)
-    return run
-
-
 def loop_without_texts() -> PlantedRun:
     """Twenty short calls of one function, and nothing is known of their texts."""
     run = PlantedRun()
     run.calls(20, parent=run.node("chain", 0, 6000))
-    return run
-
-
-def two_models_that_fit() -> PlantedRun:
-    """Each is loaded once, and they alternate for a long while."""
-    run = PlantedRun("embedded")
-    run.endpoint("large", backend="embedded")
-    for turn in range(12):
-        model = ("small", "large")[turn % 2]
-        run.call(model=model, load_ms=300 if turn < 2 else 0, tokens=200)
     return run
 
 
@@ -647,15 +604,6 @@ def busy_but_not_full() -> PlantedRun:
     return kv_pressure(share=0.6)
 
 
-def questions_of_a_person() -> PlantedRun:
-    """Nothing in common, and seconds between them."""
-    run = PlantedRun()
-    for number in range(8):
-        run.call(prompt=f"Question {number}?", reply="Who can say.", tokens=90)
-        run.now_ms += 4000
-    return run
-
-
 def no_calls() -> PlantedRun:
     """Forty node calls of one second, sixteen at a time: no model could have been busy."""
     run = PlantedRun()
@@ -665,32 +613,9 @@ def no_calls() -> PlantedRun:
     return run
 
 
-def nodes_that_begin_at_once() -> PlantedRun:
-    """Each begins a millisecond after what it needs; the calls that follow are few."""
-    run = PlantedRun()
-    before = [run.node("things", 0, 100)]
-    for at_ms in range(101, 5000, 501):
-        before = [run.node("work", at_ms + n % 3, 498, after=before) for n in range(16)]
-    run.call(5200, parent=run.node("text", 5200, 300, after=before))
-    return run
-
-
-def items_in_step() -> PlantedRun:
-    """Thirty-two items in two rows; arrows go from item to item, and yet all wait for all."""
-    run = PlantedRun()
-    items = [run.node("first", 1000 * (n // 16), 1000, item=n) for n in range(32)]
-    for n, before in enumerate(items[:16]):
-        run.call(2001, parent=run.node("second", 2001, 500, after=[before], item=n))
-    return run
-
-
 def serial_on_one_slot() -> PlantedRun:
     """The engine answers one call at a time, however many there are."""
     return serial_loop("embedded", slots=1)
-
-
-def serial_in_one_process() -> PlantedRun:
-    return serial_loop("llama-cpp-python")
 
 
 def answered_from_the_cache() -> PlantedRun:
@@ -716,30 +641,11 @@ def turns_before_a_full_server() -> PlantedRun:
     return run
 
 
-def turns_for_an_engine_that_computes_one_at_a_time() -> PlantedRun:
-    run = PlantedRun("llama-cpp-python", max_concurrency=1)
-    for number in range(6):
-        run.call(0, turn_ms=230 * number)
-    return run
-
-
 def turns_that_keep_to_an_accounts_limit() -> PlantedRun:
     run = turns_unsaid()
     run.now_ms = 0
     run.failed_call(20, "RateLimited: small: the account is at its limit")
     run.retry(40, "RateLimited")
-    return run
-
-
-def idle_server_in_this_process() -> PlantedRun:
-    """No gateway is to be suspected between a run and a model in its own process."""
-    return idle_server("embedded")
-
-
-def embedding_before_the_calls() -> PlantedRun:
-    """Work waits while texts are embedded: no device is idle."""
-    run = idle_device()
-    run.span("embed", 101, 5000, run.root, model="small", texts=900)
     return run
 
 
@@ -749,40 +655,23 @@ def drafts_that_pay() -> PlantedRun:
     return run
 
 
-def few_drafts() -> PlantedRun:
-    run = PlantedRun()
-    run.call(draft_tokens=30, accepted_tokens=1)
-    return run
-
-
 Make = Callable[[], PlantedRun]
 
 HEALTHY: list[Make] = [
     parallel_on_a_warm_server,
     revise_loop,
-    single_call,
     chain_in_one_function,
-    chain_that_repeats_what_it_was_given,
     loop_without_texts,
-    two_models_that_fit,
     loads_made_ahead,
     nodes_in_a_row,
     cached_history,
     one_retry,
     busy_but_not_full,
-    questions_of_a_person,
     no_calls,
-    nodes_that_begin_at_once,
-    items_in_step,
     serial_on_one_slot,
-    serial_in_one_process,
     answered_from_the_cache,
     schema_enforced,
     turns_before_a_full_server,
-    turns_for_an_engine_that_computes_one_at_a_time,
     turns_that_keep_to_an_accounts_limit,
-    idle_server_in_this_process,
-    embedding_before_the_calls,
     drafts_that_pay,
-    few_drafts,
 ]

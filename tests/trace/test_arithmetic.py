@@ -1,15 +1,12 @@
-"""What stands under the rules and the formats, against naive versions: stretches, texts, bytes."""
+"""What stands under the rules, against naive versions: stretches of time, and texts."""
 
 from __future__ import annotations
 
-import struct
-
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.trace.calls import Interval
-from harness.trace.diagnosis.finding import counted, named, said_ns
 from harness.trace.diagnosis.intervals import (
     common,
     depths,
@@ -20,7 +17,6 @@ from harness.trace.diagnosis.intervals import (
     without,
 )
 from harness.trace.diagnosis.texts import likeness, needed_replies
-from harness.trace.protobuf import double, fixed64, integer, message, tag, text, varint
 
 # --- stretches of time -----------------------------------------------------------------------
 
@@ -100,81 +96,3 @@ REPLY = "It was the best of times, and no one had noticed."
 )
 def test_a_prompt_needs_the_replies_it_holds_something_of(prompts, replies, needed):
     assert needed_replies(prompts, replies) == needed
-
-
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        (said_ns(210_400_000), "210 ms"),
-        (said_ns(4_321_000_000), "4.3 s"),
-        (counted(1, "call"), "1 call"),
-        (counted(3, "call"), "3 calls"),
-        (named([]), ""),
-        (named(["a", "a"]), "'a'"),
-        (named(["a", "b"]), "'a' and 'b'"),
-        (named(["a", "b", "c"]), "'a', 'b' and 'c'"),
-        (named(["a", "b", "c", "d", "e"]), "'a', 'b', 'c' and 2 more"),
-    ],
-)
-def test_numbers_and_names_read_well(said, words):
-    assert said == words
-
-
-# --- protobuf --------------------------------------------------------------------------------
-
-FIELDS = st.integers(1, 2**29 - 1)
-INT64 = st.integers(-(2**63), 2**63 - 1)
-
-
-def read_varint(data):
-    """As the encoding is described: seven bits a byte, the lowest first."""
-    number = 0
-    for place, byte in enumerate(data):
-        number |= (byte & 127) << 7 * place
-        if byte < 128:
-            return number, data[place + 1 :]
-    raise AssertionError("the last byte says that more follow")
-
-
-@pytest.mark.parametrize(
-    ("number", "encoded"),
-    # https://protobuf.dev/programming-guides/encoding/#varints and #signed-ints
-    [(0, "00"), (1, "01"), (127, "7f"), (128, "8001"), (150, "9601"), (-2, "feffffffffffffffff01")],
-)
-def test_varints_are_as_their_description_has_them(number, encoded):
-    assert varint(number).hex() == encoded
-
-
-@given(INT64 | st.integers(0, 2**64 - 1))
-@example(2**14 - 1)
-@example(2**14)
-@example(2**28)
-@example(2**64 - 1)
-def test_every_integer_of_64_bits_reads_back(number):
-    encoded = varint(number)
-
-    assert read_varint(encoded) == (number % 2**64, b"")
-    assert len(encoded) == max(1, -(-(number % 2**64).bit_length() // 7))  # and none is padded
-
-
-@given(FIELDS, INT64, st.floats(), st.text() | st.just("x" * 20_000))
-def test_a_field_is_a_tag_and_its_value(field, number, real, value):
-    def read(encoded):
-        key, rest = read_varint(encoded)
-        assert key >> 3 == field
-        return key & 7, rest
-
-    utf_8 = value.encode("utf-8", "replace")
-    kind, rest = read(integer(field, number))
-    assert (kind, read_varint(rest)) == (0, (number % 2**64, b""))
-    assert tag(field, 0) == varint(field << 3)
-    kind, rest = read(text(field, value))
-    assert (kind, read_varint(rest)) == (2, (len(utf_8), utf_8))
-    assert text(field, value) == message(field, utf_8)
-    # Little-endian.
-    assert read(fixed64(field, number % 2**64)) == (1, struct.pack("<Q", number % 2**64))
-    assert read(double(field, real)) == (1, struct.pack("<d", real))
-
-
-def test_a_lone_surrogate_is_written_as_a_question_mark():
-    assert text(1, "\ud800") == text(1, "?")

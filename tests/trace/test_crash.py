@@ -4,12 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from itertools import count
 from pathlib import Path
 
 import pytest
-from perfetto import query_traces
 from random_runs import write_random_run
 from sample_runs import journal_lines
 
@@ -28,14 +26,9 @@ from harness.trace import (
     SpanRecord,
     SpanStarted,
     TraceOptions,
-    call_group,
-    calls_of,
     load_run,
 )
-from harness.trace.check import check_journal
 from harness.trace.journal_line import decode
-
-LOST = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
 
 
 def run_python(code, *arguments):
@@ -51,113 +44,7 @@ def spans_in(lines):
     return begun | {one.id: one.end_ns for one in lines if type(one) is SpanRecord}
 
 
-# --- killed again and again ------------------------------------------------------------------
-
-RUNS = 60
-
-
-@pytest.fixture(scope="module")
-def killed_runs(tmp_path_factory):
-    """Folders of runs that were killed up to four times, and journals of them.
-
-    Every second came to its end at last, and so did the last of the list, which was not killed.
-    """
-    directory = tmp_path_factory.mktemp("killed")
-    script = Path(__file__).with_name("killed_runs.py")
-    subprocess.run([sys.executable, script, directory, str(RUNS)], check=True, timeout=300)
-    found = []
-    for folder in [directory / str(number) for number in range(RUNS)] + [
-        directory / "uninterrupted"
-    ]:
-        journals = [path for path in folder.glob("traces/*.jsonl") if "." not in path.stem]
-        # A run may be killed before its first line was whole.
-        whole = [path for path in journals if b"\n" in path.read_bytes()]
-        found += [(folder, path) for path in whole]
-    return found
-
-
-@pytest.mark.slow
-def test_runs_are_killed_in_the_middle_and_several_times(killed_runs):
-    journals = [Journal(path) for _, path in killed_runs]
-
-    assert sum(journal.ended is None for journal in journals) > RUNS / 4
-    assert sum(journal.parts > 1 for journal in journals) > RUNS / 3
-    assert max(journal.parts for journal in journals) >= 4
-
-
-@pytest.mark.slow
-def test_nothing_that_somebody_was_told_is_done_is_lost_or_done_again(killed_runs):
-    expected = sorted(one.node for one in load_run(killed_runs[-1][1]).outputs)
-
-    for folder, path in killed_runs:
-        run = load_run(path)
-        outputs = {one.node: one.value for one in run.outputs}
-        told = (folder / "printed").read_text().split()
-        assert len(told) == len(set(told)), folder
-        assert {name: outputs.get(name) for name in told} == {name: {"text": name} for name in told}
-        ended = {s.attributes["label"] for s in run.spans if (s.name, s.status) == ("node", "ok")}
-        assert set(told) <= ended, folder
-        if run.ended is not None:
-            assert sorted(one.node for one in run.outputs) == expected, folder
-            assert (run.ended.status, check_journal(path).is_whole) == ("ok", True)
-
-
-@pytest.mark.slow
-def test_every_call_counts_once(killed_runs):
-    for folder, path in killed_runs:
-        begun = (folder / "calls").read_text().split()
-        spans = list(Journal(path).spans())
-        assert len({span.id for span in spans}) == len(spans)
-        calls = calls_of(spans)
-        finished = {call.node for call in calls if call.status == "ok"}
-        # A call whose node was not over when it was killed is made again; its record may be lost.
-        assert finished <= set(begun)
-        assert len(finished) <= len(calls) <= len(begun)
-        files = [file for file in folder.glob("traces/*.jsonl") if file.stat().st_size]
-        lines = [decode(one) for file in files for one in file.read_bytes().split(b"\n")[:-1]]
-        told = [
-            one.attributes["output_tokens"]
-            for one in lines
-            if isinstance(one, SpanEnded | SpanRecord) and "output_tokens" in one.attributes
-        ]
-        assert call_group(calls).output_tokens == sum(told), folder
-
-
-@pytest.mark.slow
-def test_a_killed_run_shows_what_it_was_doing(killed_runs):
-    for folder, path in killed_runs:
-        journal = Journal(path)
-        spans = {span.id: span for span in journal.spans()}
-        unfinished = [span for span in spans.values() if span.status == "unfinished"]
-        assert {span.status for span in spans.values()} <= {"ok", "unfinished"}, folder
-        if journal.parts > 1:
-            continue
-        if journal.ended is not None:
-            assert unfinished == [], folder
-            continue
-        # What is open lies in what is open, and one worker has one node open at most.
-        assert {span.end_ns for span in unfinished} <= {journal.last_ns}, folder
-        above = [spans[span.parent] for span in unfinished if span.parent]
-        assert {span.status for span in above} <= {"unfinished"}, folder
-        tracks = Counter(span.attributes["track"] for span in unfinished if span.name == "node")
-        assert set(tracks.values()) <= {1}, folder
-
-
-@pytest.mark.slow
-def test_a_killed_run_has_timelines(killed_runs, tmp_path):
-    runs = dict(enumerate(path for _, path in killed_runs))
-    for number, path in runs.items():
-        for ending, write in TIMELINES.values():
-            write(Journal(path), tmp_path / f"{number}{ending}")
-
-    # Every tenth, as Perfetto sees it.
-    paths = [path for path in sorted(tmp_path.iterdir()) if int(path.stem) % 10 == 0]
-    slices = "SELECT count(*) AS count FROM slice WHERE category IS NOT NULL"
-    answers = query_traces([(path, sql) for path in paths for sql in (LOST, slices)])
-    for path, complaints, [row] in zip(paths, answers[::2], answers[1::2], strict=True):
-        assert complaints == []
-        assert row["count"] == sum(1 for _ in Journal(runs[int(path.stem)]).spans())
-
+# --- killed, and gone on with ----------------------------------------------------------------
 
 GOING_ON = """
 import asyncio, os, sys
