@@ -178,24 +178,21 @@ async def run_loop(
     rubric: Rubric = RUBRIC,
     mode="sections",
     priced: bool = False,
-    requirements: Sequence[str] = (),
-    evaluator=None,
-    tracer: Tracer | None = None,
 ) -> WiggumResult:
     prices = {"writer": PRICE, "judge": PRICE} if priced else {}
     meter = Meter(world.ask, limits=limits or LoopLimits(), clock=world.clock, prices=prices)
     return await revise_until_met(
         first,
-        evaluator=(evaluator or ScriptedEvaluator)(rubric=rubric, ask=meter.ask),
+        evaluator=ScriptedEvaluator(rubric=rubric, ask=meter.ask),
         reviser=Reviser(
             ask=meter.ask,
             model="writer",
-            requirements=requirements,
+            requirements=(),
             max_output_tokens=100,
             mode=mode,
         ),
         meter=meter,
-        tracer=tracer or Tracer(sink, clock=world.clock),
+        tracer=Tracer(sink, clock=world.clock),
         policy=policy,
         rounds=rounds,
     )

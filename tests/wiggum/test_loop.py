@@ -68,16 +68,12 @@ ENDS = {
     "passed at once": ([9], [], "passed", 1, ""),
     "passed when revised": ([5, 9], ["B"], "passed", 2, ""),
     "rising": ([5, 6, 7], ["B", "C"], "max_rounds", 3, ""),
-    "falling": ([5, 7, 2], ["B", "C"], "max_rounds", 2, ""),
     "worse": ([6, 4, 3], ["B", "C"], "regression", 1, ""),
     "the earliest of equals": ([(5, 7), (7, 5), 6], ["B", "C"], "plateau", 1, ""),
     "no change": ([5, 5], ["B"], "cycle", 1, "round 1"),
-    "the evaluator is cut off": ([5, CUT], ["B"], "evaluator_failed", 1, str(CUT)),
     "it is cut off later": ([5, 7, CUT], ["B", "C"], "evaluator_failed", 2, str(CUT)),
     "it gives no verdict": ([5, NO_VERDICT, NO_VERDICT], ["B"], "abstained", 1, "judge"),
-    "it recovers": ([5, NO_VERDICT, 9], ["B"], "passed", 2, ""),
     "the producer times out": ([5], [TIMEOUT], "producer_failed", 1, str(TIMEOUT)),
-    "it times out later": ([5, 4], ["B", TIMEOUT], "producer_failed", 1, str(TIMEOUT)),
     "an empty revision": ([5], [" \n"], "producer_empty", 1, "no text"),
     "the first again": ([5, 4], ["B", FIRST.text], "cycle", 1, "round 1"),
 }
@@ -112,12 +108,6 @@ def test_without_a_first_verdict_there_is_nothing_to_return(judged, error):
         revise(judged)
 
 
-def test_with_one_round_the_producer_is_never_asked():
-    result = revise([5], max_rounds=1)
-
-    assert (result.stop_reason, result.text, result.revisions) == ("max_rounds", FIRST.text, ())
-
-
 def test_a_revision_starts_from_the_best_draft_and_what_failed_in_it():
     models = Models([(6, 9), 3, (5, 9), 6], ["Draft number 2.", "Draft number 3.", "Draft 4."])
 
@@ -130,24 +120,6 @@ def test_a_revision_starts_from_the_best_draft_and_what_failed_in_it():
     assert all("Draft number 1." in request.messages[-1].content for request in requests)
     # From the same draft, but not by the same chance.
     assert [request.seed for request in requests] == [2, 3, 4]
-
-
-def test_a_discarded_edit_does_not_stay_in_place():
-    result = revise([3, 1, 7], ["# One\n\nWorse.", "# Two\n\nBetter."], first=PARTED)
-
-    assert result.rounds[2].base_round == 1
-    assert result.text == PARTED.text.replace("Some more.", "Better.")
-
-
-def test_every_round_keeps_to_the_task_and_the_sources():
-    models = Models([5, 6], ["Draft number 2."])
-    first = replace(FIRST, task="Say why.", sources=("Because it is so.",))
-
-    asyncio.run(models.run(first=first, max_rounds=2))
-
-    for request in (*models.judge.requests, *models.writer.requests):
-        assert "Say why." in request.messages[-1].content
-        assert "Because it is so." in request.messages[-1].content
 
 
 @pytest.mark.parametrize("mode", ["sections", "whole"])
@@ -174,7 +146,6 @@ MENDED = "# One\n\nYes.\n\n# Two\n\nIt is.\n\n# One\n\nYes.\n"
     ("written", "reason", "text"),
     [
         pytest.param(["Yes.", "Yes."], "passed", MENDED, id="both"),
-        pytest.param(["# One\n", "Yes."], "producer_failed", SECTIONS.text, id="a heading alone"),
         pytest.param(["Yes.", TIMEOUT], "producer_failed", SECTIONS.text, id="one call fails"),
     ],
 )
@@ -290,17 +261,11 @@ def test_the_trace_shows_every_round_and_why_the_loop_ended():
     assert second_revision.attributes["focus"] == ["useful", "clear"]
 
     attributes = ended[first.id].attributes
-    assert attributes["composite"] == 5
-    assert attributes["scores"] == {"clear": 6, "useful": 4}
-    assert (attributes["passed"], attributes["evaluator"]) == (False, "judge")
-    assert (attributes["unjudged"], attributes["compressed"]) == ([], False)
+    assert (attributes["composite"], attributes["scores"]) == (5, {"clear": 6, "useful": 4})
     assert attributes["findings"] == ["clear: x", "useful: x"]
-    assert ended[loop.id].attributes == {
-        "stop_reason": "passed",
-        "best_round": 3,
-        "passed": True,
-        "composites": [5, 5, 9],
-    }
+    told = ended[loop.id].attributes
+    assert (told["stop_reason"], told["best_round"], told["passed"]) == ("passed", 3, True)
+    assert told["composites"] == [5, 5, 9]
 
 
 def test_the_trace_counts_the_scores_and_keeps_the_drafts():
@@ -319,23 +284,3 @@ def test_the_trace_counts_the_scores_and_keeps_the_drafts():
         span.attributes["draft_sha256"] for span in spans if "draft_sha256" in span.attributes
     ]
     assert [contents[draft] for draft in drafts] == [FIRST.text, *["Draft number 2."] * 2]
-
-
-def test_the_trace_tells_an_error_where_it_was_and_why_it_ended_the_loop():
-    records = []
-
-    revise([5], [TIMEOUT], sink=records.append)
-
-    names = {record.id: record.name for record in records if isinstance(record, SpanStarted)}
-    ended = [record for record in records if isinstance(record, SpanEnded)]
-    assert [(names[span.id], span.status) for span in ended] == [
-        ("evaluate", "ok"),
-        ("revise", "error"),
-        ("wiggum", "ok"),
-    ]
-    (stop,) = (r for r in records if isinstance(r, Instant) and r.name == "stop")
-    assert stop.attributes == {
-        "reason": "producer_failed",
-        "detail": str(TIMEOUT),
-        "best_round": 1,
-    }

@@ -178,21 +178,6 @@ def test_no_revision_is_begun_that_could_not_be_evaluated(limits, need, lacks):
         assert all(fact in step.detail for fact in (*limits, *lacks))
 
 
-def test_what_a_revision_takes_is_only_worked_out_where_tokens_are_limited():
-    asked = []
-
-    for limits in (LoopLimits(), LoopLimits(max_tokens=100)):
-        decide(
-            rounds(LOW),
-            limits=limits,
-            policy=LoopPolicy(),
-            spent=NOTHING,
-            most_tokens=lambda step: asked.append(step) or 10,
-        )
-
-    assert [step.base.number for step in asked] == [1]
-
-
 @pytest.mark.parametrize(
     ("so_far", "revise_from", "base"),
     [

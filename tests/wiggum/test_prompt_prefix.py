@@ -1,11 +1,7 @@
 """What the prompts of a loop share: a prefix cache serves it only where it is the same bytes."""
 
 import asyncio
-import hashlib
 import json
-import os
-import subprocess
-import sys
 from itertools import takewhile
 
 import pytest
@@ -137,16 +133,6 @@ def test_the_revisions_of_a_loop_differ_in_nothing_before_the_text(rubric, repli
     assert all(one.strip() in shared for one in stays)
 
 
-def test_the_sections_of_a_draft_are_written_again_from_one_beginning():
-    writer = ScriptedBackend(lambda _request: "New.")
-    sources = ("Bread is made from flour.", "A clock has a pendulum.")
-    first = Draft(text="# Clock\n\nSo.\n\n# Bread\n\nSo.\n", task=TASK, sources=sources)
-
-    run_loop(CHECKED, ScriptedBackend([]), writer, first)
-
-    assert "\n\n".join(sources) in shared_start(texts(writer.requests))
-
-
 def test_a_draft_is_written_again_from_the_beginning_it_was_first_written_from(tmp_path):
     rubric = tmp_path / "clock.yaml"
     # JSON is YAML.
@@ -167,39 +153,3 @@ def test_a_draft_is_written_again_from_the_beginning_it_was_first_written_from(t
     assert len(again) == 2
     assert all(text.startswith(first) for text in again)
     assert parted(writer.requests[1:])[1] == ["A first.", "The second."]
-
-
-def print_prompts_digest() -> None:
-    """For a process of its own: of every prompt of two loops with much to choose from."""
-    sources = tuple(
-        f"Part {number} of a clock weighs {number % 7} grams. " * 9 for number in range(40)
-    )
-    shortened = "".join(f"# Part {n}\n\n{source}\n\n" for n, source in enumerate(sources))
-    judge, writer = rising(), ScriptedBackend(lambda _request: f"# Part\n\n{shortened}")
-    run_loop(JUDGED, judge, writer, Draft(text=shortened, task=TASK, sources=sources))
-    by_section = ScriptedBackend(lambda _request: "A clock has parts.")
-    first = Draft(text="# Clock\n\nParts.\n\n# Grams\n\nSeven.\n", task=TASK, sources=sources)
-    run_loop(CHECKED, ScriptedBackend([]), by_section, first)
-    requests = [*judge.requests, *writer.requests, *by_section.requests]
-    assert len(requests) > 6
-    print(hashlib.sha256("\n".join(texts(requests)).encode()).hexdigest())
-
-
-@pytest.mark.slow
-def test_prompts_do_not_hang_on_the_order_that_a_process_gives_its_sets():
-    digests = {
-        subprocess.run(
-            [sys.executable, __file__],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-
-    assert len(digests) == 1
-
-
-if __name__ == "__main__":
-    print_prompts_digest()

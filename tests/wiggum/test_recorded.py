@@ -1,12 +1,7 @@
 """Rounds in a run's journal, and back from there."""
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from scripted_loops import FIRST, PARTED, World, journal_of, run_loop, scores
@@ -144,42 +139,6 @@ def test_a_run_that_was_killed_goes_on_from_its_journal_to_the_same_end(tmp_path
         assert len(left.evaluated) == len(whole.rounds) - known
 
 
-KILLED = """
-import asyncio, os, signal, sys
-from pathlib import Path
-from scripted_loops import World, run_loop, scores
-from harness.trace import RunTrace, TraceOptions
-from harness.wiggum import LoopLimits
-
-def produce(number):
-    if number == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return f"Draft {number}."
-
-world = World(produce, lambda text: scores(int(text[-2]), 6))
-with RunTrace(Path(sys.argv[1]), name="killed", options=TraceOptions(timelines=())) as trace:
-    asyncio.run(run_loop(world, limits=LoopLimits(max_rounds=4), tracer=trace))
-"""
-
-
-@pytest.mark.slow
-def test_a_process_that_was_killed_has_left_its_rounds(tmp_path):
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-        check=False,
-    )
-
-    assert killed.returncode == -signal.SIGKILL
-    (path,) = tmp_path.glob("*.jsonl")
-    restored = rounds_from(Journal(path))
-    assert [one.draft for one in restored] == [FIRST.text, "Draft 2."]
-    world = World(lambda number: f"Draft {number}.", lambda text: scores(int(text[-2]), 6))
-    again = asyncio.run(run_loop(world, limits=LoopLimits(max_rounds=4), rounds=restored))
-    assert again.rounds[:2] == restored
-    assert world.produced_for == [3, 4]
-
-
 def test_a_loop_that_went_on_can_be_gone_on_with_from_its_own_journal(tmp_path):
     world = World(lambda number: f"# One\n\nText {number}.", lambda _text: scores(3, 4))
     once = {"first": PARTED, "limits": LoopLimits(max_rounds=1)}
@@ -195,17 +154,7 @@ def test_a_round_shows_in_the_record_with_its_size_and_what_it_took(tmp_path):
     journal = recorded(tmp_path, FULL)
 
     (instant,) = (one for one in load_run(journal.path).instants if one.name == "round")
-    shown = {name: value for name, value in instant.attributes.items() if "sha256" not in name}
-    assert shown == {
-        "round": 2,
-        "base_round": 1,
-        "composite": 6.3,
-        "passed": False,
-        "changed_chars": 17,
-        "calls": 3,
-        "input_tokens": 10,
-        "output_tokens": 3,
-        "cost_usd": 0.1 + 0.2,
-        "seconds": 123 / 1e9,
-        "draft_chars": len(FULL.draft),
-    }
+    shown = instant.attributes
+    assert (shown["round"], shown["composite"], shown["passed"]) == (2, 6.3, False)
+    assert (shown["calls"], shown["cost_usd"], shown["seconds"]) == (3, 0.1 + 0.2, 123 / 1e9)
+    assert shown["draft_chars"] == len(FULL.draft)

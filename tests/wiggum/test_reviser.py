@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 from harness.compress import sections_of
 from harness.errors import CallTimeout, ReplyInvalid
 from harness.inference import ScriptedBackend
-from harness.rubric import Dimension, DimensionScore, Draft, Evaluator, Finding, Rubric, Verdict
-from harness.rubric.checks import Excludes, Finished, SectionWords
+from harness.rubric import DimensionScore, Draft, Finding, Verdict
 from harness.wiggum import Reviser, Revision, Round
 
 TEXT = """\
@@ -93,9 +91,7 @@ def always(reply: str) -> ScriptedBackend:
     ("reply", "section", "after"),
     [
         pytest.param("It has two parts.", 0, "It has two parts.", id="as it is"),
-        pytest.param("\n\nIt has two parts.\n\n", 0, "It has two parts.", id="blank lines"),
         pytest.param("# Parts\n\nIt has two parts.", 0, "It has two parts.", id="its heading"),
-        pytest.param("## parts\nIt has two parts.", 0, "It has two parts.", id="a smaller one"),
         pytest.param("It runs.", 2, "It runs.", id="the second of two with one title"),
     ],
 )
@@ -126,20 +122,6 @@ def test_every_finding_reaches_the_call_for_its_section_and_no_other():
     assert told == [["too short", "the number 7"], ["too long"], ["a placeholder"]]
     assert "It has two pa" in prompts(backend)[0]
     assert [section.body.strip() for section in sections_of(text)] == ["It runs."] * 3
-
-
-def test_what_the_checks_find_leads_to_the_sections_they_found_it_in():
-    checks = (SectionWords(min=2, max=5), Finished(), Excludes(phrases=("TODO",)))
-    rubric = Rubric(title="Essay", dimensions=(Dimension(name="form", checks=checks),))
-    evaluator = Evaluator(rubric, ask=ScriptedBackend([]).chat)
-    scores = asyncio.run(evaluator.evaluate(draft())).scores
-    backend = always("It runs.")
-
-    revise(backend, draft(), *scores)
-
-    assert len(prompts(backend)) == 3
-    for finding in scores[0].findings:
-        assert finding.message in prompts(backend)[finding.section_index]
 
 
 FRAGMENTS = [
@@ -176,13 +158,8 @@ def test_what_was_not_criticised_stays_as_it_was_byte_for_byte(text, data):
 
 
 WHOLE = [
-    pytest.param([failed(Finding("too few sections"))], id="a finding without section"),
     pytest.param([failed(at(0), Finding("too few sections"))], id="one with and one without"),
     pytest.param([failed(reason="hard to follow")], id="no finding at all"),
-    pytest.param(
-        [failed(at(0)), failed(name="clear", reason="hard to follow")],
-        id="one dimension without findings",
-    ),
     pytest.param([failed(Finding("too short", "Gone", 7))], id="a section that is not there"),
 ]
 
@@ -244,30 +221,6 @@ def test_what_was_not_returned_stays_as_it_was_byte_for_byte(text, data):
         assert new.body.strip() == "New *text*." if number == index else new == old
 
 
-@pytest.mark.parametrize("mode", ["sections", "whole"])
-def test_everything_that_was_said_reaches_the_call_for_the_whole(mode):
-    backend = always("# Parts\n\nNew.")
-
-    revise(
-        backend,
-        draft(),
-        failed(name="clear", reason="hard to follow"),
-        failed(at(0, "too short"), Finding("too few sections"), reason="two faults"),
-        failed(name="useful", reason=""),
-        mode=mode,
-    )
-
-    (prompt,) = prompts(backend)
-    for line in (
-        "- clear: hard to follow",
-        "- form: two faults",
-        "- form (in 'Parts'): too short",
-        "- form: too few sections",
-        "- useful: 3, which is too low",
-    ):
-        assert line in prompt
-
-
 def test_sections_are_asked_for_at_the_same_time():
     class Meeting:
         """A backend that answers when three calls are under way."""
@@ -295,12 +248,6 @@ def test_sections_are_asked_for_at_the_same_time():
         ),
         pytest.param(
             "This is common practice.",
-            'no source says this: "This is common practice."',
-            "",
-            id="nothing, where nothing is good",
-        ),
-        pytest.param(
-            "This is common practice.",
             "vague",
             "An earlier version of a text about Parts:\nThis is common practice.\n",
             id="whole, where no remark quotes it",
@@ -324,8 +271,6 @@ def test_a_section_is_shown_for_what_is_good_in_it(body, remark, shown):
         pytest.param("A stub.", 512, 256, id="a stub may become a paragraph"),
         pytest.param("word " * 160, 512, 400, id="twice its length, at some four bytes a token"),
         pytest.param("word " * 2_000, 512, 512, id="never more than was allowed"),
-        pytest.param("A stub.", 80, 80, id="nor a stub"),
-        pytest.param("\u65f6" * 200, 512, 300, id="a script of three bytes a letter"),
     ],
 )
 def test_a_section_is_given_room_for_twice_its_length(body, most, room):
@@ -340,7 +285,6 @@ def test_a_section_is_given_room_for_twice_its_length(body, most, room):
     ("text", "focus", "at_least"),
     [
         pytest.param(TEXT, failed(at(0)), 100, id="a section"),
-        pytest.param("# A\n\nIt is so.\n", failed(reason="x"), 100, id="a short draft"),
         # Four characters a token are usual in English, two are few.
         pytest.param("# A\n\n" + "It is so. " * 500, failed(reason="x"), 2000, id="a long draft"),
     ],
@@ -380,26 +324,6 @@ def test_one_section_that_cannot_be_had_fails_the_revision(replies, error):
     with pytest.raises(error) as caught:
         revise(ScriptedBackend(replies), draft(), failed(at(0), at(1), at(2)))
     assert caught.value.endpoint == "writer"
-
-
-@pytest.mark.parametrize(
-    ("focus", "near"),
-    [
-        pytest.param(failed(at(0)), "Its two parts are a spring and an escapement.", id="section"),
-        pytest.param(failed(reason="x"), "The clock works by a spring.", id="whole"),
-    ],
-)
-def test_of_long_sources_the_nearest_sentences_are_shown_word_for_word(focus, near):
-    filler = " ".join(f"Filler says nothing, item {number}." for number in range(300))
-    backend = always("# Parts\n\nNew.")
-
-    revise(backend, draft(TEXT, f"{filler} {near} {filler}"), focus)
-
-    (prompt,) = prompts(backend)
-    assert near in prompt
-    assert len(prompt) < 8_000 < len(filler)
-    shown = set(re.findall(r"Filler says[^.]*\.", prompt))
-    assert shown <= set(re.findall(r"Filler says[^.]*\.", filler))
 
 
 @pytest.mark.parametrize("focus", [failed(at(0)), failed(reason="x")], ids=["section", "all"])
@@ -455,22 +379,6 @@ LONG = "".join(
 )
 
 
-def test_the_sections_of_a_long_draft_are_shown_in_full_among_its_outline():
-    backend = always("It weighs a gram.")
-    sections = sections_of(LONG)
-
-    findings = [Finding("too long", f"Part {n}", n) for n in (3, 11)]
-    text = revise(backend, draft(LONG), failed(*findings), shorten_over=3_000)
-
-    for prompt in prompts(backend):
-        assert all(section.heading in prompt for section in sections)
-        assert sections[3].text in prompt
-        assert sections[11].text in prompt
-        assert len(prompt) < len(LONG) / 2
-    after = sections_of(text)
-    assert [n for n in range(20) if after[n] != sections[n]] == [3, 11]
-
-
 def test_only_what_a_long_draft_was_shown_in_full_can_be_written_again():
     everything = "".join(f"# Part {number}\n\nIt weighs a gram.\n\n" for number in range(20))
     backend = always(everything)
@@ -487,14 +395,6 @@ def test_only_what_a_long_draft_was_shown_in_full_can_be_written_again():
     assert 3 in shown
     assert 0 < len(shown) < 10
     assert all(f"'Part {n}'" in prompt for n in shown)
-
-
-def test_a_draft_that_is_not_long_is_shown_as_it_is():
-    backend = always("# Part 3\n\nIt weighs a gram.\n")
-
-    revise(backend, draft(LONG), failed(reason="too long"), shorten_over=len(LONG))
-
-    assert LONG.strip() in prompts(backend)[0]
 
 
 # --- what it takes -----------------------------------------------------------------------------

@@ -221,13 +221,6 @@ def test_what_is_no_schema_is_refused_before_any_draft(schema, code):
     assert refused(Json, against=schema) == code
 
 
-def test_an_older_draft_is_followed_where_the_schema_names_it():
-    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "string"}]}
-
-    assert Json(against=schema).grade(draft('["a"]')).share == 1
-    assert Json(against=schema).grade(draft("[7]")).share == 0.5
-
-
 def test_a_reference_that_only_a_draft_brings_up_is_not_fetched():
     schema = {"items": {"$id": "urn:part", "$ref": ELSEWHERE}}
 
@@ -376,15 +369,3 @@ def test_a_file_that_was_changed_is_read_again_and_makes_another_rubric(director
     assert first == again
     assert first.model_dump() == again.model_dump() != changed.model_dump()
     assert changed.grade(draft("a")).share == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "requires", "said"),
-    [
-        pytest.param("share", "", "The text is long.", id="its docstring"),
-        pytest.param("share", "It is very long", "It is very long.", id="the rubric's words"),
-        pytest.param("whole", "", "The text satisfies own.py:whole.", id="only its name"),
-    ],
-)
-def test_an_author_is_told_what_a_function_requires(name, requires, said, directory):
-    assert function(f"own.py:{name}", directory, requires=requires).requirement == said

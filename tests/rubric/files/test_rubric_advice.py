@@ -1,11 +1,8 @@
 """Advice: what is said of a rubric that can be used, and of which rubrics nothing is."""
 
-import itertools
-
 import pytest
 
-from harness.rubric import Dimension, DimensionScore, Rubric, Scale, reach_verdict
-from harness.rubric.checks import Finished
+from harness.rubric import Dimension, Rubric
 from harness.rubric.files import advice_on, read_rubric
 
 JUDGE = "  judge: How clear is it?\n"
@@ -205,38 +202,3 @@ def test_a_rubric_made_in_code_is_advised_without_lines():
 
     (advice,) = advice_on(rubric)
     assert (advice.path, advice.line, advice.code) == (None, None, "rubric.yes-or-no-question")
-
-
-@pytest.mark.parametrize(
-    ("step", "weights"),
-    [(0.25, (1, 2)), (0.5, (1, 1, 1)), (1, (1,)), (1, (1, 1)), (2.5, (1, 2, 4))],
-)
-def test_the_least_composite_that_passes_is_what_trying_all_scores_gives(step, weights):
-    """Against the verdicts on every combination of scores."""
-    rubric = Rubric(
-        title="T",
-        scale=Scale(min=0, max=5, step=step),
-        pass_at=3.7,
-        focus_below=3,
-        dimensions=tuple(
-            Dimension(name=f"{letter}{letter}", weight=weight, checks=(Finished(),))
-            for letter, weight in zip("axq", weights, strict=False)
-        ),
-    )
-    scores = [n * step for n in range(int(5 / step) + 1)]
-    verdicts = (
-        reach_verdict(
-            rubric,
-            [
-                DimensionScore(name=d.name, score=score, source="checked", reason="")
-                for d, score in zip(rubric.dimensions, combination, strict=True)
-            ],
-        )
-        for combination in itertools.product(scores, repeat=len(weights))
-    )
-    least = min(verdict.composite for verdict in verdicts if verdict.passed)
-
-    said = [a.what for a in advice_on(rubric) if a.code == "rubric.threshold-between-scores"]
-
-    assert len(said) == (least != 3.7)
-    assert all(f"{least:g}" in what for what in said)

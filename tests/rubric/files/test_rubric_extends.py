@@ -5,7 +5,6 @@ import pytest
 from harness.errors import RubricInvalid
 from harness.rubric import Dimension, load_rubric, load_rubric_file
 from harness.rubric.checks import Excludes, Finished, Words
-from harness.rubric.files import read_rubric
 
 BASE = """\
 title: Base
@@ -124,11 +123,6 @@ def test_a_dimension_takes_over_what_fits_the_way_it_is_scored(rubrics, fields, 
             id="the base's order, and new ones last",
         ),
         pytest.param(
-            "extends: base\nwithout: [clear]\ndimensions: [{ name: clear, judge: 'Plain?' }]\n",
-            [("length", 2), ("useful", 1), ("clear", 1)],
-            id="one left out and written anew",
-        ),
-        pytest.param(
             "extends: middle\ndimensions: [{ name: useful, weight: 2 }]\n",
             [("clear", 1), ("useful", 2)],
             id="a chain",
@@ -166,37 +160,6 @@ def test_a_path_is_taken_from_the_files_folder(tmp_path, monkeypatch):
     monkeypatch.chdir("/")
 
     assert load_rubric_file(tmp_path / "drafts" / "mine.yaml").title == "Base"
-
-
-def test_the_files_that_a_base_names_lie_beside_the_base(tmp_path):
-    (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "person.json").write_text('{"type": "object"}')
-    (tmp_path / "base" / "base.yaml").write_text(
-        BASE + "- name: form\n  checks: [{ check: json, against: person.json }]\n"
-    )
-    (tmp_path / "mine.yaml").write_text("extends: base/base.yaml\n")
-    mine = load_rubric_file(tmp_path / "mine.yaml")
-
-    assert mine.dimensions[-1].checks[0].against == {"type": "object"}
-
-
-def test_every_value_is_found_in_the_file_that_it_stands_in(tmp_path):
-    (tmp_path / "base.yaml").write_text(BASE)
-    (tmp_path / "mine.yaml").write_text(
-        "title: Mine\nextends: base\ndimensions:\n- name: useful\n  weight: 2\n"
-    )
-    written = read_rubric("mine", directory=tmp_path).written
-    places = {
-        ("title",): ("mine", 1),
-        ("pass_at",): ("base", 4),
-        ("dimensions", 1, "anchors", "6"): ("base", 15),
-        ("dimensions", 2, "weight"): ("mine", 5),
-        ("dimensions", 2, "judge"): ("base", 19),
-        ("dimensions", 0, "floor"): ("base", 9),
-    }
-
-    found = {place: (written.at(place).path.stem, written.at(place).line) for place in places}
-    assert found == places
 
 
 def row(mine, base, mistake, says):
@@ -241,17 +204,6 @@ def test_a_misfit_is_answered_by_the_file_and_line_to_mend(rubrics, mine, base, 
     code = problem.code.removeprefix("rubric.")
     assert f"{problem.path.stem}:{problem.line} {code}" == expected
     assert says in problem.message
-
-
-def test_all_misfits_are_reported_at_once(rubrics):
-    error = refused(
-        rubrics,
-        "mine",
-        mine="extends: base\nwithout: [lenght]\ndimensions:\n- name: cleer\n"
-        "- name: useful\n  weight: -1\n",
-    )
-
-    assert [problem.line for problem in error.problems] == [2, 4, 6]
 
 
 @pytest.mark.parametrize(("links", "allowed"), [(8, True), (9, False)])

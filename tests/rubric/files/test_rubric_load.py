@@ -210,15 +210,11 @@ def test_what_is_left_out_has_the_presets_values(load, preset, step, shorten):
     [
         (f"{MINE}preset: code\npass_at: 6\nshorten: {{ cap: 7000 }}\n", "", (6, 1, 7000)),
         ("extends: base\npreset: code\n", "pass_at: 5\n", (5, 1, None)),
-        ("extends: base\n", "preset: code\n", (8, 1, None)),
-        ("extends: base\npreset: book\n", "preset: code\n", (8, 0.5, 20_000)),
         ("extends: base\npreset: code\npass_at: 6\n", "scale: { step: 2 }\n", (6, 2, None)),
     ],
     ids=[
         "its own before its preset",
         "what it extends before its preset",
-        "the preset of what it extends",
-        "its own preset before its base's",
         "all three",
     ],
 )

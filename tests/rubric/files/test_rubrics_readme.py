@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +13,6 @@ from harness.cli.main import command
 from harness.errors import RubricInvalid
 from harness.rubric import Dimension, Rubric, load_rubric
 from harness.rubric.checks import CHECKS
-from harness.rubric.files import read_rubric
 from harness.rubric.rubric import FILLED_IN
 from harness.shipped import shipped_directory
 
@@ -106,18 +104,3 @@ def test_every_parameter_of_every_check_is_named(name):
     named = re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", parameters))
 
     assert set(named) == set(CHECKS[name].model_fields) - {"check"}
-
-
-@pytest.mark.parametrize("name", sorted(p.stem for p in PATH.parent.glob("*.yaml")))
-def test_the_table_of_rubrics_says_what_each_is_scored_on(name, tmp_path: Path):
-    rubric = read_rubric(name, directory=tmp_path).rubric
-    purpose, dimensions, alone = rows("name")[f"`{name}`"].split(" | ")
-    said = re.sub(r"\(.*?\)", "", dimensions)
-
-    assert purpose
-    named = [d.name for d in rubric.dimensions if d.name in said]
-    listed = ["evidence"] if name == "research" else [d.name for d in rubric.dimensions]
-    assert named == listed
-    assert alone.strip() == (
-        "checks alone" if all(d.optional for d in rubric.judged) else "not usable"
-    )

@@ -5,12 +5,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rubric.judged import CLEAR, DRAFT, USEFUL, alone, judge, rubric
 
 from harness.inference import ScriptedBackend, TokenLogprob
-from harness.rubric import Cap, Evaluator, Scale, half_up
+from harness.rubric import Cap, Evaluator, Scale
 
 REPLY = '{"reason": "Of 4 parts, 2.", "issues": [], "score": 4}'
 BY = {"judge": "logprob", "scale": Scale(min=1, max=5, step=1), "pass_at": 4, "focus_below": 3}
@@ -38,13 +36,10 @@ def score(text: str, logprobs, dimension=CLEAR):
 @pytest.mark.parametrize(
     ("token", "top", "expected"),
     [
-        pytest.param("4", {"4": 0.6, "3": 0.2, "5": 0.2}, 4, id="even"),
         pytest.param("4", EVEN, 4.5, id="between two"),
         pytest.param("4", {"4": 0.4, "3": 0.3}, 3.57, id="renormalised"),
         pytest.param("4", {"4": 0.5, "9": 0.2, "0": 0.1, "five": 0.2}, 4, id="others left out"),
         pytest.param("4", {"4": 0.3, " 4": 0.1, "5": 0.4}, 4.5, id="a token with a blank"),
-        pytest.param(" 4", {" 4": 0.5, " 2": 0.5}, 3, id="all with a blank"),
-        pytest.param("4", {"4": 0.25, "5": 0.25}, 4.5, id="just enough"),
         pytest.param("4", {"4": 0.2, "5": 0.2, "The": 0.6}, None, id="about to say something else"),
         pytest.param("4", {"4": 0.3, "45": 0.7}, None, id="two digits are no score"),
     ],
@@ -54,16 +49,6 @@ def test_the_score_is_the_mean_of_those_it_could_have_given(token, top, expected
 
     assert found.score == (4 if expected is None else expected)
     assert found.from_logprobs is (expected is not None)
-
-
-@given(weights=st.lists(st.integers(1, 100), min_size=5, max_size=5))
-def test_it_is_the_weighted_mean_to_the_hundredth(weights):
-    top = {str(n): weight / sum(weights) for n, weight in enumerate(weights, start=1)}
-
-    found = score(REPLY, tokens(REPLY[:-2], "4", "}", top))
-
-    naive = sum(n * weight for n, weight in enumerate(weights, start=1)) / sum(weights)
-    assert found.score == pytest.approx(half_up(naive, 0.01), abs=0.0101)
 
 
 @pytest.mark.parametrize(

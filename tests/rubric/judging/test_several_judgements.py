@@ -22,10 +22,8 @@ UNREADABLE = ["Nine.", "Nine!"]
 @pytest.mark.parametrize(
     ("combine", "points", "score", "passed"),
     [
-        pytest.param("mean", (6, 7, 9.5), 7.5, False, id="mean"),
         pytest.param("mean", (7, 7, 7.5), 7.17, False, id="mean to the hundredth"),
         pytest.param("median", (2, 8, 9), 8, True, id="median"),
-        pytest.param("median", (7, 9), 8, True, id="median of two"),
         pytest.param("majority", (2, 8, 9), 8, True, id="two of three"),
         pytest.param("majority", (2, 7.5, 10), 7.5, False, id="one of three"),
         pytest.param("majority", (7, 9), 8, False, id="half is not more than half"),
@@ -159,9 +157,7 @@ def test_a_rule_that_held_any_score_down_is_named_and_one_opinion_stays_as_it_is
     ("points", "judgements"),
     [
         pytest.param([7], 1, id="far below"),
-        pytest.param([9], 1, id="far above"),
         pytest.param([7.5, 7.5], 2, id="near, and sure of it"),
-        pytest.param([8.5, 8.5], 2, id="near from above"),
         pytest.param([7.5, 8.5, 7.5, 8.5, 7.5], 5, id="never sure, up to the limit"),
         # 7.5, 9.5 and 9.5: 8.83 +- 1.33. With another 9.5: 9 +- 1. With a fifth: 9.1 +- 0.8.
         pytest.param([7.5, 9.5, 9.5, 9.5, 9.5], 5, id="sure in the end"),
@@ -184,33 +180,13 @@ def test_a_draft_near_the_threshold_is_judged_until_it_is_clear(points, judgemen
     assert len({request.messages for request in requests}) == 1
 
 
-def test_they_follow_one_another():
-    running = most = 0
-    points = iter([7.5, 8.5] * 2)
-
-    async def ask(request):
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0)
-        running -= 1
-        return await ScriptedBackend([alone(next(points))]).chat(request)
-
-    asyncio.run(Evaluator(rubric(repeats=3), ask=ask, models=["judge"]).evaluate(DRAFT))
-
-    assert most == 1
-
-
 @pytest.mark.parametrize(
     ("noise", "score", "fields", "judgements"),
     [
         pytest.param(0.2, 7.5, {}, 1, id="noise quieter than the margin"),
         pytest.param(0.25, 7.5, {}, 2, id="as wide"),
-        pytest.param(1, 6, {}, 2, id="louder"),
-        pytest.param(0, 8, {}, 1, id="none at all"),
         pytest.param(None, 7.5, {}, 2, id="not measured"),
         pytest.param(None, 8, {"repeats": 1}, 1, id="a rubric without repeats"),
-        pytest.param(None, 8, {"repeat_within": 0}, 1, id="a rubric without a margin"),
     ],
 )
 def test_measured_noise_goes_before_the_rubrics_margin(noise, score, fields, judgements):
@@ -222,10 +198,7 @@ def test_measured_noise_goes_before_the_rubrics_margin(noise, score, fields, jud
 @pytest.mark.parametrize(
     ("composites", "noise", "undecided"),
     [
-        # Two standard errors of a mean of four are one deviation.
-        pytest.param([8.6] * 4, 0.5, False, id="4 at 0.6, of 0.5"),
         pytest.param([8.5] * 4, 0.5, True, id="4 at 0.5, of 0.5"),
-        pytest.param([8.5] * 9, 0.75, True, id="9 at 0.5, of 0.75"),
         pytest.param([8.6] * 9, 0.75, False, id="9 at 0.6, of 0.75"),
         # 8.5 and 9.5 deviate by 0.71: their mean has two standard errors of 1.
         pytest.param([8.5, 9.5], None, True, id="2 at 1, of 0.71"),
@@ -243,7 +216,6 @@ def test_the_interval_narrows_with_the_root_of_the_number(composites, noise, und
     [
         pytest.param(None, True, id="no floor"),
         pytest.param(8, True, id="at the floor"),
-        pytest.param(8.5, True, id="under it, but as near"),
         pytest.param(9, False, id="clearly under it"),
     ],
 )
