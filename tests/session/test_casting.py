@@ -82,19 +82,6 @@ def test_a_run_says_what_its_two_models_are_to_each_other(tmp_path):
     }
 
 
-def test_relatives_that_are_allowed_are_stamped_on_every_result(tmp_path):
-    result = cast(tmp_path, 'producer = "qwen"\nevaluator = "qwen3"\n', head=ALLOWED)
-    assert line_of(result)["separation"] == result.separation.relation == "family"
-    assert [one["relation"] for one in instants_of(result, "separation")] == ["family"]
-
-
-def test_a_run_without_an_evaluator_has_nothing_to_say(tmp_path):
-    result = cast(tmp_path, 'producer = "ours"\n')
-    assert (result.separation, result.evaluator_draw, result.warnings) == (None, None, ())
-    assert line_of(result)["separation"] is None
-    assert instants_of(result, "separation") == []
-
-
 def test_warnings_are_in_the_log_the_record_the_line_and_the_result(tmp_path):
     result = cast(tmp_path, 'producer = "ours"\nevaluator = "qwen3"\n', head=ALLOWED)
     assert codes(result.warnings) == [
@@ -153,11 +140,6 @@ def test_scripted_backends_are_kept_apart_by_their_tags_and_warn_of_nothing(tmp_
 
 def llama_server(path):
     return Pages(pages={"/props": {"model_path": path, "model_ftype": "Q8_0"}})
-
-
-def vllm(root, alias="x"):
-    row = {"id": alias, "root": root, "parent": None}
-    return Pages(pages={"/v1/models": {"object": "list", "data": [row]}})
 
 
 def ollama(name, packing):
@@ -234,14 +216,6 @@ def test_two_names_at_one_real_llama_server_end_the_run(tmp_path):
         asyncio.run(main())
 
 
-def test_an_alias_of_vllms_does_not_hide_what_it_stands_for(tmp_path):
-    producer, evaluator = vllm("Qwen/Qwen2.5-7B-Instruct"), vllm("/m/Qwen2.5-7B-Instruct-AWQ")
-    for alias, server in (("our-p", producer), ("our-e", evaluator)):
-        server.pages["/v1/models"]["data"][0]["id"] = alias
-    with pytest.raises(SameModel, match=r"Qwen2\.5-7B-Instruct-AWQ"):
-        among(tmp_path, producer, evaluator, backend="vllm")
-
-
 def test_a_fallback_is_asked_too(tmp_path):
     paths = ("Qwen3-8B", "Llama-3.1-8B", "Qwen2.5-7B")
     with pytest.raises(SameFamily, match="e -> f"):
@@ -274,12 +248,6 @@ def test_servers_that_do_not_tell_are_asked_at_once_and_hold_nothing_up(tmp_path
     assert (separation["relation"], separation["evaluator"]["source"]) == ("unknown", "name")
     (asked,) = spans_of(result, "ask servers")
     assert (asked["models"], asked["told"]) == (["p", "e"], [])
-
-
-def test_without_an_evaluator_nothing_is_asked(tmp_path):
-    server = llama_server("/m/Qwen3-8B.gguf")
-    assert among(tmp_path, server, evaluator=None).separation is None
-    assert server.asked == []
 
 
 def test_a_server_is_asked_with_its_endpoints_key_and_not_without(tmp_path, monkeypatch):
@@ -383,12 +351,6 @@ def test_whom_their_servers_show_to_be_kin_of_the_producer_does_not_judge(tmp_pa
         assert chosen.members == ("f", "h")
 
 
-@pytest.mark.parametrize("tables", [{}, MEAN], ids=["a draw", "a panel"])
-def test_a_pool_of_which_the_servers_leave_nobody_says_so(tmp_path, tables):
-    with refused("roles.pool-empty"):
-        pooled(tmp_path, *ROOTS[::2], **tables)
-
-
 @pytest.mark.parametrize(
     ("roots", "code", "named"),
     [
@@ -402,14 +364,3 @@ def test_a_panel_that_is_not_what_it_seems_is_warned_of(tmp_path, roots, code, n
     warnings = pooled(tmp_path, *roots, **MEAN).warnings
     (said,) = [one.message for one in warnings if one.code == code]
     assert all(one in said for one in named)
-
-
-def test_a_tag_that_stands_twice_in_the_pool_has_one_seat():
-    pool = EvaluatorPool(members=("a", "b", "a"), excluded={})
-    assert pool.seat("mean").members == ("a", "b")
-
-
-def test_a_producer_that_shortens_its_own_drafts_is_warned_of(tmp_path):
-    roles = 'producer = "qwen"\nevaluator = "llama"\n[evaluation]\nsummariser = '
-    assert codes(cast(tmp_path, roles + '"producer"\n').warnings) == ["summarizer.same-model"]
-    assert cast(tmp_path, roles + '"mistral"\n').warnings == ()

@@ -12,7 +12,7 @@ from servers.ollama import OllamaServer
 from servers.openai_api import OpenAIAPI
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import CONTEXT_TOKENS, MODEL, Complaint, OpenAIServer, Refused
-from session_runs import codes, refused
+from session_runs import codes
 
 from harness.inference import Completion, Endpoint, Phase
 from harness.session.demo_model import demo_endpoint
@@ -114,13 +114,6 @@ def test_an_embedded_model_shows_what_it_can_do():
     assert 1 < found.tokens_per_s < 10_000
 
 
-@pytest.mark.slow
-def test_one_slot_answers_one_call_at_a_time():
-    (found,) = check(demo(slots=1))
-    assert (found.slots, found.at_once, found.side_by_side) == (1, 4, 1)
-    assert "endpoint.one-at-a-time" in codes(found.advice)
-
-
 def refuse_schemas(said):
     if said:
         raise Refused(Complaint(status=400, message="response_format is not supported"))
@@ -159,12 +152,6 @@ def test_servers_differ_in_what_they_tell(server, seen):
     assert "endpoint.model-not-listed" not in codes(found.advice)
 
 
-@pytest.mark.slow  # it is asked again and again
-def test_whether_a_server_counts_that_fails_to_is_not_known():
-    found = check_server(guarded(tokenize=500))
-    assert (found.error, found.counts_tokens) == (None, None)
-
-
 ADVISED = {
     "counters off": (dialect("llamacpp"), {}, [(OFF, "--metrics")]),
     "flags off": (dialect("vllm"), {}, [(OFF, CACHED), (OFF, TIMED)]),
@@ -190,13 +177,6 @@ def test_what_to_change_is_advised(server, fields, advised):
     assert sorted(codes(said)) == sorted(code for code, _ in advised)
     for code, fact in advised:
         assert any(one.code == code and fact in one.message for one in said)
-
-
-def test_a_model_that_is_to_embed_is_not_asked_to_chat():
-    server = dialect("openai")
-    found = check_server(server, embeddings=True)
-    assert (found.error, found.embeds) == (None, True)
-    assert "/v1/chat/completions" not in paths(server)
 
 
 @pytest.mark.slow  # litellm takes seconds to import
@@ -416,11 +396,6 @@ def test_a_dead_endpoint_is_told_of_and_the_others_are_tried_one_after_the_other
     order = [doing.partition(":")[0] for doing in told]
     assert list(dict.fromkeys(order)) == ["dead", "a", "b"]
     assert order == sorted(order, key=["dead", "a", "b"].index)
-
-
-def test_an_unknown_tag_is_refused_before_anything_is_tried():
-    with refused("endpoint.unknown"):
-        check(Endpoint(tag="dead", url=NOBODY), tags=("dead", "deat"))
 
 
 def test_no_reply_is_taken_from_earlier_calls_or_kept_for_later_ones(tmp_path):

@@ -14,12 +14,10 @@ from session_runs import fail, pipeline_of, run, settings_of
 from harness import Pipeline, Retry, Run, ScriptedBackend
 from harness.errors import ServerError
 from harness.graph import execute
-from harness.inference import Endpoint
 from harness.residency import Device, HostReport, KeepAliveBudget, Leased, Tenant
 from harness.session import open_session, read_earlier_run
 from harness.session.cast import Cast
 from harness.session.forecasting import Forecaster
-from harness.session.roles import Roles
 from harness.session.uses import uses_of
 from harness.session.usual_rounds import NOTHING_USUAL, UsualRounds, usual_rounds
 from harness.trace import AUDIT_LOG, Tracer, monotonic
@@ -140,29 +138,6 @@ def test_at_each_moment_the_forecast_says_what_is_still_to_come(watch):
         "critic A": drafted,
         "critic B": drafted,
         "editor A B": "text: editor",
-    }
-
-
-def test_before_the_first_call_and_when_all_is_over_nothing_is_known(watch):
-    def second(first: str) -> str:
-        return first
-
-    watched, _ = watch(pipeline_of(first, second))
-    # While no more is asked, but code is at work, models can go.
-    assert [said(one) for one in watched.told] == ["first: producer", "", "..."]
-
-
-def test_while_items_are_still_to_come_one_strand_stands_for_them(watch):
-    async def loud(run: Run, word: str) -> str:
-        return await run.chat("producer", word)
-
-    pipeline = Pipeline("items")
-    pipeline.node(each={"word": "words"})(loud)
-    watched, _ = watch(pipeline, words=["a", "b", "c"], parallel_calls=2)
-    assert watched.seen == {
-        "producer a": "loud: producer; loud[0]: producer; loud[1]: producer",
-        "producer b": "loud: producer; loud[0]: producer; loud[1]: producer",
-        "producer c": "loud[2]: producer",
     }
 
 
@@ -346,49 +321,6 @@ def test_what_an_earlier_part_of_the_run_gave_is_never_expected(watch, tmp_path)
 
 
 # --- who gets to know -----------------------------------------------------------------------------
-
-
-def forecasts(pipeline, roles, *nodes, **cast):
-    """What is said as these nodes begin and end, and no call is made."""
-
-    async def main():
-        told = []
-        cast_ = Cast(roles=roles, **cast)
-        forecaster = Forecaster(pipeline, uses_of(pipeline), cast=cast_, expect=told.append)
-        for node in nodes:
-            forecaster.begins(node, None)
-            await asyncio.sleep(0)
-            if len(nodes) > 1:
-                forecaster.ends(node, None)
-        return [said(one) for one in told]
-
-    return asyncio.run(main())
-
-
-def scripted(*tags, **assigned):
-    return Roles({tag: Endpoint(tag=tag, backend="scripted") for tag in tags}, assigned)
-
-
-def test_a_model_that_embeds_passages_stays_as_long_as_the_run():
-    async def keep(run: Run) -> None:
-        await run.remember("text")
-
-    async def text(run: Run, keep: None) -> str:
-        return await run.chat("producer", "a")
-
-    roles = scripted("producer", "vectors", producer="producer")
-    assert forecasts(pipeline_of(keep, text), roles, "keep", "text", embedder="vectors") == [
-        "keep: vectors; text: producer < keep",
-        "text: producer; ...",  # what was remembered may still be embedded
-    ]
-
-
-def test_who_only_shortens_long_drafts_is_not_expected_and_not_let_go():
-    async def text(run: Run) -> object:
-        return await run.evaluate("draft", rubric="answer")
-
-    roles = scripted("judge", "short", evaluator="judge", producer="short").with_evaluators("judge")
-    assert forecasts(pipeline_of(text), roles, "text", summariser="short") == ["text: judge; ..."]
 
 
 def test_a_runs_budget_is_told_and_what_earlier_runs_took_counts(tmp_path):
@@ -578,11 +510,6 @@ def test_the_median_of_the_last_runs_is_usual(tmp_path, rounds, expected):
     assert usual(tmp_path, *(line(("brief", one)) for one in rounds)).any_rubric == expected
 
 
-def test_loops_with_the_same_rubric_tell_more(tmp_path):
-    found = usual(tmp_path, *(line(("notes", 1), ("notes", 1), ("brief", 4)) for _ in range(3)))
-    assert [found.of("notes"), found.of("brief"), found.of("other"), found.of(None)] == [1, 4, 1, 1]
-
-
 def test_what_does_not_tell_is_left_out(tmp_path):
     odd = ['{"run_id": "of the series"}', '{"run_id": "damaged", "pipe', ""]
     others = [line(("brief", 9), final=final) for final in ("ERROR", "WAITING", "STOPPED")]
@@ -593,12 +520,6 @@ def test_what_does_not_tell_is_left_out(tmp_path):
     assert usual(tmp_path, *parts).any_rubric == 3
     failed = line(("brief", 1), run_id="one", final="ERROR")
     assert usual(tmp_path, *parts, failed).any_rubric is None
-
-
-def test_of_a_long_log_the_end_is_read(tmp_path):
-    lines = [line(("brief", 9), run_id=f"{n:0100000}") for n in range(20)]
-    assert usual(tmp_path, *lines, *[line(("brief", 1)) for _ in range(2)]).any_rubric == 9
-    assert usual(tmp_path, *lines, *[line(("brief", 1)) for _ in range(9)]).any_rubric == 1
 
 
 def test_a_log_that_cannot_be_read_is_no_fault(tmp_path):

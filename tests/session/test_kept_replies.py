@@ -126,25 +126,6 @@ def test_each_call_keeps_its_own_reply(settings, node):
     assert model.prompts[asked:] == ["last"]
 
 
-def test_each_item_of_one_node_keeps_its_own_reply(settings):
-    model = Sampled()
-    model.hang_at_once = 2
-
-    def items() -> list[int]:
-        return [0, 1]
-
-    async def said(run: Run, item: int) -> str:
-        first = await run.chat("producer", "same", temperature=1.0)
-        return first + await run.chat("producer", f", item {item}:")
-
-    pipeline = pipeline_of(items)
-    pipeline.node(each={"item": "items"})(said)
-    cut_off(pipeline, model, settings, at="item")
-    result = finish(pipeline, model, settings).result
-    assert [one.split(",")[0] for one in result] == ["same 1", "same 2"]
-    assert model.prompts.count("same") == 2
-
-
 class FirstIsLast(Sampled):
     """Answers its first call after the second."""
 
@@ -340,13 +321,6 @@ def test_an_output_of_another_run_will_do_where_code_and_inputs_are_the_same(set
     assert run(counted(calls, Cache()), settings, {"word": "b"}).result == "B!"
     assert run(counted(calls, Cache(), ending="?"), settings, {"word": "a"}).result == "A?"
     assert calls.made == ["a", "b", "a"]
-
-
-def test_a_file_that_cannot_be_opened_is_said_and_fails_no_node(settings):
-    settings.traces.mkdir()
-    (settings.traces / OUTPUT_CACHE).write_text("something else")
-    result = run(counted(Calls(), Cache()), settings, {"word": "a"})
-    assert (result.result, codes(result.warnings)) == ("A!", ["cache.outputs-not-kept"])
 
 
 @pytest.mark.parametrize(

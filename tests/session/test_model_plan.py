@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from session_runs import codes, pipeline_of, refused
+from session_runs import codes, pipeline_of
 
 from harness import Run, load_settings
 from harness.cli.pipeline_file import load_pipeline
@@ -15,7 +15,7 @@ from harness.hardware import Loading, format_bytes, gguf_footprint, parse_bytes,
 from harness.hardware.speed import offload_speedup
 from harness.session.demo_model import demo_endpoint
 from harness.session.model_plan import plan_models
-from harness.trace import Journal, ManualClock, RunTrace
+from harness.trace import Journal
 
 ROOT = Path(__file__).parents[2]
 NOBODY = "http://127.0.0.1:9"
@@ -141,13 +141,6 @@ def test_a_row_says_what_a_file_takes_with_its_context_and_slots(plan_of):
     assert machine.wanted_bytes == wide.need_bytes + small.need_bytes
 
 
-def test_two_models_that_do_not_fit_beside_each_other_stand_alone(plan_of):
-    plan = plan_of(TURNS, capacity=TIGHT, producer=SMALL, planner=WIDE)
-    assert [(model.fit, model.beside) for model in plan.models] == [("whole", ()), ("whole", ())]
-    assert not plan.devices[0].has_room
-    assert plan.refusals == ()
-
-
 @pytest.mark.parametrize(
     ("missing_mib", "beside"), [(0, ("planner", "kept")), (1, ("kept",))], ids=["room", "none"]
 )
@@ -179,17 +172,6 @@ def test_a_model_of_which_no_size_is_known_is_not_counted(plan_of, endpoint, fit
     assert plan.refusals == ()
 
 
-def test_a_model_of_a_gpu_takes_from_that_one(plan_of):
-    plan = plan_of(TURNS, head=GPU, producer=ON_GPU, planner=JUDGE)
-    machine, gpu = plan.devices
-    assert (gpu.name, gpu.capacity_bytes, gpu.reserve_bytes) == ("gpu0", 1 << 30, 100 << 20)
-    row = rows(plan)["producer"]
-    assert (row.fit, plan.warnings) == ("whole", ())
-    assert gpu.wanted_bytes == row.need["gpu0"]
-    # What reads the tokens stays with the processor.
-    assert machine.wanted_bytes == parse_bytes("200 MiB") + row.need["machine"]
-
-
 def test_a_model_of_which_a_part_is_on_a_gpu_is_split_with_its_amdahl_estimate(plan_of):
     plan = plan_of(TURNS, head=GPU, producer={**ON_GPU, "gpu_layers": 21}, planner=JUDGE)
     row = rows(plan)["producer"]
@@ -205,19 +187,6 @@ def test_a_model_of_which_a_part_is_on_a_gpu_is_split_with_its_amdahl_estimate(p
 
 
 # --- how often what is loaded ---------------------------------------------------------------------
-
-
-def test_a_load_that_was_measured_is_expected_to_last_as_long_again(tmp_path):
-    settings = settings_of(tmp_path, producer=SMALL, planner=SMALL)
-    need_bytes = rows(planned(TURNS, settings))["producer"].need_bytes
-    clock = ManualClock()
-    with RunTrace(settings.traces, name="run", clock=clock) as trace:
-        for said in ({}, {"waits_for": 1}):
-            with trace.span("load", model="producer", need_bytes=need_bytes, **said):
-                clock.advance(ns=3 * 10**9 if not said else 1)
-    times = {tag: row.load_time for tag, row in rows(planned(TURNS, settings)).items()}
-    assert (times["producer"].seconds, times["producer"].source) == (3.0, "measured")
-    assert times["planner"].source == "guess"
 
 
 @pytest.mark.slow
@@ -296,28 +265,7 @@ def test_loads_are_predicted(tmp_path, case):
     )
 
 
-def test_loops_take_as_many_rounds_as_they_usually_did(tmp_path):
-    settings = settings_of(tmp_path, capacity=TIGHT, producer=SMALL, evaluator=JUDGE)
-    settings.traces.mkdir()
-    loops = [{"rubric": "brief", "rounds": [{"round": 1}, {"round": 2}]}]
-    line = {"run_id": "1", "pipeline": "loop", "final": "PASS", "loops": loops}
-    (settings.traces / "runs.jsonl").write_text(json.dumps(line) + "\n")
-    assert planned(LOOP, settings).loads == 4
-
-
 # --- what is warned of ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("packing", "warned"),
-    [("q4_K_M", ["Q4_K_M"]), ("q6_K", ["Q6_K"]), ("q8_0", []), ("fp16", [])],
-)
-def test_an_evaluator_below_q8_0_is_named_with_its_quantisation(plan_of, packing, warned):
-    judge = {**JUDGE, "model_id": f"qwen2.5:3b-instruct-{packing}"}
-    plan = plan_of(LOOP, producer=SMALL, evaluator=judge)
-    assert rows(plan)["producer"].quantisation == "Q4_1", "of which nothing is said"
-    assert codes(plan.warnings) == ["separation.evaluator-low-bit"] * len(warned)
-    assert all(said in one.message for said, one in zip(warned, plan.warnings, strict=True))
 
 
 def test_a_run_that_cannot_help_but_thrash_is_warned_of_with_what_would_help(plan_of):
@@ -359,13 +307,6 @@ def test_one_model_that_two_endpoints_lead_to_is_warned_of(
     assert [fact for fact in facts if fact not in warning.message] == []
 
 
-def test_one_endpoint_for_both_roles_is_no_reason_to_warn(plan_of):
-    both = {"producer": "small", "planner": "small"}
-    plan = plan_of(TURNS, roles=both, small=SMALL, other=WIDE)
-    assert plan.warnings == ()
-    assert rows(plan)["small"].roles == ("planner", "producer")
-
-
 # --- what is refused ------------------------------------------------------------------------------
 
 SMALL_IS_ALL = {"capacity": TIGHT, "roles": {"producer": "small"}}
@@ -405,31 +346,6 @@ def test_what_only_stands_in_may_never_fit(plan_of):
     assert (plan.refusals, codes(plan.warnings)) == ((), ["plan.never-fits"])
     assert rows(plan)["huge"].others == ("stands in for 'small'",)
     assert plan.loads == 1
-
-
-def test_a_file_that_is_no_model_is_refused(plan_of, tmp_path):
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"no model")
-    plan = plan_of(TURNS, producer=SMALL, planner={"path": str(broken)})
-    assert codes(plan.refusals) == ["model.file-invalid"]
-    assert rows(plan)["planner"].fit == "unknown"
-
-
-ERRORS = {
-    "a role without a model": (TURNS, {"one": SMALL, "other": WIDE}, "roles.unassigned"),
-    "a judge of its own": (LOOP, {"producer": SMALL, "evaluator": WIDE}, "roles.same-model"),
-    "a GPU of unknown size": (
-        TURNS,
-        {"producer": {**SMALL, "device": "gpu77"}, "planner": JUDGE},
-        "budget.capacity-unknown",
-    ),
-}
-
-
-@pytest.mark.parametrize(("graph", "endpoints", "code"), ERRORS.values(), ids=ERRORS)
-def test_what_a_run_refuses_a_plan_refuses(plan_of, graph, endpoints, code):
-    with refused(code):
-        plan_of(graph, **endpoints)
 
 
 def test_a_plan_leaves_nothing_behind(plan_of, tmp_path):

@@ -17,7 +17,7 @@ from session_runs import codes, idle, instants_of, pipeline_of, refused, run, se
 from structlog.testing import capture_logs
 
 from harness import Run, chat, count_tokens, embed, open_shim
-from harness.errors import EndpointUnreachable, InvalidInput, NodeFailed, NotOffered, ServerError
+from harness.errors import EndpointUnreachable, NodeFailed, ServerError
 from harness.inference import (
     ChatRequest,
     EmbeddedLlamaCpp,
@@ -26,19 +26,16 @@ from harness.inference import (
     Reading,
     ScriptedBackend,
     as_messages,
-    connect,
     metrics_source,
 )
-from harness.residency.hosts import host_of
-from harness.residency.hosts.control import CLEARING_UP_S
 from harness.session import Settings
 from harness.session.call_stack import Shared, call_stack
 from harness.session.demo_model import demo_endpoint
-from harness.session.models import describe_endpoints, open_models
+from harness.session.models import open_models
 from harness.session.sampler import Noticing, Sampled, sampling
-from harness.session.tenancy import check_managed, tenant_of
-from harness.trace import CounterSet, Instant, Tracer, monotonic
-from harness.trace.records import SpanEnded, SpanRecord
+from harness.session.tenancy import check_managed
+from harness.trace import CounterSet, Instant, Tracer
+from harness.trace.records import SpanEnded
 
 ANSWER = "".join(TEXT)
 NOBODY = "http://127.0.0.1:9/v1"
@@ -115,22 +112,6 @@ def test_one_line_asks_one_model(tmp_path):
     assert value == City(city="Kraków", owls=3)
     assert (vectors.shape[0], vectors.dtype) == (2, "float32")
     assert count > 0
-
-
-REFUSED = {
-    "no texts": lambda **how: embed("main", [], **how),
-    "no messages": lambda **how: chat("main", [], **how),
-    "too many log probabilities": lambda **how: chat("main", "Hi", top_logprobs=21, **how),
-    "no time": lambda **how: chat("main", "Hi", timeout_s=0, **how),
-    "what the server has not": lambda **how: count_tokens("main", "Three", **how),
-}
-
-
-@pytest.mark.parametrize("ask", REFUSED.values(), ids=REFUSED)
-def test_a_call_that_cannot_be_is_refused_at_once(tmp_path, ask):
-    table = {"url": nowhere(), "backend": "mlc", "model_id": MODEL}
-    with pytest.raises((InvalidInput, NotOffered)):
-        asyncio.run(ask(settings=settings(tmp_path, {"main": table})))
 
 
 # --- many calls -----------------------------------------------------------------------------------
@@ -216,26 +197,6 @@ def test_a_call_that_was_made_before_is_answered_by_the_cache(
         return counts
 
     assert serving(use) == [asked_in_one, asked_in_two]
-
-
-def test_a_cached_reply_is_marked_and_only_sampled_calls_with_a_seed_have_one(tmp_path):
-    records = []
-
-    async def use(server):
-        chosen = settings(tmp_path, {"main": vllm(server.url)}, cache="run")
-        async with open_shim(settings=chosen, tracer=Tracer(records.append)) as shim:
-            for _ in range(2):
-                await shim.chat(request())
-            for seed in (None, None, 7, 7):
-                await shim.chat(request(temperature=0.7, seed=seed))
-        return [asked.body.get("seed") for asked in chats(server)[1:]]
-
-    assert serving(use) == [None, None, 7]
-    asked, cached, *_ = [one.attributes for one in records if isinstance(one, SpanEnded)]
-    assert ("from_cache" in asked, asked["output_tokens"]) == (False, len(TEXT))
-    assert ("output_tokens" in cached, cached["from_cache"]) == (False, True)
-    phases = {one.parent for one in records if isinstance(one, SpanRecord)}
-    assert len(phases) == 4, "of those that were sent"
 
 
 def test_a_node_may_listen_embed_and_count(tmp_path):
@@ -344,20 +305,6 @@ def test_an_unusable_fallback_of_a_required_endpoint_is_warned_of_in_the_run_or_
     assert said["message"] == result.warnings[0].message
 
 
-def test_a_managed_server_that_is_down_and_not_needed_is_warned_of_in_one_line():
-    table = {"backend": "ollama", "url": NOBODY, "model_id": "m", "manage": True}
-
-    async def main():
-        async with opened(endpoints_of(idle=table)) as models:
-            assert models.budget is None
-
-    with capture_logs() as logs:
-        asyncio.run(main())
-    (line,) = logs
-    assert (line["code"], line["endpoint"]) == ("budget.model-not-counted", "idle")
-    assert "exc_info" not in line
-
-
 # --- what is opened is closed --------------------------------------------------------------------
 
 
@@ -409,31 +356,6 @@ def other_spelling(url):
     return url.replace("127.0.0.1", "LOCALHOST") + "/"
 
 
-@pytest.mark.parametrize(
-    ("model_id", "expected"),
-    [
-        pytest.param(MODEL, 3, id="one model: one probe and two calls"),
-        pytest.param("another", 4, id="two models: a probe for each"),
-    ],
-)
-def test_tags_of_one_model_at_one_server_share_what_becomes_of_a_schema(model_id, expected):
-    records = []
-
-    async def use(server):
-        second = vllm(other_spelling(server.url)) | {"model_id": model_id}
-        endpoints = endpoints_of(a=vllm(server.url), b=second)
-        async with opened(endpoints, tracer=Tracer(records.append)) as models:
-            for tag in "ab":
-                # This server's JSON is JSON, and never the probe's.
-                reply = await models.shim.chat(request(tag, reply_schema={"type": "object"}))
-                assert reply.structured == "advisory"
-        return len(chats(server))
-
-    assert serving(use) == expected
-    told = [one.attributes.get("schema") for one in records if isinstance(one, SpanEnded)]
-    assert told == ["advisory"] * expected
-
-
 def test_one_server_is_sampled_once_however_its_address_is_written():
     async def use(server):
         tracks = asyncio.Queue()
@@ -452,16 +374,6 @@ def test_one_server_is_sampled_once_however_its_address_is_written():
     assert track == "server a", "the first of its tags, though the other was called"
 
 
-def test_a_record_does_not_say_where_keys_are_kept():
-    records = []
-    keys = {"api_key_env": "A_KEY", "control_key_env": "ANOTHER"}
-    endpoints = endpoints_of(writer={"url": NOBODY, "backend": "sglang", **keys})
-    describe_endpoints(endpoints, Tracer(records.append))
-    (said,) = instants(records, "endpoint")
-    assert said["backend"] == "sglang"
-    assert not keys.keys() & said.keys()
-
-
 @pytest.mark.parametrize("backend", ["vllm", "sglang", "tensorrt-llm", "tabbyapi", "llamacpp"])
 def test_a_server_of_one_model_is_managed_for_one(backend):
     table = {"backend": backend, "url": NOBODY, "manage": True, "need": 1}
@@ -473,22 +385,6 @@ def test_a_server_of_one_model_is_managed_for_one(backend):
         else:
             with refused("budget.managed-twice"):
                 check_managed(both)
-
-
-def test_the_budget_waits_longer_than_a_host_that_clears_up_after_a_load():
-    table = {"backend": "vllm", "url": NOBODY, "manage": True, "need": 1, "load_timeout_s": 20}
-
-    async def main():
-        (endpoint,) = endpoints_of(writer=table).values()
-        backend = connect(endpoint, api_key=None, clock=monotonic)
-        host = host_of(endpoint, backend, api_key=None, control_key=None)
-        try:
-            return await tenant_of(endpoint, host)
-        finally:
-            await host.aclose()
-            await backend.aclose()
-
-    assert asyncio.run(main()).load_timeout_s > 20 + CLEARING_UP_S
 
 
 # --- messages that look like instructions ---------------------------------------------------------

@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -68,20 +67,6 @@ def test_a_run_gives_every_output_and_the_last_as_its_result(settings):
     assert result.outputs == {"question": "ASK ABOUT TEA", "answer": "ASK ABOUT TEA"}
     assert (result.result, result.passed) == ("ASK ABOUT TEA", True)
     assert [model.calls for model in result.models] == [2]
-
-
-def test_a_last_node_that_gave_nothing_leaves_no_other_ones_output_as_the_result(settings):
-    def first() -> str:
-        return "first"
-
-    def last(first: str) -> str:
-        return f"{first}, last"
-
-    pipeline = pipeline_of(first)
-    pipeline.node(when=lambda first: first == "another")(last)
-    result = run(pipeline, settings)
-    assert (result.status, result.result) == ("finished", None)
-    assert [one.node for one in result.skips] == ["last"]
 
 
 def test_a_run_leaves_a_journal_a_timeline_and_a_line_in_the_audit_log(settings):
@@ -265,19 +250,6 @@ def test_a_mistake_stops_a_run_before_any_node_starts(tmp_path, pipeline, tables
         assert not (tmp_path / "traces").exists()
 
 
-def test_a_node_that_calls_its_run_otherwise_is_told_where(settings):
-    with refused("pipeline.run-parameter-misnamed") as caught:
-        run(misnamed(), settings)
-    assert caught.value.path == Path(__file__)
-
-
-def test_options_that_mean_nothing_are_refused_when_the_pipeline_is_made():
-    with refused("pipeline.limits-invalid"):
-        Pipeline("limited", limits={"max_calls": 3})
-    with refused("pipeline.parallel-calls-not-positive"):
-        Pipeline("none", parallel_calls=0)
-
-
 MISTAKES_INSIDE = {
     "rubric": (lambda run: run.wiggum("t", rubric="breif", draft="x"), "rubric."),
     "document": (lambda run: run.remember("  \n"), "memory.document-empty"),
@@ -354,18 +326,6 @@ def test_a_node_calls_another_pipeline_with_the_same_models_and_record(settings)
     assert [model.calls for model in result.models] == [3]
 
 
-@pytest.mark.parametrize(
-    ("inputs", "code"),
-    [({"wrds": ["a"]}, "pipeline.unknown-input"), ({}, "pipeline.input-missing")],
-)
-def test_a_nested_pipelines_inputs_are_checked(settings, inputs, code):
-    async def call(run: Run) -> object:
-        return (await run.call(inner(), **inputs)).result
-
-    with refused(code):
-        run(pipeline_of(call), settings)
-
-
 def test_a_node_maps_over_what_it_finds_out(settings):
     async def found(run: Run) -> list[str]:
         async def asked(run: Run, item: str) -> str:
@@ -392,22 +352,6 @@ def test_a_failure_says_how_often_the_node_was_called(settings, *, is_nested):
     failed = fail(pipeline_of(calls) if is_nested else fails, settings)
     assert str(failed).endswith("(called 3 times)")
     assert "ConnectionError: gone" in str(failed)
-
-
-def test_only_so_many_calls_are_under_way_at_once(settings):
-    pipeline, under_way, most = Pipeline("many", parallel_calls=3), [0], [0]
-
-    @pipeline.node(each={"item": "items"})
-    async def step(item: int) -> int:
-        under_way[0] += 1
-        most[0] = max(most[0], under_way[0])
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        under_way[0] -= 1
-        return item
-
-    assert run(pipeline, settings, {"items": list(range(20))}).result == list(range(20))
-    assert most == [3]
 
 
 # --- signs of life ----------------------------------------------------------------------------
@@ -476,45 +420,6 @@ async def stubborn() -> str:
     while True:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
-
-
-def test_what_is_left_is_cancelled_and_may_clean_up():
-    ended, tasks = [], []
-
-    async def tidy():
-        try:
-            await asyncio.sleep(60)
-        finally:
-            await asyncio.sleep(0)
-            ended.append(True)
-
-    async def main():
-        tasks.append(asyncio.create_task(tidy()))
-        await asyncio.sleep(0)
-        return 3
-
-    assert run_to_its_end(main()) == 3
-    assert ended == [True]
-
-
-def test_it_does_not_wait_for_a_task_that_ignores_its_cancellation(monkeypatch):
-    monkeypatch.setattr(event_loop, "_GRACE_S", 0.01)
-    tasks = []
-
-    async def main():
-        tasks.append(asyncio.create_task(stubborn()))
-        await asyncio.sleep(0)
-        return "done"
-
-    assert run_to_its_end(main()) == "done"
-
-
-def test_an_error_of_the_coroutine_is_raised():
-    async def main():
-        raise KeyError("x")
-
-    with pytest.raises(KeyError):
-        run_to_its_end(main())
 
 
 def test_a_pipeline_returns_although_a_node_ignores_its_time_limit(tmp_path, monkeypatch):

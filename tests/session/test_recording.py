@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 
 from harness import JoinedTrace, Run, ScriptedBackend, load_run
 from harness.errors import NodeFailed
-from harness.inference import ChatRequest, Endpoint, as_messages
-from harness.session import open_session
+from harness.inference import Endpoint
 from harness.session.secrets import known_secrets, secret_variables
 from harness.trace.secrets import REDACTED
 
@@ -75,12 +74,6 @@ def test_a_run_that_is_to_keep_no_texts_keeps_none(tmp_path, content, is_hashed)
         assert files_with(words, tmp_path) == []
     (chat,) = [one for one in load_run(result.files.journal).spans if one.name == "chat"]
     assert ("prompt_sha256" in chat.attributes) is is_hashed
-
-
-def test_a_run_keeps_its_texts_unless_told_otherwise(tmp_path):
-    record = load_run(recorded(answer, tmp_path, REPLY).files.journal)
-    assert REPLY in record.contents.values()
-    assert [output.value for output in record.outputs] == [REPLY]
 
 
 def test_only_the_timelines_that_were_asked_for_are_written(tmp_path):
@@ -152,46 +145,6 @@ def test_what_is_secret_in_an_address_is_known_as_it_is_written_and_sent(url, se
 
 
 # --- what else may be shown ----------------------------------------------------------------------
-
-
-def test_a_server_is_sampled_while_the_run_is_on(tmp_path):
-    metrics = b"vllm:num_requests_running 3.0\nvllm:num_requests_waiting 7.0\n"
-
-    async def main():
-        asked, gone = asyncio.Semaphore(0), asyncio.Event()
-
-        async def answer(reader, writer):
-            try:
-                while await reader.readuntil(b"\r\n\r\n"):
-                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(metrics))
-                    writer.write(metrics)
-                    asked.release()
-            except (asyncio.IncompleteReadError, ConnectionError):
-                writer.close()
-                gone.set()
-
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            endpoint = Endpoint(tag="producer", url=f"http://127.0.0.1:{port}/v1", backend="vllm")
-            settings = settings_of(
-                tmp_path, endpoints={"producer": endpoint}, trace={"sample_ms": 1}
-            )
-            async with open_session(settings, name="x", environment={}) as session:
-                request = ChatRequest(model="producer", messages=as_messages("Hello."))
-                call = asyncio.create_task(session.shim.chat(request))
-                # The call; and the second question, which comes when the answer to the first has
-                # been written down.
-                for _ in range(3):
-                    await asked.acquire()
-                call.cancel()
-                path = session.trace.journal_path
-            await gone.wait()
-        return path
-
-    counters = load_run(asyncio.run(main())).counters
-    assert {("running", 3.0, "server producer"), ("waiting", 7.0, "server producer")} <= {
-        (counter.name, counter.value, counter.track) for counter in counters
-    }
 
 
 def test_a_node_can_show_its_own_work_and_let_others_join(tmp_path):

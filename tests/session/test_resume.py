@@ -14,7 +14,6 @@ from session_runs import (
     fail,
     instants_of,
     line_of,
-    lines_of,
     pipeline_of,
     refused,
     run,
@@ -118,27 +117,6 @@ def test_a_finished_run_is_not_begun_again_and_gives_its_result(settings):
     assert {path: path.read_bytes() for path in settings.traces.iterdir()} == files
 
 
-def test_a_run_can_be_resumed_again_and_again(settings):
-    calls, replies = Calls(), iter(["", "", "done"])
-
-    async def paid(run: Run) -> str:
-        return await run.chat("producer", "x")
-
-    def flaky(paid: str) -> str:
-        calls.note(paid)
-        return next(replies) or str(1 / 0)
-
-    pipeline, backend = pipeline_of(paid, flaky), ScriptedBackend(["worth it"])
-    how = {"backends": {"producer": backend}}
-    fail(pipeline, settings, **how)
-    assert fail(pipeline, settings, resume="latest", **how).result.parts == 2
-    result = resume(pipeline, settings, **how)
-    assert (result.result, result.parts, len(calls.made)) == ("done", 3, 3)
-    assert len(backend.requests) == 1
-    assert (result.spent.calls, result.spent.output_tokens) == (1, 2)
-    assert [line["final"] for line in lines_of(settings)] == ["ERROR"] * 2 + ["PASS"]
-
-
 def test_python_runs_resume_too_and_an_input_of_that_name_stays_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     calls = Calls()
@@ -190,25 +168,6 @@ def test_an_input_that_held_a_secret_has_to_be_given_again(tmp_path, monkeypatch
     assert calls.made == ["words", "joined"]
 
 
-class Thing:
-    """Has no form in JSON."""
-
-
-def test_an_input_that_has_no_form_in_json_has_to_be_given_again(settings):
-    def name(thing: object) -> str:
-        return type(thing).__name__
-
-    def fails(name: str) -> str:
-        raise ValueError("no")
-
-    pipeline = pipeline_of(name, fails)
-    fail(pipeline, settings, {"thing": Thing()})
-    with refused("resume.input-lost"):
-        resume(pipeline, settings)
-    failed = fail(pipeline, settings, {"thing": Thing()}, resume="latest")
-    assert [one.node for one in failed.result.reruns] == ["name"]
-
-
 def test_a_run_that_is_still_going_cannot_be_resumed(settings):
     async def again(run: Run) -> str:
         await pipeline.run_async({}, resume=run.id, settings=settings)
@@ -216,16 +175,6 @@ def test_a_run_that_is_still_going_cannot_be_resumed(settings):
 
     pipeline = pipeline_of(again)
     assert "still going" in str(fail(pipeline, settings))
-
-
-def test_a_run_that_goes_on_while_it_is_read_is_refused(settings):
-    fail(chain(Calls(), fails=True), settings, {"text": "a"})
-    earlier = read_earlier_run(journal_of(settings))
-    earlier.check_unchanged()
-    with journal_of(settings).open("ab") as file:
-        file.write(b"{}\n")
-    with refused("resume.still-going"):
-        earlier.check_unchanged()
 
 
 def test_a_run_that_was_killed_before_it_began_says_so(settings):
@@ -246,13 +195,6 @@ def test_a_run_whose_last_lines_were_lost_repeats_only_what_they_said(settings):
     journal.write_bytes(b"".join(lines[:last]) + lines[last][:20])
     calls.made.clear()
     assert (resume(chain(calls), settings).result, calls.made) == ("A B!", ["joined"])
-
-
-def test_every_record_of_every_part_reaches_the_observers(settings):
-    fail(chain(Calls(), fails=True), settings, {"text": "a"})
-    seen = []
-    resume(chain(Calls()), settings, observers=[seen.append])
-    assert [getattr(one, "name", "") for one in seen].count("reuse") == 2
 
 
 # --- persons ----------------------------------------------------------------------------------
@@ -448,16 +390,6 @@ def test_when_the_time_is_over_a_loop_still_gives_the_best_that_it_has(settings)
     assert result.loops[0].stop_reason == "budget"
 
 
-def test_what_goes_on_when_the_time_is_over_is_stopped(settings):
-    async def endless() -> str:
-        await asyncio.sleep(60)
-        return "never"
-
-    result = run(pipeline_of(endless, limits=Limits(max_seconds=0.1)), settings)
-    assert (result.status, result.result) == ("stopped", None)
-    assert [one.node for one in result.skips] == ["endless"]
-
-
 # --- loops ------------------------------------------------------------------------------------
 
 
@@ -621,15 +553,3 @@ def test_a_node_that_failed_of_a_reply_asks_for_another(settings):
     backends = {"producer": ScriptedBackend(["not a number"])}
     assert fail(pipeline, settings, backends=backends).__cause__.code == "call.reply-invalid"
     assert resume(pipeline, settings, says=['{"answer": 3}']).result == 3
-
-
-def test_a_node_that_failed_of_something_else_asks_nothing_again(settings):
-    async def text(run: Run) -> str:
-        first = await run.chat("producer", "first", temperature=0.8)
-        return first + await run.chat("producer", "second")
-
-    refusal = ServerError("HTTP 400: no", endpoint="producer", status=400)
-    fail(pipeline_of(text), settings, backends={"producer": ScriptedBackend(["a", refusal])})
-    backend = ScriptedBackend(["b"])
-    assert resume(pipeline_of(text), settings, backends={"producer": backend}).result == "ab"
-    assert [one.messages[0].content for one in backend.requests] == ["second"]

@@ -81,12 +81,6 @@ def test_nobody_evaluates_unless_named_or_drawn():
     assert panel.in_use == {"a", "b", "c"}
 
 
-def test_a_draw_makes_no_producer_of_the_pools_other_members():
-    pooled = roles("a", "b", evaluator=("a", "b"))
-    assert pooled.producer is None
-    assert pooled.with_evaluators("a").producer is None
-
-
 @pytest.mark.parametrize("name", ["short", "b"], ids=["by role", "by tag"])
 def test_a_setting_may_mean_a_model_by_its_role_or_its_tag(name):
     assert roles("a", "b", producer="a", short="b").named(name, setting="x.y") == "b"
@@ -105,12 +99,6 @@ def test_an_endpoints_own_fallbacks_can_answer_for_it_and_no_others():
     known = falling(a="b c", b="a", c="d", d="")
     assert chains_from("a", known) == (("a",), ("a", "b"), ("a", "c"))
     assert chains_from("d", known) == (("d",),)
-
-
-def test_a_fallback_that_does_not_exist_suggests_the_nearest():
-    with refused("endpoint.fallback-unknown") as caught:
-        falling(a="quen", qwen="")
-    assert "'qwen'" in str(caught.value)
 
 
 # --- the evaluator pool ------------------------------------------------------------------------

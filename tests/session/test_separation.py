@@ -116,12 +116,6 @@ def test_two_copies_of_one_file_are_one_model(tmp_path):
         compared(*copies).refuse_kin("a", "b")
 
 
-def test_a_file_that_is_missing_is_named(tmp_path):
-    models = compared(served("p"), Endpoint(tag="e", path=tmp_path / "missing.gguf"))
-    with refused("model.file-invalid"):
-        models.refuse_kin("p", "e")
-
-
 # --- the word of servers ---------------------------------------------------------------------
 
 OWN = "our-writer", "our-judge"
@@ -152,12 +146,6 @@ def test_a_servers_word_goes_before_a_name_and_it_is_said_whose_it_is(names, p, 
         kin(*names, **words)
     if error is SameModel and said is BOTH:
         assert "(our-writer at http://127.0.0.1:1/v1, serving own.gguf)" in str(caught.value)
-
-
-def test_what_an_endpoint_says_of_its_family_goes_before_its_servers_word():
-    both = served("p", "our-writer"), served("e", "our-judge", family="qwen")
-    with pytest.raises(SameFamily):
-        compared(*both, p="Qwen/Qwen3-8B", e="m").refuse_kin("p", "e")
 
 
 # --- fallbacks -------------------------------------------------------------------------------
@@ -332,13 +320,6 @@ def test_a_name_that_says_nothing_is_an_identity_at_one_address_alone(said):
             together.call("e", said)
 
 
-def test_what_answers_in_another_role_is_nobodys_business():
-    asked = Asked()
-    asked.call("p", "qwen2.5:7b", role="planner")
-    asked.call("e", "qwen2.5:7b")
-    assert asked.calls == 2
-
-
 ALLOW = {"separation": {"same_family": "allow"}}
 PANEL = {"evaluators": ("a", "b"), "evaluation": {"panel": "mean"}}
 
@@ -359,13 +340,6 @@ def test_a_relative_that_is_allowed_is_stamped_on_that_evaluator_alone(order):
     assert panel.casting.separation.evaluators == {"a": "unknown", "b": "family"}
     assert panel.casting.separation.relation == "family"
     assert codes(panel.casting.warnings[panel.said :]) == ["separation.family-served"]
-
-
-def test_two_of_a_panel_may_be_relatives_of_each_other():
-    panel = Asked(**PANEL)
-    for tag, name in (("a", "qwen2.5:7b"), ("b", "qwen3:8b"), ("p", "gemma3:4b")):
-        panel.call(tag, name)
-    assert panel.casting.separation.evaluators == {"a": "unknown", "b": "unknown"}
 
 
 @pytest.mark.parametrize("said", ["Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"])

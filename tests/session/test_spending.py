@@ -167,21 +167,6 @@ def test_calls_wait_for_what_those_under_way_do_not_need(tmp_path):
     assert len(waits) == 6, "two of thirty fit at once"
 
 
-def test_calls_to_embed_are_calls(tmp_path):
-    async def found(run: Run) -> str:
-        await run.embed("producer", ["a"])
-        await run.chat("producer", PROMPT)
-        try:
-            await run.embed("producer", ["b"])
-        except RunLimitReached as error:
-            return error.limit
-        return ""
-
-    settings = settings_of(tmp_path, max_calls=2)
-    writer = Embedding(["two words"])
-    assert run(pipeline_of(found), settings, backends={"writer": writer}).result == "calls"
-
-
 @pytest.mark.parametrize(
     ("limits", "backend", "warned"),
     [
@@ -253,16 +238,6 @@ def test_a_loop_at_a_limit_ends_with_its_best_draft(tmp_path, limits, own, detai
     if "max_calls" not in limits:
         # It saw the end coming: no draft was written that nobody judged.
         assert len(backends["writer"].requests) == len(backends["strict"].requests) - 1
-
-
-@pytest.mark.parametrize(("limit", "most"), [("tokens", 100), ("calls", 1)])
-def test_a_loop_that_cannot_even_begin_meets_the_runs_limit(tmp_path, limit, most):
-    first, second = looping(tmp_path), looping(tmp_path, max_rounds=8)
-    both = Pipeline("both")
-    both.node(first.nodes["text"].function)
-    both.node(name="again")(second.nodes["text"].function)
-    result = run(both, judged(tmp_path, **{f"max_{limit}": most}), backends=rising())
-    assert f"{limit}: " in f"{result.outputs['text']} {result.outputs['again']}"
 
 
 def test_a_loop_that_goes_on_in_a_later_part_has_what_the_run_has_left(tmp_path):
@@ -391,14 +366,6 @@ def test_a_loop_may_take_what_is_left_beside_its_earlier_rounds():
     assert loop == LoopLimits(max_tokens=1_000, max_cost_usd=2.25, max_seconds=10, of_run=of_run)
     anew = spending.tightened(LoopLimits())
     assert (anew.max_tokens, anew.max_cost_usd, anew.max_seconds) == (300, 1, 2)
-
-
-def test_of_what_nothing_is_left_the_runs_own_refusal_tells():
-    limits, before = Limits(max_tokens=50), Spent(input_tokens=50)
-    spending = spending_of(ScriptedBackend([]).chat, ManualClock(), limits=limits, before=before)
-    assert spending.tightened(LoopLimits(max_tokens=80)) == LoopLimits(max_tokens=80)
-    with pytest.raises(RunLimitReached, match="0 left"):
-        asyncio.run(spending.chat(request()))
 
 
 def test_money_that_is_held_in_fractions_is_all_there_again_afterwards():
