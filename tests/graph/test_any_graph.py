@@ -288,20 +288,3 @@ def test_a_graph_that_is_cut_off_anywhere_gives_the_same_and_calls_nothing_twice
         assert there | {label(one) for one in as_read(more)} == {
             label(one) for one in as_read(records)
         }
-
-
-@given(seed=SEED)
-def test_a_graph_that_fails_fast_or_has_no_time_left_comes_to_an_end(seed):
-    nodes, random = made_to_order(seed), Random(seed + 0.5)
-    status, outputs = Reader(nodes).read()
-    graph = graph_of(nodes, Calls())
-    parallel_calls = random.choice((None, 1, 2))
-
-    ended = run(graph, parallel_calls=parallel_calls, deadline_s=random.random() * 20)
-    assert ended.status in {"stopped", status}
-    assert seen(ended)[1].items() <= outputs.items()
-
-    graph.fail_fast = True
-    ended = run(graph, parallel_calls=parallel_calls)
-    assert ended.status == status
-    assert seen(ended)[1].items() <= outputs.items()

@@ -71,27 +71,9 @@ def test_a_run_waits_for_an_answer_and_everything_else_goes_on(graph):
     assert [one.node for one in records if isinstance(one, NodeOutput)] == ["beside", "after"]
 
 
-def test_a_failure_is_worse_than_a_question(graph):
-    asks(graph)
-    step(graph, "broken", raises=RuntimeError)
-
-    ended = run(graph)
-
-    assert ended.status == "failed"
-    assert keys(ended) == ["ship/ask"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({"on_error": "skip"}, id="may be left out"),
-        pytest.param({"on_error": Default("no")}, id="has a default"),
-        pytest.param({"retry": Retry(3)}, id="is tried again"),
-        pytest.param({"timeout": Timeout(total_s=5)}, id="has a time limit"),
-    ],
-)
-def test_to_ask_is_no_failure(graph, options):
-    asks(graph, **options)
+@pytest.mark.parametrize("on_error", ["skip", Default("no")], ids=str)
+def test_to_ask_is_no_failure(graph, on_error):
+    asks(graph, on_error=on_error, retry=Retry(3), timeout=Timeout(total_s=5))
 
     ended, records = run_recorded(graph)
 
@@ -112,35 +94,7 @@ def test_a_node_that_catches_every_mistake_still_waits(graph):
     assert run(graph).status == "waiting"
 
 
-def test_questions_of_one_node_are_numbered(graph):
-    @graph.node
-    async def ship(run) -> list[str]:
-        return [await run.ask("Who?"), await run.ask("Where?"), await run.ask("Who?")]
-
-    answers = {}
-    for key, said in (("ship/ask", "me"), ("ship/ask#2", "here"), ("ship/ask#3", "you")):
-        ended = run(graph, answers=answers)
-        assert keys(ended) == [key]
-        answers |= answered(ended, said)
-
-    assert run(graph, answers=answers).outputs == {"ship": ["me", "here", "you"]}
-
-
 # --- several at once -----------------------------------------------------------------------------
-
-
-def test_each_item_asks_its_own_question(graph):
-    @graph.node(each={"name": "names"})
-    async def ship(run, name: str) -> bool:
-        return name == "b" or await run.ask(f"Ship {name}?", returns=bool)
-
-    step(graph, "shipped", "ship", gives=sum)
-
-    ended = run(graph, {"names": ["a", "b", "c"]})
-
-    assert keys(ended) == ["ship[0]/ask", "ship[2]/ask"]
-    ended = run(graph, {"names": ["a", "b", "c"]}, answers=answered(ended, "yes", "no"))
-    assert ended.outputs == {"ship": [True, True, False], "shipped": 2}
 
 
 def test_a_question_of_a_nested_graph_is_the_runs(graph):
@@ -172,40 +126,18 @@ def test_all_questions_of_a_map_are_asked_at_once(graph):
     assert ended.outputs == {"page": [True, False, True]}
 
 
-@pytest.mark.parametrize("together", ["a task group", "gather"])
-def test_all_questions_of_tasks_of_a_node_are_asked_at_once(graph, together):
+def test_all_questions_of_tasks_of_a_node_are_numbered_and_asked_at_once(graph):
     @graph.node
     async def ship(run) -> list[str]:
-        questions = [run.ask("Who?"), run.ask("Where?")]
-        if together == "gather":
-            return await asyncio.gather(*questions)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in questions]
+            tasks = [group.create_task(run.ask(text)) for text in ("Who?", "Where?")]
         return [task.result() for task in tasks]
 
     ended = run(graph)
 
-    assert ended.status == "waiting"
-    # Of a gathering Python itself lets go all but the first.
-    assert keys(ended) == ["ship/ask", "ship/ask#2"][: 1 if together == "gather" else 2]
+    assert (ended.status, keys(ended)) == ("waiting", ["ship/ask", "ship/ask#2"])
     answers = {("ship/ask", "Who?"): "me", ("ship/ask#2", "Where?"): "here"}
     assert run(graph, answers=answers).outputs == {"ship": ["me", "here"]}
-
-
-def test_a_question_in_a_task_group_goes_before_what_failed_beside_it(graph):
-    @graph.node
-    async def ship(run) -> str:
-        async def fail() -> None:
-            raise RuntimeError("no")
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(fail())
-            task = group.create_task(run.ask("Who?"))
-        return task.result()
-
-    ended = run(graph)
-
-    assert (ended.status, keys(ended)) == ("waiting", ["ship/ask"])
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -216,15 +148,10 @@ def test_a_question_in_a_task_group_goes_before_what_failed_beside_it(graph):
     [
         pytest.param(bool, "yes", True, id="yes"),
         pytest.param(bool, " No ", False, id="no"),
-        pytest.param(bool, False, False, id="a truth value"),
         pytest.param(int, "3", 3, id="int"),
-        pytest.param(float, "2.5", 2.5, id="float"),
         pytest.param(str, " as it is ", " as it is ", id="str"),
-        pytest.param(str, "", "", id="nothing"),
         pytest.param(Literal["left", "right"], "left", "left", id="Literal"),
-        pytest.param(list[int], "[1, 2]", [1, 2], id="list"),
         pytest.param(Choice, '{"step": "on"}', Choice(step="on"), id="model as JSON"),
-        pytest.param(Choice, Choice(step="on"), Choice(step="on"), id="model"),
     ],
 )
 def test_an_answer_becomes_what_was_asked_for(graph, returns, given, value):
@@ -241,10 +168,8 @@ def test_an_answer_becomes_what_was_asked_for(graph, returns, given, value):
     ("returns", "given", "form"),
     [
         pytest.param(bool, "perhaps", "yes or no", id="bool"),
-        pytest.param(int, "2.5", "a whole number", id="half"),
         pytest.param(Literal["left", "right"], "up", "one of left, right", id="Literal"),
         pytest.param(Choice, '{"times": 2}', "JSON of Choice", id="model"),
-        pytest.param(Choice, "on", "JSON of Choice", id="no JSON"),
     ],
 )
 def test_an_answer_of_another_kind_is_asked_for_again_and_why(graph, returns, given, form):
@@ -256,11 +181,10 @@ def test_an_answer_of_another_kind_is_asked_for_again_and_why(graph, returns, gi
     assert repr(given) in question.problem
 
 
-@pytest.mark.parametrize("key", [("ship/ask", "Ship that?"), ("shop/ask", "Ship this?")])
-def test_an_answer_to_another_question_is_none(graph, key):
+def test_an_answer_to_another_question_is_none(graph):
     asks(graph)
 
-    assert run(graph, answers={key: "yes"}).status == "waiting"
+    assert run(graph, answers={("ship/ask", "Ship that?"): "yes"}).status == "waiting"
 
 
 # --- somebody is there ---------------------------------------------------------------------------
@@ -283,7 +207,6 @@ class Person:
 @pytest.mark.parametrize(
     ("before", "says", "asked"),
     [
-        pytest.param(None, ["3"], [""], id="at once"),
         pytest.param("3", [], [], id="not what has been answered"),
         pytest.param(None, ["many", "more", "3"], ["", "many", "more"], id="until it will do"),
         pytest.param("many", ["3"], ["many"], id="when the answer from before will not do"),
@@ -301,9 +224,7 @@ def test_a_person_who_is_there_is_asked(graph, before, says, asked):
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["the node itself", "what is nested in it"])
-@pytest.mark.parametrize(
-    "limits", [Timeout(total_s=5), Timeout(idle_s=5), Timeout(total_s=5, idle_s=5)], ids=str
-)
+@pytest.mark.parametrize("limits", [Timeout(total_s=5), Timeout(idle_s=5)], ids=str)
 def test_a_person_may_take_longer_than_a_node_may(graph, limits, nested):
     async def ask(run, one: str) -> bool:
         return await run.ask(f"Ship {one}?", returns=bool)

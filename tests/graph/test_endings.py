@@ -92,16 +92,6 @@ def test_what_has_not_begun_is_neither_called_nor_looked_for(graph):
     assert asked == []
 
 
-def test_what_waits_for_a_place_is_not_called(hasty):
-    step(hasty, "items", each={"number": "numbers"}, raises=AssertionError)
-
-    watched = watch(hasty, {"numbers": [*range(500)]}, parallel_calls=1)
-
-    assert watched.failures == [("fails", ValueError, 1)]
-    assert [*watched.skips.values()] == ["fails"] * 500
-    assert watched.seconds == 1
-
-
 def test_what_was_looked_for_meanwhile_is_not_called(hasty):
     class SlowCache:
         async def find(self, *_, **__):
@@ -114,38 +104,17 @@ def test_what_was_looked_for_meanwhile_is_not_called(hasty):
     assert [(one.node, one.because_of) for one in ended.skips] == [("late", "fails")]
 
 
-def test_what_is_given_is_written_down_to_the_end(hasty):
-    step(hasty, "other", seconds=0.5, gives="paid for")
-
-    watched = watch(hasty, tracer_class=SlowTracer)
-
-    assert watched.ended.outputs == {"other": "paid for"}
-    assert watched.seconds == 1.25
-
-
-def test_lists_that_cannot_be_mapped_end_such_a_run_as_well(graph):
-    graph.fail_fast = True
-    step(graph, "pairs", each={"one": "left", "other": "right"})
-    step(graph, "waits", gives=forever)
-
-    watched = watch(graph, {"left": [1, 2], "right": [1]})
-
-    assert [one.node for one in watched.ended.failures] == ["pairs"]
-    assert watched.skips == {"waits": "pairs"}
-
-
 @STUBBORN
-@pytest.mark.parametrize("parallel_calls", [2, None])
-def test_who_ignores_it_is_left_behind(hasty, stubborn, parallel_calls):
+def test_who_ignores_it_is_left_behind(hasty, stubborn):
     step(hasty, "stubborn", gives=stubborn)
     step(hasty, "after", "stubborn", raises=AssertionError)
     step(hasty, "items", each={"number": "numbers"}, gives=lambda _: forever())
 
-    watched = watch(hasty, {"numbers": [1, 2, 3]}, parallel_calls=parallel_calls)
+    watched = watch(hasty, {"numbers": [1, 2, 3]}, parallel_calls=2)
 
     assert watched.failures == [("fails", ValueError, 1)]
-    assert set(watched.skips) >= {"stubborn", "after", "items[0]", "items[1]", "items[2]"}
-    assert set(watched.skips.values()) == {"fails"}
+    left_out = ["stubborn", "after", "items[0]", "items[1]", "items[2]"]
+    assert watched.skips == dict.fromkeys(left_out, "fails")
     assert watched.seconds == 1 + GRACE_S
     if stubborn is ignores_its_cancellation:
         assert watched.statuses["stubborn"] == ["error"]
@@ -197,13 +166,12 @@ def test_a_run_whose_time_is_over_keeps_what_is_done(graph):
 
 
 @STUBBORN
-@pytest.mark.parametrize("parallel_calls", [1, None])
-def test_a_run_whose_time_is_over_waits_a_grace_for_who_ignores_it(graph, stubborn, parallel_calls):
+def test_a_run_whose_time_is_over_waits_a_grace_for_who_ignores_it(graph, stubborn):
     step(graph, "stubborn", gives=stubborn)
     # What waits for its place is not waited for.
     step(graph, "items", each={"number": "numbers"}, seconds=9, raises=AssertionError)
 
-    watched = watch(graph, {"numbers": [1, 2]}, deadline_s=2, parallel_calls=parallel_calls)
+    watched = watch(graph, {"numbers": [1, 2]}, deadline_s=2, parallel_calls=1)
 
     assert watched.ended.status == "stopped"
     assert watched.skips == {"stubborn": None, "items[0]": None, "items[1]": None}
@@ -220,27 +188,17 @@ def test_what_time_cut_off_does_not_count_as_failed(graph, on_error):
     assert watched.recorded == set()
 
 
-def test_time_that_is_over_before_it_begins_stops_everything(graph):
-    step(graph, "slow", gives=forever)
-
-    watched = watch(graph, deadline_s=-1)
-
-    assert watched.ended.status == "stopped"
-    assert watched.seconds == 0
-
-
 # --- it is cancelled -----------------------------------------------------------------------------
 
 
-def cancelled_after(graph, seconds, *, turns=None, tracer_class=Tracer, parallel_calls=None):
+def cancelled_after(graph, seconds, *, turns=None, tracer_class=Tracer):
     """Cancels a run, and again after some turns; its records, what it left, how long it took."""
     records = []
 
     async def main():
         loop = asyncio.get_running_loop()
         tracer = tracer_class(records.append, clock=lambda: round(loop.time() * 1e9))
-        how = {"run_of": lambda call: call, "parallel_calls": parallel_calls}
-        run = execute(graph, {"numbers": [*range(5)]}, tracer=tracer, **how)
+        run = execute(graph, {}, tracer=tracer, run_of=lambda call: call)
         running = asyncio.create_task(run)
         await asyncio.sleep(seconds)
         running.cancel()
@@ -311,17 +269,12 @@ async def raises_in_a_stream(error):
     ("raises", "error", "place", "timeout"),
     [
         (raises_later, KeyboardInterrupt, "a node", None),
-        (raises_later, SystemExit, "an item", Timeout(total_s=5)),
-        (raises_later, Unusual, "nested", None),
+        (raises_later, SystemExit, "nested", Timeout(total_s=5)),
         (raises_plainly, KeyboardInterrupt, "nested", Timeout(total_s=5)),
-        (raises_plainly, SystemExit, "a node", None),
-        (raises_plainly, Unusual, "an item", None),
-        (raises_in_a_stream, KeyboardInterrupt, "an item", None),
+        (raises_plainly, Unusual, "a node", None),
         (raises_in_a_stream, SystemExit, "nested", Timeout(total_s=5)),
-        (raises_in_a_stream, Unusual, "a node", Timeout(total_s=5)),
         # Of the others the loop would end again as it is closed: so asyncio has it.
         (raises_in_a_group, Unusual, "a node", None),
-        (raises_in_a_group, Unusual, "nested", Timeout(total_s=5)),
     ],
 )
 def test_what_is_no_failure_ends_the_run(graph, raises, error, place, timeout):
@@ -340,32 +293,22 @@ def test_what_is_no_failure_ends_the_run(graph, raises, error, place, timeout):
         sub = Graph("sub")
         sub.node(**options, **takes)(raises)
         nests(graph, "outer", sub, inputs={"errors": error("so it is")}, on_error="skip")
-    elif place == "an item":
-        graph.node(each={"error": "errors"}, **options)(raises)
     else:
         graph.node(**options, **takes)(raises)
-    errors = [error("so it is")] if place == "an item" else error("so it is")
-    tracer = Tracer(records.append)
+    how = {"run_of": lambda call: call, "tracer": Tracer(records.append)}
 
-    with pytest.raises(error, match="so it is") as caught:
-        virtual_time.run(
-            execute(graph, {"errors": errors}, run_of=lambda call: call, tracer=tracer)
-        )
+    with pytest.raises(error, match="so it is"):
+        virtual_time.run(execute(graph, {"errors": error("so it is")}, **how))
 
-    assert caught.value.__cause__ is not caught.value
     assert ended == ["other"]
     assert all_spans_ended(records)
     assert not any(isinstance(one, NodeOutput) and one.item is None for one in records)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Unusual])
-def test_a_when_that_raises_what_is_no_failure_ends_the_run(graph, error):
-    def when():
-        raise error("so it is")
+def test_a_when_that_raises_what_is_no_failure_ends_the_run(graph):
+    step(graph, "text", when=lambda: sys.exit(7), on_error="skip")
 
-    step(graph, "text", when=when, on_error="skip")
-
-    with pytest.raises(error, match="so it is"):
+    with pytest.raises(SystemExit):
         watch(graph)
 
 
@@ -401,35 +344,11 @@ async def main():
 asyncio.run(main())
 print("over", flush=True)
 """
-EXITING = """
-import asyncio, sys
-from harness.graph import Graph, execute
-from harness.trace import Tracer
-
-graph = Graph("essay")
-
-@graph.node
-async def exits():
-    sys.exit(7)
-
-@graph.node
-async def waits():
-    await asyncio.Event().wait()
-
-asyncio.run(execute(graph, {}, run_of=str, tracer=Tracer()))
-"""
 
 
-@pytest.mark.parametrize(
-    ("script", "said", "code"),
-    [
-        pytest.param(HANGING, ["['stubborn', 'thread'] failed", "over"], 0, id="what hangs"),
-        pytest.param(EXITING, [], 7, id="what exits", marks=pytest.mark.slow),
-    ],
-)
-def test_the_interpreter_ends_as_well(script, said, code):
-    command = [sys.executable, "-c", script]
+def test_the_interpreter_ends_although_something_hangs():
+    command = [sys.executable, "-c", HANGING]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
-    assert done.stdout.splitlines()[-2:] == said
-    assert (done.stderr, done.returncode) == ("", code)
+    assert done.stdout.splitlines()[-2:] == ["['stubborn', 'thread'] failed", "over"]
+    assert (done.stderr, done.returncode) == ("", 0)

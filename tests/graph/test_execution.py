@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import orjson
 import pytest
-from graph_runs import Calls, arrows, outputs_of, run, run_recorded, step
+from graph_runs import arrows, outputs_of, run, run_recorded, step
 
 from harness.graph import Graph, NodeCall, Retry
 from harness.trace import Flows, NodeOutput, SpanStarted, Tracer
@@ -19,33 +19,6 @@ def graph():
 
 
 # --- what nodes receive --------------------------------------------------------------------------
-
-
-def test_each_node_receives_what_the_nodes_it_names_returned_and_runs_once(graph):
-    calls = Calls()
-
-    @graph.node
-    async def text(plan, words):
-        return f"{plan} in {words} words"
-
-    @graph.node
-    async def plan(task):
-        calls.note("plan")
-        return f"plan of {task}"
-
-    @graph.node
-    def words(plan, per_letter=2):
-        return per_letter * len(plan)
-
-    outputs = outputs_of(graph, task="a")
-
-    assert outputs == {"text": "plan of a in 18 words", "plan": "plan of a", "words": 18}
-    assert list(outputs) == ["text", "plan", "words"]
-    assert calls.counts == {"plan": 1}
-
-
-def test_a_graph_without_nodes_gives_nothing(graph):
-    assert outputs_of(graph) == {}
 
 
 def test_a_node_that_asks_for_the_run_receives_it(graph):

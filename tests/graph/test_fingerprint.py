@@ -235,36 +235,6 @@ def test_relative_imports_inside_a_function_are_followed(tmp_path, monkeypatch):
     del sys.modules["bundle"], sys.modules["bundle.nodes"]
 
 
-INSIDE_LIBRARIES = """
-def node():
-    import sys, os, time, json.decoder, pytest
-    import _not_there_.at_all
-    return sys, os, time, json, pytest
-"""
-
-
-def test_libraries_that_are_imported_inside_a_function_count_by_name(digest_of):
-    first = digest_of(INSIDE_LIBRARIES)
-
-    assert digest_of(INSIDE_LIBRARIES) == first
-    assert digest_of(INSIDE_LIBRARIES.replace("decoder", "encoder")) != first
-
-
-@pytest.mark.parametrize("text", [*USES.values(), *USES_WHOLE.values()])
-def test_what_an_installed_library_does_is_not_looked_at(digest_of, tmp_path, monkeypatch, text):
-    installed = tmp_path / "site-packages"
-    installed.mkdir()
-    monkeypatch.syspath_prepend(installed)
-    digests = set()
-    for number in (1, 2):
-        sys.modules.pop("beside", None)
-        source = f"TEXT = 'text'\ndef shout(text):\n    return {number}"
-        (installed / "beside.py").write_text(source)
-        digests.add(digest_of(text))
-
-    assert len(digests) == 1
-
-
 LIBRARY = """
 import json
 import logging

@@ -1,8 +1,6 @@
 """What a pipeline is made of, and the mistakes that are found as it is written or checked."""
 
 import functools
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,17 +49,6 @@ def test_a_node_takes_what_its_signature_names(graph):
     assert words == Parameter(name="words", source="words", is_mapped=False, default=100)
     assert not words.is_required
     assert (node.takes_run, node.is_mapped) == (True, True)
-
-
-def test_a_function_stays_as_it_was(graph):
-    def double(number):
-        return 2 * number
-
-    assert graph.node(double) is double
-    assert graph.node(name="triple")(double) is double
-    assert double(4) == 8
-    node = graph.nodes["double"]
-    assert (node.takes_run, node.is_mapped) == (False, False)
 
 
 def test_decorated_functions_and_methods_are_read_as_they_were_written(graph):
@@ -233,36 +220,6 @@ def test_a_cycle_is_named_in_full_and_its_last_node_is_not_added(graph, nodes, c
     assert list(graph.nodes) == [name for name, _ in others]
 
 
-IMPORTS = """
-import sys
-from harness.graph import Graph
-
-graph = Graph("essay")
-
-@graph.node
-def plan(task): ...
-
-@graph.node
-def text(plan, notes): ...
-
-print("networkx" in sys.modules)
-
-@graph.node
-def notes(plan): ...
-
-print("networkx" in sys.modules)
-"""
-
-
-@pytest.mark.slow
-def test_networkx_is_imported_only_when_a_cycle_is_possible():
-    # It takes longer to import than everything else that a graph needs.
-    command = [sys.executable, "-c", IMPORTS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-
-    assert done.stdout.split() == ["False", "True"]
-
-
 # --- include -------------------------------------------------------------------------------------
 
 
@@ -414,16 +371,5 @@ def test_items_that_a_generator_yields_are_checked_as_a_list_of_them(graph):
 
     @graph.node
     async def wrong(ticks: list[str]) -> str: ...
-
-    assert refusal(graph.check).code == "pipeline.types-disagree"
-
-
-def test_an_edge_of_a_predicate_is_checked_too(graph):
-    @graph.node
-    async def plan() -> str: ...
-
-    def is_long(plan: int) -> bool: ...
-
-    step(graph, "page", when=is_long)
 
     assert refusal(graph.check).code == "pipeline.types-disagree"

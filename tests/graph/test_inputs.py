@@ -153,12 +153,6 @@ def test_a_value_of_another_type_is_refused_in_words(annotation, given, said):
     assert said in str(error)
 
 
-def test_an_instance_of_a_class_that_pydantic_does_not_know_is_passed_on():
-    client = Client()
-
-    assert bind_inputs(graph_taking(Client), {"given": client})["given"] is client
-
-
 def test_a_list_that_is_taken_whole_and_by_item_need_be_annotated_once():
     graph = Graph("essay")
 

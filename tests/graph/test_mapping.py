@@ -48,16 +48,6 @@ def test_a_product_takes_each_with_each_the_last_one_fastest(graph, axes, are_no
     assert [tuple(one) for one in cells] == [*itertools.product(*axes)]
 
 
-def test_one_list_may_be_walked_by_two_parameters(graph):
-    each = {"a": "numbers", "b": "numbers"}
-    step(graph, "cells", each=each, combine="product", gives=lambda a, b: 10 * a + b)
-    step(graph, "pairs", each={"a": "cells", "b": "cells"}, gives=lambda a, b: a == b)
-
-    outputs = outputs_of(graph, numbers=[1, 2])
-
-    assert outputs == {"cells": [11, 12, 21, 22], "pairs": [True] * 4}
-
-
 # --- when items begin ----------------------------------------------------------------------------
 
 
@@ -75,26 +65,6 @@ def test_an_item_begins_when_the_item_it_takes_is_there_and_not_before(graph, ca
     assert outputs_of(graph, waits=[3, 1, 2])["last"] == [3, 1, 2]
     begun_s = {f"second {n}": n for n in (1, 2, 3)} | {f"third {n}": n + 10 for n in (1, 2, 3)}
     assert calls.begun_s == begun_s
-
-
-def test_an_item_of_two_mapped_nodes_waits_for_the_later(graph, calls):
-    step(graph, "left", each={"seconds": "waits"}, gives=wait)
-    step(graph, "right", each={"seconds": "waits"}, gives=lambda seconds: wait(6 - seconds))
-    step(graph, "both", each={"a": "left", "b": "right"}, calls=calls)
-
-    outputs_of(graph, waits=[1, 2, 5])
-
-    assert calls.begun_s == {"both 1 5": 5, "both 2 4": 4, "both 5 1": 5}
-
-
-def test_a_product_waits_for_all_its_lists(graph, calls):
-    step(graph, "left", each={"seconds": "waits"}, gives=wait)
-    step(graph, "cells", each={"a": "left", "b": "others"}, combine="product", calls=calls)
-
-    outputs_of(graph, waits=[1, 3], others=[0, 0])
-
-    assert calls.begun_s == {"cells 1 0": 3, "cells 3 0": 3}
-    assert calls.counts == {"cells 1 0": 2, "cells 3 0": 2}
 
 
 def test_an_item_waits_for_what_it_takes_beside_the_list(graph, calls):

@@ -3,13 +3,11 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator
 
 import pytest
 from graph_runs import Calls, UnderWay, nests, outputs_of, run, run_recorded, step
 
-from harness.errors import NodeTimedOut
-from harness.graph import Graph, Retry, Timeout
+from harness.graph import Graph, Retry
 from harness.trace import NodeOutput, SpanStarted
 
 
@@ -165,48 +163,6 @@ def test_maps_are_numbered_named_and_limited(graph):
     assert [calls.begun_s[str(n)] for n in range(6)] == [0, 0, 1, 1, 2, 2]
     names = {label.partition("[")[0] for label in recorded(records)}
     assert names == {"page/work", "page/again", "page/more", "page/work#2", "page"}
-
-
-def test_what_a_mapped_function_returns_may_be_of_any_recordable_type(graph):
-    async def parts(text: str) -> tuple[str, int]:
-        return text, len(text)
-
-    async def letters(text: str) -> AsyncIterator[str]:
-        for letter in text:
-            yield letter
-
-    @graph.node
-    async def page(run) -> list[object]:
-        pairs = await run.map(parts, ["ab", ""])
-        assert pairs == [("ab", 2), ("", 0)]
-        assert await run.map(parts, []) == []
-        return await run.map(letters, ["ab", ""])
-
-    assert outputs_of(graph)["page"] == [["a", "b"], []]
-
-
-def test_the_pause_before_a_nested_attempt_is_no_sign_that_the_node_hangs(graph):
-    calls = Calls()
-
-    async def flaky(one: int) -> int:
-        calls.note("flaky")
-        await asyncio.sleep(1)
-        if calls.counts["flaky"] < 2:
-            raise RuntimeError("not yet")
-        await asyncio.sleep(one)
-        return one
-
-    async def again(run, one: int) -> int:
-        return sum(await run.map(flaky, [one], retry=Retry(2, first_delay_s=20)))
-
-    @graph.node(timeout=Timeout(idle_s=5))
-    async def page(run, seconds: int) -> list[int]:
-        return await run.map(again, [seconds])
-
-    assert outputs_of(graph, seconds=3)["page"] == [3]
-    calls.clear()
-    (failure,) = run(graph, {"seconds": 5}).failures
-    assert isinstance(failure.error, NodeTimedOut)
 
 
 @pytest.mark.parametrize(

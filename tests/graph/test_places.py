@@ -22,7 +22,6 @@ from watched import watch
 
 from harness.errors import NodeFailed
 from harness.graph import Concurrency, Graph, Retry, Timeout
-from harness.graph.places import Places
 
 EACH = {"number": "numbers"}
 
@@ -33,54 +32,6 @@ def graph():
 
 
 # --- by themselves -------------------------------------------------------------------------------
-
-
-def test_places_are_had_in_the_order_they_were_asked_for():
-    places, begun = Places(2), []
-    for name in "abcde":
-        places.take(lambda name=name: begun.append(name))
-
-    assert begun == ["a", "b"]
-    places.give_back()
-    assert begun == ["a", "b", "c"]
-    for _ in range(3):
-        places.give_back()
-    assert begun == ["a", "b", "c", "d", "e"]
-    places.take(lambda: begun.append("f"))
-    assert begun[-1] == "f"
-
-
-def test_what_is_nested_deeper_goes_first():
-    places, begun = Places(1), []
-    for depth in (0, 0, 2, 1, 2):
-        places.take(lambda depth=depth: begun.append(depth), depth=depth)
-    for _ in range(4):
-        places.give_back()
-
-    assert begun == [0, 2, 2, 1, 0]
-
-
-def test_a_place_that_was_lent_is_paid_back_before_another_begins():
-    places, begun = Places(1), []
-    places.take(lambda: begun.append("outer"))
-    places.give_back()  # lent to
-    places.take(lambda: begun.append("inner"))
-    places.take(lambda: begun.append("other"))
-    places.take_again()  # both are under way
-    places.give_back()
-
-    assert begun == ["outer", "inner"]
-    places.give_back()
-    assert begun == ["outer", "inner", "other"]
-
-
-@pytest.mark.parametrize("limit", [None, 10**6])
-def test_without_a_limit_everything_begins_at_once(limit):
-    places, begun = Places(limit), []
-    for number in range(1000):
-        places.take(lambda number=number: begun.append(number))
-
-    assert begun == [*range(1000)]
 
 
 # --- in runs -------------------------------------------------------------------------------------

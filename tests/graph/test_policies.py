@@ -6,11 +6,10 @@ What comes of them when a call goes wrong is in `test_failure_table`.
 import asyncio
 import itertools
 import math
-import threading
 
 import pytest
 from graph_runs import UnderWay, ignores_its_cancellation, nests, step
-from watched import StuckThreads, watch
+from watched import watch
 
 from harness.errors import (
     InvalidInput,
@@ -20,7 +19,7 @@ from harness.errors import (
     RubricInvalid,
     RunLimitReached,
 )
-from harness.graph import Cache, Concurrency, Default, Graph, Policies, Retry, Timeout
+from harness.graph import Cache, Concurrency, Default, Graph, Retry, Timeout
 from harness.trace import SpanEnded
 
 EACH = {"number": "numbers"}
@@ -41,7 +40,6 @@ def graph():
         pytest.param(lambda: Retry(first_delay_s=-1), "pipeline.policy-negative", id="delay"),
         pytest.param(lambda: Retry(longest_delay_s=math.nan), "pipeline.policy-negative", id="nan"),
         pytest.param(lambda: Timeout(total_s=0), "pipeline.timeout-not-positive", id="no time"),
-        pytest.param(lambda: Timeout(idle_s=-1), "pipeline.timeout-not-positive", id="less"),
         pytest.param(lambda: Concurrency(0), "pipeline.concurrency-not-positive", id="no call"),
         pytest.param(lambda: Cache(max_age_s=-1), "pipeline.policy-negative", id="age"),
     ],
@@ -53,43 +51,12 @@ def test_numbers_out_of_range_are_refused_when_written(make, code):
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "example"),
-    [
-        pytest.param("retry", 3, "Retry(3)", id="number"),
-        pytest.param("retry", Retry, "Retry(3)", id="class"),
-        pytest.param("timeout", 30, "Timeout(total_s=30)", id="seconds"),
-        pytest.param("cache", True, "Cache()", id="flag"),
-        pytest.param("concurrency", 0, "Concurrency(4)", id="nothing"),
-        pytest.param("on_error", "skipp", "Default", id="misspelt"),
-        pytest.param("on_error", {"a": 1}, "Default", id="value"),
-    ],
-)
-def test_what_is_no_policy_is_refused_when_written(graph, option, value, example):
-    for make in (
-        lambda: step(graph, "text", **{option: value}),
-        lambda: Graph("", **{option: value}),
-    ):
+@pytest.mark.parametrize("option", [{"retry": 3}, {"cache": True}, {"on_error": "skipp"}], ids=str)
+def test_what_is_no_policy_is_refused_when_written(graph, option):
+    for make in (lambda: step(graph, "text", **option), lambda: Graph("", **option)):
         with pytest.raises(PipelineInvalid) as refused:
             make()
         assert refused.value.code == "pipeline.option-invalid"
-        assert f"{option}={value!r}" in str(refused.value)
-        assert example in str(refused.value)
-
-
-def test_the_name_of_one_role_is_that_role(graph):
-    step(graph, "text", models="producer")
-
-    assert graph.nodes["text"].policies.models == ("producer",)
-
-
-def test_what_a_node_says_goes_before_what_the_pipeline_says():
-    own = Policies(retry=Retry(1), on_error="skip", models=())
-    rest = {"timeout": Timeout(total_s=1), "cache": Cache(), "concurrency": Concurrency(2)}
-    pipeline = Policies(retry=Retry(5), on_error="fail", models=("producer",), **rest)
-
-    assert own.over(pipeline) == Policies(retry=Retry(1), on_error="skip", models=(), **rest)
-    assert Policies().over(pipeline) == pipeline
 
 
 def test_a_nodes_policies_are_those_of_its_pipeline_where_it_says_nothing():
@@ -112,10 +79,8 @@ def test_a_nodes_policies_are_those_of_its_pipeline_where_it_says_nothing():
 @pytest.mark.parametrize(
     ("retry", "delays"),
     [
-        pytest.param(Retry(1), [], id="one attempt"),
         pytest.param(Retry(), [0.5, 1], id="as it is"),
         pytest.param(Retry(7, longest_delay_s=4), [0.5, 1, 2, 4, 4, 4], id="no longer than"),
-        pytest.param(Retry(3, first_delay_s=0), [0, 0], id="at once"),
         pytest.param(Retry(3, first_delay_s=9, longest_delay_s=1), [1, 1], id="shorter than first"),
     ],
 )
@@ -131,13 +96,6 @@ def test_each_wait_is_twice_as_long_as_the_one_before(graph, retry, delays):
 
     assert [after - before for before, after in itertools.pairwise(begun)] == delays
     assert watched.failures == [("fails", ValueError, len(delays) + 1)]
-
-
-def test_delays_stay_finite_however_many_attempts_there_are():
-    retry = Retry(5000, longest_delay_s=7)
-
-    assert retry.delay_s(ValueError(), attempt=4999) == 7
-    assert retry.delay_s(ValueError(), attempt=5000) is None
 
 
 def test_a_node_is_called_until_it_gives_something_and_each_item_by_itself(graph):
@@ -164,10 +122,8 @@ def test_a_node_is_called_until_it_gives_something_and_each_item_by_itself(graph
     ("error", "calls"),
     [
         pytest.param(ConnectionResetError("cut"), 3, id="of a class it names"),
-        pytest.param(ExceptionGroup("", [ConnectionError()]), 3, id="in a group"),
         pytest.param(ValueError("wrong"), 1, id="of another"),
         pytest.param(RubricInvalid("no such rubric"), 1, id="a person's mistake"),
-        pytest.param(LimitReached("over", limit="tokens"), 1, id="a loop's limit"),
         pytest.param(RunLimitReached("over", limit="tokens"), 1, id="the run's limit"),
     ],
 )
@@ -199,16 +155,6 @@ def test_a_call_may_take_so_long_in_all_and_each_attempt_anew(graph):
     assert timed_out(graph) == ("total_s", 2 + 1 + 2 + 2 + 2)
 
 
-@pytest.mark.parametrize("timeout", [Timeout(total_s=2, idle_s=2), Timeout()], ids=str)
-def test_a_call_in_time_is_not_held_up(graph, timeout):
-    step(graph, "quick", seconds=1.875, gives="in time", timeout=timeout)
-
-    watched = watch(graph)
-
-    assert watched.ended.outputs == {"quick": "in time"}
-    assert watched.seconds == 1.875
-
-
 async def gives_too_late():
     try:
         await asyncio.sleep(5)
@@ -234,7 +180,6 @@ def test_what_is_given_or_raised_as_time_is_up_comes_too_late(graph, function, s
 @pytest.mark.parametrize(
     ("timeout", "ended"),
     [(Timeout(idle_s=2), ("idle_s", 8)), (Timeout(idle_s=2, total_s=3), ("total_s", 3))],
-    ids=str,
 )
 def test_a_sign_of_life_gives_more_time_until_the_other_limit_is_reached(graph, timeout, ended):
     @graph.node(timeout=timeout)
@@ -247,43 +192,15 @@ def test_a_sign_of_life_gives_more_time_until_the_other_limit_is_reached(graph, 
     assert timed_out(graph) == ended
 
 
-def test_a_thread_may_give_a_sign_of_life(graph):
-    beats = threading.Event()
-
-    with StuckThreads() as stuck:
-
-        @graph.node(timeout=Timeout(idle_s=2))
-        def plain(run):
-            run.beat()
-            beats.set()
-            stuck.wait()
-
-        assert timed_out(graph, runs=stuck.run) == ("idle_s", 2)
-    assert beats.is_set()
-
-
-def test_items_that_come_are_signs_of_life(graph):
-    @graph.node(timeout=Timeout(idle_s=2))
-    async def words():
-        for number in range(5):
-            await asyncio.sleep(1.5)
-            yield number
-        await asyncio.sleep(10)
-
-    assert timed_out(graph) == ("idle_s", 5 * 1.5 + 2)
-
-
-def test_what_is_nested_gives_signs_of_life_when_it_ends(graph):
-    sub = Graph("sub")
-    step(sub, "first", seconds=1.5)
-    step(sub, "second", "first", seconds=1.5)
-
+def test_items_that_come_and_what_is_nested_and_ends_are_signs_of_life(graph):
     async def mapped(number):
         await asyncio.sleep(1.5)
 
     @graph.node(timeout=Timeout(idle_s=2))
-    async def outer(run):
-        await run.call(sub, {})
+    async def words(run):
+        for number in range(2):
+            await asyncio.sleep(1.5)
+            yield number
         await run.map(mapped, [1, 2, 3], parallel=1)
         await asyncio.sleep(10)
 
@@ -309,7 +226,7 @@ def test_a_timeout_of_a_node_that_nests_ends_what_is_nested(graph):
 
 @pytest.mark.parametrize(
     ("limit", "parallel_calls", "allowed"),
-    [(1, None, 1), (2, 3, 2), (5, 3, 3), (5, None, 5), (20, None, 10)],
+    [(1, None, 1), (2, 3, 2), (5, 3, 3), (20, None, 10)],
 )
 def test_so_many_items_are_under_way_and_no_more(graph, limit, parallel_calls, allowed):
     under_way = UnderWay()
@@ -354,7 +271,6 @@ def test_a_call_that_fails_or_is_left_behind_makes_way_for_the_next(graph):
     ("annotation", "default", "each", "whose"),
     [
         pytest.param(str, 5, {}, "the node's", id="another type"),
-        pytest.param(list[str], ["a", 5], {}, "the pipeline's", id="another type inside"),
         pytest.param(str, ["a"], EACH, "the node's", id="a list for an item"),
         pytest.param(object, object(), {}, "the pipeline's", id="what no journal takes"),
     ],
@@ -377,11 +293,10 @@ def test_a_default_that_the_node_could_not_give_is_refused_before_the_run(
     assert caught.value.line == graph.nodes["text"].line
 
 
-@pytest.mark.parametrize("default", [None, False, 0, "", []], ids=repr)
-def test_a_default_may_be_nothing(graph, default):
-    step(graph, "fails", raises=ValueError, on_error=Default(default))
+def test_a_default_may_be_nothing(graph):
+    step(graph, "fails", raises=ValueError, on_error=Default(None))
 
     watched = watch(graph)
 
-    assert watched.ended.outputs == {"fails": default}
+    assert watched.ended.outputs == {"fails": None}
     assert watched.recorded == {"fails"}

@@ -212,35 +212,3 @@ def test_a_second_attempt_makes_nothing_again_that_had_finished_inside(calls):
         "page": 3, "deep 1": 1, "deep 5": 2, "deeper 1": 1, "deeper 2": 1, "deeper 5": 1,
         "deeper 6": 1, "unlucky": 2, "a": 1, "b": 1, "last ['a', 'b'] lucky": 1,
     }  # fmt: skip
-
-
-def test_what_each_of_two_attempts_makes_again_for_a_reason_is_said_once(calls):
-    def graph(factor):
-        async def same(one: int) -> int:
-            return one
-
-        async def other(one: int) -> int:
-            calls.note(f"other {one}")
-            return factor * one
-
-        graph = Graph("outer")
-
-        @graph.node(retry=Retry(2, first_delay_s=0))
-        async def page(run) -> list[int]:
-            calls.note("page")
-            found = await run.map(same, [1])
-            found += await run.map(other, [calls.counts["page"]])
-            if calls.counts["page"] == 2:
-                raise RuntimeError("not yet")
-            return found
-
-        return graph
-
-    _, records = resumed(graph(2), [])
-    ended, _ = resumed(graph(3), records)
-
-    # The second attempt gives `other` something else than the first, which is made as well.
-    assert ended.outputs == {"page": [1, 9]}
-    assert calls.counts == {"page": 3, "other 1": 1, "other 2": 1, "other 3": 1}
-    assert ended.reused == ("page/same[0]",)
-    assert [name for name, _ in reruns(ended)] == ["page", "page/other[0]"]

@@ -120,12 +120,6 @@ def test_what_takes_an_input_that_cannot_be_written_down_is_made_again(graph, gi
     assert "'client' cannot be written" in reason
 
 
-def test_an_input_that_can_be_read_only_once_is_not_read_to_compare_it(graph):
-    step(graph, "total", "numbers", gives=sum)
-
-    assert run(graph, {"numbers": iter([1, 2, 3])}).outputs == {"total": 6}
-
-
 @pytest.mark.parametrize(
     ("annotation", "value"),
     [
@@ -315,11 +309,3 @@ def test_items_and_lists_of_items_that_a_consumer_changes_are_named(graph):
         assert run(graph, {"numbers": [1, 2, 3]}).status == "finished"
 
     assert [one["node"] for one in logs] == ["rows[1]", "some"]
-
-
-def test_an_unchanged_run_of_everything_names_nothing(whole, tmp_path):
-    with capture_logs() as logs:
-        rest = cut(whole[1], 60, tmp_path / "cut")
-        run_in_journal(tmp_path, everything(Calls()), INPUTS, resume=rest)
-
-    assert logs == []

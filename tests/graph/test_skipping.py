@@ -4,7 +4,7 @@ import pytest
 from graph_runs import outputs_of, run, run_recorded, step
 
 from harness.errors import PipelineInvalid
-from harness.graph import Graph, Skipped, bind_inputs, graph_inputs
+from harness.graph import Graph, Skipped, graph_inputs
 from harness.trace import Instant, NodeOutput, SpanStarted
 
 NOT_WANTED = Skipped(reason="its when= was not true")
@@ -48,23 +48,6 @@ def test_a_predicate_sees_nodes_and_inputs_that_its_node_does_not_take(graph):
     assert outputs_of(graph, text="abc", words="3", at_most="2")["shortened"] == "a"
 
 
-def test_an_input_of_a_predicate_alone_is_checked_as_any_other(graph):
-    step(graph, "shout", when=lambda mode: mode == "loud")
-
-    def is_deep(depth: int) -> bool:
-        return depth > 1
-
-    step(graph, "dig", when=is_deep)
-
-    for given, code in (
-        ({"depth": 1}, "pipeline.input-missing"),
-        ({"mode": "loud", "depth": "very"}, "pipeline.input-invalid"),
-    ):
-        with pytest.raises(PipelineInvalid) as caught:
-            bind_inputs(graph, given)
-        assert caught.value.code == code
-
-
 def test_a_mapped_node_is_asked_item_by_item(graph):
     step(graph, "large", each=EACH, gives=int, when=lambda n, least: n >= least)
     step(graph, "largest", each=EACH, gives=int, when=lambda n, numbers: n == max(numbers))
@@ -78,14 +61,6 @@ def test_a_mapped_node_is_asked_item_by_item(graph):
     assert [node for node, _ in skipped(ended) if node.startswith("large[")] == [
         "large[0]", "large[2]",
     ]  # fmt: skip
-
-
-def test_a_predicate_means_by_a_name_what_its_node_means_by_it(graph):
-    step(graph, "plan", gives="the plan")
-    when, takes = (lambda text: text == "the plan"), {"text": "plan"}
-    step(graph, "shown", "text", takes=takes, when=when, gives=str)
-
-    assert outputs_of(graph)["shown"] == "the plan"
 
 
 async def asks_a_model(text: str) -> bool:
@@ -222,17 +197,6 @@ def test_cells_of_a_product_are_asked_one_by_one_and_skipped_with_the_item_they_
     assert set(skipped(ended)) == {
         ("some[1]", None), ("cells[2]", "some[1]"), ("cells[3]", "some[1]"), ("cells[5]", None),
     }  # fmt: skip
-
-
-def test_a_failure_goes_before_a_skip(graph):
-    never(graph, "nothing")
-    step(graph, "broken", raises=RuntimeError)
-    step(graph, "last", "nothing", "broken")
-
-    ended = run(graph)
-
-    assert "last" not in ended.outputs
-    assert skipped(ended)[-1] == ("last", "broken")
 
 
 # --- included graphs -----------------------------------------------------------------------------

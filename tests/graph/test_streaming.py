@@ -61,21 +61,6 @@ def test_a_generator_that_yields_nothing_gives_an_empty_list(graph):
     assert outputs_of(graph) == {"ticks": [], "shown": [], "total": [[], []]}
 
 
-def test_a_mapped_generator_gives_a_list_per_item(graph, calls):
-    @graph.node(each={"count": "counts"})
-    async def spelled(count: int) -> AsyncIterator[int]:
-        for number in range(count):
-            await asyncio.sleep(1)
-            yield number
-
-    step(graph, "totals", each={"one": "spelled"}, calls=calls, gives=sum)
-
-    outputs = outputs_of(graph, counts=[3, 0, 2])
-
-    assert outputs == {"spelled": [[0, 1, 2], [], [0, 1]], "totals": [3, 0, 1]}
-    assert calls.begun_s == {"totals []": 0, "totals [0, 1]": 2, "totals [0, 1, 2]": 3}
-
-
 def test_items_are_recorded_one_by_one_before_they_go_on_and_then_as_a_whole(graph):
     ticking(graph, count=2)
     step(graph, "shown", each=EACH)

@@ -11,7 +11,7 @@ import math
 import re
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple, NewType
 
@@ -21,14 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
-    InstanceOf,
     JsonValue,
     RootModel,
-    computed_field,
-    field_serializer,
-    field_validator,
 )
 from typing_extensions import TypedDict
 
@@ -54,40 +49,6 @@ class Answer(BaseModel):
 
 class LongAnswer(Answer):
     pages: int = 3
-
-
-class Named(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    name: str = Field(alias="full-name")
-
-    @computed_field
-    def initial(self) -> str:
-        return self.name[0]
-
-
-class Open(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-class Words(RootModel[set[str]]): ...
-
-
-class Shelf(BaseModel):
-    words: Words
-    title: str
-
-    @field_serializer("title")
-    def split(self, title: str) -> list[str]:
-        return title.split()
-
-    @field_validator("title", mode="before")
-    @classmethod
-    def join(cls, title: object) -> object:
-        return " ".join(title) if isinstance(title, list) else title
-
-
-class Handler(BaseModel):
-    function: Callable[[], str]
 
 
 @dataclasses.dataclass
@@ -174,10 +135,6 @@ def nested(levels):
     return value
 
 
-def test_a_deep_value_comes_back():
-    assert same(nested(200), came_back(ValueForm(object), nested(200)))
-
-
 # --- values of a type ----------------------------------------------------------------------------
 
 SIMPLE = [str, int, float, bool, None, bytes, complex, UserId, Colour, Tone, decimal.Decimal]
@@ -227,21 +184,11 @@ def test_values_of_a_type_come_back_and_are_written_the_same_again(annotation, d
     [
         (int, True),
         (int, 2**70),
-        (float, 3),
         (list, [1, "a"]),
         (dict, {"a": [1]}),
-        (tuple, ("a", [1])),
-        (dict[str, Any], {"a": {"b": None}}),
         (Annotated[list[str], Field(min_length=1)], ["a"]),
         (JsonValue, {"a": [1, 2.5, None, "x", NAN]}),
         (Answer | LongAnswer, LongAnswer(text="a")),
-        (Named, Named.model_validate({"full-name": "Ann"})),
-        (Words, Words({"a"})),
-        (Shelf, Shelf(words=Words({"a"}), title="of oak")),
-        (Open, Open.model_validate({"more": [1]})),
-        (Literal[Tone.PLAIN], Tone.PLAIN),
-        (str | datetime.date, "2026-01-01"),
-        (str | Colour, "green"),
         (re.Pattern, re.compile("a+")),
     ],
     ids=lambda part: described(part) if not isinstance(part, list | tuple | dict) else None,
@@ -251,19 +198,6 @@ def test_a_value_of_its_annotation_comes_back_as_it_was(annotation, value):
 
     assert form.check(value) is value
     assert same(value, came_back(form, value))
-
-
-def test_an_int_among_floats_of_a_dataclass_comes_back_as_the_equal_float():
-    back = came_back(ValueForm(Note), Note("a", 3))
-
-    assert back == Note("a", 3)
-    assert type(back.share) is float
-
-
-def test_a_time_zone_comes_back_as_its_offset():
-    moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-
-    assert came_back(ValueForm(datetime.datetime), moment).isoformat() == moment.isoformat()
 
 
 def test_a_set_is_written_the_same_whatever_its_order():
@@ -287,17 +221,11 @@ def test_a_set_is_written_the_same_whatever_its_order():
     ("annotation", "value"),
     [
         (list[str], "abc"),
-        (int, "3"),
         (str, 3),
-        (bool, 1),
         (str, None),
-        (None, 1),
         (str, Text("a")),
-        (list[int], (1, 2)),
         (tuple[int, ...], [1]),
-        (Literal["a"], "b"),
         (Literal[1], True),
-        (str | None, 1),
         (Answer, {"text": "a"}),
         (list[Answer], [Answer(text="a"), "b"]),
         (Annotated[list[str], Field(min_length=2)], ["a"]),
@@ -332,31 +260,20 @@ def note_in_itself():
     return note
 
 
-async def stream():
-    yield 1
-
-
 @pytest.mark.parametrize(
     ("annotation", "value", "said"),
     [
         (object, (1, 2), "a tuple"),
         (object, {"a": [0, {1}]}, "a set at ['a'][1]"),
-        (object, Answer(text="a"), "an Answer"),
-        (object, [Tone.PLAIN], "a Tone at [0]"),
-        (object, collections.OrderedDict(a=1), "an OrderedDict"),
         (object, {1: "a"}, "no str (1)"),
         (list[Any], [{"x": {None: 1}}], "[0]['x']"),
         (dict[str, object], {"a": object}, "a type at ['a']"),
         (object, iter([1]), "only once; return a list"),
-        (object, {"a": (n for n in "ab")}, "at ['a'] can be read only once"),
-        (object, stream(), "an async_generator"),
         (object, ring(), "contains itself"),
         (object, nested(201), "200 levels"),
         (object, 10**5000, "4300 digits"),
         (Answer, LongAnswer(text="a"), "a LongAnswer"),
         (Sequence[int], (1, 2), "come back as [1, 2]"),
-        (tuple[Any, ...], ({1: 2},), "come back as ({'1': 2},)"),
-        (dict[tuple[int, int], str], {(1, 2): "a"}, "not read as dict[tuple[int, int], str]"),
         (Note, Note("a\ud800"), "surrogate"),
         (Note, note_in_itself(), "journal"),
         (str | datetime.date, datetime.date(2026, 1, 1), "a date"),
@@ -374,21 +291,12 @@ def test_what_would_not_come_back_as_it_was_is_not_written(annotation, value, sa
     "annotation",
     [
         Callable[[int], str],
-        list[Callable[..., int]],
         threading.Thread,
         str | threading.Thread,
-        InstanceOf[threading.Thread],
-        Handler,
-        dict[str, Handler],
-        type[int],
         Hashable,
-        type,
         Iterable[int],
-        Iterator[int],
         AsyncIterator[int],
         Literal[Colour.RED],
-        range,
-        "Missing",
         list["Missing"],  # noqa: F821
     ],
     ids=described,
@@ -410,32 +318,11 @@ def test_what_was_written_of_another_annotation_is_not_restored(annotation, data
         ValueForm(annotation).restore(data)
 
 
-# --- forms and digests ---------------------------------------------------------------------------
+# --- digests -------------------------------------------------------------------------------------
 
 
-def test_a_form_is_made_once_for_an_annotation():
-    assert value_form(list[Answer]) is value_form(list[Answer])
-    assert value_form(Literal[1]) is not value_form(Literal[True])
-
-
-def test_an_annotation_without_a_hash_has_a_form_too():
-    annotation = Annotated[list[int], {"more": []}]
-
-    assert value_form(annotation).check([1]) == [1]
-
-
-def test_a_digest_names_what_is_written():
-    texts = [b"1", b"2", b'"1"', b"[1]", b"[]"]
-    digests = [digest(text) for text in texts]
-
-    assert len({*digests}) == len(texts)
-    assert digest(b"1") == digests[0]
-    assert all(re.fullmatch("[0-9a-f]{32}", text) for text in digests)
-
-
-def test_the_digest_of_a_list_is_that_of_its_items_in_their_order():
+def test_digests_of_lists_differ_by_their_items_and_by_their_order():
     one, two = digest(b"1"), digest(b"2")
     lists = [[], [one], [two], [one, two], [two, one], [one, one, two]]
 
     assert len({digest_of_all(digests) for digests in lists} | {one, two}) == len(lists) + 2
-    assert digest_of_all(iter([one, two])) == digest_of_all([one, two])
