@@ -133,15 +133,6 @@ def test_a_block_is_kept_whole_or_replaced_by_a_mark(block, mark):
     assert len(kept) <= 170
 
 
-@pytest.mark.parametrize("animal", ["ants", "bees", "cows"])
-def test_the_focus_decides_which_sentences_stay(animal):
-    document = "# A\n\nSentence about ants. Sentence about bees. Sentence about cows. "
-
-    text = condensed(document, 52, focus=animal)
-    assert f"Sentence about {animal}." in text
-    assert len(text) <= 52
-
-
 def test_the_focus_is_followed_among_many_numbers_as_well():
     figures = [
         f"In run {n} the median was {n * 37 % 991} ms, the 99th percentile {n * 91 % 983}. "
@@ -189,11 +180,9 @@ def test_headings_over_the_cap_are_cut_in_the_middle_and_the_end_stays():
 
     assert 19_900 < result.after_chars <= 20_000
     beginning, _, end = result.text.rpartition("\n\n[…]")
-    assert 16_900 < len(beginning) <= 17_000
     assert beginning.startswith("## Heading number 0\n\n[…]\n\n## Heading number 1\n")
     assert document.endswith(end.strip() + "\n\n")
     assert len(end) > 2_900
-    assert set(headings(result.text)) < set(headings(document))
     # Within the cap they are over the budget rather than cut.
     whole = condense(document, budget_chars=6_000, cap_chars=100_000)
     assert headings(whole.text) == headings(document)

@@ -1,12 +1,10 @@
 """The store as its users see it: both lanes, writing, and the work that goes on behind it."""
 
 import asyncio
-import gc
 import json
 import shutil
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 from threading import Event, Thread
 
@@ -100,6 +98,9 @@ def test_a_filter_binds_both_lanes(tmp_path, embedder):
         for mode in MODES:
             hits = store.search("otters swim", mode=mode, where={"day": [3, 5]}, limit=9)
             assert {hit.passage.metadata["day"] for hit in hits} == {3, 5}
+            both = {"day": [3, 5], "title": ["", "Otters"], "source": ""}
+            assert len(store.search("otters swim", mode=mode, where=both, limit=9)) == 2
+        assert store.search("otters swim", where={"day": [3], "title": "Otters"}) == []
         assert store.search("otters swim", where={"day": "3"}) == []
 
 
@@ -397,28 +398,6 @@ class Work:
             pass
         if self.raises is not None:
             raise self.raises
-
-
-def test_one_thing_is_done_at_a_time_and_again_when_there_is_more():
-    work = Work()
-    upkeep = Upkeep(work)
-    assert upkeep.wait(0)  # for nothing
-    upkeep.start()
-    upkeep.start()
-    assert not upkeep.wait(0)
-
-    work.may_end.set()
-    assert upkeep.wait(30)
-    assert work.times == 1
-    upkeep.start()
-    assert upkeep.wait(30)
-    assert work.times == 2
-
-    # What is done is forgotten, before the interpreter's end.
-    gone = weakref.ref(upkeep)
-    del upkeep
-    gc.collect()
-    assert gone() is None
 
 
 def test_what_fails_is_a_warning_and_is_left_alone_for_a_while():

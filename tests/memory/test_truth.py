@@ -108,25 +108,6 @@ def test_a_delete_takes_all_that_hangs_on_a_passage(truth):
     assert truth.removed_between(0, 9) == [1]
 
 
-def test_filters_find_what_a_walk_over_all_finds(truth):
-    chance = random.Random(1)
-    stored = [
-        Passage(text=f"{n}", metadata={"a": chance.randrange(3), "b": chance.choice("xyz")})
-        for n in range(100)
-    ]
-    truth.add([(passage, None) for passage in stored], embedder=None)
-
-    for where in ({"a": [1]}, {"a": [0, 2]}, {"a": [0, 1.0], "b": "x"}, {"a": [1], "b": "yz"}):
-        expected = [
-            number
-            for number, passage in truth.passages_between(0, 100)
-            if all(passage.metadata[name] in values for name, values in where.items())
-        ]
-        asked = {name: list(values) for name, values in where.items()}
-        assert truth.tagged(Where.parse(asked)).tolist() == expected
-        assert expected
-
-
 def test_an_add_that_fails_half_way_stores_nothing(truth):
     put(truth, "before")
     with failing(InvalidInput, "memory.vectors-wrong-shape"):
@@ -156,10 +137,8 @@ def test_vectors_are_kept_for_each_embedder_and_those_that_lack_are_known(truth)
     put(truth, "one", "three")
     truth.add([(Passage(text="no vector", id="x"), None)], embedder=EMBEDDER)
 
-    assert truth.count_without_vector(EMBEDDER) == 1
     assert truth.count_without_vector(OTHER) == 3
     assert [(n, p.id) for n, p in truth.without_vector(EMBEDDER, 9)] == [(3, "x")]
-    assert [n for n, _ in truth.without_vector(OTHER, 2)] == [1, 2]
     assert [n for n, _ in truth.without_vector(OTHER, 2, after=2)] == [3]
 
     truth.put_vectors(OTHER, [1, 3, 77], np.arange(9, dtype=np.float32).reshape(3, 3))
@@ -167,13 +146,10 @@ def test_vectors_are_kept_for_each_embedder_and_those_that_lack_are_known(truth)
     sequences, vectors = truth.vectors_between(OTHER, 0, 9)
     assert (sequences.tolist(), vectors.tolist()) == ([1, 3], [[0, 1, 2], [3, 4, 5]])
     assert [n for n, _ in truth.without_vector(OTHER, 9)] == [2]
-    sequences, vectors = truth.vectors_between(EMBEDDER, 1, 9)
-    assert (sequences.tolist(), vectors.tolist()) == ([2], [[5, 1]])
-    assert vectors.dtype == np.float32
+    assert truth.vectors_between(EMBEDDER, 1, 9)[1].tolist() == [[5, 1]]
     assert truth.vectors_of(EMBEDDER, [2, 3])[0].tolist() == [2]
     unknown = SimpleNamespace(name="unknown", dimensions=7)
     assert truth.vectors_between(unknown, 0, 9)[1].shape == (0, 7)
-    assert truth.vectors_of(unknown, [1])[1].shape == (0, 7)
 
 
 # --- following it ----------------------------------------------------------------------------
@@ -256,7 +232,6 @@ def test_compacting_gives_room_back_and_forgets_other_embedders(truth, tmp_path)
 
     assert (tmp_path / "passages.sqlite").stat().st_size < before / 4
     assert truth.compacted() == truth.last_sequence() == 399
-    assert truth.removed_between(0, 399) == []
     assert truth.count_without_vector(EMBEDDER) == 0
     assert truth.count_without_vector(OTHER) == 1
     # With nothing to forget, no lane has to begin again.

@@ -94,16 +94,6 @@ def test_of_equals_the_older_comes_first():
     assert found == [*range(2, 201, 2), *range(1, 201, 2)]
 
 
-def test_what_is_gone_gives_its_room_back_and_a_few_more_take_none():
-    matrix = matrix_of(clustered(2000)).with_room(3000)
-    more = matrix.with_more(np.arange(2001, 3001), clustered(1000, seed=2))
-    less = matrix_of(clustered(2000)).without(range(1, 1501))
-
-    assert more.block.nbytes == matrix.block.nbytes
-    assert less.nbytes < 0.3 * matrix_of(clustered(2000)).nbytes
-    assert less.search(clustered(1)[0], limit=9000).keys() == set(range(1501, 2001))
-
-
 def test_a_score_does_not_hang_on_the_company():
     vectors = clustered(3000, dimensions=256)
     matrix = matrix_of(vectors)

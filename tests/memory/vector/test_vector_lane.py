@@ -266,15 +266,6 @@ def test_vectors_that_another_embedders_compaction_took_are_missed_and_made(trut
     assert nearest(large, MANY[0]) == [1]
 
 
-def test_rebuilding_reads_and_makes_everything_again(large, tmp_path):
-    before_ns = graph_made_ns(tmp_path)
-    expected = large.search(MANY[0], limit=50)
-
-    large.rebuild()
-    assert large.search(MANY[0], limit=50) == expected
-    assert graph_made_ns(tmp_path) > before_ns
-
-
 # --- giving way ------------------------------------------------------------------------------
 
 GONE = "evicted: room for a model"
@@ -346,25 +337,6 @@ def test_evicting_waits_neither_for_a_search_nor_for_reading(truth, tmp_path):
     thread.join()
 
     assert (lane.unavailable, lane.resident_bytes) == (GONE, 0)
-
-
-def test_evicted_again_while_it_comes_back_it_stays_away(truth, tmp_path):
-    add(truth, [X, Y], FLAT)
-    reads = []
-
-    def evict():
-        reads.append(1)
-        if len(reads) == 2:
-            lane.evict("another model")
-
-    lane = VectorLane(Watched(truth, evict), FLAT, directory=tmp_path / "vector")
-    lane.catch_up()
-    lane.evict("a model")
-    lane.restore()
-
-    assert (lane.unavailable, lane.resident_bytes) == ("evicted: another model", 0)
-    lane.restore()
-    assert nearest(lane, Y) == [2]
 
 
 def test_a_graph_is_given_back_too_and_ends_when_it_is_being_made(truth, large):
