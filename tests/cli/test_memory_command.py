@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -87,20 +86,9 @@ def test_lines_from_standard_input_are_passages(tmp_path: Path) -> None:
     ("line", "code", "named"),
     [
         pytest.param('{"text": ', "passage.not-json", "", id="cut"),
-        pytest.param("[1]", "passage.malformed", "object", id="array"),
-        pytest.param('{"title": "x"}', "passage.malformed", "'text'", id="no text"),
-        pytest.param('{"text": 7}', "passage.malformed", "'text'", id="type"),
-        pytest.param('{"text": "x", "url": "h"}', "passage.malformed", "'metadata'", id="unknown"),
         pytest.param('{"text": "x", "titel": "y"}', "passage.malformed", "'title'", id="misspelt"),
         pytest.param(
             '{"text": "x", "quality": 11}', "passage.quality-out-of-range", "11", id="quality"
-        ),
-        pytest.param('{"text": " "}', "passage.empty", "text", id="empty"),
-        pytest.param(
-            '{"text": "x", "metadata": {"a": []}}', "passage.field-type", "'a'", id="metadata"
-        ),
-        pytest.param(
-            '{"text": "x", "created": "soon"}', "passage.malformed", "'created'", id="date"
         ),
         pytest.param(
             '{"text": "x", "created": "2026-01-01T00:00"}',
@@ -142,15 +130,12 @@ def test_a_refused_passage_is_told_and_the_others_are_stored(tmp_path: Path) -> 
     ("arguments", "named"),
     [
         pytest.param(["nothing.md"], "nothing.md: ", id="missing"),
-        pytest.param(["empty"], "empty: ", id="empty directory"),
         pytest.param(["data"], "data: ", id="binary"),
-        pytest.param(["text", "--metadata", "x"], "--metadata 'x'", id="metadata"),
         pytest.param(["text", "--metadata", "title=x"], "title", id="field"),
         pytest.param(["text", "--metadata", "x=1e999"], "1e999", id="number"),
     ],
 )
 def test_what_cannot_be_added_is_told(tmp_path: Path, arguments: list[str], named: str) -> None:
-    (tmp_path / "empty").mkdir()
     (tmp_path / "data").write_bytes(b"a\0b")
     (tmp_path / "text").write_text("text")
     done = memory("add", *arguments, cwd=tmp_path)
@@ -169,37 +154,23 @@ def test_the_configuration_names_the_store_and_how_it_is_made(tmp_path: Path) ->
     assert (tmp_path / "here").is_dir()
 
 
-class Interrupting(io.BytesIO):
-    """What is piped in, and then a signal in place of an end."""
-
-    def __init__(self, data: str, number: signal.Signals) -> None:
-        super().__init__(data.encode())
-        self._number = number
+class Terminated(io.BytesIO):
+    """What is piped in, and then SIGTERM in place of an end."""
 
     def __next__(self) -> bytes:
         line = self.readline()
         if not line:
-            signal.raise_signal(self._number)
+            signal.raise_signal(signal.SIGTERM)
         return line
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        pytest.param(signal.SIGINT, 130, id="Ctrl-C"),
-        pytest.param(signal.SIGTERM, 143, id="SIGTERM"),
-    ],
-)
-def test_an_interrupted_add_keeps_what_it_stored(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    rows = [{"_id": str(n), "text": f"number{n} thing{n} of many{n}"} for n in range(1000)]
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    done = memory("add", "-", "--jsonl", cwd=tmp_path, stdin=Interrupting(lines, number))
-    assert (done.exit_code, done.stdout) == (code, "")
-    assert done.stderr == "interrupted; the 1,000 passages in the store stay\n"
+def test_an_add_that_is_told_to_end_keeps_what_it_stored(tmp_path: Path) -> None:
+    lines = "".join(f'{{"text": "number{n} thing{n} of many{n}"}}\n' for n in range(500))
+    done = memory("add", "-", "--jsonl", cwd=tmp_path, stdin=Terminated(lines.encode()))
+    assert (done.exit_code, done.stdout) == (143, "")
+    assert done.stderr == "interrupted; the 500 passages in the store stay\n"
     with MemoryStore.open(tmp_path / "kept") as store:
-        assert len(store) == 1000
+        assert len(store) == 500
 
 
 # --- search, get, delete -------------------------------------------------------------------------
@@ -216,17 +187,19 @@ def test_a_search_finds_the_part_of_a_document_or_says_that_there_is_none(made: 
 
 
 @pytest.mark.parametrize(
-    ("where", "found"),
+    ("query", "where", "found"),
     [
-        pytest.param(["year=2024"], {"Foxes"}, id="number"),
-        pytest.param(["year=2023"], set(), id="none"),
-        pytest.param(["title=Otters", "title=Herons"], {"Otters", "Herons"}, id="either"),
-        pytest.param(["title=Otters", "year=2024"], set(), id="both"),
+        pytest.param("foxes and otters", ["year=2024"], {"Foxes"}, id="number"),
+        pytest.param("foxes and otters", ["title=Otters", "year=2024"], set(), id="both"),
+        pytest.param(
+            "herons and otters", ["title=Otters", "title=Herons"], {"Otters", "Herons"}, id="either"
+        ),
     ],
 )
-def test_a_search_keeps_to_its_filter(made: Path, where: list[str], found: set[str]) -> None:
+def test_a_search_keeps_to_its_filter(
+    made: Path, query: str, where: list[str], found: set[str]
+) -> None:
     options = [part for pair in where for part in ("--where", pair)]
-    query = "otters and foxes" if "year" in where[0] else "otters and herons"
     hits = memory("search", query, *options, "--json", cwd=made).json["hits"]
     assert {hit["title"] for hit in hits} == found
 
@@ -247,9 +220,7 @@ def test_a_deleted_passage_is_gone_and_an_unknown_one_is_told(place: Path) -> No
     assert "'d1'" in gone.stderr
 
 
-@pytest.mark.parametrize(
-    "command", ["search x", "get x", "delete x", "stats", "rebuild", "compact"]
-)
+@pytest.mark.parametrize("command", ["search x", "get x", "delete x", "rebuild"])
 def test_looking_into_a_store_that_is_not_there_makes_none(tmp_path: Path, command: str) -> None:
     done = memory(*command.split(), cwd=tmp_path)
     assert done.exit_code == 2
@@ -318,18 +289,7 @@ def test_an_endpoint_may_embed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        ("2024", 2024),
-        ("-1.5", -1.5),
-        ("true", True),
-        ("True", "True"),
-        ('"2024"', "2024"),
-        ("null", "null"),
-        ("[1]", "[1]"),
-        ("NaN", "NaN"),
-        ("two words", "two words"),
-        ("", ""),
-    ],
+    [("2024", 2024), ("true", True), ('"2024"', "2024"), ("null", "null"), ("NaN", "NaN")],
 )
 def test_a_value_is_what_json_says_of_it_and_else_a_text(text: str, value: Scalar) -> None:
     found = scalar_of(text)

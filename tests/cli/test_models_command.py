@@ -76,14 +76,6 @@ def test_the_plan_of_the_example_is_a_table_and_what_is_to_be_said_of_it(project
     ]
 
 
-def test_a_narrow_terminal_has_the_models_below_each_other(project: Path) -> None:
-    planned = plan(project, endpoints={"producer": SMALL, "planner": WIDE}, COLUMNS="50")
-
-    tables = [line for line in planned.stdout.splitlines() if line.startswith("┃")]
-    assert [line.split("┃")[2].strip() for line in tables] == ["planner", "producer"]
-    assert max(len(line) for line in planned.stdout.splitlines() if line[:1] in "│┃") <= 50
-
-
 def test_the_plan_as_json_has_all_of_it(project: Path) -> None:
     endpoints = {"producer": {**SMALL, "pin": True, "priority": 3}, "spare": JUDGE}
     options = ("--items", "7", "--json", "--role", "evaluator=spare")
@@ -93,53 +85,31 @@ def test_the_plan_as_json_has_all_of_it(project: Path) -> None:
     said = planned.json
     assert planned.exit_code == 2  # beside what is pinned there is no room for the judge
     assert (said["pipeline"], said["items"], said["loads"]) == ("brief", 7, None)
-    assert said["devices"] == [
-        {
-            "name": "machine",
-            "capacity_bytes": 300 << 20,
-            "reserve_bytes": 0,
-            "wanted_bytes": sum(sum(model["need"].values()) for model in said["models"]),
-        }
-    ]
+    (machine,) = said["devices"]
     producer, judge = said["models"]
+    assert machine["capacity_bytes"] == 300 << 20
+    assert machine["wanted_bytes"] == producer["need"]["machine"] + judge["need"]["machine"]
     assert (producer["tag"], producer["roles"]) == ("producer", ["planner", "producer"])
     assert (producer["pin"], producer["priority"], producer["fit"]) == (True, 3, "whole")
-    assert producer["footprint"].pop("kv_is_exact") is True
-    assert sum(producer["footprint"].values()) == producer["need"]["machine"]
-    assert producer["load_time"]["source"] == "guess"
     assert (judge["fit"], judge["footprint"], judge["is_managed"]) == ("never", None, True)
     (refusal,) = said["refusals"]
     assert refusal["code"] == "budget.does-not-fit"
     assert "'spare' needs 200.0 MiB" in refusal["message"]
-    assert "of pinned 'producer'" in refusal["message"]
-
-
-def test_what_can_never_fit_is_refused_with_the_table_and_the_sum(project: Path) -> None:
-    huge = {**JUDGE, "need": "1 GiB"}
-
-    planned = plan(project, endpoints={"producer": SMALL, "planner": huge})
-
-    assert planned.exit_code == 2
-    assert "refused: model 'planner' needs 1.0 GiB" in planned.stdout
-    assert cells(planned.stdout)["fits"] == ["never", "whole, alone"]
+    in_words = plan(project, *options[:2], *options[3:], endpoints=endpoints)
+    assert (in_words.exit_code, "refused: model 'spare'" in in_words.stdout) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        pytest.param(["nowhere.py"], "pipeline.no-file", "'nowhere.py'", id="no file"),
         pytest.param(["--role", "producer"], "option.malformed", "'producer'", id="no pair"),
         pytest.param(["--role", "producer=x"], "roles.", "'x'", id="no endpoint"),
-        pytest.param(["--config", "x.toml"], "config.file-missing", "x.toml: ", id="no settings"),
     ],
 )
 def test_what_is_not_usable_ends_with_2_and_says_why(
     project: Path, arguments: list[str], code: str, named: str
 ) -> None:
-    target = [] if arguments[0].endswith(".py") else ["examples/brief.py"]
-    endpoints = {"producer": SMALL}
-
-    planned = models("plan", *target, *arguments, "--json", cwd=project, endpoints=endpoints)
+    planned = plan(project, *arguments, "--json", endpoints={"producer": SMALL})
 
     assert planned.exit_code == 2
     assert planned.code.startswith(code)
@@ -162,10 +132,11 @@ def test_the_list_says_of_every_endpoint_what_is_known(tmp_path: Path) -> None:
         own = {**judge, "manage": False, "model_id": "other", "need": None}
         endpoints = {"file": SMALL, "judge": judge, "own": own}
         before = models("list", "--json", cwd=tmp_path, endpoints=endpoints)
-        loaded = models("load", "judge", cwd=tmp_path, endpoints=endpoints)
+        loaded = models("load", "judge", cwd=tmp_path, endpoints=endpoints, typed="")
         after = models("list", "--json", cwd=tmp_path, endpoints=endpoints)
 
     assert [one.exit_code for one in (before, loaded, after)] == [0, 0, 0]
+    assert "loading judge" in loaded.stderr
     assert loaded.stdout.startswith("judge: in memory (3.0 GiB, 2.0 GiB of it on GPUs), after")
     known = [(one["control"], one["resident"], one["reachable"]) for one in before.json]
     assert known == [("run", None, None), ("managed", False, True), ("fixed", None, True)]
@@ -188,7 +159,6 @@ def test_the_list_is_a_table_that_says_what_could_not_be_asked(tmp_path: Path) -
     ("endpoint", "named"),
     [
         pytest.param({"path": "absent.gguf"}, "absent.gguf", id="no file"),
-        pytest.param({"path": f"{'a' * 300}.gguf"}, "File name too long", id="too long a name"),
         pytest.param({**JUDGE, "api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY", id="no key"),
     ],
 )
@@ -240,14 +210,13 @@ def test_one_that_cannot_be_loaded_does_not_keep_others_from_it(tmp_path: Path) 
     assert loaded.stdout.startswith("judge: in memory")
 
 
-@pytest.mark.parametrize("command", ["load", "unload"])
 @pytest.mark.parametrize(
-    ("tag", "named"),
+    ("command", "tag", "named"),
     [
-        pytest.param("file", "'file'", id="a file"),
-        pytest.param("own", "[endpoints.own]", id="not managed"),
-        pytest.param("hosted", "'openai'", id="no way"),
-        pytest.param("jugde", "did you mean 'judge'?", id="no endpoint"),
+        pytest.param("load", "file", "'file'", id="a file"),
+        pytest.param("unload", "own", "[endpoints.own]", id="not managed"),
+        pytest.param("load", "hosted", "'openai'", id="no way"),
+        pytest.param("unload", "jugde", "did you mean 'judge'?", id="no endpoint"),
     ],
 )
 def test_what_cannot_be_controlled_is_refused_before_anything_is_done(
@@ -296,12 +265,3 @@ def test_ctrl_c_during_a_load_leaves_nothing_in_memory(tmp_path: Path) -> None:
 
     assert (interrupted.exit_code, interrupted.stdout) == (130, "")
     assert interrupted.stderr == "interrupted\n"
-
-
-def test_a_terminal_is_told_what_is_being_done(tmp_path: Path) -> None:
-    with serving(ollama()) as server:
-        endpoints = {"judge": {**JUDGE, "url": server.root}}
-        loaded = models("load", "judge", cwd=tmp_path, endpoints=endpoints, typed="")
-
-    assert "loading judge" in loaded.stderr
-    assert loaded.stdout.startswith("judge: in memory (3.0 GiB")

@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -61,13 +60,6 @@ IN_THE_BACKGROUND = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
             signal.SIGTERM,
             143,
             id="SIGTERM in the background",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            [sys.executable, "-m", "harness"],
-            signal.SIGTERM,
-            143,
-            id="SIGTERM as a module",
             marks=pytest.mark.slow,
         ),
     ],
@@ -176,9 +168,7 @@ def interrupted(project: Path, *, at: str) -> tuple[int, str, float]:
 @pytest.mark.parametrize(
     "at",
     [
-        pytest.param('"name":"load"', id="while the model loads"),
         pytest.param('"name":"chat"', id="during the first prefill"),
-        pytest.param('"name":"first token"', id="during decoding"),
         pytest.param('"name":"revise"', id="in the loop"),
     ],
 )

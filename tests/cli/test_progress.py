@@ -17,14 +17,6 @@ from harness.graph import Retry
 from harness.trace import Instant, SpanEnded, SpanStarted
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def shown(progress: Progress, *, height: int = 25) -> str:
     stream = io.StringIO()
     Console(file=stream, width=100, height=height).print(progress)
@@ -47,38 +39,31 @@ def watch(pipeline: Pipeline, tmp_path: Path, **inputs: object) -> RunState:
 
 
 def test_calls_are_counted_by_what_became_of_them(tmp_path: Path) -> None:
-    pipeline, errors = Pipeline("mapped"), iter([True, False, True, True])
+    pipeline, errors = Pipeline("mapped"), iter([True, False])
 
-    @pipeline.node(each={"item": "items"})
-    def double(item: int) -> int:
-        return 2 * item
-
-    @pipeline.node(each={"one": "double"}, when=lambda one: one > 2)
-    def large(one: int) -> int:
-        return one
+    @pipeline.node(each={"item": "items"}, when=lambda item: item > 1)
+    def large(item: int) -> int:
+        return item
 
     @pipeline.node(retry=Retry(2, first_delay_s=0))
-    def once(large: list[int]) -> str:
+    def flaky(large: list[int]) -> str:
         if next(errors):
             raise ValueError("no")
         return "yes"
 
     @pipeline.node
-    async def ship(run: Run, once: str) -> bool:
+    async def ship(run: Run, flaky: str) -> bool:
         return await run.ask("Ship this?", returns=bool)
 
-    @pipeline.node(retry=Retry(2, first_delay_s=0))
-    def never(once: str) -> str:
-        if next(errors):
-            raise ValueError("no")
-        return "yes"
+    @pipeline.node
+    def never(flaky: str) -> str:
+        raise ValueError(flaky)
 
     nodes = watch(pipeline, tmp_path, items=[1, 2, 3]).nodes
     counts = {n: (s.done, s.skipped, s.waiting, s.failed, s.total) for n, s in nodes.items()}
     assert counts == {
-        "double": (3, 0, 0, 0, 3),
         "large": (2, 1, 0, 0, 3),
-        "once": (1, 0, 0, 0, 1),
+        "flaky": (1, 0, 0, 0, 1),
         "ship": (0, 0, 1, 0, 1),
         "never": (0, 0, 0, 1, 1),
     }
@@ -95,15 +80,12 @@ def test_a_nested_pipelines_nodes_are_counted_together_over_all_its_calls(tmp_pa
 
     @outer.node(each={"text": "texts"})
     async def each_text(run: Run, text: str) -> object:
-        first = await run.call(inner, words=text.split())
-        await run.call(inner, words=["again"])
-        return first.result
+        return (await run.call(inner, words=text.split())).result
 
     state = watch(outer, tmp_path, texts=["a b", "c d e"])
     assert (state.nodes["each_text"].done, state.nodes["each_text"].total) == (2, 2)
-    assert list(state.nodes) == ["each_text", "each_text/inner/loud"]
-    assert state.nodes["each_text/inner/loud"].done == 7
-    assert state.nodes["each_text/inner/loud"].total == 7
+    nested = state.nodes["each_text/inner/loud"]
+    assert (nested.done, nested.total) == (5, 5)
 
 
 def test_loops_show_their_rounds_and_calls_their_tokens(tmp_path: Path) -> None:
@@ -161,7 +143,7 @@ def test_it_is_quiet_where_there_is_no_terminal() -> None:
     assert stream.getvalue() == ""
 
 
-@pytest.mark.parametrize("height", [8, 25, 60])
+@pytest.mark.parametrize("height", [8, 25])
 def test_it_never_has_more_lines_than_the_terminal(height: int) -> None:
     names = [f"node_{number}" for number in range(100)]
     progress = Progress(Console(file=io.StringIO()), names)
@@ -170,25 +152,8 @@ def test_it_never_has_more_lines_than_the_terminal(height: int) -> None:
         if number < 60:
             progress.observe(SpanEnded(number + 1, 1))
     for number in range(200, 210):
-        attributes = {"rubric": "brief"}
-        progress.observe(SpanStarted(number, None, "wiggum", 0, attributes))
+        progress.observe(SpanStarted(number, None, "wiggum", 0, {"rubric": "brief"}))
     picture = shown(progress, height=height)
     assert picture.count("\n") < height
-    assert ("other nodes done" in picture) == (height < 100)
-    if height >= 25:
-        assert "node_69" in picture
-        assert "node_5 " not in picture
-
-
-def test_ten_thousand_items_are_one_line() -> None:
-    clock = Clock()
-    state = RunState(["texts"], clock=clock)
-    state.take(Instant(None, "items", 0, {"node": "texts", "total": 10_000}))
-    for number in range(1, 6_001):
-        state.take(SpanStarted(number, None, "node", 0, {"node": "texts", "item": number}))
-    clock.now_s = 2.5
-    for number in range(1, 5_001):
-        state.take(SpanEnded(number, 1))
-    node = state.nodes["texts"]
-    assert (node.done, node.running, node.total, node.seconds) == (5_000, 1_000, 10_000, 2.5)
-    assert len(state._open) == 1_000
+    assert "other nodes done" in picture
+    assert "node_5 " not in picture, "those that are under way come first"
