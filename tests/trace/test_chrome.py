@@ -1,8 +1,6 @@
 """The timeline in Chrome's format, and the files that timelines are written to."""
 
 import json
-import os
-import threading
 
 import pytest
 from sample_runs import STARTED, record_eventful_run, span, write_journal
@@ -24,26 +22,17 @@ def events(tmp_path):
     return of
 
 
-def test_times_are_microseconds_since_the_run_began(events):
-    started = STARTED._replace(time_ns=2_000_000_000)
-    (event,) = events("X", span(1, 2_000_000_001, 2_000_123_456), started=started)
-
-    assert (event["ts"], event["dur"]) == (0.001, 123.455)
-
-
 @pytest.mark.parametrize(
     ("attributes", "title"),
-    [
-        ({}, "node"),
-        ({"label": "sections[2]"}, "sections[2]"),
-        ({"label": ""}, "node"),
-        ({"label": 7}, "7"),
-    ],
+    [({"label": "sections[2]"}, "sections[2]"), ({"label": ""}, "node"), ({"label": 7}, "7")],
 )
-def test_a_slice_is_called_by_its_label_and_sorted_by_its_name(events, attributes, title):
-    (event,) = events("X", span(1, 0, 9, name="node", **attributes))
+def test_a_slice_has_its_label_its_name_and_its_time_in_microseconds(events, attributes, title):
+    started = STARTED._replace(time_ns=2_000_000_000)
+    one = span(1, 2_000_000_001, 2_000_123_456, name="node", **attributes)
+    (event,) = events("X", one, started=started)
 
     assert (event["name"], event["cat"]) == (title, "node")
+    assert (event["ts"], event["dur"]) == (0.001, 123.455)
 
 
 def test_a_slice_carries_its_identity_its_attributes_and_how_it_ended(events):
@@ -91,19 +80,6 @@ def test_each_track_is_a_process_and_each_lane_of_it_a_thread(events):
     assert drawn == [(1, 1), (2, 2), (2, 3), (2, 3)]
 
 
-def test_the_run_stands_above_nodes_models_servers_and_the_rest_each_as_they_appear(events):
-    tracks = ["server", "essay", "model b", "node z", "model a", "node y"]
-    records = [span(n, n, n + 1, track=track) for n, track in enumerate(tracks, start=1)]
-
-    said = {(e["name"], e["pid"]): e["args"] for e in events("M", *records)}
-
-    names = {pid: args["name"] for (kind, pid), args in said.items() if kind == "process_name"}
-    ranked = sorted(names, key=lambda pid: said["process_sort_index", pid]["sort_index"])
-    assert [names[process] for process in ranked] == [
-        "run essay", "node z", "node y", "model b", "model a", "server", "essay"
-    ]  # fmt: skip
-
-
 def test_instants_lie_on_the_lane_of_their_span_or_on_the_runs(events):
     drawn = events(
         "i",
@@ -126,17 +102,13 @@ def test_a_counter_is_drawn_under_its_unit_where_it_was_set(events):
         span(1, 0, 9, track="model qwen"),
         span(2, 1, 8, track="model qwen"),
         CounterSet("composite", "points", 3000, 7.5),
-        CounterSet("queue", "calls", 3000, 1, 1),
         CounterSet("queue", "calls", 4000, 2, 2),
-        CounterSet("queue", "calls", 5000, 3, None, "model qwen"),
         CounterSet("memory", "bytes", 6000, 4, None, "server"),
     )
 
     assert [(event["name"], event["pid"], event["ts"], event["args"]) for event in drawn] == [
         ("composite", 1, 3.0, {"points": 7.5}),
-        ("queue", 2, 3.0, {"calls": 1}),
         ("queue (2)", 2, 4.0, {"calls": 2}),
-        ("queue", 2, 5.0, {"calls": 3}),
         ("memory", 3, 6.0, {"bytes": 4}),
     ]
 
@@ -172,7 +144,7 @@ def test_the_file_is_json_and_says_which_run_it_shows(tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
-@pytest.mark.parametrize("text", ["C:\\", '\\"', "\\\\", 'a "b" \\ c', "\\n", '"\\'])
+@pytest.mark.parametrize("text", ["C:\\", '\\"', 'a "b" \\ c'])
 def test_texts_with_backslashes_are_json_wherever_they_stand(tmp_path, text):
     # Perfetto takes no quote after a backslash for the end of a text.
     one = span(1, 0, 9, name=text, label=text, track=text, **{text: [text]})
@@ -222,18 +194,3 @@ def test_a_file_takes_its_name_when_it_is_whole_and_two_do_not_mix(tmp_path):
 
     assert path.read_bytes() == b"first" * 1000
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_what_is_no_regular_file_is_written_to_and_not_replaced(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    read = []
-    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
-    reader.start()
-
-    with whole_file(pipe) as file:
-        file.write(b"a timeline")
-
-    reader.join()
-    assert read == [b"a timeline"]
-    assert pipe.is_fifo()

@@ -143,10 +143,6 @@ def test_a_request_says_what_it_holds_and_who_sends_it(journal, given, posted_to
     }
     (of_scope,) = posted.resource_spans.scope_spans
     assert (of_scope.scope.name, of_scope.scope.version) == ("harness", __version__)
-    # No field is left over that the other library does not know.
-    request, known = (service.ExportTraceServiceRequest.FromString(posted.body) for _ in "ab")
-    known.DiscardUnknownFields()
-    assert known == request
 
 
 @pytest.mark.parametrize(
@@ -169,24 +165,15 @@ def test_a_batch_ends(tmp_path, batch, notes, sent):
     assert [posted.names for posted in receiver.posted] == sent
 
 
-def test_a_run_without_spans_sends_nothing(tmp_path):
-    journal = write_journal(tmp_path / "run.jsonl")
-
-    assert send_otlp(journal, endpoint="http://127.0.0.1:1") == 0
-
-
 @pytest.mark.parametrize(
     ("address", "headers", "code"),
     [
         *(
             (address, {}, "address")
-            for address in ("", "127.0.0.1:6006", "phoenix", "ftp://host", "http://", "http://h:x",
-                            "http://host:70000")
+            for address in ("", "127.0.0.1:6006", "ftp://host", "http://host:70000")
         ),
         ("http://127.0.0.1:1", {f"Bearer {KEY}": ""}, "header-name"),
-        ("http://127.0.0.1:1", {"": KEY}, "header-name"),
         ("http://127.0.0.1:1", {"x-key": f"{KEY}\r\nx: y"}, "header-value"),
-        ("http://127.0.0.1:1", {"x-key": f"{KEY}…"}, "header-value"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_sent_is_said_before_anything_is_read_and_without_secrets(
@@ -210,20 +197,12 @@ def test_nobody_there_is_said_with_the_address_but_not_with_a_password(journal):
     assert (caught.value.status, KEY in str(caught.value)) == (None, False)
 
 
-def test_the_port_of_the_other_protocol_is_recognised(journal):
-    with pytest.raises(ExportFailed, match="4318"):
-        send_otlp(journal, endpoint="http://collector.invalid:4317")
-
-
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
         pytest.param(Reply(status=400, body=b"\x12\x04dull"), "dull", id="protobuf"),
-        pytest.param(Reply(status=400, body=b"\x12\xff"), "", id="broken"),
-        pytest.param(Reply(status=401, body=b"who?", media_type="text/plain"), "who?", id="text"),
         pytest.param(Reply(status=401), "--header NAME=VALUE", id="no key"),
         pytest.param(Reply(status=404), "/v1/traces is added", id="another server"),
-        pytest.param(Reply(status=413), "size of a request", id="too large"),
         pytest.param(Reply(status=307, headers={"location": "/x"}), "", id="moved"),
         pytest.param(Reply(status=503, headers={"retry-after": "3600"}), "later", id="busy"),
         pytest.param(
@@ -247,10 +226,8 @@ def test_a_refusal_is_told_with_what_would_mend_it(journal, reply, said):
 @pytest.mark.parametrize(
     "reply",
     [
-        pytest.param(Reply(status=202), id="nothing"),
         pytest.param(Reply(body=b"{}", media_type="application/json"), id="JSON"),
         pytest.param(Reply(body=rejection(0, "old names")), id="a warning"),
-        pytest.param(Reply(body=b"\x09"), id="what nobody can read"),
     ],
 )
 def test_any_other_yes_is_a_yes(journal, reply):
@@ -290,16 +267,12 @@ def test_a_collector_that_stays_busy_is_left_alone(journal):
     ("status", "retry_after", "attempt", "delay_s"),
     [
         (503, None, 1, 1.0),
-        (503, "", 2, 2.0),
         (504, "Wed, 21 Oct 2026 07:28:00 GMT", 3, 4.0),
         (429, "0", 1, 0.0),
-        (429, "1.5", 4, 1.5),
         (429, "1", 5, None),
         (429, "61", 1, None),
         (429, "nan", 1, None),
-        (429, "-1", 1, None),
         (500, "1", 1, None),
-        (200, "1", 1, None),
     ],
 )
 def test_the_wait_before_another_attempt(status, retry_after, attempt, delay_s):

@@ -88,15 +88,6 @@ def test_a_percentile_is_the_smallest_value_that_so_many_do_not_exceed(values):
     found = percentiles_of([None, *values])
     assert (found.p50_ns, found.p95_ns, found.p99_ns) == (naive(50), naive(95), naive(99))
     assert found.count == len(values)
-
-
-@pytest.mark.parametrize(
-    ("count", "percentiles"),
-    [(1, (1, 1, 1)), (4, (2, 4, 4)), (20, (10, 19, 20)), (200, (100, 190, 198))],
-)
-def test_percentiles_go_by_nearest_rank(count, percentiles):
-    found = percentiles_of(reversed(range(1, count + 1)))
-    assert (found.p50_ns, found.p95_ns, found.p99_ns) == percentiles
     assert percentiles_of([None]) is None
 
 
@@ -153,9 +144,7 @@ def test_latencies_and_tokens_are_of_the_calls_that_ended_well_and_time_of_all_a
     [
         pytest.param([call(output_tokens=101, phases={"decode": 1000})], 100, id="after the first"),
         pytest.param([call(output_tokens=1, phases={"decode": 1000})], 0, id="only the first"),
-        pytest.param([call(output_tokens=0, phases={"decode": 1000})], 0, id="no token"),
         pytest.param([call(output_tokens=5, phases={"decode": 0})], None, id="no time"),
-        pytest.param([call(output_tokens=5)], None, id="no decode phase"),
         pytest.param(
             [
                 call(output_tokens=41, phases={"load": 9_000, "queue": 500, "decode": 500}),
@@ -180,12 +169,6 @@ DRAFT = {"draft_tokens": 30, "accepted_tokens": 12}
     ("calls", "cached", "drafts"),
     [
         pytest.param([{}, {}], (None, None), (None, None, None), id="no server said"),
-        pytest.param(
-            [{"cached_tokens": 0, "draft_tokens": 0, "accepted_tokens": 0}] * 2,
-            (0, 0.0),
-            (0, 0, None),
-            id="none",
-        ),
         # A share of the prompts whose server said.
         pytest.param([{}, {"cached_tokens": 30, **DRAFT}], (30, 0.3), (30, 12, 0.4), id="one said"),
         pytest.param(
@@ -240,7 +223,6 @@ FAILED = call(ttft_ns=1, status="error")
         ),
         pytest.param([], S, (0, 0, 0), (None, 0, None), id="no call"),
         pytest.param([UNKNOWN], 2 * S, (0, 0, 1), (None, 30, None), id="all unknown"),
-        pytest.param([LATE], 2 * S, (0, 1, 0), (0, 10, 0), id="all too slow"),
         pytest.param([MET], 0, (1, 0, 0), (None, None, 1), id="no time"),
     ],
 )
@@ -346,39 +328,11 @@ def test_the_critical_path_is_of_all_chains_the_one_that_ended_last_at_every_ste
         assert step.run_share == by_number[number].duration_ns / run.duration_ns
 
 
-@pytest.mark.parametrize(
-    ("flows", "paths"),
-    [
-        pytest.param([Flow("call", 1, 2), Flow("output", 3, 2)], [["b"]], id="no outputs of nodes"),
-        pytest.param(
-            [Flow("output", 1, 2), Flow("output", 2, 1), Flow("output", 2, 2)],
-            [["a"], ["a", "b"]],
-            id="a circle",
-        ),
-    ],
-)
-def test_odd_flows_do_not_trap_the_search(flows, paths):
-    nodes = [span(1, 0, 5, name="node", label="a"), span(2, 0, 5, name="node", label="b")]
-    if len(paths) == 1:
-        nodes[1] = nodes[1]._replace(end_ns=9)
-    path = critical_path(nodes, flows, run=Interval(start_ns=0, end_ns=9))
-    assert [step.node for step in path.steps] in paths
-
-
-def test_of_nodes_cut_off_together_the_one_that_ran_longest_ends_the_path(tmp_path):
-    report = report_on(
-        tmp_path,
-        node(1, 0, 100, "plan"),
-        node(2, 150, 900, "write", status="unfinished"),
-        node(3, 160, 900, "draw", status="unfinished"),
-        Flow("output", 1, 2),
-        Flow("output", 1, 3),
-        end_ms=None,
-    )
-    assert [(step.node, step.status, step.wait_ns) for step in report.critical_path.steps] == [
-        ("plan", "ok", 0),
-        ("write", "unfinished", 50 * MS),
-    ]
+def test_a_circle_does_not_trap_the_search():
+    nodes = [span(1, 0, 5, name="node", label="a"), span(2, 0, 6, name="node", label="b")]
+    circle = [Flow("output", 1, 2), Flow("output", 2, 1), Flow("output", 2, 2)]
+    path = critical_path(nodes, circle, run=Interval(start_ns=0, end_ns=9))
+    assert [step.node for step in path.steps][-1] == "b"
 
 
 # --- cost ------------------------------------------------------------------------------------
@@ -390,15 +344,6 @@ BROKEN = call(status="error", input_tokens=1000, output_tokens=100)
 
 def endpoint(model, **attributes):
     return instant("endpoint", model=model, **attributes)
-
-
-@pytest.mark.parametrize(("tokens", "usd_per_million"), [(300, 7.80), (1000, 2.34)])
-def test_a_machine_by_the_hour_costs_what_the_hardware_notes_say(tokens, usd_per_million):
-    cost = cost_of([call(output_tokens=tokens)], [endpoint("small", usd_per_hour=8.42)], run_ns=S)
-    assert cost.usd_per_million_output_tokens == pytest.approx(usd_per_million, abs=0.005)
-    assert cost.models[0].usd_per_million_output_tokens == cost.usd_per_million_output_tokens
-    assert cost.usd == pytest.approx(8.42 / 3600)
-    assert cost.models[0].basis == ("hours",)
 
 
 @pytest.mark.parametrize(
@@ -417,10 +362,8 @@ def test_a_machine_by_the_hour_costs_what_the_hardware_notes_say(tokens, usd_per
         pytest.param({"usd_per_hour": 36}, [BROKEN], ("hours",), 0.02, 0, id="hours alone"),
         pytest.param({"usd_per_hour": 36} | PER_TOKEN, [PAID], ("tokens", "hours"), 0.0245, 0,
                      id="hours and tokens"),
-        pytest.param({}, [call(output_tokens=5)], (), None, 1, id="no price"),
         pytest.param({"usd_per_million_output_tokens": 15.0}, [PAID], (), None, 1,
                      id="one price of the two"),
-        pytest.param(PER_TOKEN, [BROKEN], (), None, 1, id="no call that is known"),
         pytest.param({}, [call(cost_usd=0.0)], ("price list",), 0.0, 0, id="free by the list"),
     ],
 )  # fmt: skip
@@ -449,8 +392,6 @@ def test_the_cost_of_a_run_is_of_the_models_whose_cost_is_known_and_names_the_ot
     assert cost.usd == 2.0
     assert cost.usd_per_million_output_tokens == 4.0
     assert cost.unpriced_models == ("judge",)
-    nothing = cost_of([], [endpoint("small", **PER_TOKEN)], run_ns=S)
-    assert (nothing.models, nothing.usd, nothing.unpriced_models) == ((), None, ())
 
 
 def test_probes_and_embedding_are_paid_for_as_calls_are(tmp_path):
@@ -505,18 +446,16 @@ def test_loads_are_counted_in_calls_and_outside_of_them(tmp_path):
     assert [group.load_ns for group in report.models] == [200 * MS, 30 * MS]
 
 
-# Older journals had other reasons.
-@pytest.mark.parametrize("reason", ["passed", "cycling", "evaluator_error", "producer_error"])
-def test_a_loop_tells_its_scores_and_why_it_stopped(tmp_path, reason):
-    said = {"composites": [8.9, 9], "best_round": 2, "passed": True, "stop_reason": reason}
+def test_a_loop_tells_its_scores_and_why_it_stopped(tmp_path):
+    # A reason that only older journals have.
+    said = {"composites": [8.9, 9], "best_round": 2, "passed": True, "stop_reason": "cycling"}
     (loop,) = report_on(
         tmp_path,
         node(1, 0, 900, "text"),
         at(2, 100, 800, "wiggum", parent=1, rubric="brief", **said),
     ).loops
     assert (loop.node, loop.rubric, loop.composites) == ("text", "brief", (8.9, 9.0))
-    assert (loop.best_round, loop.passed, loop.stop_reason) == (2, True, reason)
-    assert (loop.status, loop.duration_ns) == ("ok", 700 * MS)
+    assert (loop.best_round, loop.passed, loop.stop_reason) == (2, True, "cycling")
 
 
 def test_a_loop_that_was_cut_off_tells_the_scores_it_had_come_to(tmp_path):
@@ -583,13 +522,6 @@ def test_replies_from_the_cache_are_no_work_and_cost_nothing(tmp_path):
     assert report.goodput.unknown == 1
     assert report.occupancy.idle_gaps == 1
     assert (report.calls.calls, report.calls.from_cache) == (3, 2)
-
-
-@pytest.mark.parametrize(("target_ms", "met"), [(500, 0), (600, 1)])
-def test_targets_can_be_chosen(tmp_path, target_ms, met):
-    targets = Targets(ttft_ns=target_ms * MS)
-    report = report_on(tmp_path, at(1, 0, 500, "chat", ttft_ns=600 * MS), targets=targets)
-    assert report.goodput.met == met
 
 
 @pytest.mark.parametrize("end_ms", [pytest.param(None, id="killed"), pytest.param(7, id="ended")])
@@ -662,12 +594,3 @@ def test_a_recorded_run_is_reported_as_it_went_and_a_killed_one_as_far_as_it_cam
         ("text", 600 * MS, 1400 * MS),
         ("chat", 600 * MS, 1400 * MS),
     ]
-
-
-def test_a_run_that_failed_says_of_what(tmp_path):
-    trace = RunTrace(tmp_path, name="essay")
-    with pytest.raises(ValueError, match="no"), trace, trace.span("chat", model="small"):
-        raise ValueError("no")
-    report = report_of(Journal(trace.journal_path))
-    assert (report.status, report.error) == ("error", "ValueError: no")
-    assert report.models[0].failed == 1
