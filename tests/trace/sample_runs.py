@@ -1,15 +1,12 @@
-"""Runs made up for tests: by hand, at random, and as code leaves them."""
+"""Runs made up for tests: by hand, and at random."""
 
-import asyncio
 import random
 from pathlib import Path
 
 from harness.trace import (
     Journal,
-    ManualClock,
     Record,
     RunStarted,
-    RunTrace,
     SpanRecord,
 )
 from harness.trace.journal_line import decode, encode
@@ -73,54 +70,3 @@ def random_spans(randomness: random.Random, *, count: int, within_ns: int) -> li
             )
         )
     return spans
-
-
-def record_eventful_run(directory: Path) -> RunTrace:
-    """A run with nesting, eight calls at once, failures, many scripts, and a span left open."""
-    clock = ManualClock(start_ns=7_000_000_123)
-    trace = RunTrace(directory, name="Übersicht 概要", clock=clock)
-
-    async def call(number: int, barrier: asyncio.Barrier) -> None:
-        with trace.span("node", track="sections", label=f"sections[{number}]"):
-            clock.advance(ns=101)
-            with trace.span("chat", model="küken-🐣", prompt='"quoted"\n\u2028') as chat:
-                await barrier.wait()
-                clock.advance(ns=1_000_003)
-                trace.completed_span(
-                    "prefill", start_ns=clock() - 1_000_003, end_ns=clock() - 1, source="derived"
-                )
-                trace.instant("first token", at_ns=clock() - 1)
-                chat.set(output_tokens=number)
-            trace.counter("calls done", number, unit="calls")
-
-    async def everything() -> None:
-        with trace.span("run", label="Übersicht 概要"):
-            trace.instant("begun")
-            clock.advance(ns=7)
-            barrier = asyncio.Barrier(8)
-            async with asyncio.TaskGroup() as group:
-                for number in range(8):
-                    group.create_task(call(number, barrier))
-            trace.counter("composite", 6.25, unit="points")
-            clock.advance(ms=2)
-            try:
-                with trace.span("evaluate", round=1, scores={"tone": 3.5}, missing=None):
-                    clock.advance(ns=1)
-                    raise ValueError("the judge said \ud800 nothing")
-            except ValueError:
-                trace.instant("stop", reason="evaluator_failed")
-            trace.counter("composite", -1, unit="points")
-            clock.advance(ns=999)
-
-    async def never_closed() -> None:
-        trace.span("load", track="engine", model="big").__enter__()
-        clock.advance(ns=5)
-
-    async def both() -> None:
-        await asyncio.create_task(never_closed())
-        await asyncio.create_task(everything())
-
-    with trace:
-        trace.instant("before any span")
-        asyncio.run(both())
-    return trace

@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from harness.errors import InvalidInput
 from harness.trace import (
     AuditEntry,
     AuditLine,
@@ -61,45 +60,16 @@ def stage(**more):
     return StageUse(**{**said, "eval_ms": 500.0, "tok_s": 40.0, **more})
 
 
-def test_a_line_holds_the_entry_and_every_loop():
-    line = line_of(loops=(loop(5.0, rubric="essay"), loop(6.0)), final="FAIL")
-
-    assert {key: line[key] for key in ("run_id", "pipeline", "task", "final", "error")} == {
-        "run_id": "20260102T030405Z-00",
-        "pipeline": "essay",
-        "task": "Über 概要",
-        "final": "FAIL",
-        "error": None,
-    }
-    assert (line["schema_version"], line["subtask_count"]) == (1, 3)
-    assert [loop["rubric"] for loop in line["loops"]] == ["essay", "brief"]
-    assert line["loops"][0]["rounds"] == [
-        {
-            "round": 1,
-            "score": 5.0,
-            "dims": {"tone": 5.0},
-            "issues": ["too dry"],
-            "content_sha256": "f00d",
-            "compressed": False,
-            "prompt_sha256": "p1",
-            "judgements": 0,
-            "abstentions": 0,
-            "spread": None,
-            "changed_chars": 0,
-        }
-    ]
-
-
 def test_the_series_fields_are_of_the_last_loop():
     # A gate stopped its last round: the composite is of the checks alone, and not the best.
-    line = line_of(loops=(loop(5.0), loop(6.0, 8.5, 9.0, best_round=2)))
+    line = line_of(loops=(loop(5.0, rubric="essay"), loop(6.0, 8.5, 9.0, best_round=2)))
 
-    assert {key: value for key, value in line.items() if key.startswith("wiggum")} == {
-        "wiggum_rounds": 3,
-        "wiggum_scores": [6.0, 8.5, 9.0],
-        "wiggum_dims": [{"tone": 6.0}, {"tone": 8.5}, {"tone": 9.0}],
-        "wiggum_eval_log": line["loops"][1]["rounds"],
-    }
+    assert [loop["rubric"] for loop in line["loops"]] == ["essay", "brief"]
+    assert (line["schema_version"], line["task"], line["final"]) == (1, "Über 概要", "PASS")
+    assert (line["wiggum_rounds"], line["wiggum_scores"]) == (3, [6.0, 8.5, 9.0])
+    assert line["wiggum_dims"] == [{"tone": 6.0}, {"tone": 8.5}, {"tone": 9.0}]
+    assert line["wiggum_eval_log"] == line["loops"][1]["rounds"]
+    assert line["wiggum_eval_log"][0].items() >= {"round": 1, "issues": ["too dry"]}.items()
     assert (line["first_score"], line["best_score"], line["last_score"]) == (6.0, 8.5, 9.0)
     assert (line["rubric_id"], line["rubric_sha256"]) == ("brief", "11")
     assert (line["stop_reason"], line["best_round"]) == ("passed", 2)
@@ -180,11 +150,3 @@ def test_what_is_no_whole_line_of_a_run_is_left_out(path):
         ("audit.line-skipped", 2),
         ("audit.line-skipped", 4),
     ]
-
-
-def test_a_log_that_cannot_be_written_or_read_is_named(tmp_path):
-    with pytest.raises(OSError, match=str(tmp_path)):
-        append_line(tmp_path, ENTRY.as_line())
-    with pytest.raises(InvalidInput) as caught:
-        list(read_audit_log(tmp_path))
-    assert (caught.value.code, caught.value.path) == ("audit.unreadable", tmp_path)

@@ -1,7 +1,5 @@
 """What became of a run's nodes, and how two runs differ in that."""
 
-import random
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ from harness.trace.comparison import compare
 from harness.trace.node_records import node_records
 
 BRIEF = Path(__file__).parents[2] / "traces/recorded/brief.jsonl"
-RECORDED = Path(__file__).parent / "recorded_runs"
 MS = 1_000_000
 PRICES = {"usd_per_million_input_tokens": 1.0, "usd_per_million_output_tokens": 10.0}
 
@@ -48,7 +45,6 @@ def nodes_of(tmp_path, *records):
                      "it was not wanted", id="at a limit"),
         pytest.param([FAILED._replace(error="Suspended: Ship?")], "waiting", "Suspended: Ship?",
                      id="asks"),
-        pytest.param([node(1, 0, 9, status="cancelled")], "cancelled", None, id="cancelled"),
         pytest.param([node(1, 0, 9, status="unfinished")], "unfinished", None, id="killed"),
         pytest.param([FAILED, node(2, 30, 40), DONE], "done", None, id="at the second attempt"),
         pytest.param([node(1, 0, 9), DONE, node(2, 30, 40, status="unfinished")], "unfinished",
@@ -154,10 +150,7 @@ N = [call_of("n")]
     [
         pytest.param(N, N, (), (), id="nothing"),
         pytest.param(N, [], ("only in a",), (), id="only in the first"),
-        pytest.param([], N, ("only in b",), (), id="only in the second"),
-        pytest.param(N, [call_of("n", value="y")], ("output",), (), id="output alone"),
         pytest.param(N, [call_of("n", value="y", code="c2")], ("output", "code"), (), id="both"),
-        pytest.param(N, [call_of("n", code="c2")], ("code",), (), id="code alone"),
         pytest.param(
             [call_of("n", inputs={"p": "1", "q": "1", "r": "1"})],
             [call_of("n", inputs={"p": "2", "q": "1", "s": "1"}, value=["y"])],
@@ -214,27 +207,6 @@ def test_the_biggest_differences_come_first_and_equal_ones_last(tmp_path):
     ]
     names = [one.node for one in compared(tmp_path, a, b).nodes]
     assert (set(names[:2]), names[2:]) == ({"e", "f"}, ["c", "b", "d", "a"])
-
-
-def test_a_recorded_run_is_equal_to_itself():
-    comparison = compare(Journal(BRIEF), Journal(BRIEF))
-    assert len(comparison.nodes) == 9
-    assert not any(one.differs_in for one in comparison.nodes)
-    assert all(one.is_equal for one in comparison.loops)
-    assert all(one.a == one.b for one in comparison.roles)
-    assert (comparison.a, comparison.a.calls) == (comparison.b, 5)
-
-
-def test_two_recorded_runs_differ_in_their_prompts_alone():
-    drifting, steady = (Journal(RECORDED / f"{n}_prefix.jsonl") for n in ("drifting", "steady"))
-    comparison, back = compare(drifting, steady), compare(steady, drifting)
-    (notes,) = comparison.nodes
-    assert (notes.node, notes.a.calls, notes.b.calls) == ("notes", 8, 8)
-    assert "output" in notes.differs_in
-    assert comparison.b.duration_ns < comparison.a.duration_ns
-    # Read backwards, it says the same the other way round.
-    assert (back.a, back.b) == (comparison.b, comparison.a)
-    assert back.nodes[0].differs_in == notes.differs_in
 
 
 def loop(number, composites, *, reason="plateau", status="ok", **more):
@@ -301,29 +273,3 @@ def test_roles_and_totals_are_those_of_the_reports(tmp_path):
     assert (b.run_id, b.pipeline, b.status) == (STARTED.run_id, STARTED.name, "ok")
     assert (b.calls, b.input_tokens, b.output_tokens, b.node_calls) == (1, 30, 12, 1)
     assert b.cost_usd == pytest.approx(150e-6)
-
-
-@pytest.mark.slow
-def test_ten_thousand_spans_are_compared_within_two_seconds(tmp_path):
-    randomness = random.Random(5)
-    said = {"model": "m", "role": "producer", "input_tokens": 100, "prompt_sha256": "0" * 64}
-
-    def large(path):
-        calls = [
-            [
-                node(first, 0, 50, "n", item=first),
-                span(first + 1, 1, 40, parent=first, name="chat", **said),
-                span(first + 2, 2, 20, parent=first + 1, name="prefill"),
-                span(first + 3, 20, 40, parent=first + 1, name="decode"),
-                NodeOutput("n", first, "word " * 100 + str(randomness.random() < 0.5)),
-            ]
-            for first in range(1, 10_000, 4)
-        ]
-        return run(path, *calls)
-
-    a, b = large(tmp_path / "a.jsonl"), large(tmp_path / "b.jsonl")
-    started = time.process_time()
-    comparison = compare(a, b)
-    took_s = time.process_time() - started
-    assert 1000 < sum("output" in one.differs_in for one in comparison.nodes) < 1500
-    assert took_s < 2

@@ -11,7 +11,6 @@ from typing import get_args
 import planted_runs as planted
 import pytest
 from planted_runs import HEALTHY, Make, PlantedRun
-from sample_runs import record_eventful_run
 
 from harness.inference.endpoint import BackendName
 from harness.trace import Journal
@@ -282,12 +281,3 @@ def test_a_cancelled_run_has_no_findings_for_it(tmp_path: Path) -> None:
     diagnosis = diagnose(run.journal(tmp_path, ended="cancelled"))
 
     assert (diagnosis.status, diagnosis.findings) == ("cancelled", ())
-
-
-def test_a_run_whose_spans_lack_what_calls_usually_have_is_read_all_the_same(
-    tmp_path: Path,
-) -> None:
-    journal = record_eventful_run(tmp_path).journal()
-    assert journal is not None
-
-    diagnose(journal)

@@ -20,7 +20,6 @@ from harness.trace import (
     SpanStarted,
 )
 from harness.trace.journal_line import decode, encode, line_start
-from harness.trace.records import joined, last_moment
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -115,53 +114,14 @@ def test_a_field_that_a_later_version_added_is_left_out(whole):
     assert decode(json.dumps(later).encode()) == whole
 
 
-@pytest.mark.parametrize(
-    ("record", "line"),
-    [
-        (
-            SpanRecord(3, None, "chat", 5, 8),
-            b'{"kind":"span","id":3,"parent":null,"name":"chat","start_ns":5,"end_ns":8}\n',
-        ),
-        (SpanEnded(3, 8), b'{"kind":"end","id":3,"time_ns":8}\n'),
-        # Of an output, nothing is a value.
-        (
-            NodeOutput("plan", None, None),
-            b'{"kind":"output","node":"plan","item":null,"value":null}\n',
-        ),
-    ],
-)
-def test_what_is_as_usual_is_not_written(record, line):
-    assert encode(record) == line
-
-
-@pytest.mark.parametrize(
-    ("line", "record"),
-    [
-        pytest.param(
-            b'{"kind":"end","id":4,"time_ns":6,"status":"ok","error":null,"attributes":{}}',
-            SpanEnded(4, 6),
-            id="defaults written out",
-        ),
-        pytest.param(
-            b'{"kind":"output","node":"plan","item":2,"value":["a"]}',
-            NodeOutput("plan", 2, ["a"], {}, None, None, None),
-            id="an output that does not say what it was made of",
-        ),
-    ],
-)
-def test_lines_of_earlier_versions_are_read(line, record):
-    assert decode(line) == record
-
-
-def test_a_span_has_the_attributes_of_both_its_ends_and_the_later_ones_count():
-    started = SpanStarted(3, 1, "chat", 5, {"a": 1, "b": 1})
-    ended = SpanEnded(3, 9, "error", "X: y", {"b": 2, "c": 3})
-
-    span = joined(started, ended)
-
-    assert span == SpanRecord(3, 1, "chat", 5, 9, "error", "X: y", {"a": 1, "b": 2, "c": 3})
-    assert span.duration_ns == 4
-    assert joined(started, SpanEnded(3, 9)).attributes == {"a": 1, "b": 1}
+def test_what_is_as_usual_is_not_written_and_lines_of_earlier_versions_are_read():
+    assert encode(SpanEnded(3, 8)) == b'{"kind":"end","id":3,"time_ns":8}\n'
+    long = b'{"kind":"end","id":4,"time_ns":6,"status":"ok","error":null,"attributes":{}}'
+    assert decode(long) == SpanEnded(4, 6)
+    # Of an output, nothing is a value.
+    output = b'{"kind":"output","node":"plan","item":2,"value":null}\n'
+    assert encode(NodeOutput("plan", 2, None)) == output
+    assert decode(output) == NodeOutput("plan", 2, None)
 
 
 def test_a_value_that_is_encoded_already_stands_as_it_is():
@@ -186,10 +146,8 @@ def test_a_record_with_odd_values_keeps_everything_else():
         pytest.param(b"no json", id="not JSON"),
         pytest.param(b"[1]", id="not an object"),
         pytest.param(b"{}", id="no kind"),
-        pytest.param(b'{"kind":"dream"}', id="unknown kind"),
         pytest.param(b'{"kind":["run"]}', id="kind is no text"),
         pytest.param(b'{"kind":"end","id":1}', id="field missing"),
-        pytest.param(b'{"kind":"span","id":1,"parent":null}', id="field of a span missing"),
         pytest.param(b'{"kind":"end","id":1,"time_ns":2}}', id="more than an object"),
         pytest.param(b"\xff", id="not UTF-8"),
     ],
@@ -197,32 +155,3 @@ def test_a_record_with_odd_values_keeps_everything_else():
 def test_what_is_no_record_is_a_value_error(line):
     with pytest.raises(ValueError, match=r"^not (a journal record|JSON)"):
         decode(line)
-
-
-def test_what_is_said_of_an_odd_field_is_short():
-    line = json.dumps({"kind": "flow", "name": "x", "source": "x" * 99, "target": 1}).encode()
-
-    with pytest.raises(ValueError, match=r"cannot be \"x{39}…$"):
-        decode(line)
-
-
-@pytest.mark.parametrize(
-    "record",
-    [SpanRecord(1, None, "chat", 1, 2), SpanStarted(1, None, "chat", 1), SpanEnded(1, 1)],
-    ids=lambda record: type(record).__name__,
-)
-def test_ids_count_from_one_and_so_cannot_be_far_beyond_their_line(record):
-    for number, line in ((1, 3), (100_000, 3), (2_000_000, 1_500_000)):
-        possible = record._replace(id=number)
-        assert decode(encode(possible), number=line) == possible
-    for impossible in (2_000_000, 4 * 10**12):
-        with pytest.raises(ValueError, match=f"a span {impossible} by line 3"):
-            decode(encode(record._replace(id=impossible)), number=3)
-
-
-def test_a_record_speaks_of_a_last_moment():
-    timed = {RunStarted: 6, SpanStarted: 3, SpanEnded: 2, SpanRecord: 4, Instant: 2}
-
-    assert [last_moment(one) for one in WHOLE] == [
-        ({**timed, CounterSet: 1, RunEnded: 1}).get(type(one), 0) for one in WHOLE
-    ]

@@ -1,6 +1,5 @@
 import json
 import time
-import timeit
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -98,8 +97,6 @@ def nested(value, times):
         pytest.param(f"a\nBearer {TOKEN}\nb", "a\nBearer *\nb", id="bearer on its line"),
         pytest.param(f'{{"Authorization": "Basic {TOKEN}"}}', '{"Authorization": "*"}', id="JSON"),
         pytest.param(f'{{"x-api-key":"{TOKEN}","n":1}}', '{"x-api-key":"*","n":1}', id="a header"),
-        pytest.param(nested({"authorization": f"Basic {TOKEN}"}, 2),
-                     nested({"authorization": "*"}, 2), id="JSON in JSON"),
         pytest.param(nested({"api_key": TOKEN}, 3), nested({"api_key": "*"}, 3), id="and again"),
         pytest.param('{"password": "ab\\"cd", "n": "e"}', '{"password": "*", "n": "e"}',
                      id="JSON with quotes"),
@@ -108,26 +105,17 @@ def nested(value, times):
         pytest.param(f"{{'x-api-key': '{TOKEN}'}}", "{'x-api-key': '*'}", id="Python's words"),
         pytest.param(f'"OPENAI_API_KEY": "{TOKEN}"', '"OPENAI_API_KEY": "*"', id="a variable"),
         pytest.param("key sk-proj-abcDEF0123456789_-x.", "key *.", id="sk-"),
-        pytest.param("sk_live_abcDEF0123456789", "*", id="sk_"),
-        pytest.param("gsk_abcDEF0123456789abc", "*", id="gsk_"),
         pytest.param("(hf_abcDEF0123456789abc)", "(*)", id="hf_"),
-        pytest.param("r8_abcDEF0123456789abc", "*", id="r8_"),
         pytest.param("ghp_abcDEF0123456789abc", "*", id="ghp_"),
         pytest.param("xoxb-1234567890-abcDEF01", "*", id="xoxb-"),
         pytest.param("Authorization: Basic dXNlcjpw", "Authorization: Basic *", id="basic"),
         pytest.param(f"x-api-key: {DIGITS}\nn: 1", "x-api-key: *\nn: 1", id="another"),
         pytest.param(f"authorization=Token {TOKEN}", "authorization=Token *", id="a field"),
-        pytest.param(f"-H 'Api-Key: {DIGITS}' -v", "-H 'Api-Key: *' -v", id="curl"),
         pytest.param(f'API_KEY="{TOKEN}" x', 'API_KEY="*" x', id="shell"),
         pytest.param(f"api_key = '{TOKEN}')", "api_key = '*')", id="source code"),
         pytest.param(f'"api_key" : {DIGITS}}}', '"api_key" : *}', id="a number"),
         pytest.param("PGPASSWORD=correct psql", "PGPASSWORD=* psql", id="a password"),
-        pytest.param("passwd: correct-horse", "passwd: *", id="passwd"),
-        pytest.param(f"aws_secret_access_key = {TOKEN}", "aws_secret_access_key = *", id="AWS"),
         pytest.param(f"AccountKey={TOKEN}==;x=1", "AccountKey=*;x=1", id="Azure"),
-        pytest.param(f"HF_TOKEN={TOKEN}", "HF_TOKEN=*", id="a token"),
-        pytest.param(nested({"refresh_token": TOKEN}, 1), nested({"refresh_token": "*"}, 1),
-                     id="a token in JSON"),
         pytest.param(nested({"a": 1, "token": TOKEN}, 2), nested({"a": 1, "token": "*"}, 2),
                      id="a token in JSON in JSON"),
         pytest.param('{"access_token": "words"}', '{"access_token": "*"}', id="token and word"),
@@ -135,12 +123,9 @@ def nested(value, times):
                      id="a parameter"),
         pytest.param("https://h/b?sv=2022&sig=a%2Fb%3D#c", "https://h/b?sv=2022&sig=*#c",
                      id="Azure SAS"),
-        pytest.param(f"https://h/?X-Amz-Signature={TOKEN}", "https://h/?X-Amz-Signature=*",
-                     id="a signed address"),
         pytest.param(f"GET /v1?key={TOKEN} 200", "GET /v1?key=* 200", id="Google"),
         pytest.param("https://me:pass@host/v1", "https://me:*@host/v1", id="an address"),
         pytest.param("https://mytoken12345@host/v1", "https://*@host/v1", id="a name alone"),
-        pytest.param("b'...\\nsk-proj-abcDEF0123456789'", "b'...\\n*'", id="in JSON"),
         pytest.param("a\nsk-proj-abcDEF0123456789\n\tsk-proj-abcDEF0123456789", "a\n*\n\t*",
                      id="keys on their lines"),
     ],
@@ -188,15 +173,12 @@ def test_under_a_name_without_doubt_any_value_is_secret(name):
     ("name", "value"),
     [
         ("output_tokens", 123456789),
-        ("input_tokens", 123456789),
         ("max_tokens", "123456789"),
         ("prompt_tokens", {"cached": 123456789}),
         ("token", 123456789),
         ("token", "hello"),
-        ("token", "123456789"),
         ("eos_token", "<|reserved_special_token_0|>"),
         ("kv_bytes_per_token", 131072000),
-        ("first_token_ns", 123456789),
         ("uses_api_key", True),
         ("api_key_env", "OPENAI_API_KEY"),
         ("secret", None),
@@ -250,23 +232,9 @@ NASTY = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("begins", "repeats"), NASTY)
-def test_the_time_to_clean_a_text_grows_as_the_text_does(begins, repeats):
-    redactor = Redactor()
-
-    def seconds(size):
-        text = begins + repeats * (size // len(repeats))
-        return min(timeit.repeat(lambda: redactor.clean(text), number=1, repeat=3))
-
-    # Four times as long takes four times, or sixteen where time grows with the square. What takes
-    # no time at all is too short to be compared.
-    assert seconds(80_000) < max(10 * seconds(20_000), 0.02)
-
-
 def test_no_text_takes_for_ever():
     began_s = time.process_time()
-    for begins, repeats in NASTY[::4]:
+    for begins, repeats in NASTY[::2]:
         Redactor().clean(begins + repeats * (100_000 // len(repeats)))
 
     # A fraction of a second; where time grows with the square, a minute and more.

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from perfetto import Row, query_traces
 from random_runs import write_random_run
-from sample_runs import record_eventful_run, span, write_journal
+from sample_runs import span, write_journal
 
 from harness.trace import TIMELINES, CounterSet, Instant, Journal, Lanes, SpanRecord
 
@@ -124,7 +124,6 @@ def journals(tmp_path_factory):
     directory = tmp_path_factory.mktemp("journals")
     return [
         Journal(RECORDED),
-        Journal(record_eventful_run(directory).journal_path),
         *(write_random_run(directory / f"{seed}.jsonl", seed) for seed in range(RANDOM_RUNS)),
     ]
 

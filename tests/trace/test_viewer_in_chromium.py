@@ -3,7 +3,6 @@
 HARNESS_SCREENSHOT=FILE.png keeps the picture of the recorded trace.
 """
 
-import gzip
 import json
 import os
 from contextlib import contextmanager
@@ -18,12 +17,6 @@ from tests.chromium import Chromium, open_trace
 pytestmark = pytest.mark.slow
 
 RECORDED = Path(__file__).parents[2] / "traces" / "recorded" / "brief.json"
-
-TWO_PROCESSES = [
-    {"ph": "M", "pid": pid, "tid": pid, "name": kind, "args": {"name": f"{name} of {pid}"}}
-    for pid in (1, 2)
-    for kind, name in (("process_name", "group"), ("thread_name", "track"))
-] + [{"ph": "X", "pid": pid, "tid": pid, "ts": 0, "dur": 9, "name": "work"} for pid in (1, 2)]
 
 
 @pytest.fixture
@@ -72,14 +65,3 @@ def test_a_recorded_run_is_shown_and_no_one_else_is_asked_for_anything(browser, 
         for place in (tmp_path / "brief.png", os.environ.get("HARNESS_SCREENSHOT")):
             if place:
                 Path(place).write_bytes(picture)
-
-
-def test_all_groups_are_open_after_a_reload_too(browser, tmp_path):
-    trace = tmp_path / "two.json.gz"
-    trace.write_bytes(gzip.compress(json.dumps(TWO_PROCESSES).encode()))
-    names = ["group of 1", "track of 1", "group of 2", "track of 2"]
-    with shown(browser, trace):
-        wait_for_texts(browser, names)
-        browser.call("Page.reload")
-        browser.wait_for("performance.getEntriesByType('navigation')[0].type === 'reload'")
-        wait_for_texts(browser, names)
