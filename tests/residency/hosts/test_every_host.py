@@ -112,10 +112,8 @@ def test_a_load_without_room_says_so(kind):
     assert kind.no_room in str(error)
 
 
-EXL2 = "Models quantized with 'exl2' require the exllamav2 backend"
 NEW = "error loading model: unknown model architecture: 'new'"
 NO_CUDA = "failed to load 'm' version 1: Internal: CUDA out of memory"
-NO_PLAN = "failed to load 'm' version 1: Not found: no model.plan"
 
 
 @pytest.mark.parametrize(
@@ -124,13 +122,10 @@ NO_PLAN = "failed to load 'm' version 1: Not found: no model.plan"
         ("vllm", SleepingVllm(is_asleep=True, has_room=False), False, "CUDA Error: out of memory"),
         ("tensorrt-llm", ParkingTensorRtLlm(state="parked", has_room=False), False, "CUDA_ERROR"),
         ("tabbyapi", TabbyServer(fails=NO_ROOM), False, NO_ROOM),
-        ("tabbyapi", TabbyServer(fails=EXL2), True, EXL2),
         ("tabbyapi", TabbyServer(breaks_off=True), True, "stopped in the middle"),
         ("triton", TritonRepository(fails=NO_CUDA), False, NO_CUDA),
-        ("triton", TritonRepository(fails=NO_PLAN), True, NO_PLAN),
         ("triton", TritonRepository(models={}), True, "failed to load 'm'"),
         ("triton-openai", TritonRepository(fails=NO_CUDA), False, NO_CUDA),
-        ("triton-openai", TritonRepository(models={}), True, "failed to load 'm'"),
         ("llamacpp", router(models={"m": Routed(fails=1)}), True, "exit code 1"),
         ("ollama", KINDS["ollama"].gone(models={"m:1b": Pulled(fails=NEW)}), True, NEW),
     ],
@@ -158,7 +153,6 @@ PLAIN = {"/models": (200, {"object": "list", "data": [{"id": "m", "object": "mod
         ("sglang", SavingSglang(has_ready=False), EVERYTHING, "server.too-old", "0.5.23"),
         ("tensorrt-llm", ParkingTensorRtLlm(sleep_mode=False), EVERYTHING, "", "--enable_sleep"),
         ("triton", TritonRepository(explicit=False), ["load"], "", "=explicit"),
-        ("triton", TritonRepository(explicit=False, ready={"m"}), ["unload"], "", "=explicit"),
         ("triton-openai", TritonRepository(explicit=False), ["load"], "", "=explicit"),
         ("llamacpp", router(instead=PLAIN), EVERYTHING, "", "--models-dir"),
     ],

@@ -3,28 +3,23 @@
 import asyncio
 
 import pytest
-from server_hosts import KINDS, ask, calls_to, cancel, host_at, ollama, outcome
+from server_hosts import KINDS, ask, calls_to, cancel, host_at, ollama
 from servers.emulated import TEXT
 from servers.ollama import OllamaServer
 from servers.ollama_residency import GIB, Pulled
 
 from harness.errors import (
-    EndpointUnreachable,
     InferenceError,
     LoadFailed,
     ModelNotFound,
-    Overloaded,
     ServerError,
-    StreamCut,
 )
 from harness.inference import ChatRequest, EmbedRequest, as_messages
 from harness.residency.host import HostReport
-from harness.residency.hosts.ollama import OllamaHost
 
 OLLAMA = KINDS["ollama"]
 REQUEST = ChatRequest(model="writer", messages=as_messages("Write."))
 GONE = HostReport(resident=False)
-FOR_LONG_S = 60.0
 
 
 def paused(*names, **how):
@@ -61,17 +56,6 @@ def test_what_is_sent_is_what_ollama_documents_byte_for_byte():
         ("POST", "/api/generate", {"model": "m:1b", "keep_alive": 0}),
         ("GET", "/api/ps", None),
     ]
-
-
-def test_the_key_is_sent_as_a_bearer_token():
-    async def main():
-        async with ollama() as server, host_at(server.root, OLLAMA) as host:
-            keyed = OllamaHost(host._endpoint, api_key="secret")
-            await keyed.load()
-            await keyed.aclose()
-            return {one.headers.get("authorization") for one in server.asked}
-
-    assert asyncio.run(main()) == {"Bearer secret"}
 
 
 @pytest.mark.parametrize(
@@ -125,9 +109,7 @@ def test_calls_find_the_runner_that_was_loaded_for_them(embeds, fields):
     ("asked", "listed"),
     [
         ("m", "m:latest"),
-        ("m:latest", "m:latest"),
         ("M", "m:latest"),
-        ("library/m", "m:latest"),
         ("registry.ollama.ai/library/m:latest", "m:latest"),
         ("hf.co/who/M-GGUF:Q4_K_M", "hf.co/who/m-gguf:q4_k_m"),
         ("localhost:5000/who/m", "localhost:5000/who/m:latest"),
@@ -138,10 +120,6 @@ def test_a_model_is_known_by_every_name_that_ollama_takes(asked, listed):
     server = ollama(instead={"/api/ps": (200, {"models": [entry]})})
     told = HostReport(resident=True, total_bytes=7, gpu_bytes=0)
     assert report_of(server, model_id=asked) == told
-
-
-def test_a_model_of_another_tag_is_another_model():
-    assert report_of(ollama("m:1b", "m:7b", loaded=("m:1b",)), model_id="m:7b") == GONE
 
 
 def test_sizes_are_told_once_they_are_known():
@@ -159,13 +137,10 @@ def test_sizes_are_told_once_they_are_known():
 @pytest.mark.parametrize(
     "said",
     [
-        "llama-server process has terminated: exit status 1: failed to allocate buffer of size 19",
         "llama-server process has terminated: exit status 1: cudaMalloc failed: out of memory",
-        "error loading model: unable to allocate CPU buffer",
-        "ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
         "model requires more system memory (44.0 GiB) than is available (7.6 GiB)",
     ],
-    ids=["buffer", "CUDA", "processor", "Vulkan", "machine"],
+    ids=["CUDA", "machine"],
 )
 def test_what_ollama_says_without_memory_is_told_as_that(said):
     [error] = ask(OLLAMA, ollama(models={"m:1b": Pulled(fails=said)}), "load")
@@ -179,50 +154,12 @@ def test_what_ollama_says_without_memory_is_told_as_that(said):
         (ollama(models={"m:1b": Pulled(embeds=True)}), {}, "endpoint.only-embeds"),
         (ollama(), {"keep_alive": "0s"}, "endpoint.keep-alive-zero"),  # which is to unload
         (ollama(instead={"/api/chat": (200, {"done_reason": "stop"})}), {}, "server.misread"),
-        (ollama(instead={"/api/chat": (200, ["load"])}), {}, "server.misread"),
-        (ollama(instead={"/api/chat": (200, "load")}), {}, "server.misread"),
     ],
-    ids=["only embeds", "keep_alive of nothing", "a reply", "a list", "a text"],
+    ids=["only embeds", "keep_alive of nothing", "a reply"],
 )
 def test_a_load_that_is_none_says_what_it_is(server, fields, code):
     error, report = ask(OLLAMA, server, "load", "report", **fields)
     assert (type(error), error.code, report) == (LoadFailed, code, "gone")
-
-
-def test_a_server_with_too_much_to_do_says_so():
-    async def main():
-        server = paused("m:1b", "other", "third", max_queue=1)
-        async with (
-            server,
-            host_at(server.root, OLLAMA, model_id="other") as first,
-            host_at(server.root, OLLAMA, model_id="third") as second,
-            host_at(server.root, OLLAMA) as host,
-            asyncio.TaskGroup() as group,
-        ):
-            group.create_task(first.load())
-            await server.loading.wait()
-            waits = group.create_task(second.load())
-            await server.until_asked("/api/chat", times=2)
-            error = await outcome(host.load())
-            assert not waits.done()
-            server.may_load.set()
-        return type(error), server.log
-
-    assert asyncio.run(main()) == (Overloaded, ["load other:latest", "load third:latest"])
-
-
-def test_a_server_that_dies_while_it_loads_is_unreachable():
-    async def main():
-        server = paused()
-        async with server, host_at(server.root, OLLAMA) as host:
-            loading = asyncio.create_task(outcome(host.load()))
-            await server.loading.wait()
-            await server.__aexit__()
-            error = await loading
-            await server.__aenter__()
-            return type(error)
-
-    assert asyncio.run(main()) is EndpointUnreachable
 
 
 @pytest.mark.parametrize(
@@ -230,10 +167,9 @@ def test_a_server_that_dies_while_it_loads_is_unreachable():
     [
         ollama(instead={"/api/ps": (200, "<h1>It works!</h1>")}),
         ollama(instead={"/api/ps": (200, {"models": [{"size": 1}]})}),
-        ollama(instead={"/api/ps": (502, {"error": "bad gateway"})}),
         OllamaServer(),
     ],
-    ids=["no JSON object", "no names", "a gateway's error", "a version without the page"],
+    ids=["no JSON object", "no names", "a version without the page"],
 )
 def test_a_server_that_is_no_ollama_is_an_error(server):
     errors = ask(OLLAMA, server, "load", "unload", "report")
@@ -242,19 +178,6 @@ def test_a_server_that_is_no_ollama_is_an_error(server):
 
 
 # --- in time --------------------------------------------------------------------------------------
-
-
-def test_a_load_that_hangs_is_given_up_and_aborted():
-    server = paused()
-    error, report = ask(OLLAMA, server, "load", "report", load_timeout_s=0.5)
-    assert (error.code, report) == ("model.load-timeout", "gone")
-    assert server.log == ["load m:1b", "abort m:1b"]
-
-
-def test_a_server_that_never_answers_is_given_up_in_time():
-    server = ollama(silent={"/api/ps"})
-    errors = ask(OLLAMA, server, "load", "unload", load_timeout_s=0.2)
-    assert [error.code for error in errors] == ["model.load-timeout"] * 2
 
 
 def test_a_cancelled_load_that_the_server_ends_although_nobody_waits_leaves_nothing():
@@ -279,53 +202,27 @@ def test_a_load_that_fails_takes_nothing_out_that_was_there_before():
 # --- letting go -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("reply_s", "limit_s", "code"),
-    [(0.2, 60, None), (FOR_LONG_S, 0.5, "model.load-timeout")],
-    ids=["waited for", "kept too long"],
-)
-def test_a_call_under_way_is_waited_for_within_the_time(reply_s, limit_s, code):
+def test_a_call_under_way_is_waited_for():
     async def main():
-        server = ollama(reply_s=reply_s, unload_s=0.1)
+        server = ollama(reply_s=0.2)
         async with (
             server,
-            host_at(server.root, OLLAMA, load_timeout_s=limit_s) as host,
+            host_at(server.root, OLLAMA) as host,
             calls_to(server.root, OLLAMA) as wire,
         ):
             await host.load()
             call = asyncio.create_task(wire.chat(REQUEST))
             await server.until_asked("/api/chat", times=2)
-            told = await outcome(host.unload())
-            is_gone = not server.resident
-            if code:
-                call.cancel()
-            with_error = await asyncio.gather(call, return_exceptions=True)
-            return getattr(told, "code", None), is_gone, with_error
+            await host.unload()
+            assert not server.resident
+            return (await call).text
 
-    told, is_gone, [reply] = asyncio.run(main())
-    assert (told, is_gone) == (code, not code)
-    assert not isinstance(reply, StreamCut)
+    assert asyncio.run(main()) == "".join(TEXT)
 
 
 def test_a_server_that_refuses_to_let_go_is_an_error():
     [error] = ask(OLLAMA, OLLAMA.there(instead={"/api/generate": (500, {"error": "b"})}), "unload")
     assert error.code == "model.not-unloaded"
-
-
-def test_a_model_that_ollama_took_out_for_another_is_seen_to_be_gone():
-    async def main():
-        server = ollama("m:1b", "other", memory_bytes=4 * GIB)
-        async with (
-            server,
-            host_at(server.root, OLLAMA) as one,
-            host_at(server.root, OLLAMA, model_id="other") as other,
-        ):
-            await one.load()
-            await other.load()
-            return await one.report(), server.log
-
-    log = ["load m:1b", "unload m:1b", "load other:latest"]
-    assert asyncio.run(main()) == (GONE, log)
 
 
 # --- before it is loaded --------------------------------------------------------------------------
@@ -384,14 +281,8 @@ def test_arrays_that_were_left_out_are_asked_for_where_memory_depends_on_them(mo
         (ollama(), {"model_id": "absent"}, ModelNotFound, "call.model-not-found"),
         (ollama(silent={"/api/show"}), {"load_timeout_s": 0.2}, LoadFailed, "model.load-timeout"),
         (ollama(instead={"/api/show": (200, [])}), {}, ServerError, "call.server-error"),
-        (
-            ollama(instead={"/api/show": (500, {"error": "b"})}),
-            {},
-            ServerError,
-            "call.server-error",
-        ),
     ],
-    ids=["never pulled", "never answers", "something else", "an error"],
+    ids=["never pulled", "never answers", "something else"],
 )
 def test_what_cannot_be_known_is_an_error(server, fields, error, code):
     told = pulled(server, **fields)

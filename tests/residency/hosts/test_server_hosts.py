@@ -1,16 +1,14 @@
 """What is particular to the hosts of vLLM, SGLang, TensorRT-LLM, TabbyAPI and Triton."""
 
-import asyncio
-
 import pytest
-from server_hosts import KINDS, ask, cancel, host_at
+from server_hosts import KINDS, ask, cancel
 from servers.sglang_memory import SavingSglang
 from servers.tabby_models import TabbyServer
-from servers.tensorrt_llm_parking import KEY, ParkingTensorRtLlm
+from servers.tensorrt_llm_parking import ParkingTensorRtLlm
 from servers.triton_repository import TritonRepository
 from servers.vllm_sleeping import SleepingVllm
 
-from harness.errors import EndpointUnreachable, ModelNotFound, Overloaded, ServerError
+from harness.errors import ModelNotFound
 from harness.residency.hosts.runtime_control_auth import early_signed_headers, signed_headers
 
 VLLM, SGLANG, TENSORRT = KINDS["vllm"], KINDS["sglang"], KINDS["tensorrt-llm"]
@@ -26,39 +24,11 @@ def test_vllm_asleep_has_given_its_share_of_the_gpu_back_and_keeps_its_weights()
     assert server.posted() == ["/sleep?level=1&mode=wait"]  # level 2 would throw them away
 
 
-def test_a_vllm_that_does_not_tell_its_configuration_is_believed():
-    server = SleepingVllm(instead={"/server_info": (404, {"detail": "Not Found"})})
-    assert ask(VLLM, server, "unload", "report") == ["done", "gone"]
-
-
-def test_vllm_sleeps_once_the_calls_of_others_have_ended():
-    async def main():
-        server = SleepingVllm()
-        server.calls_ended.clear()
-        async with server, host_at(server.root, VLLM) as host, asyncio.TaskGroup() as group:
-            unloading = group.create_task(host.unload())
-            await server.going_to_sleep.wait()
-            before = server.gpu_bytes, unloading.done()
-            server.calls_ended.set()
-        return server, before
-
-    server, before = asyncio.run(main())
-    assert before == (server.share_bytes, False)
-    assert server.gpu_bytes == 0
-
-
 def test_a_vllm_whose_calls_do_not_end_is_left_awake():
     server = SleepingVllm()
     server.calls_ended.clear()
     error, report = ask(VLLM, server, "unload", "report", load_timeout_s=0.3)
     assert (error.code, report, server.log) == ("model.load-timeout", "there", [])
-
-
-def test_a_server_that_breaks_when_asked_is_an_error_in_its_own_words():
-    died = (500, {"error": {"message": "EngineCore died"}})
-    [error] = ask(VLLM, SleepingVllm(instead={"/is_sleeping": died}), "report")
-    assert (type(error), error.status) == (ServerError, 500)
-    assert "EngineCore died" in str(error)
 
 
 # --- SGLang ---------------------------------------------------------------------------------------
@@ -134,24 +104,6 @@ def test_an_sglang_whose_load_is_cancelled_is_paused_before_it_lets_go_again(una
     assert (server.has_died, server.gpu_bytes) == (False, 0)
 
 
-def test_an_sglang_that_starts_or_has_broken_is_not_taken_for_paused():
-    server = SavingSglang(is_healthy=False)
-    errors = ask(SGLANG, server, "load", "unload", "report")
-    assert [type(error) for error in errors] == [Overloaded] * 3
-    assert server.posted() == []
-
-
-def test_an_sglang_without_room_ends_and_cannot_be_reached():
-    class Full(SavingSglang):
-        async def _act(self, asked, path, answer):
-            if path == "/resume_memory_occupation":
-                self._die(answer)
-            await super()._act(asked, path, answer)
-
-    [error] = ask(SGLANG, Full(is_paused=True, is_released=True), "load")
-    assert type(error) is EndpointUnreachable
-
-
 # --- TensorRT-LLM ---------------------------------------------------------------------------------
 
 
@@ -183,27 +135,12 @@ def test_a_signature_is_as_the_documentation_computes_it():
     assert early_signed_headers("secret") == {
         "x-trtllm-runtime-control-auth": f"sha256={signature}"
     }
-    headers = [signed_headers(KEY, method="GET", path="/memory_status") for _ in range(50)]
-    assert len({one["x-trtllm-runtime-control-nonce"] for one in headers}) == 50
 
 
 def test_a_host_waits_while_tensorrt_llm_moves_its_memory():
     server = ParkingTensorRtLlm(on_the_move_for=2)
     assert ask(TENSORRT, server, "unload", "report") == ["done", "gone"]
     assert server.posted() == ["/release_memory"]
-
-
-def test_a_tensorrt_llm_that_somebody_else_is_parking_is_waited_for_and_then_woken():
-    server = ParkingTensorRtLlm(state="parking", on_the_move_for=3, _moves_to="parked")
-    assert ask(TENSORRT, server, "report", "load", "report") == ["gone", "done", "there"]
-    assert server.log == ["load"]
-
-
-def test_a_tensorrt_llm_that_failed_once_must_be_started_anew():
-    server = ParkingTensorRtLlm(state="parked", has_room=False)
-    first, second, report = ask(TENSORRT, server, "load", "load", "report")
-    assert first.out_of_memory
-    assert (second.code, report) == ("server.broken", "gone")
 
 
 # --- TabbyAPI -------------------------------------------------------------------------------------
@@ -227,13 +164,6 @@ def test_a_load_that_tabbyapi_refuses_leaves_another_model_where_it_is():
     server = TabbyServer(folders=("llama",), loaded="llama")
     assert [type(error) for error in ask(TABBY, server, "load")] == [ModelNotFound]
     assert (server.loaded, server.log) == ("llama", [])
-
-
-@pytest.mark.parametrize(
-    "how", [{"has_draft": True}, {"name_field": "name"}], ids=["a draft", "old"]
-)
-def test_tabbyapi_loads_a_model_with_its_draft_and_as_versions_of_old_were_asked(how):
-    assert ask(TABBY, TabbyServer(**how), "load", "report") == ["done", "there"]
 
 
 # --- Triton ---------------------------------------------------------------------------------------
@@ -260,9 +190,3 @@ def test_unloading_from_triton_waits_until_the_calls_under_way_have_ended():
     ask(TRITON, server, "unload")
     assert server.unloading == {"m": 0}
     assert [one.path for one in server.asked].count("/v2/repository/index") >= 4
-
-
-def test_an_endpoint_that_names_a_version_is_of_the_model_with_all_of_them():
-    server = TritonRepository()
-    assert ask(TRITON, server, "load", "report", model_id="m/versions/1") == ["done", "there"]
-    assert server.log == ["load m"]

@@ -1,7 +1,7 @@
 """An emulated llama-server in router mode, as of b11434: tools/server/server-models.cpp.
 
-It has models, each of which gets a process of its own that is only counted, and ends the one that
-was used least recently when there are more than `models_max`. `log` has what it did, in order:
+It has models, each of which gets a process of its own that is only counted, and ends one when there
+are more than `models_max`. `log` has what it did, in order:
 `load a`, `unload a`. It answers calls as the `llamacpp` dialect does, those of models that are
 loaded (`--no-models-autoload`).
 """
@@ -32,9 +32,6 @@ class Routed:
     """The exit code that its process ends with instead of loading."""
     status: str = "unloaded"
     exit_code: int = 0
-    last_used: int = 0
-    calls: set[asyncio.Task[None]] = field(default_factory=set)
-    """Those that it is answering."""
     is_stopping: bool = False
     coming_up: asyncio.Task[None] | None = None
 
@@ -78,7 +75,6 @@ class LlamaRouter(OpenAIServer):
         self.may_load.set()
         self._arrivals = Bell()
         self._changes = Bell()
-        self._uses = 0
         self._slots = {name: asyncio.Semaphore(self.parallel) for name in self.models}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -87,24 +83,10 @@ class LlamaRouter(OpenAIServer):
         """Loads that were begun."""
         return sum(entry.startswith("load ") for entry in self.log)
 
-    @property
-    def resident(self) -> list[str]:
-        """The models that are loaded."""
-        return [name for name, model in self.models.items() if model.status == "loaded"]
-
-    async def evict(self, name: str) -> None:
-        """Lets a model go as though another client had said so, and waits for its end."""
-        self._stop(name)
-        await self._until(lambda: self.models[name].status == "unloaded")
-
     async def until_asked(self, path: str, *, times: int = 1) -> None:
         """Waits for so many requests for a page."""
         while sum(asked.path == path for asked in self.asked) < times:
             await self._arrivals.rung()
-
-    async def until_answering(self, name: str) -> None:
-        """Waits until a call has its model."""
-        await self._until(lambda: bool(self.models[name].calls))
 
     async def __aexit__(self, *error: object) -> None:
         await super().__aexit__(*error)
@@ -168,25 +150,8 @@ class LlamaRouter(OpenAIServer):
         name = self._name(said)
         if name is None:
             raise invalid(f"model '{said}' not found")
-        model = self.models[name]
-        if model.status != "loaded" or model.is_stopping:
+        if self.models[name].status != "loaded":
             raise invalid("model is not loaded")
-        model.last_used = self._next_use()
-        call = asyncio.ensure_future(self._reply(name, asked, answer))
-        model.calls.add(call)
-        self._changes.ring()
-        try:
-            await call
-        except asyncio.CancelledError:
-            if model.is_stopping:
-                answer.close()
-            raise
-        finally:
-            call.cancel()
-            model.calls.discard(call)
-            self._changes.ring()
-
-    async def _reply(self, name: str, asked: Asked, answer: Answer) -> None:
         async with self._slots[name]:
             await unless_gone(answer, asyncio.sleep(self.reply_s))
             await super().respond(asked, answer)
@@ -224,17 +189,11 @@ class LlamaRouter(OpenAIServer):
         return self.models_max == 0 or running < self.models_max
 
     def _victim(self) -> str | None:
-        """The least recently used that is idle."""
-        idle = [
-            (model.last_used, name)
-            for name, model in self.models.items()
-            if model.status in {"loaded", "sleeping"} and not (model.calls or model.is_stopping)
-        ]
-        return min(idle)[1] if idle else None
+        idle = [n for n, m in self.models.items() if m.status == "loaded" and not m.is_stopping]
+        return idle[0] if idle else None
 
     def _start(self, name: str) -> None:
         model = self.models[name]
-        model.last_used = self._next_use()
         self._become(name, "loading")
         self.log.append(f"load {name}")
         self.loading.set()
@@ -254,8 +213,6 @@ class LlamaRouter(OpenAIServer):
         if model.is_stopping:
             return
         model.is_stopping = True
-        for call in model.calls:
-            call.cancel()
         exit_code = 0
         if model.status == "loading":
             assert model.coming_up is not None
@@ -280,10 +237,6 @@ class LlamaRouter(OpenAIServer):
     async def _until(self, it_is_so: Callable[[], bool]) -> None:
         while not it_is_so():
             await self._changes.rung()
-
-    def _next_use(self) -> int:
-        self._uses += 1
-        return self._uses
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from servers.emulated import Answer, Asked
-from servers.ollama import FULL, SENT_AT, OllamaServer, _json, _refuse
+from servers.ollama import SENT_AT, OllamaServer, _json, _refuse
 from servers.waiting import Bell, unless_gone
 
 GIB = 1 << 30
@@ -55,12 +55,11 @@ class Runner:
     uses: int = 0
     is_to_go: bool = False
     """Whether it ends with the last call that uses it."""
-    is_ending: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def suits(self, options: dict[str, Any]) -> bool:
         """Whether a request with these can use it."""
-        return self.options == options and not self.is_ending
+        return self.options == options
 
 
 class Refused(Exception):
@@ -78,14 +77,10 @@ class ResidentOllama(OllamaServer):
     models: dict[str, Pulled] = field(default_factory=dict)
     loaded: tuple[str, ...] = ()
     """Models that are there from the beginning, as calls want them."""
-    memory_bytes: int = 8 * GIB
-    max_queue: int = 512
-    """OLLAMA_MAX_QUEUE."""
     num_parallel: int = 1
     """OLLAMA_NUM_PARALLEL: calls that a model answers side by side."""
     load_s: float = 0.0
     """What a load takes, once `may_load` is set."""
-    unload_s: float = 0.0
     reply_s: float = 0.0
     """What a call takes until its first token."""
     notices: bool = True
@@ -113,8 +108,6 @@ class ResidentOllama(OllamaServer):
             for name in map(whole, self.loaded)
         }
         self._turn = asyncio.Lock()
-        self._pending = 0
-        self._endings: set[asyncio.Task[None]] = set()
 
     @property
     def loads(self) -> int:
@@ -126,20 +119,10 @@ class ResidentOllama(OllamaServer):
         """The models that `/api/ps` lists."""
         return list(self._running)
 
-    async def evict(self, name: str) -> None:
-        """Lets a model go as though another client had said so, and waits for its end."""
-        runner = self._running[whole(name)]
-        self._expire(runner)
-        await runner.ended.wait()
-
     async def until_asked(self, path: str, *, times: int = 1) -> None:
         """Waits for so many requests for a page."""
         while sum(asked.path == path for asked in self.asked) < times:
             await self._arrivals.rung()
-
-    async def __aexit__(self, *error: object) -> None:
-        await super().__aexit__(*error)
-        await asyncio.gather(*self._endings)
 
     async def respond(self, asked: Asked, answer: Answer) -> None:
         """Answers one request."""
@@ -242,38 +225,19 @@ class ResidentOllama(OllamaServer):
         runner = self._running.get(name)
         if runner is not None and runner.suits(options):
             return self._take(runner, is_to_go=is_to_go)
-        if self._pending >= self.max_queue + 1:  # one is seen to, the others are in the queue
-            raise Refused(503, FULL)
-        self._pending += 1
-        try:
-            async with self._turn:
-                return self._take(await self._schedule(name, options), is_to_go=is_to_go)
-        finally:
-            self._pending -= 1
+        async with self._turn:
+            return self._take(await self._schedule(name, options), is_to_go=is_to_go)
 
     async def _schedule(self, name: str, options: dict[str, Any]) -> Runner:
         while True:
             runner = self._running.get(name)
             if runner is not None and runner.suits(options):
                 return runner
-            if runner is None and self._may_fit(name):
+            if runner is None:
                 slots = asyncio.Semaphore(self.num_parallel)
                 return await self._start(Runner(name=name, options=options, slots=slots))
-            await self._expire_and_wait(runner or self._victim())
-
-    def _may_fit(self, name: str) -> bool:
-        """Whether the scheduler thinks so; of the first model it tries in any case."""
-        if not self._running:
-            return True
-        return self._taken_bytes() + self.models[name].size_bytes <= self.memory_bytes
-
-    def _taken_bytes(self) -> int:
-        return sum(self.models[name].size_bytes for name in self._running)
-
-    def _victim(self) -> Runner:
-        """The first idle one by name; if none is idle, the first."""
-        runners = sorted(self._running.values(), key=lambda runner: runner.name)
-        return next((runner for runner in runners if runner.uses == 0), runners[0])
+            self._expire(runner)
+            await runner.ended.wait()
 
     async def _start(self, runner: Runner) -> Runner:
         model = self.models[runner.name]
@@ -286,12 +250,6 @@ class ResidentOllama(OllamaServer):
             await asyncio.sleep(self.load_s)
             if model.fails is not None:
                 raise Refused(500, model.fails)
-            if model.size_bytes > self.memory_bytes:
-                raise Refused(
-                    500,
-                    f"model requires more system memory ({model.size_bytes / GIB:.1f} GiB) than is "
-                    f"available ({self.memory_bytes / GIB:.1f} GiB)",
-                )
         except BaseException:
             del self._running[runner.name]
             self.log.append(f"abort {runner.name}")
@@ -316,19 +274,7 @@ class ResidentOllama(OllamaServer):
         if runner.uses == 0:
             self._end(runner)
 
-    async def _expire_and_wait(self, runner: Runner) -> None:
-        self._expire(runner)
-        await runner.ended.wait()
-
     def _end(self, runner: Runner) -> None:
-        if not runner.is_ending:
-            runner.is_ending = True
-            ending = asyncio.ensure_future(self._ending(runner))
-            self._endings.add(ending)
-            ending.add_done_callback(self._endings.discard)
-
-    async def _ending(self, runner: Runner) -> None:
-        await asyncio.sleep(self.unload_s)
         del self._running[runner.name]
         self.log.append(f"unload {runner.name}")
         runner.ended.set()

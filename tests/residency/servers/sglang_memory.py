@@ -25,7 +25,6 @@ class SavingSglang(Controlled):
     admin_key: str = field(default="", kw_only=True)
     """`--admin-api-key`."""
     has_ready: bool = field(default=True, kw_only=True)
-    is_healthy: bool = field(default=True, kw_only=True)
     busy_for: int = field(default=0, kw_only=True)
     """For how many looks after it was paused something still runs."""
     unanswered: set[str] = field(default_factory=set, kw_only=True)
@@ -53,10 +52,9 @@ class SavingSglang(Controlled):
             return
         match asked.method, path:
             case "GET", "/ready" if self.has_ready:
-                ready = self.is_healthy and not self.is_paused
-                await empty(answer, status=200 if ready else 503)
+                await empty(answer, status=503 if self.is_paused else 200)
             case "GET", "/ping":
-                await empty(answer, status=200 if self.is_healthy else 503)
+                await empty(answer)
             case "GET", "/server_info":
                 flags = {
                     "enable_memory_saver": self.memory_saver,

@@ -26,12 +26,8 @@ class TabbyServer(Controlled):
     loaded: str | None = field(default=None, kw_only=True)
     auth: bool = field(default=True, kw_only=True)
     """Not `disable_auth`."""
-    has_draft: bool = field(default=False, kw_only=True)
-    """Whether models come with a draft model, which is loaded first."""
     fails: str = field(default="", kw_only=True)
     """What is wrong with every load."""
-    name_field: str = field(default="model_name", kw_only=True)
-    """`name` until 2024."""
     breaks_off: bool = field(default=False, kw_only=True)
     """Whether the telling of a load ends in the middle."""
     may_load: asyncio.Event = field(default_factory=asyncio.Event, kw_only=True)
@@ -55,7 +51,7 @@ class TabbyServer(Controlled):
             case ("GET", "/v1/model") | ("POST", "/v1/model/unload"):
                 await answer.json({"detail": "No models are currently loaded."}, status=503)
             case "POST", "/v1/model/load":
-                await self._load(asked.body.get(self.name_field), answer)
+                await self._load(asked.body.get("model_name"), answer)
             case _:
                 await no_such_page(answer)
 
@@ -66,15 +62,11 @@ class TabbyServer(Controlled):
             return
         await answer.start("text/event-stream; charset=utf-8")
         if self.loaded == name:
-            await answer.send(_event("model", 1, 1, "finished"))
+            await answer.send(_event(2, "finished"))
             await answer.end()
             return
         self._let_go()
-        if self.has_draft:
-            for event in _progress("draft"):
-                await answer.send(event)
-        processing, *rest = _progress("model")
-        await answer.send(processing)
+        await answer.send(_event(1, "processing"))
         await answer.send(b": ping - 2026-11-22 08:00:00+00:00\r\n\r\n")
         self.log.append(f"load {name}")
         self.loaded = name  # what its client leaves behind stays in memory
@@ -85,8 +77,7 @@ class TabbyServer(Controlled):
             error = {"error": {"message": self.fails, "trace": None}}
             await answer.send(b"data: " + json.dumps(error).encode() + b"\r\n\r\n")
         elif not self.breaks_off:
-            for event in rest:
-                await answer.send(event)
+            await answer.send(_event(2, "finished"))
         await answer.end()
 
     def _let_go(self) -> None:
@@ -104,12 +95,6 @@ def _complaint(asked: Asked) -> str:
     return "" if key == ADMIN_KEY else "Invalid admin key"
 
 
-def _progress(kind: str) -> list[bytes]:
-    modules = 2
-    told = [_event(kind, module, modules, "processing") for module in range(1, modules + 1)]
-    return [*told, _event(kind, modules, modules, "finished")]
-
-
-def _event(kind: str, module: int, modules: int, status: str) -> bytes:
-    event = {"model_type": kind, "module": module, "modules": modules, "status": status}
+def _event(module: int, status: str) -> bytes:
+    event = {"model_type": "model", "module": module, "modules": 2, "status": status}
     return b"data: " + json.dumps(event).encode() + b"\r\n\r\n"

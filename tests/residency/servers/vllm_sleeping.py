@@ -35,7 +35,6 @@ class SleepingVllm(Controlled):
     is_asleep: bool = field(default=False, kw_only=True)
     calls_ended: asyncio.Event = field(default_factory=asyncio.Event, kw_only=True)
     """While it is cleared, calls are under way, for which `mode=wait` waits."""
-    going_to_sleep: asyncio.Event = field(default_factory=asyncio.Event, kw_only=True)
     _has_memory: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -68,7 +67,6 @@ class SleepingVllm(Controlled):
     async def _sleep(self, how: dict[str, str], answer: Answer) -> None:
         assert how.get("mode", "abort") == "wait", "that would cut calls off"
         self.is_asleep = True  # paused: it takes no calls from here on
-        self.going_to_sleep.set()
         await self.calls_ended.wait()
         if self.is_asleep and self._has_memory and self.sleep_mode:
             self.log.append("unload")
