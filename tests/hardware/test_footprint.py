@@ -53,22 +53,6 @@ def shaped(layers, heads_kv, head):
 
 
 @pytest.mark.parametrize(
-    ("layers", "heads_kv", "token_bytes"),
-    [
-        pytest.param(32, 32, 524_288, id="32 layers of 32 heads"),
-        pytest.param(80, 64, 2_621_440, id="70B without grouped heads"),
-        pytest.param(80, 8, 327_680, id="70B with 8 key-value heads"),
-    ],
-)
-def test_a_token_takes_its_published_bytes(layers, heads_kv, token_bytes):
-    assert kv_bytes_per_token(shaped(layers, heads_kv, 128)) == token_bytes
-
-
-def test_8192_tokens_of_32_layers_of_32_heads_take_4_gib():
-    assert kv_cache_bytes(shaped(32, 32, 128), Loading(context_tokens=8192)) == 4 * 2**30
-
-
-@pytest.mark.parametrize(
     ("cache_type", "mib"), [("f16", "90.0"), ("q8_0", "47.8"), ("q4_0", "25.3")]
 )
 def test_4096_tokens_of_the_demo_model_take_what_llama_cpp_allocates(demo_model, cache_type, mib):
@@ -90,7 +74,6 @@ def test_4096_tokens_of_the_demo_model_take_what_llama_cpp_allocates(demo_model,
     ("context_tokens", "slots", "cells"),
     [
         pytest.param(1, 1, 256, id="at least 256"),
-        pytest.param(256, 1, 256, id="a multiple stays"),
         pytest.param(257, 1, 512, id="one more is padded"),
         pytest.param(1000, 3, 3072, id="each slot is padded by itself"),
         pytest.param(4096, 4, 16_384, id="slots multiply"),
@@ -130,27 +113,16 @@ def test_no_context_or_no_slot_is_refused(context_tokens, slots):
 @pytest.mark.parametrize(
     ("shape", "context_tokens", "slots", "compute_mib", "output_mib"),
     [  # "compute buffer size" and "output buffer size" of llama.cpp b11549, dry loads on a CPU
-        pytest.param("16 2048 8192 8 128256 0", 4096, 1, 72.02, 0.49, id="Llama 3.2 1B"),
         pytest.param("32 4096 14336 8 128256 0", 4096, 1, 128.02, 0.49, id="Llama 3.1 8B"),
-        pytest.param("32 4096 14336 8 128256 0", 32_768, 1, 156.02, 0.49, id="Llama 3.1 8B, long"),
         pytest.param(
             "32 4096 14336 8 128256 0", 8192, 4, 132.02, 1.96, id="Llama 3.1 8B, four slots"
         ),
-        pytest.param("80 8192 28672 8 128256 0", 4096, 1, 252.02, 0.49, id="Llama 3.1 70B"),
         pytest.param("80 8192 28672 8 128256 0", 32_768, 1, 280.02, 0.49, id="Llama 3.1 70B, long"),
         pytest.param("32 4096 11008 32 32000 0", 4096, 1, 108.52, 0.12, id="Llama 2 7B"),
-        pytest.param("24 896 4864 2 151936 0", 4096, 1, 41.27, 0.58, id="Qwen 2.5 0.5B"),
-        pytest.param("28 3584 18944 4 152064 0", 4096, 1, 150.02, 0.58, id="Qwen 2.5 7B"),
-        pytest.param(
-            "28 3584 18944 4 152064 0", 8192, 4, 154.02, 2.32, id="Qwen 2.5 7B, four slots"
-        ),
         pytest.param("28 1024 3072 8 151936 0", 4096, 1, 32.02, 0.58, id="Qwen 3 0.6B"),
-        pytest.param("36 4096 12288 8 151936 0", 4096, 1, 116.02, 0.58, id="Qwen 3 8B"),
         pytest.param("32 3072 8192 32 32064 0", 1024, 1, 79.02, 0.12, id="Phi 3 mini"),
-        pytest.param("34 2560 10240 4 262144 0", 1024, 1, 87.03, 1.00, id="Gemma 3 4B"),
         pytest.param("34 2560 10240 4 262144 0", 32_768, 1, 118.53, 1.00, id="Gemma 3 4B, long"),
         pytest.param("32 4096 28672 8 32000 2", 4096, 1, 212.02, 0.12, id="Mixtral 8x7B"),
-        pytest.param("48 2048 6144 4 151936 8", 4096, 1, 92.02, 0.58, id="Qwen 3 30B-A3B"),
         pytest.param("24 2880 11520 8 201088 4", 32_768, 1, 128.40, 0.77, id="gpt-oss 20B"),
     ],
 )
@@ -173,16 +145,11 @@ def test_the_compute_allowance_is_just_above_what_llama_cpp_reserves(
 @pytest.mark.parametrize(
     ("keys", "context_tokens", "slots", "logged_mib"),
     [  # compute and output buffers of llama.cpp b11549, for models with these widths
-        pytest.param("mamba 2560 0 5120 16 0 160", 512, 1, 75.38, id="Mamba 2.8B"),
         pytest.param("mamba 2560 0 5120 16 0 160", 2048, 4, 76.49, id="Mamba 2.8B, four slots"),
-        pytest.param("mamba2 2560 0 5120 128 1 80", 512, 1, 79.23, id="Mamba 2 2.7B"),
         pytest.param("mamba2 2560 0 5120 128 1 80", 2048, 4, 86.91, id="Mamba 2 2.7B, four slots"),
         pytest.param("jamba 2560 8192 5120 16 0 160", 512, 1, 75.89, id="Jamba 3B"),
-        pytest.param("falcon-h1 2048 4096 3072 256 1 48", 512, 1, 56.65, id="Falcon H1"),
-        pytest.param("falcon-h1 2048 4096 3072 256 1 48", 4096, 1, 60.15, id="Falcon H1, long"),
         pytest.param("falcon-h1 2048 4096 3072 256 1 48", 2048, 4, 76.28, id="Falcon H1, 4 slots"),
         pytest.param("qwen35 2560 9216 4096 128 16 32", 4096, 1, 83.02, id="Qwen 3.5 4B"),
-        pytest.param("qwen35 2560 9216 4096 128 16 32", 2048, 4, 81.02, id="Qwen 3.5 4B, 4 slots"),
     ],
 )
 def test_recurrent_models_are_allowed_no_less_than_llama_cpp_reserves(
@@ -221,12 +188,9 @@ def test_a_footprint_is_the_sum_of_its_parts_and_prints_them():
     ("context_tokens", "slots", "types", "unified"),
     [
         pytest.param(256, 1, "f16 f16", False, id="as small as can be"),
-        pytest.param(4096, 1, "f16 f16", False, id="one slot"),
         pytest.param(1000, 3, "f16 f16", False, id="three slots, padded"),
         pytest.param(1000, 3, "f16 f16", True, id="three slots, sharing"),
-        pytest.param(4096, 4, "f16 f16", False, id="four slots"),
         pytest.param(8192, 1, "q8_0 q4_0", False, id="quantised"),
-        pytest.param(12_288, 1, "q8_0 q8_0", False, id="as people quantise it"),
         pytest.param(4096, 3, "q5_1 iq4_nl", False, id="quantised more"),
         pytest.param(2048, 1, "f32 bf16", False, id="not quantised"),
     ],

@@ -1,13 +1,11 @@
 """Reading GGUF headers: real, synthetic, split, cut and mutated."""
 
-import os
 import struct
 import tracemalloc
 
 import pytest
 from gguf_writer import (
     BOOL,
-    F32,
     I32,
     SMALL,
     STRING,
@@ -81,20 +79,6 @@ def test_the_real_header_is_read(demo_model):
     assert file_type_name(model.file_type) == "Q4_1"
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_a_synthetic_header_is_read(write, version):
-    path = write(version=version)
-    model = read_gguf_header(path)
-    assert (model.architecture, model.name, model.file_type) == ("llama", "Tiny", 15)
-    assert (model.tensor_bytes, model.file_bytes) == (TENSOR_BYTES, path.stat().st_size)
-    assert (model.block_count, model.head_count, model.vocabulary_size) == (2, 4, 3)
-    assert (model.embedding_length, model.feed_forward_length) == (64, 128)
-    assert model.caches == (LayerCache(heads=2, key_length=16, value_length=16),) * 2
-    weights = model.weights
-    assert (weights.input_bytes, weights.layer_bytes) == (384, (256 + 288, 0))
-    assert (weights.output_bytes, weights.shared_bytes) == (0, 384)
-
-
 KV = "llama.attention.head_count_kv"
 HEADS, FEED = "llama.attention.head_count", "llama.feed_forward_length"
 TOKENS = "tokenizer.ggml.tokens"
@@ -114,10 +98,6 @@ def changed(changes):
             {"head_count": 8, "head_count_kv": (8, 4), "key_length": 8},
         ),
         (
-            {"llama.attention.key_length": (U32, 24), "llama.attention.value_length": (U32, 32)},
-            {"key_length": 24, "value_length": 32},
-        ),
-        (
             {HEADS: None, KV: None},
             {"head_count": 0, "head_count_kv": (0, 0), "key_length": 0, "value_length": 0},
         ),
@@ -125,39 +105,23 @@ def changed(changes):
             {"llama.expert_used_count": (U32, 8), "llama.expert_feed_forward_length": (U32, 48)},
             {"expert_used_count": 8, "feed_forward_length": 384},
         ),
-        ({"llama.expert_used_count": (U32, 2)}, {"feed_forward_length": 256}),
         ({FEED: (I32, [64, 96])}, {"feed_forward_length": 96}),
         ({TOKENS: None, "llama.vocab_size": (U32, 77)}, {"vocabulary_size": 77}),
-        ({TOKENS: None}, {"vocabulary_size": 0}),
         ({"general.name": None, "general.file_type": None}, {"name": "m", "file_type": 1024}),
     ],
     ids=[
         "an array has one value for each layer",
         "key-value heads default to the heads",
-        "widths of heads go before the default",
         "a model without attention has no heads",
         "experts of their own width",
-        "experts as wide as the dense layer",
         "the widest feed-forward layer",
         "the vocabulary as a number",
-        "no vocabulary at all",
         "no name and no file type",
     ],
 )
 def test_keys_mean_what_llama_cpp_takes_them_for(write, changes, expected):
     model = read_gguf_header(write(changed(changes)))
     assert {field: getattr(model, field) for field in expected} == expected
-
-
-def test_of_an_encoder_no_table_is_needed_at_the_output(write):
-    as_encoder = {key.replace("llama", "bert"): value for key, value in SMALL.items()}
-    as_encoder["general.architecture"] = (STRING, "bert")
-
-    chats, encodes = read_gguf_header(write()), read_gguf_header(write(as_encoder))
-
-    assert (chats.has_output, encodes.has_output) == (True, False)
-    assert (chats.weights.shared_bytes, encodes.weights.shared_bytes) == (384, 0)
-    assert chats.weights.loaded_bytes == encodes.weights.loaded_bytes
 
 
 def test_long_values_are_stepped_over(write):
@@ -194,7 +158,6 @@ def test_what_a_server_tells_of_a_header_leads_to_the_same_figures(demo_model):
     ("changes", "key"),
     [
         ({"llama.block_count": None}, "llama.block_count"),
-        ({"llama.attention.head_count": None}, "llama.attention.head_count"),
         ({"general.architecture": 7}, "general.architecture"),
     ],
 )
@@ -247,12 +210,9 @@ PREAMBLE = b"GGUF" + struct.pack("<I", 3)
     [
         pytest.param(b"", 0, id="empty"),
         pytest.param(b"vers", 0, id="an LFS pointer"),
-        pytest.param(b"GGUF", 4, id="nothing but the magic"),
         pytest.param(b"GGUF\1\0\0\0", 8, id="version 1"),
-        pytest.param(b"GGUF\0\0\0\3", 8, id="big-endian"),
         pytest.param(header({"k" * 70_000: (U32, 1)}), 32, id="a long key"),
         pytest.param(PREAMBLE + struct.pack("<QQ", 2**40, 1), 24, id="too many tensors"),
-        pytest.param(PREAMBLE + struct.pack("<QQ", 1, 2**63), 24, id="too many keys"),
         pytest.param(
             PREAMBLE + struct.pack("<QQ", 0, 2) + 2 * (string("key") + value(U32, 1)),
             54,
@@ -268,22 +228,12 @@ def test_a_file_that_is_no_gguf_is_refused_at_a_byte(tmp_path, data, offset):
     assert (caught.value.path, caught.value.offset) == (path, offset)
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe.gguf")
-    for path in (tmp_path / "pipe.gguf", tmp_path / "none.gguf", tmp_path):
-        with pytest.raises(ModelFileInvalid) as caught:
-            read_gguf_header(path)
-        assert (caught.value.path, caught.value.offset) == (path, None)
-
-
 @pytest.mark.parametrize(
     ("key", "pair", "problem"),
     [
         ("llama.block_count", None, "is missing"),
         ("llama.block_count", (U32, 0), "is 0"),
         ("llama.block_count", (U32, 2**32 - 1), "is 4,294,967,295"),
-        ("llama.block_count", (F32, 2.0), "is not a count"),
-        ("llama.block_count", (BOOL, True), "is not a count"),
         ("llama.embedding_length", (I32, -1), "is not a count"),
         (KV, (U32, [1]), "is not a count, or not one for each layer"),
         ("general.architecture", (U32, 1), "is not a text"),
@@ -300,7 +250,6 @@ def test_a_key_that_is_missing_or_makes_no_sense_is_named(write, key, pair, prob
 @pytest.mark.parametrize(
     ("tensor", "problem"),
     [
-        pytest.param(("t", (32,), 31), "type 31", id="a type of long ago"),
         pytest.param(("t", (32,), 999), "type 999", id="a type to come"),
         pytest.param(("t", (100,), 12), "100 elements", id="no whole blocks"),
         pytest.param(("t", (1,) * 5, 0), "5 dimensions", id="five dimensions"),

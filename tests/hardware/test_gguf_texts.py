@@ -3,7 +3,6 @@
 import mmap
 import random
 import struct
-import time
 
 import pytest
 
@@ -43,7 +42,7 @@ WORDS = [b"a", b"the", b" of", b"ing", b"\xe6\x97\xa5", b"word" * 9]
 ODD = [b"", b"\0", bytes(7), bytes(8), b"x" + bytes(7) + b"y", struct.pack("<Q", 5), b"x" * 300]
 
 
-@pytest.mark.parametrize("share", [0, 0.001, 0.05, 1], ids=lambda share: f"{share:.1%} odd")
+@pytest.mark.parametrize("share", [0, 0.05, 1], ids=lambda share: f"{share:.1%} odd")
 def test_texts_of_any_kind_are_stepped_over_to_their_end(mapped, share):
     generator = random.Random(7)
     texts = [generator.choice(ODD if generator.random() < share else WORDS) for _ in range(30_000)]
@@ -53,7 +52,7 @@ def test_texts_of_any_kind_are_stepped_over_to_their_end(mapped, share):
     assert data[skip_texts(data, 6, 30_000) :] == b"after"
 
 
-@pytest.mark.parametrize("cut", [1, 2, 8, 9, 5000, 200_000])
+@pytest.mark.parametrize("cut", [1, 9, 200_000])
 def test_a_file_that_ends_before_its_texts_is_seen_to(mapped, cut):
     data = packed(WORDS * 10_000)
     assert skip_texts(mapped(data[:-cut]), 0, 60_000) is None
@@ -62,21 +61,10 @@ def test_a_file_that_ends_before_its_texts_is_seen_to(mapped, cut):
 
 @pytest.mark.parametrize(
     ("size", "number"),
-    [(2**20, 0), (2**40, 200), (2**63 - 9, 7777), (2**63, 0), (2**64 - 8, 200), (2**64 - 1, 7777)],
+    [(2**20, 0), (2**63, 200), (2**64 - 8, 200), (2**64 - 1, 7777)],
 )
 def test_a_size_that_leads_beyond_the_file_is_seen_to(mapped, size, number):
     data = bytearray(packed(texts := WORDS * 5000))
     at = len(packed(texts[:number]))
     data[at : at + 8] = struct.pack("<Q", size)
     assert skip_texts(mapped(data), 0, 30_000) == walk(data, 0, 30_000) is None
-
-
-@pytest.mark.slow
-def test_an_array_with_nothing_usual_in_it_takes_no_longer_than_a_walk(mapped):
-    data = mapped(packed([b"x" * 300, b""] * 100_000))
-    start = time.process_time()
-    assert walk(data, 0, 200_000) == len(data)
-    walked_s = time.process_time() - start
-    start = time.process_time()
-    assert skip_texts(data, 0, 200_000) == len(data)
-    assert time.process_time() - start < 5 * walked_s

@@ -8,11 +8,8 @@ from harness.hardware import format_bytes, parse_bytes
 @pytest.mark.parametrize(
     ("count", "text"),
     [
-        pytest.param(0, "0 B", id="nothing"),
         pytest.param(1023, "1023 B", id="below a KiB"),
-        pytest.param(1024, "1.0 KiB", id="one KiB"),
         pytest.param(2**20 - 1, "1.0 MiB", id="rounds up into the next unit"),
-        pytest.param(94_371_840, "90.0 MiB", id="a KV cache"),
         pytest.param(70 * 10**9, "65.2 GiB", id="70 GB are 65.2 GiB"),
         pytest.param(5000 * 2**40, "5000.0 TiB", id="the largest unit"),
     ],
@@ -26,13 +23,10 @@ def test_a_byte_count_is_written_in_binary_units(count, text):
     [
         pytest.param(8_589_934_592, 8 * 2**30, id="a number"),
         pytest.param("8589934592", 8 * 2**30, id="a number as text"),
-        pytest.param("8 GiB", 8 * 2**30, id="GiB is 2**30"),
         pytest.param("8GB", 8 * 10**9, id="GB is 10**9"),
         pytest.param(" 512 mib ", 512 * 2**20, id="lower case, spaces around"),
         pytest.param("1.1 GB", 1_100_000_000, id="a fraction, exactly"),
-        pytest.param("0.5KiB", 512, id="half a KiB"),
         pytest.param("1.5 B", 1, id="a fraction of a byte is dropped"),
-        pytest.param("2 TiB", 2**41, id="TiB"),
     ],
 )
 def test_a_size_that_a_person_wrote_is_read(size, count):
