@@ -154,26 +154,6 @@ def test_whatever_is_returned_only_allowed_sections_change(document, reply, data
     assert result.endswith("".join(section.text for section in before[last + 1 :]))
 
 
-@given(documents, st.data())
-def test_the_sections_that_were_asked_for_are_put_where_they_came_from(document, data):
-    before = sections_of(document)
-    assume(before)
-    asked = data.draw(st.sets(st.integers(0, len(before) - 1)))
-    reply = "".join(
-        f"{'#' * before[index].level} {before[index].title}\n\nNew text {index}.\n\n"
-        if before[index].level
-        else f"New text {index}.\n\n"
-        for index in sorted(asked)
-    )
-
-    edits = edits_in(reply, document, allowed=asked)
-
-    assert edits.replacements.keys() == asked
-    assert apply_edits(document, edits, allowed=asked) == splice(
-        document, {index: f"{before[index].heading}\n\nNew text {index}." for index in asked}
-    )
-
-
 @given(documents)
 def test_a_document_that_comes_back_unchanged_yields_no_edit(document):
     for reply in (document, f"```markdown\n{document}\n```\n"):
@@ -313,11 +293,3 @@ def test_one_new_section_alone_comes_at_the_end(before):
 
     assert apply_edits(DOCUMENT, edits) == f"{DOCUMENT}## Limits\n\nWindows is not supported.\n"
     assert apply_edits(DOCUMENT, edits, allowed={INSTALL, NOTES}) == DOCUMENT
-
-
-def test_edits_for_another_document_are_refused():
-    edits = edits_in("## Notes\n\nNew.", DOCUMENT)
-
-    with pytest.raises(InvalidInput) as caught:
-        apply_edits("# A\n", edits)
-    assert caught.value.code == "compress.unknown-section"

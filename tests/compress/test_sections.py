@@ -52,19 +52,6 @@ def test_a_section_has_its_heading_and_its_body_verbatim():
     assert section.body == "text\n\n    code\n\n"
 
 
-def test_every_item_of_a_list_is_a_block_and_so_are_link_definitions():
-    blocks = blocks_of("- a\n\n  more\n- b\n\n[x]: http://example.org\n\n```py\npass\n```\n[y]: /y")
-
-    assert [(block.kind, block.text) for block in blocks] == [
-        ("item", "- a\n\n  more\n"),
-        ("item", "- b\n\n"),
-        ("other", "[x]: http://example.org\n\n"),
-        ("code", "```py\npass\n```\n"),
-        ("other", "[y]: /y"),
-    ]
-    assert (blocks[3].fence, blocks[3].label) == ("```", "py")
-
-
 # --- sentences ---------------------------------------------------------------------------------
 
 SENTENCES = {

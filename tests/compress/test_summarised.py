@@ -97,14 +97,6 @@ def test_a_fault_of_the_program_is_not_taken_for_a_refusal():
         summarised(ZeroDivisionError())
 
 
-def test_of_a_document_within_its_budget_no_summary_is_asked_for():
-    document = "# A\n\nShort.\n"
-    result, prompts = summarised("# A\n", document)
-
-    assert prompts == []
-    assert result == condense(document, budget_chars=300, keep_tail_chars=20)
-
-
 @given(documents, documents, st.integers(0, 200), st.integers(0, 30))
 def test_whatever_a_summariser_says_headings_and_budget_hold(document, reply, budget, tail):
     options = {"budget_chars": budget, "keep_tail_chars": tail}

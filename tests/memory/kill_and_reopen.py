@@ -20,7 +20,6 @@ import shutil
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -98,11 +97,11 @@ def read(directory: Path, *, life: int, alive: dict[str, int]) -> None:
             assert hit.text == passage(hit.id, int(hit.passage.metadata["v"])).text, hit
 
 
-def damage(directory: Path, chance: random.Random) -> str | None:
+def damage(directory: Path, chance: random.Random) -> None:
     """Deletes or spoils a file of a lane, or a whole lane, in three of ten cases."""
     files = [path for lane in ("lexical", "vector") for path in directory.glob(f"{lane}/*")]
     if not files or chance.random() > 0.3:
-        return None
+        return
     path = chance.choice(sorted(files))
     kind = chance.choice(("delete", "truncate", "flip", "empty the lane"))
     content = bytearray(path.read_bytes())
@@ -114,7 +113,6 @@ def damage(directory: Path, chance: random.Random) -> str | None:
         at = chance.randrange(len(content))
         content[at] ^= 1 << chance.randrange(8)
         path.write_bytes(content[:at] if kind == "truncate" else content)
-    return kind
 
 
 # --- what must be there ----------------------------------------------------------------------
@@ -169,7 +167,6 @@ def kill_and_reopen(directory: Path, kills: int) -> dict[str, object]:
     chance = random.Random(1)
     expected: Versions = {}
     acknowledged = 0
-    damaged: Counter[str] = Counter()
     for life in range(kills):
         # 1. Let them live, for a while.
         log = directory / f"log-{life}"
@@ -196,8 +193,7 @@ def kill_and_reopen(directory: Path, kills: int) -> dict[str, object]:
             else:
                 expected |= {id_: pending.pop(id_) for id_ in changes}
                 acknowledged += len(changes)
-        if kind := damage(store, chance):
-            damaged[kind] += 1
+        damage(store, chance)
         if life % FULL_LOOK_EVERY == FULL_LOOK_EVERY - 1 or life == kills - 1:
             touched |= expected.keys()
         became.unlink(missing_ok=True)
@@ -209,9 +205,6 @@ def kill_and_reopen(directory: Path, kills: int) -> dict[str, object]:
     return {
         "kills": life + 1,
         "acknowledged_writes": acknowledged,
-        "passages": sum(version is not None for version in expected.values()),
-        "deleted": sum(version is None for version in expected.values()),
-        "damaged_lanes": dict(damaged),
         "faults": faults.read_text().splitlines() if faults.exists() else [],
     }
 

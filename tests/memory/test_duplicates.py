@@ -96,15 +96,8 @@ def test_a_near_duplicate_becomes_one_with_the_passage_that_is_there(truth):
     assert foreseen == expected
     assert (added.merged, added.new) == ((expected,), ())
     kept = truth.get(there.id)
-    assert kept == Passage(
-        id=there.id,
-        text=TEXT,
-        title="A",
-        source="a",
-        created=NOW,
-        quality=8,
-        metadata={"k": 1, "only": "there", "new": True},
-    )
+    assert (kept.text, kept.source, kept.created, kept.quality) == (TEXT, "a", NOW, 8)
+    assert kept.metadata == {"k": 1, "only": "there", "new": True}
     assert len(truth) == 1
     # What changed is a write, which lanes will read.
     assert dict(truth.passages_between(1, truth.last_sequence())) == {2: kept}

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,19 +46,6 @@ def test_any_function_is_an_embedder_whatever_the_lengths_of_its_vectors(reply):
     assert embed(FunctionEmbedder("mine", pytest.fail, 2), []).shape == (0, 2)
 
 
-class Broken:
-    """Its own class, since a function's vectors are looked at on their way."""
-
-    name = "broken"
-    dimensions = 3
-
-    def __init__(self, reply):
-        self.reply = reply
-
-    def embed(self, _texts):
-        return self.reply
-
-
 WRONG = {
     "a row short": np.ones((1, 3)),
     "a column short": np.ones((2, 2)),
@@ -67,7 +55,9 @@ WRONG = {
 
 @pytest.mark.parametrize("reply", WRONG.values(), ids=WRONG)
 def test_an_embedder_that_breaks_its_promise_is_named(reply):
-    for broken in (Broken(reply), FunctionEmbedder("mine", lambda _: reply, 3)):
+    # A function's vectors are looked at on their way.
+    own = SimpleNamespace(name="broken", dimensions=3, embed=lambda _: reply)
+    for broken in (own, FunctionEmbedder("mine", lambda _: reply, 3)):
         with failing(InvalidInput, "embedder.wrong-vectors"):
             embed(broken, ["one", "two"])
         with failing(InvalidInput, "embedder.wrong-vectors"):

@@ -301,33 +301,18 @@ def test_one_that_cannot_come_back_stays_away(truth, open_lane):
     assert (lane.unavailable, lane.resident_bytes) == (GONE, 0)
 
 
-class Watched:
-    """A truth that does something before vectors are read."""
-
-    def __init__(self, truth, before_reading):
-        self.directory, self.read_only = truth.directory, False
-        self._truth, self._before_reading = truth, before_reading
-
-    def __getattr__(self, name):
-        return getattr(self._truth, name)
-
-    def __len__(self):
-        return len(self._truth)
-
-    def vectors_between(self, *arguments):
-        self._before_reading()
-        return self._truth.vectors_between(*arguments)
-
-
 def test_evicting_waits_neither_for_a_search_nor_for_reading(truth, tmp_path):
     add(truth, [X, Y], FLAT)
     reading, evicted = Barrier(2, timeout=30), Event()
 
-    def wait():
-        reading.wait()
-        assert evicted.wait(30)
+    class Slow(Truth):
+        def vectors_between(self, *arguments):
+            reading.wait()
+            assert evicted.wait(30)
+            return super().vectors_between(*arguments)
 
-    lane = VectorLane(Watched(truth, wait), FLAT, directory=tmp_path / "vector")
+    slow = Slow.open(tmp_path)
+    lane = VectorLane(slow, FLAT, directory=tmp_path / "vector")
     thread = Thread(target=lane.catch_up)
     thread.start()
     reading.wait()
@@ -337,6 +322,7 @@ def test_evicting_waits_neither_for_a_search_nor_for_reading(truth, tmp_path):
     thread.join()
 
     assert (lane.unavailable, lane.resident_bytes) == (GONE, 0)
+    slow.close()
 
 
 def test_a_graph_is_given_back_too_and_ends_when_it_is_being_made(truth, large):
