@@ -10,8 +10,7 @@ import pytest
 import yaml
 from command import Done, harness
 
-from harness.rubric import load_rubric, rubric_schema
-from harness.shipped import shipped_directory
+from harness.rubric import rubric_schema
 
 GOOD = """\
 title: Essay
@@ -94,20 +93,13 @@ def test_scripts_are_told_the_same_as_json(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("mine", id="without ending"),
-        pytest.param("good.md", id="another ending"),
-        pytest.param("essay.yaml", id="without directory"),
-    ],
+    ("name", "named"), [("mine", "'mine.yaml'"), ("essay.yaml", "rubrics/essay.yaml")]
 )
-def test_a_file_that_is_named_in_part_is_pointed_out(here: Path, name: str) -> None:
+def test_a_file_that_is_named_in_part_is_pointed_out(here: Path, name: str, named: str) -> None:
     (here / "mine.yaml").write_text(GOOD)
-    (here / "good.md").write_text("Good.")
     result = rubric("check", name, "--json", cwd=here)
 
     assert result.exit_code == 2
-    named = {"mine": "'mine.yaml'", "good.md": ".yaml", "essay.yaml": "rubrics/essay.yaml"}[name]
     assert named in result.json[0]["mistakes"][0]["message"]
 
 
@@ -119,18 +111,11 @@ def test_the_list_has_ones_own_and_those_that_ship(here: Path) -> None:
     lines = rubric("list", cwd=here).stdout.splitlines()
 
     assert "essay      Essay (rubrics/essay.yaml)" in lines
-    assert any(line.startswith("broken     2 mistakes") for line in lines)
     assert "brief      Essay (rubrics/brief.yaml)" in lines
     assert "synthesis  Synthesis (ships)" in lines
     assert lines == sorted(lines)
     rows = {row["name"]: row for row in rubric("list", "--json", cwd=here).json}
-    assert rows["broken"] == {
-        "name": "broken",
-        "title": "",
-        "path": "rubrics/broken.yaml",
-        "ships": False,
-        "mistakes": 2,
-    }
+    assert (rows["broken"]["path"], rows["broken"]["mistakes"]) == ("rubrics/broken.yaml", 2)
     assert rows["synthesis"]["ships"]
 
 
@@ -142,16 +127,7 @@ def test_the_directory_that_the_settings_name_is_looked_into(here: Path) -> None
     assert "essay      Essay (mine/essay.yaml)" in rubric("list", cwd=here).stdout
 
 
-def test_settings_that_do_not_parse_are_said_to_be_wrong(here: Path) -> None:
-    (here / "harness.toml").write_text("rubrics = 5\n")
-    result = rubric("check", "brief", "--json", cwd=here)
-
-    assert (result.exit_code, result.json["error"]["type"]) == (2, "ConfigurationInvalid")
-    assert "harness.toml" in result.stderr
-
-
-def test_the_schema_is_printed_or_written(tmp_path: Path) -> None:
-    assert rubric("schema", cwd=tmp_path).json == rubric_schema()
+def test_the_schema_is_written(tmp_path: Path) -> None:
     result = rubric("schema", "--output", "mine.json", cwd=tmp_path)
 
     assert (result.exit_code, result.stdout) == (0, "")
@@ -160,26 +136,22 @@ def test_the_schema_is_printed_or_written(tmp_path: Path) -> None:
 
 # --- new -----------------------------------------------------------------------------------------
 
-SHIPPED = sorted(path.stem for path in shipped_directory("rubrics").glob("*.yaml"))
 
-
+@pytest.mark.parametrize(
+    ("name", "base", "written"),
+    [("mine", "brief", "rubrics/mine.yaml"), ("drafts/mine.yaml", "answer", "drafts/mine.yaml")],
+)
 def test_a_new_rubric_is_a_copy_that_an_editor_can_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, base: str, written: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    for number, base in enumerate(SHIPPED):
-        name = f"drafts/{base}.yaml" if number % 2 else f"my-{base}"
-        path = Path(name if number % 2 else f"rubrics/my-{base}.yaml")
-        result = rubric("new", name, "--from", base, cwd=tmp_path)
+    said = rubric("new", name, "--from", base, cwd=tmp_path).stdout
 
-        said, *more = result.stdout.splitlines()
-        assert said == f"{path}: a copy of '{base}'; next: harness rubric check {path}"
-        extends = load_rubric(str(path)).extends
-        assert [extends in line for line in more] == ([True] if extends else [])
-        assert rubric("check", "--strict", str(path), cwd=tmp_path).exit_code == 0
-        first, *_ = path.read_text().splitlines()
-        schema = json.loads(path.with_name(first.rpartition("/")[2]).read_text())
-        jsonschema.validate(json.loads(json.dumps(yaml.safe_load(path.read_text()))), schema)
+    assert said.startswith(f"{written}: a copy of '{base}'; next: harness rubric check {written}\n")
+    assert rubric("check", "--strict", written, cwd=tmp_path).exit_code == 0
+    path = tmp_path / written
+    text = path.read_text()
+    schema = json.loads(path.with_name(text.splitlines()[0].rpartition("/")[2]).read_text())
+    jsonschema.validate(json.loads(json.dumps(yaml.safe_load(text))), schema)
 
 
 def test_a_new_rubric_with_the_name_of_one_that_ships_is_said_to_go_before_it(
@@ -187,8 +159,6 @@ def test_a_new_rubric_with_the_name_of_one_that_ships_is_said_to_go_before_it(
 ) -> None:
     assert "From now on, 'brief'" in rubric("new", "brief", "--from", "qa", cwd=tmp_path).stdout
     assert "From now on" not in rubric("new", "drafts/brief.yaml", cwd=tmp_path).stdout
-    said = rubric("new", "my notes", cwd=tmp_path).stdout
-    assert said.splitlines()[0].endswith("harness rubric check 'rubrics/my notes.yaml'")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +167,6 @@ def test_a_new_rubric_with_the_name_of_one_that_ships_is_said_to_go_before_it(
         pytest.param("new essay", "rubrics/essay.yaml: ", id="there already"),
         pytest.param("new mine --from bref", "'bref'", id="unknown base"),
         pytest.param("new file/mine.yaml", "file/mine.yaml: cannot be written", id="no place"),
-        pytest.param("schema --output none/a.json", "none/a.json: cannot be written", id="schema"),
     ],
 )
 def test_what_cannot_be_written_is_said(here: Path, arguments: str, named: str) -> None:
@@ -207,9 +176,3 @@ def test_what_cannot_be_written_is_said(here: Path, arguments: str, named: str) 
     assert result.exit_code == 2
     assert named in result.stderr
     assert (here / "rubrics/essay.yaml").read_text() == GOOD
-
-
-def test_every_command_is_named(tmp_path: Path) -> None:
-    shown = rubric("--help", cwd=tmp_path).stdout
-    assert all(f"\n  {name} " in shown for name in ("check", "list", "new", "noise", "score"))
-    assert "FILE|NAME..." in rubric("check", cwd=tmp_path).stderr

@@ -48,10 +48,8 @@ def test_json_is_one_object_with_what_was_found_of_each_draft(drafts: Path) -> N
     assert [one["composite"] for one in result["drafts"]] == [9.3, 7.8, 4.8]
     assert [one["passed"] for one in result["drafts"]] == [True, False, False]
     assert [one["passes_at"] for one in result["drafts"]] == [True, True, False]
-    assert result["drafts"][0]["judges"]["evaluators"] == ["evaluator"]
     assert result["drafts"][2]["below_floor"] == ["clear"]
     assert (result["rubric"], result["pass_at"], result["other_pass_at"]) == ("notes", 8, 7)
-    assert len(result["rubric_sha256"]) == 64
 
 
 def test_scoring_leaves_a_run_like_any_other(drafts: Path) -> None:
@@ -81,17 +79,7 @@ def test_sources_and_task_reach_the_evaluator(drafts: Path) -> None:
         assert text in seen[0]
 
 
-def test_a_draft_that_cannot_be_judged_is_named_and_the_others_are_scored(drafts: Path) -> None:
-    def score(prompt: str) -> float:
-        return 999.0 if DRAFTS["fair.md"].strip() in prompt else 9.0
-
-    done, _ = judged("score", "notes.yaml", *DRAFTS, "--json", cwd=drafts, score=score)
-    assert done.exit_code == 1
-    assert [one["draft"] for one in done.json["drafts"] if one["error"]] == ["fair.md"]
-
-
-@pytest.mark.parametrize("command", ["score", "noise"])
-@pytest.mark.parametrize("as_json", [True, False], ids=["json", "words"])
+@pytest.mark.parametrize(("command", "as_json"), [("score", True), ("noise", False)])
 def test_a_call_that_fails_on_one_draft_leaves_what_the_others_got(
     drafts: Path, command: str, *, as_json: bool
 ) -> None:
@@ -129,26 +117,18 @@ def test_interrupted_it_closes_the_run_as_far_as_it_came(
 
 @pytest.mark.parametrize(
     ("more", "why"),
-    [
-        pytest.param((), "no evaluator model is configured", id="no evaluator"),
-        pytest.param(("--checks-only",), "--checks-only was given", id="--checks-only"),
-    ],
+    [((), "no evaluator model is configured"), (("--checks-only",), "--checks-only was given")],
+    ids=["no evaluator", "--checks-only"],
 )
 def test_without_an_evaluator_the_checks_are_scored_and_what_was_not_judged_is_said(
     drafts: Path, more: tuple[str, ...], why: str
 ) -> None:
-    done = alone("score", "notes.yaml", *DRAFTS, "--pass-at", "7", *more, cwd=drafts)
-    assert done.exit_code == 0, done.stderr
+    ask = judged if more else lambda *arguments, cwd: (alone(*arguments, cwd=cwd), 0)
+    done, calls = ask("score", "notes.yaml", *DRAFTS, "--pass-at", "7", *more, cwd=drafts)
+    assert (done.exit_code, calls) == (0, 0)
     assert f"Not judged, since {why}: clear." in done.text
     assert "Composite 10.0: of the checks alone" in done.text
     assert "What another threshold would change is not known" in done.text
-    (draft,) = alone("score", "notes.yaml", "good.md", *more, "--json", cwd=drafts).json["drafts"]
-    assert (draft["passed"], draft["unjudged"]) == (None, ["clear"])
-
-
-def test_checks_only_asks_no_model_though_there_is_one(drafts: Path) -> None:
-    done, calls = judged("score", "notes.yaml", "good.md", "--checks-only", cwd=drafts)
-    assert (done.exit_code, calls) == (0, 0)
 
 
 @pytest.mark.parametrize(("rubric", "passed"), [("floored.yaml", False), ("answer", True)])
@@ -170,11 +150,7 @@ GOOD = ("notes.yaml", "good.md")
     ("arguments", "code", "named"),
     [
         pytest.param(["nots", "good.md"], "rubric.", "'nots'", id="no such rubric"),
-        pytest.param(["broken.yaml", "good.md"], "rubric.", "broken.yaml:3: ", id="broken rubric"),
-        pytest.param(["notes.yaml", "none.md"], "file.unreadable", "none.md: ", id="no draft"),
         pytest.param(["notes.yaml", "empty.md"], "file.empty", "empty.md: ", id="empty draft"),
-        pytest.param([*GOOD, "--sources", "no.md"], "file.unreadable", "no.md: ", id="no source"),
-        pytest.param([*GOOD, "--task", "@no.txt"], "file.unreadable", "no.txt: ", id="no task"),
         pytest.param([*GOOD, "--pass-at", "11"], "option.outside-scale", "0 to 10", id="scale"),
         pytest.param(
             ["judged.yaml", "good.md", "--checks-only"],
@@ -188,13 +164,11 @@ GOOD = ("notes.yaml", "good.md")
             "no evaluator",
             id="no evaluator",
         ),
-        pytest.param([*GOOD, "--role", "evaluator=x"], "roles.", "'x'", id="role"),
     ],
 )
 def test_what_is_not_usable_is_said_with_exit_code_2(
     drafts: Path, arguments: list[str], code: str, named: str
 ) -> None:
-    (drafts / "broken.yaml").write_text("title: X\ndimensions:\n  - nmae: a\n")
     (drafts / "judged.yaml").write_text(
         "title: X\ndimensions:\n  - name: clear\n    judge: Is it?\n"
     )
@@ -202,17 +176,6 @@ def test_what_is_not_usable_is_said_with_exit_code_2(
     done = alone("score", *arguments, "--json", cwd=drafts)
     assert done.exit_code == 2
     assert done.code.startswith(code), done.code
-    assert named in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"), [((*GOOD, "--pass-at", "7,5"), "'7,5'"), (GOOD[:1], "DRAFT")]
-)
-def test_what_click_refuses_is_exit_code_2(
-    drafts: Path, arguments: tuple[str, ...], named: str
-) -> None:
-    done = alone("score", *arguments, cwd=drafts)
-    assert (done.exit_code, done.stdout) == (2, "")
     assert named in done.stderr
 
 
