@@ -22,7 +22,6 @@ FILES = {
     "syntax.py": "x = 1\ndef f(:\n",
     "raises.py": "x = {}\nx['key']\n",
     "exits.py": "raise SystemExit(3)\n",
-    "none.py": "x = 1\n",
     "cycle.py": 'from harness import Pipeline\np = Pipeline("p")\n\n'
     "@p.node\ndef a(b: str) -> str: ...\n\n@p.node\ndef b(a: str) -> str: ...\n",
     "rubs.py": CHATS.replace(
@@ -31,8 +30,6 @@ FILES = {
     "rubrics/mine.yaml": "title: Mine\ndimensions:\n  - nmae: a\n",
     "file.toml": '[endpoints.a]\npath = "models/none.gguf"\n',
     "task.txt": "grüße",
-    "empty.txt": " \n",
-    "notes.txt": "x",
 }
 
 
@@ -41,7 +38,6 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "rubrics").mkdir()
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    (tmp_path / "binary").write_bytes(b"\x00\x01")
     (tmp_path / "latin.txt").write_bytes("grüße".encode("latin-1"))
     return tmp_path
 
@@ -86,13 +82,10 @@ TASK = ("echo.py", "--task", "x")
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        pytest.param(["nowhere.py"], "pipeline.no-file", "'nowhere.py'", id="missing file"),
         pytest.param(["ehco.py"], "pipeline.no-file", "'echo.py'", id="misspelt file"),
-        pytest.param(["notes.txt"], "pipeline.not-python", "notes.txt", id="not python"),
         pytest.param(["syntax.py"], "pipeline.syntax-error", "syntax.py:2: ", id="syntax"),
         pytest.param(["raises.py"], "pipeline.import-failed", "raises.py:2: ", id="import"),
         pytest.param(["exits.py"], "pipeline.exits-on-import", "3", id="exits on import"),
-        pytest.param(["none.py"], "pipeline.not-one", "0", id="no pipeline"),
         pytest.param(["two.py"], "pipeline.not-one", "two.py:echo, two.py:other", id="several"),
         pytest.param(["two.py:ehco"], "pipeline.unknown", "'echo'", id="misspelt pipeline"),
         pytest.param(["cycle.py"], "pipeline.cycle", "b → a → b", id="cycle"),
@@ -104,18 +97,8 @@ TASK = ("echo.py", "--task", "x")
             [*TASK, "--set", "times=many"], "pipeline.input-invalid", "'times'", id="wrong type"
         ),
         pytest.param(["echo.py", "--set", "task"], "option.malformed", "'task'", id="no value"),
-        pytest.param([*TASK, "--set", "task=y"], "option.given-twice", "'task'", id="twice"),
-        pytest.param([*TASK, "--role", "x"], "option.malformed", "--role 'x'", id="role"),
-        pytest.param(
-            ["echo.py", "--set", "task=@no.txt"], "file.unreadable", "no.txt: ", id="missing value"
-        ),
-        pytest.param(["echo.py", "--set", "task=@empty.txt"], "file.empty", "empty.txt", id="void"),
-        pytest.param(["echo.py", "--set", "task=@binary"], "file.binary", "binary", id="binary"),
         pytest.param(
             ["echo.py", "--set", "task=@latin.txt"], "file.not-utf8", "byte 2", id="latin"
-        ),
-        pytest.param(
-            [*TASK, "--config", "no.toml"], "config.file-missing", "no.toml: ", id="no config"
         ),
         pytest.param(["rubs.py"], "node.failed", "rubrics/mine.yaml:3: 'nmae'", id="rubric"),
         pytest.param(
@@ -163,18 +146,9 @@ def test_a_failure_is_reported_as_json_too_with_the_run_to_look_at(project: Path
     assert run_id in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        pytest.param(signal.SIGINT, 130, id="Ctrl-C"),
-        pytest.param(signal.SIGTERM, 143, id="SIGTERM"),
-    ],
-)
-def test_an_interrupted_run_is_closed_as_far_as_it_came(
-    project: Path, number: signal.Signals, code: int
-) -> None:
-    done = harness("run", "waits.py", "--json", cwd=project, SIGNAL=str(int(number)))
-    assert (done.exit_code, done.code) == (code, "run.interrupted")
+def test_a_run_that_is_told_to_end_is_closed_as_far_as_it_came(project: Path) -> None:
+    done = harness("run", "waits.py", "--json", cwd=project, SIGNAL=str(int(signal.SIGTERM)))
+    assert (done.exit_code, done.code) == (143, "run.interrupted")
     (journal,) = (project / "traces").glob("2*.jsonl")
     record = load_run(journal)
     assert [(output.node, output.value) for output in record.outputs] == [("first", "done")]
@@ -199,15 +173,6 @@ def test_help_answers_without_importing_the_engine() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
-
-
-def test_every_command_has_help_that_says_what_its_exit_codes_mean(tmp_path: Path) -> None:
-    commands = ["run", "resume", "graph", "runs diff", "trace check", "rubric score"]
-    commands += ["rubric check", "rubric noise", "endpoints check", "memory"]
-    commands += [f"models {name}" for name in ("plan", "list", "load", "unload")]
-    shown = {name: harness(*name.split(), "--help", cwd=tmp_path) for name in commands}
-    assert [name for name, done in shown.items() if done.exit_code != 0] == []
-    assert [name for name, done in shown.items() if "xit codes" not in done.text] == []
 
 
 def test_the_version_is_printed_and_an_unknown_command_is_exit_code_2(tmp_path: Path) -> None:

@@ -52,13 +52,7 @@ def test_the_runs_that_ended_are_listed_the_latest_last(project: Path) -> None:
     log = (project / "traces/runs.jsonl").read_text().splitlines()
     first, second = (json.loads(line)["run_id"] for line in log)
     assert done.stdout.index(first) < done.stdout.index(second)
-    assert "PASS" in done.stdout
-
-
-def test_runs_can_be_listed_as_json_and_fewer(project: Path) -> None:
-    done = harness("runs", "--json", "--limit", "1", cwd=project)
-
-    line = done.json
+    line = harness("runs", "--json", "--limit", "1", cwd=project).json
     assert (line["task"], line["final"], line["pipeline"]) == ("cake", "PASS", "echo")
 
 
@@ -110,10 +104,8 @@ def test_a_run_is_exported_to_a_file_of_ones_choice(journal: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "exit_code", "named"),
     [
-        pytest.param("--output no/where", 2, "no/where: ", id="no folder"),
         pytest.param("--endpoint http://h", 2, "--format otlp", id="endpoint for a timeline"),
         pytest.param("--format otlp", 2, "--endpoint", id="no collector"),
-        pytest.param("--format otlp --endpoint http://h --output x", 2, "--output", id="a file"),
         pytest.param(f"--format otlp --endpoint {NOBODY}", 1, NOBODY, id="collector not there"),
     ],
 )
@@ -152,12 +144,7 @@ def test_of_a_killed_runs_journal_the_check_says_what_was_open(project: Path) ->
     (file,) = found["files"]
     assert (file["path"], file["torn_bytes"], file["ended"]) == ("traces/killed.jsonl", 4, None)
     assert file["records"] == {"run": 1, "begin": 1}
-    assert "Open at the end" in trace("check", "traces/killed.jsonl", cwd=project).stdout
-
-
-def test_a_killed_run_is_exported_and_reported_too(project: Path) -> None:
     assert trace("export", "traces/killed.jsonl", cwd=project).exit_code == 0
-    assert "killed" in trace("report", "traces/killed.jsonl", cwd=project).stdout
 
 
 @pytest.fixture
@@ -199,9 +186,7 @@ def test_a_report_and_a_diagnosis_are_of_all_parts(parts: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        pytest.param(b"", "not a journal\nrecords: none\n", id="empty"),
         pytest.param(b'{"ki', "killed in its first line, or not a journal\n", id="half a line"),
-        pytest.param(b"\x7f\xff\n", "not a journal\nrecords: none\nline 1: ", id="binary"),
         pytest.param(
             encode(RunStarted(1, "r", "essay", 0, 0, 1)) + b'{"kind":"end","id":1,"time_ns":"a"}\n',
             "damaged\nrecords: 1 run\nline 2: ",
@@ -220,15 +205,13 @@ def test_a_check_of_what_is_no_whole_journal_says_so(
     assert f"run.jsonl: {said}" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["open", "export", "report", "diagnose", "check"])
+@pytest.mark.parametrize("command", ["open", "export", "report --json", "check --json"])
 def test_a_run_that_is_not_there_is_exit_code_2(project: Path, command: str) -> None:
-    as_json = () if command in {"open", "export"} else ("--json",)
-    done = trace(command, "2031", *as_json, cwd=project)
+    done = trace(*command.split(), "2031", cwd=project)
 
     assert done.exit_code == 2
     assert "'2031' in 'traces'" in done.stderr
-    if as_json:
-        assert done.code == "run.not-found"
+    assert "--json" not in command or done.code == "run.not-found"
 
 
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:

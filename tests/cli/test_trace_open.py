@@ -1,4 +1,4 @@
-"""`harness trace open` with a real browser: the demo run as a person sees it.
+"""`harness trace open`: the run is served until it is told to end, and shown in a real browser.
 
 HARNESS_SCREENSHOT=FILE.png keeps the picture.
 """
@@ -10,17 +10,15 @@ import os
 import re
 import signal
 import subprocess
-import sys
+import webbrowser
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
-from demo import DemoRun
+from command import COMMAND, harness, interrupt
+from demo import ROOT, DemoRun
 
 from tests.chromium import Chromium
-
-pytestmark = pytest.mark.slow
-
-COMMAND = Path(sys.executable).with_name("harness")
 
 
 @pytest.fixture
@@ -41,6 +39,7 @@ def address(opened: subprocess.Popen[str]) -> str:
     return found[0]
 
 
+@pytest.mark.slow
 def test_the_demo_run_is_shown_until_its_tab_is_closed(
     opened: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -59,8 +58,19 @@ def test_the_demo_run_is_shown_until_its_tab_is_closed(
         assert opened.wait(30) == 0
 
 
-def test_ctrl_c_closes_it_and_is_no_failure(opened: subprocess.Popen[str]) -> None:
-    with opened:
-        address(opened)
-        opened.send_signal(signal.SIGINT)
-        assert opened.wait(10) == 0
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_told_to_end_which_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
+) -> None:
+    pages = []
+
+    def browser(url: str) -> None:
+        with urlopen(url) as page:
+            pages.append(page.read())
+        interrupt(number)
+
+    monkeypatch.setattr(webbrowser, "open", browser)
+    done = harness("trace", "open", ROOT / "traces/recorded/brief.jsonl", cwd=tmp_path)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert b"/harness.js" in pages[0]
+    assert list(tmp_path.iterdir()) == []

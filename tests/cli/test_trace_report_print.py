@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 
 import orjson
-import pytest
 from golden import assert_shown, printed
 
 from harness.cli.trace_report import print_report, report_as_json
@@ -63,62 +61,39 @@ def report_on(directory: Path, *, model: str = "small", is_killed: bool = False)
     return report if is_killed else report_of(Journal(journal))
 
 
+def shown(report: RunReport) -> str:
+    return printed(partial(print_report, report))
+
+
 def test_a_report_says_where_the_time_the_tokens_and_the_money_went(tmp_path: Path) -> None:
     # By hand: 250 ms and 50 waits of 20 ms; 12,345 ms and 100 of them; 1 s before any call. So 152
     # tokens in 16.595 s, 51 of them in time; 8.42 dollars an hour for 16.595 s.
     report = report_on(tmp_path)
-    text = printed(partial(print_report, report))
-    assert_shown("trace report", text, masks={report.run_id: "RUN"})
+    assert_shown("trace report", shown(report), masks={report.run_id: "RUN"})
 
 
 def test_a_killed_run_says_what_was_under_way(tmp_path: Path) -> None:
-    text = printed(partial(print_report, report_on(tmp_path, is_killed=True)))
-    for shown in ("killed, or not over", "text (unfinished)", "Still under way: 2 spans"):
-        assert shown in text
-
-
-def test_a_run_without_calls_is_told_in_two_lines(tmp_path: Path) -> None:
-    with RunTrace(tmp_path, name="essay", clock=ManualClock()) as trace:
-        pass
-    text = printed(partial(print_report, report_of(Journal(trace.journal_path))))
-    assert text.splitlines() == [
-        f"{trace.run_id}: essay, 0.00 s, ok",
-        "0 model calls; tried again 0 times; 0 models evicted to make room.",
-    ]
+    text = shown(report_on(tmp_path, is_killed=True))
+    for said in ("killed, or not over", "text (unfinished)", "Still under way: 2 spans"):
+        assert said in text
 
 
 def test_a_model_without_a_price_is_said_to_have_none(tmp_path: Path) -> None:
     with RunTrace(tmp_path, name="essay", clock=ManualClock()) as trace:
         call(trace, ManualClock(), model="small", wait_ms=1, output=2)
-    text = printed(partial(print_report, report_of(Journal(trace.journal_path))))
+    text = shown(report_of(Journal(trace.journal_path)))
     assert "Cost: unknown; no price was found for small." in text
 
 
-@pytest.mark.parametrize("is_killed", [False, True], ids=["ended", "killed"])
-def test_it_fits_a_hundred_columns_and_cuts_nothing_off(tmp_path: Path, *, is_killed: bool) -> None:
-    report = report_on(tmp_path, model=LONG_TAG, is_killed=is_killed)
-    text = printed(partial(print_report, report))
+def test_it_fits_a_hundred_columns_and_cuts_nothing_off(tmp_path: Path) -> None:
+    text = shown(report_on(tmp_path, model=LONG_TAG))
     assert max(len(line) for line in text.splitlines()) <= 100
     assert "…" not in text
     assert "[bold]" in text
 
 
-def test_json_has_every_field_under_its_own_name_and_times_as_integers(tmp_path: Path) -> None:
-    report = report_on(tmp_path)
-    written = report_as_json(report)
-    assert written.endswith(b"\n")
-    parsed = orjson.loads(written)
-    assert parsed == as_plain(report)
+def test_json_has_times_as_integers(tmp_path: Path) -> None:
+    written = orjson.loads(report_as_json(report_on(tmp_path)))
     ttft = {"count": 2, "p50_ns": 250 * MS, "p95_ns": 12_345 * MS, "p99_ns": 12_345 * MS}
-    assert parsed["models"][0]["ttft"] == ttft
-    assert parsed["duration_ns"] == 16_595 * MS
-
-
-def as_plain(value: object) -> object:
-    """What JSON makes of a value, written out."""
-    if is_dataclass(value):
-        return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, tuple):
-        return [as_plain(one) for one in value]
-    assert value is None or isinstance(value, str | int | float)
-    return value
+    assert written["models"][0]["ttft"] == ttft
+    assert written["duration_ns"] == 16_595 * MS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,8 +85,8 @@ def test_why_a_draft_passed_or_not_and_what_is_to_be_known_of_it_are_said() -> N
     assert_shown("verdicts", "\n".join(lines))
 
 
-def test_of_a_judged_dimension_the_reason_and_every_finding_is_told_once() -> None:
-    score = DimensionScore(
+def test_the_reason_and_every_finding_is_told_once() -> None:
+    judged = DimensionScore(
         name="clear",
         score=6.5,
         source="judged",
@@ -98,26 +99,20 @@ def test_of_a_judged_dimension_the_reason_and_every_finding_is_told_once() -> No
         spread=0.25,
         capped=("at most 6: one-line bullets",),
     )
-    assert list(why_not_more(score)) == [
+    assert list(why_not_more(judged)) == [
         "It rambles.",
         "“Costs”: no figure",
         "held down: at most 6: one-line bullets",
     ]
-    assert points(score) == "6.5 ±0.2"
-
-
-def test_of_a_checked_dimension_the_findings_are_told_and_not_their_sum_as_well() -> None:
+    assert points(judged) == "6.5 ±0.2"
     why = "3 words; at least 5 are needed"
-    score = DimensionScore(
-        name="length", score=5, source="checked", reason=why, findings=(Finding(why),)
-    )
-    assert list(why_not_more(score)) == [why]
+    checked = replace(judged, source="checked", reason=why, findings=(Finding(why),), capped=())
+    assert list(why_not_more(checked)) == [why]
 
 
 @pytest.mark.parametrize(
     ("more", "pass_at", "passes"),
     [
-        ({}, 7, True),
         ({}, 7.5, True),
         ({}, 8, False),
         ({"below_floor": ("clear",)}, 7, False),
