@@ -104,6 +104,20 @@ def test_what_was_looked_for_meanwhile_is_not_called(hasty):
     assert [(one.node, one.because_of) for one in ended.skips] == [("late", "fails")]
 
 
+def test_a_failure_of_a_nested_pipeline_ends_the_run_around_it(graph):
+    graph.fail_fast = True
+    sub = Graph("sub")
+    step(sub, "fails", seconds=1, raises=ValueError)
+    nests(graph, "outer", sub)
+    step(graph, "beside", gives=forever)
+
+    watched = watch(graph)
+
+    assert watched.failures == [("outer/sub/fails", ValueError, 1)]
+    assert watched.skips == dict.fromkeys(["outer", "beside"], "outer/sub/fails")
+    assert watched.statuses["beside"] == ["cancelled"]
+
+
 @STUBBORN
 def test_who_ignores_it_is_left_behind(hasty, stubborn):
     step(hasty, "stubborn", gives=stubborn)
