@@ -31,38 +31,26 @@ from harness.wiggum import (
 # --- what they are -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Limits, LoopLimits])
 @pytest.mark.parametrize(
-    "limits",
-    [{"max_tokens": 0}, {"max_cost_usd": -1.5}, {"max_seconds": math.nan}, {"max_calls": 0}],
+    ("kind", "limits", "code"),
+    [
+        (Limits, {"max_tokens": 0}, "loop.limit-not-positive"),
+        (LoopLimits, {"max_cost_usd": -1.5}, "loop.limit-not-positive"),
+        (LoopLimits, {"max_seconds": math.nan}, "loop.limit-not-positive"),
+        (LoopLimits, {"max_rounds": 0}, "loop.rounds-not-positive"),
+    ],
 )
-def test_limits_that_leave_nothing_to_be_done_are_refused(kind, limits):
+def test_limits_that_leave_nothing_to_be_done_are_refused(kind, limits, code):
     with pytest.raises(InvalidInput) as caught:
         kind(**limits)
-    assert caught.value.code == "loop.limit-not-positive"
+    assert caught.value.code == code
     assert next(iter(limits)) in str(caught.value)
 
 
-@pytest.mark.parametrize("max_rounds", [0, -1])
-def test_a_loop_has_a_round_at_least(max_rounds):
-    with pytest.raises(InvalidInput) as caught:
-        LoopLimits(max_rounds=max_rounds)
-    assert caught.value.code == "loop.rounds-not-positive"
+def test_what_is_given_first_goes_before_what_is_given_later():
+    first, second = Limits(max_calls=3), Limits(max_calls=5, max_tokens=7)
 
-
-@pytest.mark.parametrize(
-    ("given", "together"),
-    [
-        pytest.param([None, None], Limits(), id="none given"),
-        pytest.param(
-            [Limits(max_calls=3), None, Limits(max_calls=5, max_tokens=7)],
-            Limits(max_calls=3, max_tokens=7),
-            id="each the first that is given",
-        ),
-    ],
-)
-def test_what_is_given_first_goes_before_what_is_given_later(given, together):
-    assert merged(*given) == together
+    assert merged(None, first, None, second) == Limits(max_calls=3, max_tokens=7)
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_a_reference_that_only_a_draft_brings_up_is_not_fetched():
 
 # --- functions of the user's own -----------------------------------------------------------------
 
-MODULE = '''
+MODULE = """
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -245,10 +245,6 @@ class Own:
 
 
 def share(draft: Draft) -> float:
-    """The text is long.
-
-    More about it.
-    """
     return min(1, len(draft.text) / 10)
 
 def messages(draft): return 0.5, ["say more", "say less"]
@@ -269,8 +265,7 @@ def no_findings(draft): return Grade(0.5, ("here",))
 
 async def later(draft): return 1
 def two(draft, other): return 1
-constant = 3
-'''
+"""
 
 
 @pytest.fixture
@@ -328,8 +323,6 @@ def test_a_function_that_raises_or_returns_rubbish_gives_no_score(name, director
 )
 def test_what_cannot_be_called_is_refused_on_loading(call, code, directory):
     (directory / "broken.py").write_text("def f(:", encoding="utf-8")
-    (directory / "needs.py").write_text("import own", encoding="utf-8")
-    (directory / "leaves.py").write_text("raise SystemExit(3)", encoding="utf-8")
 
     assert refused(function, call, directory) == code
 

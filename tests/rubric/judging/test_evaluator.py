@@ -35,6 +35,7 @@ from harness.rubric.judging.prompt import prompt_sha256
 from harness.rubric.judging.scoring import checked_score
 
 GROUNDED = Dimension(name="grounded", judge="Do the sources say so?", needs_sources=True)
+NUMBERS = Dimension(name="numbers", checks=(GroundedNumbers(),))
 FOUR_WORDS = Draft(text="It has four words.", task="Write.")
 
 
@@ -215,33 +216,24 @@ def test_a_rubric_that_needs_a_judge_is_refused_without_one():
 
 
 @pytest.mark.parametrize(
-    ("dimension", "draft", "points"),
+    ("dimension", "models"),
     [
-        pytest.param(TONE, DRAFT, None, id="optional, without a judge"),
-        pytest.param(GROUNDED, DRAFT, None, id="needs sources, and has none"),
-        pytest.param(GROUNDED, replace(DRAFT, sources=("It is so.",)), 3, id="has sources"),
-        pytest.param(
-            Dimension(name="numbers", checks=(GroundedNumbers(),)),
-            Draft(text="It has 7 parts.", task=""),
-            None,
-            id="a check with nothing to check by",
-        ),
+        pytest.param(TONE, (), id="optional, without a judge"),
+        pytest.param(GROUNDED, ("judge",), id="needs sources, and has none"),
+        pytest.param(NUMBERS, ("judge",), id="a check with nothing to check by"),
     ],
 )
-def test_what_nothing_can_be_said_of_is_neither_asked_nor_counted_but_named(
-    dimension, draft, points
-):
-    models = () if dimension is TONE else ("judge",)
-    replies = [] if points is None else [alone(3)]
-    free = Dimension(name="free", checks=(Words(min=1),))
+def test_what_nothing_can_be_said_of_is_neither_asked_nor_counted_but_named(dimension, models):
+    verdict, requests = judge([], LENGTH, dimension, models=models)
 
-    verdict, _ = judge(replies, free, dimension, draft=draft, models=models)
-
-    assert verdict.vector == {"free": 10} | ({} if points is None else {dimension.name: points})
-    assert verdict.unjudged == ((dimension.name,) if points is None else ())
+    assert (verdict.vector, requests) == ({"length": 5}, [])
+    assert verdict.unjudged == (dimension.name,)
 
 
-def test_a_draft_that_nothing_can_be_judged_of_has_no_verdict():
+def test_what_needs_sources_is_judged_where_there_are_some_and_alone_has_no_verdict_without():
+    sourced = replace(DRAFT, sources=("It is so.",))
+
+    assert judge([alone(3)], GROUNDED, draft=sourced)[0].vector == {"grounded": 3}
     with pytest.raises(EvaluationFailed):
         judge([], GROUNDED)
 
