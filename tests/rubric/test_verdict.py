@@ -39,8 +39,6 @@ def score(name: str, points: float) -> DimensionScore:
         pytest.param(77 / 12, 0.1, 0, 6.4, id="6.417"),
         pytest.param(6.35, 0.1, 0, 6.4, id="a half that no float is"),
         pytest.param(0.1 + 0.2, 0.3, 0, 0.3, id="noise of float arithmetic"),
-        pytest.param(7.25, 0.5, 0, 7.5, id="half points"),
-        pytest.param(7.24, 0.5, 0, 7, id="just under"),
         pytest.param(-8.25, 0.1, 0, -8.2, id="up is up below zero too"),
         pytest.param(-0.04, 0.1, 0, 0, id="nothing"),
         pytest.param(4.1, 2, 1, 5, id="steps that start at 1"),

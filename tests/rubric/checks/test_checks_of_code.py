@@ -91,6 +91,7 @@ CALLS = {
     "imported": ("import a, b.c as d\na()\nd()", []),
     "parameters": ("def f(a, *b, **c):\n  a()\n  b()\n  c()", []),
     "matched": ("match x:\n  case [a, *b]:\n    a()\n    b()", []),
+    "imported, perhaps": ("from a import *\nb()\nc()", []),
 }
 PLACEHOLDERS = {
     f"{code}: {name}": (code, *row)

@@ -401,6 +401,8 @@ SENSELESS = [
     *((check, {"phrases": ()}, "too_short") for check in (ContainsAll, ContainsAny, Excludes)),
     *((check, {"phrases": ("a", " ")}, "string_too_short") for check in (ContainsAll, Excludes)),
     (Regex, {"pattern": "(a"}, "pattern-invalid"),
+    (Regex, {"pattern": "a", "min": 2, "max": 1}, "range-upside-down"),
+    (Regex, {"pattern": "a", "min": 0}, "range-without-bounds"),
     (NoRepetition, {"similarity": 0}, "greater_than"),
     *((Language, {"code": code}, "literal_error") for code in ("english", "EN", "xx", "")),
 ]

@@ -107,16 +107,8 @@ def assert_sound(check: Check, text: str, source: str) -> None:
 @given(text=TEXT, source=st.text(alphabet="ab 12.,\n", max_size=20))
 def test_a_check_gives_a_share_and_sections_that_are_there_for_any_text(every_check, text, source):
     for check in every_check:
-        if not isinstance(check, Regex):
+        if not isinstance(check, Regex):  # each starts a process
             assert_sound(check, text, source)
-
-
-@pytest.mark.slow
-@given(text=TEXT)
-def test_so_do_patterns_which_take_longer(every_check, text):
-    for check in every_check:
-        if isinstance(check, Regex):
-            assert_sound(check, text, "")
 
 
 def test_a_check_goes_by_its_own_name_says_what_it_requires_and_describes_its_parameters(

@@ -77,20 +77,10 @@ NUMBERS = {
         of_clear("floor: 6.5") | {"floor: 6\n": "floor: 8\n", "at_most: 5": "at_most: 8"},
         (2, "threshold-under-floors", "8.2"),
     ),
-    "a threshold between two tenths": case(
-        {"pass_at: 8": "pass_at: 8.25"},
-        {"pass_at: 8": "pass_at: 8.2"},
-        (2, "threshold-between-scores", "8.25", "8.3"),
-    ),
     "a default threshold on another scale": case(
         checked(f"{HUNDRED}focus_below: 70\n"),
         checked(f"{HUNDRED}focus_below: 7\npass_at: 8\n"),
         (2, "default-off-center", "pass_at", "80"),
-    ),
-    "a focus above the threshold": case(
-        {"focus_below: 7": "focus_below: 9"},
-        {"focus_below: 7": "focus_below: 8"},
-        (3, "focus-above-threshold", "9", "8"),
     ),
     "a floor above the threshold": case(
         of_clear("floor: 9") | {"at_most: 5": "at_most: 9"},

@@ -194,6 +194,10 @@ MISFITS = {
         "base.yaml:6",
     ),
     "itself as a path": row("extends: mine.yaml\n", BASE, "mine:1 extends-circle", "mine.yaml → "),
+    "itself": row("extends: mine\n", BASE, "mine:1 base-not-found", "'mine'"),
+    "dimensions that are no list": row(
+        "extends: base\ndimensions: 0\n", BASE, "mine:2 not-a-list", "0"
+    ),
 }
 
 

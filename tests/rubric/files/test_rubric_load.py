@@ -147,6 +147,7 @@ def test_a_rubric_of_ones_own_goes_before_the_one_that_ships(tmp_path):
         pytest.param("breif", "'brief'", id="nearly one that ships"),
         pytest.param("zzz", "known: answer, brief, code, essay", id="like none"),
         pytest.param("draft.txt", ".yaml", id="a file of another kind"),
+        pytest.param("elsewhere/essay.yaml", "/essay.yaml?", id="a path, and one of that name"),
     ],
 )
 def test_an_unknown_name_is_answered_by_the_nearest_known(tmp_path, monkeypatch, name, near):

@@ -49,6 +49,9 @@ FIELDS = {
     "no title": row(f"purpose: x\n{BODY}", "1 field-missing", "'title'"),
     "no name": row("title: T\ndimensions:\n- judge: Good?\n", "3 field-missing", "'name'"),
     "twice": row(judged("weight: 2", "judge: Bad?"), "6 duplicate-field", "on line 4"),
+    "of a check that has none": row(
+        checked("checks: [{ check: finished, min: 3 }]"), "4 unknown-field", "no parameters"
+    ),
 }
 CHECKS = {
     "misspelt": row(
@@ -80,6 +83,14 @@ CHECKS = {
         checked("checks: [{ check: finished }]", "caps:", CAP),
         "6 cap-without-judge",
         "'it is dull'",
+    ),
+    "a share above 1": row(
+        checked("checks:", "- { check: grounded_sentences, overlap: 60 }"),
+        "5 out-of-range",
+        "at most 1",
+    ),
+    "no list of phrases": row(
+        checked("checks:", "- check: excludes", "  phrases: TODO"), "6 text-for-list", "[TODO]"
     ),
 }
 VALUES = {
@@ -117,6 +128,16 @@ VALUES = {
     "no dimensions": row("title: T\ndimensions: []\n", "2 list-empty"),
     "dimensions by name": row("title: T\ndimensions:\n  a:\n    judge: Good?\n", "2 not-a-list"),
     "nothing to leave out of": row(f"without: [a]\n{JUDGED}", "1 without-extends"),
+    "scale off its steps": row(f"scale: {{ min: 0, step: 3 }}\n{JUDGED}", "1 scale-steps", "3"),
+    "two rubrics to extend": row(f"extends: [qa, brief]\n{JUDGED}", "1 list-for-text"),
+    "dimensions that are names": row(
+        "title: T\ndimensions:\n- clear\n", "3 name-for-fields", "clear"
+    ),
+    "cap with both": row(
+        judged("caps:", "- { at_most: 5, when: dull, unless: { check: finished } }"),
+        "6 when-or-unless",
+        "has both",
+    ),
 }
 FILES = {
     "empty": row("", "1 no-fields", "nothing"),
@@ -124,6 +145,9 @@ FILES = {
     "binary": row(b"title: T\n\x89PNG\r\n\x1a\n", "2 not-utf-8"),
     "list in itself": row("title: T\ndimensions: &all [*all]\n", "1 too-deep"),
     "aliases of aliases": row(BOMB, "1 too-many-values", "10,000"),
+    "key that is a list": row("title: T\n[a]: b\n", "2 name-not-plain"),
+    "control character": row("title: T\npurpose: \x00\n", "2 control-character"),
+    "number without digits": row("title: T\npass_at: !!int x\n", "2 value-unreadable", "'x'"),
 }
 YAML = {
     "colon in a text": row("title: T\npurpose: for: people\n", "2 yaml-colon"),

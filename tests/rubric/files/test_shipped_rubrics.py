@@ -76,15 +76,6 @@ def test_the_gate_of_code_shuts_on_what_is_not_written_out(before, after, found)
     assert shares("code", "whole", CODE.replace(before, after)) == whole | found
 
 
-ENGLISH = "The server keeps the model in memory, so that the next answer begins at once. " * 3
-GERMAN = "Der Server behält das Modell im Speicher, damit die nächste Antwort sofort beginnt. " * 3
-
-
-@pytest.mark.parametrize(("text", "holds"), [(ENGLISH, False), (GERMAN, True)])
-def test_a_synthesis_in_another_language_is_capped(text, holds):
-    assert (shares("synthesis", "structure", text)["language"] < 1) == holds
-
-
 @pytest.mark.parametrize(
     ("text", "numbers", "names"),
     [

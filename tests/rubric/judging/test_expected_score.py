@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from rubric.judged import CLEAR, DRAFT, USEFUL, alone, judge, rubric
+from rubric.judged import CLEAR, DRAFT, alone, rubric
 
 from harness.inference import ScriptedBackend, TokenLogprob
 from harness.rubric import Cap, Evaluator, Scale
@@ -74,7 +74,3 @@ def test_caps_hold_an_expected_score_down_too():
     found = score(reply, tokens(reply[:-2], "4", "}", EVEN), capped)
 
     assert (found.score, found.from_logprobs) == (3, True)
-
-
-def test_each_dimension_is_asked_for_by_itself():
-    assert len(judge([REPLY, REPLY], CLEAR, USEFUL, **BY)[1]) == 2

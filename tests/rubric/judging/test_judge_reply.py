@@ -93,6 +93,9 @@ STATED = {
     "no full stop": "Relevance: 7/10 It does.\nDepth: 5.5 Reason: none.",
     "a value": '{"relevance": {"score": {"value": 7}}, "depth": 5.5}',
     "with one of its own": "Depth: 5.5\nClarity: fine. Score: 9\nRelevance: 7",
+    "with another number in the reason": json.dumps(
+        {k: {"reason": "I first said 9.", **v} for k, v in GOOD.items()}
+    ),
 }
 
 
@@ -138,6 +141,9 @@ UNSTATED = {
     "the schema": json.dumps({"properties": {R: {"score": {"enum": [0, 5, 10]}}}}),
     "the template": '{"relevance": {"reason": "<sentence>", "score": <a number from 0 to 10>}}',
     "nested without end": "[" * 5000 + "{" * 5000 + "}",
+    "of another identifier": "## Depth\nclarity_score: 8",
+    "two numbers in a row": "| Relevance | 2 | 8 |",
+    "a count out of some": "Relevance: 3 of the 8 parts",
 }
 
 

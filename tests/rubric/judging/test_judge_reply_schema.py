@@ -80,7 +80,6 @@ def test_the_scores_that_can_be_given_are_the_steps_of_the_scale(scale, scores):
     [
         pytest.param(Scale(step=0.1), True, id="101 steps"),
         pytest.param(Scale(max=101, step=1), False, id="102 steps"),
-        pytest.param(Scale(max=100, step=0.01), False, id="ten thousand"),
     ],
 )
 def test_a_scale_of_very_many_steps_has_bounds_instead(scale, is_enum):
