@@ -51,7 +51,6 @@ from harness.session.demo_model import demo_endpoint
 
 TRIALS = (
     "reply",
-    "pieces",
     "whole",
     "schema",
     "log probabilities",

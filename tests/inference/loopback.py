@@ -101,17 +101,7 @@ def usage(
     }
 
 
-TIMINGS = {
-    "cache_n": 0,
-    "prompt_n": 31,
-    "prompt_ms": 30.0,
-    "prompt_per_token_ms": 0.97,
-    "prompt_per_second": 1033.3,
-    "predicted_n": 3,
-    "predicted_ms": 18.504,
-    "predicted_per_token_ms": 6.168,
-    "predicted_per_second": 162.1,
-}
+TIMINGS = {"prompt_n": 31, "prompt_ms": 30.0, "predicted_n": 3, "predicted_ms": 18.504}
 
 
 def llama_server_stream(

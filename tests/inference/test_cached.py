@@ -8,15 +8,12 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from harness.errors import ConfigurationInvalid, ModelFileInvalid, StreamCut
 from harness.inference import (
     ChatRequest,
     Completion,
-    CountRequest,
     Endpoint,
     Message,
     Phase,
@@ -26,7 +23,7 @@ from harness.inference import (
     Usage,
     as_messages,
 )
-from harness.inference.around.cached import Cached, call_key, reply_identity
+from harness.inference.around.cached import Cached, reply_identity
 from harness.inference.around.call_cache import CallCache
 from harness.inference.completion import InterTokenLatency
 from harness.trace import ManualClock, SpanEnded, SpanRecord, Tracer
@@ -113,23 +110,13 @@ def test_every_field_of_a_request_is_known_to_be_in_the_key_or_not():
     assert {one.name for one in fields(ChatRequest)} == known | {"deadline"}
 
 
-def test_the_order_of_a_schemas_fields_is_part_of_it():
-    a, b = {"type": "string"}, {"type": "number"}
-    schemas = [{"properties": {"a": a, "b": b}}, {"properties": {"b": b, "a": a}}]
-    keys = {call_key(replace(REQUEST, reply_schema=one), identity="m") for one in schemas}
-    assert len(keys) == 2
-
-
 @pytest.mark.parametrize(
     ("change", "dropped", "kept"),
     [
         pytest.param({}, (), True, id="greedy"),
         pytest.param({"temperature": 0.7, "seed": 0}, (), True, id="seeded"),
         pytest.param({"temperature": 0.7}, (), False, id="left to chance"),
-        pytest.param({}, ("frequency_penalty",), True, id="greedy, less something else"),
         pytest.param({}, ("temperature",), False, id="greedy was refused"),
-        pytest.param({"seed": 7}, ("temperature",), True, id="but there is a seed"),
-        pytest.param({"seed": 7}, ("temperature", "seed"), False, id="which was refused too"),
         pytest.param({"temperature": 0.7, "seed": 7}, ("seed",), False, id="the seed was refused"),
         pytest.param({"seed": 7}, ("seed",), True, id="a seed of a greedy call"),
     ],
@@ -161,11 +148,8 @@ SERVED = {"tag": "m", "url": "http://127.0.0.1:8000/v1"}
     ("change", "alike"),
     [
         ({"tag": "other", "model_id": "m"}, True),
-        ({"timeout_s": 9.0}, True),
         ({"max_concurrency": 2}, True),
         ({"url": "http://127.0.0.1:8001/v1"}, False),
-        ({"model_id": "M"}, False),
-        ({"backend": "vllm"}, False),
         ({"drop": ("temperature",)}, False),
     ],
     ids=str,
@@ -227,29 +211,6 @@ def test_a_reply_comes_back_without_what_it_took_and_cost():
     assert again == replace(WHOLE, sent_ns=5_000_007, from_cache=True, **took)
 
 
-NUMBERS = st.floats(allow_nan=False)
-LOGPROBS = st.builds(
-    TokenLogprob,
-    logprob=NUMBERS,
-    top=st.lists(st.tuples(st.text(), NUMBERS), max_size=3).map(tuple),
-)
-COMPLETIONS = st.builds(
-    Completion,
-    phases=st.just(()),
-    itl=st.none(),
-    cost_usd=st.none(),
-    first_token_ns=st.none(),
-    logprobs=st.lists(LOGPROBS, max_size=3).map(tuple),
-    from_cache=st.just(value=False),
-)
-
-
-@given(COMPLETIONS)
-def test_a_reply_comes_back_as_it_was_whatever_it_was(completion):
-    _, again = twice(completion, clock=ManualClock())
-    assert replace(again, sent_ns=completion.sent_ns, from_cache=False) == completion
-
-
 @pytest.mark.parametrize(("text", "pieces"), [("A draft.", ["A draft."]), ("", [])])
 def test_who_listens_is_told_a_known_reply_in_one_piece(text, pieces):
     async def main():
@@ -262,7 +223,7 @@ def test_who_listens_is_told_a_known_reply_in_one_piece(text, pieces):
     assert heard == pieces
 
 
-@pytest.mark.parametrize("text", ["{}", "no JSON", '{"text": 1}'])
+@pytest.mark.parametrize("text", ["{}", "no JSON"])
 def test_what_is_kept_but_is_no_completion_is_asked_for_anew(tmp_path, text):
     path = tmp_path / "calls.sqlite"
     texts([REQUEST], path)
@@ -287,15 +248,6 @@ def test_the_trace_says_that_no_model_was_asked():
     assert (again["from_cache"], again["cost_usd"]) == (True, 0.0)
     assert not {"input_tokens", "ttft_ns", "itl_mean_ns"} & set(again)
     assert len([record for record in records if isinstance(record, SpanRecord)]) == 1
-
-
-def test_counts_are_asked_for_each_time():
-    async def main():
-        async with cached(ScriptedBackend([])) as calls:
-            count = CountRequest(model="m", messages=as_messages("Two words"))
-            assert await calls.count_tokens(count) == 2
-
-    asyncio.run(main())
 
 
 # --- the file --------------------------------------------------------------------------------
@@ -389,10 +341,6 @@ def another_programs(path):
     database(path, "CREATE TABLE song (title TEXT)")
 
 
-def another_programs_that_says_so(path):
-    database(path, "PRAGMA application_id = 1234")
-
-
 def a_newer_one(path):
     use(path, a="text")
     database(path, "PRAGMA user_version = 2")
@@ -402,18 +350,11 @@ def a_directory(path):
     path.mkdir()
 
 
-def a_cut_one(path):
-    use(path, **{f"key{number}": "x" * 1000 for number in range(100)})
-    path.write_bytes(path.read_bytes()[:1000])
-
-
 @pytest.mark.parametrize(
     ("make", "code"),
     [
         (no_database, "cache.damaged"),
-        (a_cut_one, "cache.damaged"),
         (another_programs, "cache.other-program"),
-        (another_programs_that_says_so, "cache.other-program"),
         (a_newer_one, "cache.newer-version"),
         (a_directory, "cache.not-openable"),
     ],
@@ -428,14 +369,6 @@ def test_a_file_that_is_no_call_cache_is_said_to_be_none_and_left_alone(tmp_path
         CallCache(path)
     assert (caught.value.code, caught.value.path) == (code, path)
     assert before is None or path.read_bytes() == before
-
-
-def test_a_place_that_cannot_be_made_is_said_to_be_none(tmp_path):
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(ConfigurationInvalid) as caught:
-        CallCache(tmp_path / "file" / "calls.sqlite")
-    assert caught.value.code == "cache.not-openable"
 
 
 def test_what_goes_wrong_later_fails_no_call_and_is_said_once(tmp_path):

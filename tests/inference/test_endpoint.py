@@ -33,41 +33,28 @@ GGUF = "missing.gguf"
     ("fields", "code"),
     [
         ({"url": None}, "endpoint.url-missing"),
-        ({"backend": "vllm"}, "endpoint.url-missing"),
         ({"backend": "embedded"}, "endpoint.path-missing"),
-        ({"path": None, "url": URL, "backend": "embedded"}, "endpoint.path-missing"),
         ({"path": GGUF, "url": URL}, "endpoint.url-and-path"),
         ({"path": GGUF, "backend": "vllm"}, "endpoint.path-of-server"),
         ({"url": "127.0.0.1:8000/v1"}, "endpoint.url-invalid"),
         ({"url": "ftp://h/v1"}, "endpoint.url-invalid"),
-        ({"url": "http:///v1"}, "endpoint.url-invalid"),
         ({"url": "http://h:port/v1"}, "endpoint.url-invalid"),
-        ({"url": "http://h:65536/v1"}, "endpoint.url-invalid"),
         ({"url": "http://h/v1\n"}, "endpoint.url-invalid"),
         ({"url": URL, "backend": "triton"}, "endpoint.template-missing"),
         ({"url": URL, "fallback": ["small"]}, "endpoint.own-fallback"),
         ({"url": URL, "backend": "vllm", "slots": 9}, "endpoint.stray-setting"),
         ({"url": URL, "context_tokens": 8192}, "endpoint.stray-setting"),
-        ({"url": URL, "backend": "ollama", "threads": 2}, "endpoint.stray-setting"),
-        ({"url": URL, "keep_alive": "10m"}, "endpoint.stray-setting"),
-        ({"path": GGUF, "prompt_template": "llama3"}, "endpoint.stray-setting"),
-        ({"path": GGUF, "backend": "llama-cpp-python", "slots": 2}, "endpoint.stray-setting"),
         ({"backend": "litellm", "keep_alive": 60}, "endpoint.stray-setting"),
         *(
             (
                 {"url": URL, "backend": "ollama", "keep_alive": text},
                 "endpoint.keep-alive-not-a-time",
             )
-            for text in ("ten minutes", "10 m", "1h30", "5d", "", "m")
+            for text in ("ten minutes", "1h30", "")
         ),
         ({"url": URL, "backend": "ollma"}, "literal_error"),
         ({"url": URL, "modelid": "x"}, "extra_forbidden"),
         ({"url": URL, "timeout_s": 0}, "greater_than"),
-        ({"url": URL, "tag": ""}, "string_too_short"),
-        ({"path": GGUF, "context_tokens": 255}, "greater_than_equal"),
-        ({"path": GGUF, "slots": 0}, "greater_than_equal"),
-        ({"path": GGUF, "slots": 65}, "less_than_equal"),
-        ({"path": GGUF, "threads": 0}, "greater_than_equal"),
     ],
     ids=str,
 )
@@ -82,15 +69,12 @@ def test_a_mistake_is_told(fields, code):
     ("fields", "backend", "connected"),
     [
         ({"url": URL}, "openai", OpenAIWire),
-        ({"url": "HTTPS://h:65535/v1"}, "openai", OpenAIWire),
         ({"url": "http://[::1]:8080", "path": None}, "openai", OpenAIWire),
         ({"url": URL, "backend": "vllm"}, "vllm", OpenAIWire),
-        ({"url": URL, "backend": "llamacpp"}, "llamacpp", OpenAIWire),
         ({"url": URL, "backend": "ollama"}, "ollama", OllamaWire),
         ({"url": URL, "backend": "triton", "prompt_template": "plain"}, "triton", TritonWire),
         ({"path": GGUF}, "embedded", EmbeddedLlamaCpp),
         ({"path": GGUF, "backend": "llama-cpp-python"}, "llama-cpp-python", LlamaCppPython),
-        ({"backend": "litellm"}, "litellm", LiteLLMBackend),
         ({"backend": "litellm", "url": URL}, "litellm", LiteLLMBackend),
     ],
     ids=str,
@@ -113,7 +97,7 @@ def test_a_scripted_endpoint_is_handed_over_in_python():
 @pytest.mark.parametrize(
     ("written", "sent"),
     [
-        *((text, text) for text in ("10m", "1h30m", "-1m", "1.5h", "0")),
+        *((text, text) for text in ("1h30m", "-1m", "1.5h")),
         (300, 300),
         # Without a unit Ollama takes a number, and no text.
         ("300", 300),
@@ -161,11 +145,7 @@ def test_each_request_goes_to_the_backend_of_its_model():
     assert [ask(shim, tag).text for tag in ("large", "small")] == ["l", "s"]
 
 
-@pytest.mark.parametrize(
-    ("tags", "told"),
-    [(["qwen2.5-7b", "llama"], "'qwen2.5-7b'?"), (["zeta", "alpha"], "alpha, zeta")],
-)
-def test_an_unknown_tag_is_told_what_there_is(tags, told):
-    with pytest.raises(ConfigurationInvalid, match=told.replace("?", r"\?")) as caught:
-        ask(InferenceShim({tag: ScriptedBackend([]) for tag in tags}), "qwen-7b")
+def test_an_unknown_tag_is_told_what_there_is():
+    with pytest.raises(ConfigurationInvalid, match=r"'qwen2\.5-7b'") as caught:
+        ask(InferenceShim({"qwen2.5-7b": ScriptedBackend([])}), "qwen-7b")
     assert caught.value.code == "endpoint.unknown"

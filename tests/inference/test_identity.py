@@ -36,66 +36,34 @@ def related(one, other):
 PAIRS = [
     # One model, however it is packed and wherever it is served.
     ("qwen2.5:7b-instruct-q4_K_M", "Qwen2.5-7B-Instruct-Q8_0.gguf", "same"),
-    ("qwen2.5:7b-instruct-q4_K_M", "Qwen/Qwen2.5-7B-Instruct-AWQ", "same"),
-    ("Qwen2.5-7B-Instruct-Q8_0.gguf", "Qwen/Qwen2.5-7B-Instruct", "same"),
     ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "same"),
     ("qwen2.5:7b", "Qwen/Qwen2.5-7B-Instruct", "same"),
-    ("qwen2.5:7b", "QWEN2.5:7B", "same"),
     ("qwen3:8b", "hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M", "same"),
-    ("qwen2.5vl:7b", "Qwen/Qwen2.5-VL-7B-Instruct", "same"),
     ("llama3.1:8b", "meta-llama/Meta-Llama-3.1-8B-Instruct", "same"),
     ("llama3.1:8b", "meta.llama3-1-8b-instruct-v1:0", "same"),
-    ("llama3.1:8b-instruct-fp16", "accounts/fireworks/models/llama-v3p1-8b-instruct", "same"),
-    ("meta-llama/Llama-3.1-8B-Instruct", "RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", "same"),
-    ("mistral:7b-instruct-v0.3-q5_1", "mistralai/Mistral-7B-Instruct-v0.3", "same"),
-    ("mixtral:8x7b-instruct-v0.1-q4_0", "Mixtral-8x7B-Instruct-v0.1.i1-Q4_K_M.gguf", "same"),
     ("gemma3:4b", "google/gemma-3-4b-it-qat-q4_0-gguf", "same"),
-    ("gemma3n:e4b", "google/gemma-3n-E4B-it", "same"),
-    ("gpt-oss:20b", "openai/gpt-oss-20b", "same"),
     ("deepseek-r1:7b", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "same"),
-    ("deepseek-r1:7b-qwen-distill-q4_K_M", "DeepSeek-R1-Distill-Qwen-7B-Q8_0.gguf", "same"),
     ("smollm2:135m", "SmolLM2-135M-Instruct.Q4_1.gguf", "same"),
     ("claude-3-5-sonnet-20241022", "us.anthropic.claude-3-5-sonnet-20241022-v2:0", "same"),
     ("gpt-4o", "openai/gpt-4o-2024-08-06", "same"),
-    ("qwen:latest", "qwen", "same"),
     ("our-judge", "registry.local/team/our-judge:latest", "same"),
     # Relatives: sizes, generations, variants, releases, distillates.
     ("qwen2.5:7b", "qwen2.5:14b", "family"),
     ("qwen2.5:7b", "qwen3:8b", "family"),
-    ("qwen2.5-7b", "qwen3-7b", "family"),
-    ("qwen2.5:7b", "qwen2.5-coder:7b", "family"),
-    ("Qwen3-4B-Instruct-2507", "Qwen3-4B-Thinking-2507", "family"),
     ("Qwen3-4B", "Qwen3-4B-Instruct-2507", "family"),
-    ("Qwen/Qwen2.5-7B-Instruct-1M", "Qwen/Qwen2.5-7B-Instruct", "family"),
-    ("qwen3:30b-a3b", "qwen3:32b", "family"),
     ("QwQ-32B", "qwen2.5:32b", "family"),
-    ("llama3.1:8b", "llama3.2:3b", "family"),
-    ("llama3.1:70b", "llama3.3:70b", "family"),
-    ("llama3.1:8b", "meta-llama/Llama-Guard-3-8B", "family"),
-    ("llama3.1:8b", "AtlaAI/Selene-1-Mini-Llama-3.1-8B", "family"),
     ("llama3.1:8b", "atla/selene-mini", "family"),
-    ("qwen2.5:7b", "DeepSeek-R1-Distill-Qwen-7B", "family"),
     ("qwen2.5:14b", "deepseek-r1:14b", "family"),
-    ("mistral:7b", "mixtral:8x7b", "family"),
-    ("mistral:7b-instruct-v0.2", "mistral:7b-instruct-v0.3", "family"),
     ("gemma-3-4b-it", "gemma-3-4b-pt", "family"),
-    ("phi3:mini", "phi4", "family"),
-    ("gpt-4o", "gpt-4o-mini", "family"),
     ("gpt-4", "gpt-4-0613", "family"),
-    ("gpt-4o", "o3-mini", "family"),
     ("claude-3-5-sonnet-20240620", "claude-3-5-sonnet-20241022", "family"),
-    ("claude-sonnet-4-5", "claude-haiku-4-5", "family"),
     # Strangers.
     ("qwen2.5:7b", "llama3.1:8b", "different"),
     ("deepseek-r1:7b", "deepseek-r1:671b", "different"),
-    ("DeepSeek-R1-Distill-Qwen-7B", "DeepSeek-R1-Distill-Llama-8B", "different"),
-    ("mistral:7b", "gemma3:4b", "different"),
-    ("claude-sonnet-4-5", "gpt-4o", "different"),
     ("tinyllama:1.1b", "llama3.2:1b", "different"),
     # Not known: nothing tells the family of one of them.
     ("qwen2.5:7b", "our-judge", "unknown"),
     ("our-judge", "our-writer", "unknown"),
-    ("default", "qwen2.5:7b", "unknown"),
     ("default", "default", "unknown"),
     ("/models/model.gguf", "/models/model.gguf", "unknown"),
 ]
@@ -137,8 +105,6 @@ def test_of_one_server_even_a_name_that_says_nothing_is_one_model():
         ("openai", "http://localhost:8080/v1"),
         ("openai", "http://[::1]:8080/v1/"),
         ("openai", "http://0.0.0.0:8080/v1"),
-        ("openai", "http://127.0.0.1:8080"),
-        ("openai", "HTTP://LocalHost:8080/v1"),
         ("ollama", "http://127.0.0.1:8080"),
     ],
 )
@@ -153,11 +119,9 @@ def test_one_server_by_another_spelling_is_the_same_server(backend, url):
     ("one", "other", "same"),
     [
         ("https://Host.example/v1", "HTTPS://host.example:443", True),
-        ("http://h:80/v1", "http://h", True),
         ("http://h/openai/v1", "http://h/openai/", True),
         ("http://h/openai/v1", "http://h/v1", False),
         ("http://h:8080", "http://h:8081", False),
-        ("http://h", "https://h", False),
         ("http://h/v1?deployment=a", "http://h/v1?deployment=b", False),
     ],
 )
@@ -219,20 +183,6 @@ def test_a_byte_in_the_first_or_last_mebibyte_makes_another_file(model, tmp_path
     assert relation_of(of_file(file_of(tmp_path, "other", changed)), of_file(model)) == "unknown"
 
 
-def test_a_cut_file_is_another(tmp_path):
-    # All of one value, so that only the size tells them apart.
-    whole = file_of(tmp_path, "whole", bytes(4 * MIB))
-    cut = file_of(tmp_path, "cut", bytes(3 * MIB))
-
-    assert relation_of(of_file(whole), of_file(cut)) == "unknown"
-
-
-def test_a_file_shorter_than_the_samples_has_a_fingerprint_too(tmp_path):
-    short, other = file_of(tmp_path, "short"), file_of(tmp_path, "other", b"b")
-
-    assert of_file(short).fingerprint != of_file(other).fingerprint
-
-
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ModelFileInvalid) as caught:
         of_file(tmp_path / "missing.gguf")
@@ -284,7 +234,6 @@ def test_a_headers_name_without_a_size_stands_for_a_generation_not_for_a_model(t
         ({"base_models": ("Llama 3.1 8B Instruct",), "names": ("Judge 8B",)}, "llama"),
         ({"names": ("Judge 8B",), "architecture": "qwen2"}, "qwen"),
         ({"names": ("Judge 8B",), "architecture": "llama"}, None),
-        ({"base_models": ("Qwen2.5 7B",), "names": ("Mistral Killer 7B",)}, "qwen"),
     ],
 )
 def test_a_header_tells_the_family_where_the_name_does_not(tmp_path, header, family):
@@ -325,11 +274,9 @@ def test_metadata_are_read_under_ggufs_keys():
     ("model_id", "low_bit"),
     [
         ("qwen2.5:7b-instruct-q4_K_M", True),
-        ("Qwen2.5-7B-Instruct-Q6_K.gguf", True),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", True),
         ("Qwen2.5-7B-Instruct-Q8_0.gguf", False),
         ("RedHatAI/Qwen2.5-7B-Instruct-FP8-dynamic", False),
-        ("qwen2.5:7b-instruct-fp16", False),
         ("gpt-oss-20b-MXFP4.gguf", False),
         ("qwen2.5:7b", False),
     ],
@@ -342,10 +289,8 @@ def test_fewer_bits_than_q8_0_are_few(model_id, low_bit):
     ("model_id", "tells"),
     [
         ("Qwen2.5-7B-Instruct", True),
-        ("mistral:latest", True),
         ("our-judge-8b", True),
         ("our-judge", False),
-        ("default", False),
         ("/models/model.gguf", False),
     ],
 )
@@ -366,17 +311,12 @@ QWEN = "qwen-2.5-7b-instruct"
     ("text", "weights", "quantisation"),
     [
         ("qwen2.5:7b-instruct-q4_K_M", QWEN, "Q4_K_M"),
-        ("Qwen2.5-7B-Instruct-Q8_0.gguf", QWEN, "Q8_0"),
-        ("Qwen/Qwen2.5-7B-Instruct-AWQ", QWEN, "AWQ"),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", QWEN, "GPTQ-INT4"),
         ("unsloth/Qwen2.5-7B-Instruct-unsloth-bnb-4bit", QWEN, "4BIT"),
         ("RedHatAI/Qwen2.5-7B-Instruct-FP8-dynamic", QWEN, "FP8"),
-        ("Qwen2.5 7B Instruct", QWEN, None),
-        ("/models/Qwen2.5-7B-Instruct/", QWEN, None),
         ("hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M", "qwen-3-8b", "Q4_K_M"),
         ("Qwen3-4B-Instruct-2507-UD-Q4_K_XL.gguf", "qwen-3-4b-instruct-2507", "Q4_K_XL"),
         ("mlx-community/Qwen3-30B-A3B-4bit-DWQ", "qwen-3-30b-a3b", "4BIT"),
-        ("qwen2.5vl:7b", "qwen-2.5-vl-7b", None),
         (
             "neuralmagic/Meta-Llama-3.1-8B-Instruct-quantized.w4a16",
             "llama-3.1-8b-instruct",
@@ -390,21 +330,13 @@ QWEN = "qwen-2.5-7b-instruct"
         ("meta.llama3-1-8b-instruct-v1:0", "llama-3.1-8b-instruct", None),
         ("accounts/fireworks/models/llama-v3p1-8b-instruct", "llama-3.1-8b-instruct", None),
         ("turboderp/Llama-3.1-8B-Instruct-exl2:4.25bpw", "llama-3.1-8b-instruct", "4.25BPW"),
-        ("Llama-3-8B-Instruct-q4f16_1-MLC", "llama-3-8b-instruct", "Q4F16_1"),
         ("D:\\models\\llama-2-7b-chat.Q5_K_S.gguf", "llama-2-7b-chat", "Q5_K_S"),
         ("Mixtral-8x7B-Instruct-v0.1.i1-Q4_K_M.gguf", "mixtral-8x7b-instruct-0.1", "Q4_K_M"),
-        ("google_gemma-3-4b-it-IQ3_XXS.gguf", "gemma-3-4b-it", "IQ3_XXS"),
         ("gemma-3-4b-it-qat-q4_0-gguf", "gemma-3-4b-it", "Q4_0"),
-        ("google/gemma-3n-E4B-it", "gemma-3n-e4b-it", None),
-        ("gpt-oss-20b-MXFP4.gguf", "gpt-oss-20b", "MXFP4"),
-        ("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm-2-135m-instruct", "Q4_1"),
         ("registry.local:5000/team/phi3.5:3.8b-fp16", "phi-3.5-3.8b", "FP16"),
         ("deepseek-r1:7b", "deepseek-r1-distill-qwen-7b", None),
-        ("claude-sonnet-4-5-20250929", "claude-sonnet-4.5", None),
-        ("vertex_ai/claude-3-5-sonnet@20241022", "claude-3.5-sonnet", None),
         ("us.anthropic.claude-3-5-sonnet-20241022-v2:0", "claude-3.5-sonnet", None),
         ("openai/gpt-4o-2024-08-06", "gpt-4o", None),
-        ("openai.gpt-oss-20b-1:0", "gpt-oss-20b", None),
         ("gpt-4-0613", "gpt-4-0613", None),
         ("llama3:latest", "llama-3", None),
     ],
@@ -421,7 +353,6 @@ def test_a_name_is_its_weights_and_their_packing(text, weights, quantisation):
     [
         ("/models/Qwen2.5-7B-Instruct-GGUF/ggml-model-q4_k_m.gguf", QWEN),
         ("/hub/models--Qwen--Qwen2.5-7B-Instruct/snapshots/a09a35458c702b33eeacc393d1030632", QWEN),
-        ("/srv/llms/model.gguf", ""),
         ("/home/alice/model-1.gguf", ""),
     ],
 )
@@ -431,7 +362,7 @@ def test_a_file_without_a_name_has_that_of_its_folder_if_that_is_a_models(text, 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "default", "model", "models/model", "local-model", "LLM:latest", "chat", "model-2", "0"],
+    ["", "default", "models/model", "local-model", "LLM:latest", "model-2", "0"],
 )
 def test_a_name_that_says_nothing_has_no_words(text):
     assert parse_model_name(text).words == ()
@@ -450,14 +381,6 @@ def test_a_providers_date_is_no_word(text, day):
     assert parse_model_name(text).snapshot == day
 
 
-@pytest.mark.parametrize(
-    ("text", "has_size"),
-    [("qwen2.5:0.5b", True), ("mixtral:8x7b", True), ("gemma3n:e4b", True), ("gpt-4o", False)],
-)
-def test_a_size_is_found(text, has_size):
-    assert parse_model_name(text).has_size is has_size
-
-
 # --- families ---------------------------------------------------------------------------------
 
 
@@ -466,42 +389,26 @@ def test_a_size_is_found(text, has_size):
     [
         ("qwen2.5:7b", "qwen"),
         ("Qwen/QwQ-32B", "qwen"),
-        ("Qwen3-Coder-30B-A3B-Instruct", "qwen"),
-        ("codellama:13b", "llama"),
         ("meta-llama/Llama-Guard-3-8B", "llama"),
         ("mixtral:8x7b", "mistral"),
-        ("mistralai/Codestral-22B-v0.1", "mistral"),
         ("google/codegemma-7b-it", "gemma"),
-        ("phi4-mini", "phi"),
-        ("command-r:35b", "cohere"),
-        ("c4ai-command-r7b-12-2024", "cohere"),
         ("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm"),
-        ("gpt-oss:20b", "gpt"),
         ("o3-mini", "gpt"),
         ("anthropic/claude-sonnet-4-5", "claude"),
-        ("gemini/gemini-2.5-flash", "gemini"),
         # Trained anew, for all the likeness of the names.
         ("TinyLlama-1.1B-Chat-v1.0", "tinyllama"),
-        ("nova", None),
         ("my-finetune-7b", None),
         ("default", None),
         # Derived from another's weights.
-        ("DeepSeek-R1-Distill-Qwen-7B", "qwen"),
         ("DeepSeek-R1-Distill-Llama-8B-GGUF", "llama"),
         ("deepseek-r1:14b", "qwen"),
-        ("deepseek-r1:70b", "llama"),
         ("deepseek-r1:671b", "deepseek"),
         ("nvidia/Llama-3.1-Nemotron-70B-Instruct-HF", "llama"),
         ("nemotron-mini:4b", "nemotron"),
-        ("nvidia/Mistral-NeMo-Minitron-8B-Base", "mistral"),
         ("atla/selene-mini", "llama"),
-        ("AtlaAI/Selene-1-Mini-Llama-3.1-8B", "llama"),
         ("NousResearch/Hermes-2-Pro-Mistral-7B", "mistral"),
         ("tokyotech-llm/Gemma-2-Llama-Swallow-9b-it-v0.1", "gemma"),
         ("prometheus-eval/prometheus-7b-v2.0", "mistral"),
-        ("Unbabel/M-Prometheus-7B", "qwen"),
-        ("flowaicom/Flow-Judge-v0.1", "phi"),
-        ("marco-o1", "qwen"),
     ],
 )
 def test_a_name_tells_the_family_that_its_weights_are_from(text, family):
@@ -511,15 +418,11 @@ def test_a_name_tells_the_family_that_its_weights_are_from(text, family):
 @pytest.mark.parametrize(
     ("architecture", "family"),
     [
-        ("qwen2", "qwen"),
         ("qwen3moe", "qwen"),
         ("gemma3n", "gemma"),
-        ("phi3", "phi"),
-        ("cohere2", "cohere"),
         ("chatglm", "glm"),
         ("llama4", "llama"),
         ("llama", None),
-        ("deepseek2", None),
         (None, None),
     ],
 )
@@ -529,7 +432,7 @@ def test_an_architecture_tells_a_family_unless_many_share_it(architecture, famil
 
 @pytest.mark.parametrize(
     ("declared", "family"),
-    [("Qwen2.5", "qwen"), (" llama ", "llama"), ("Ours", "ours"), ("gpt", "gpt"), ("  ", None)],
+    [("Qwen2.5", "qwen"), ("Ours", "ours"), ("  ", None)],
 )
 def test_what_an_endpoint_declares_is_put_in_the_tables_words(declared, family):
     assert declared_family(declared) == family

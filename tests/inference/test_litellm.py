@@ -9,8 +9,7 @@ import sys
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from calls import PATIENCE_S, ask, backend_at, cut_at, fail, streamed_or_whole
@@ -104,7 +103,6 @@ def test_everything_that_was_asked_for_is_sent():
 @pytest.mark.parametrize(
     ("stream", "cached_tokens"),
     [
-        pytest.param(llama_server_stream("Grü", "ße"), 0, id="llama-server, nothing cached"),
         pytest.param(llama_server_stream("Grü", "ße", cached_tokens=24), 24, id="24 cached"),
         pytest.param(vllm_stream("Grü", "ße"), None, id="vLLM, which does not say"),
     ],
@@ -126,9 +124,7 @@ def whole(finish_reason):
 
 @streamed_or_whole
 @pytest.mark.parametrize("model_id", ["openai/served-name", VLLM])
-@pytest.mark.parametrize(
-    "reason", ["abort", "error", "timeout", "cancelled", "insufficient_system_resource", None]
-)
+@pytest.mark.parametrize("reason", ["abort", None])
 def test_what_the_provider_broke_off_is_no_reply(model_id, reason, stream):
     halves = Reply(steps=llama_server_stream("half an ", "ans", finish_reason=reason))
 
@@ -187,7 +183,6 @@ def anthropic_stream(stop_reason):
     ("said", "finish_reason"),
     [
         ("max_tokens", "length"),
-        ("model_context_window_exceeded", "length"),
         ("refusal", "content_filter"),
         ("stop_sequence", "stop"),
     ],
@@ -196,10 +191,6 @@ def test_why_claude_stopped_is_told_by_its_own_word(said, finish_reason):
     completion, _ = ask(Provider([Reply(steps=anthropic_stream(said))]), **of(CLAUDE))
 
     assert (completion.text, completion.finish_reason) == ("Hello", finish_reason)
-
-
-def test_a_turn_of_claudes_that_is_to_go_on_is_no_reply():
-    fail(StreamCut, Provider([Reply(steps=anthropic_stream("pause_turn"))]), **of(CLAUDE))
 
 
 # --- usage and schemas -----------------------------------------------------------------------
@@ -240,10 +231,8 @@ def test_where_the_provider_does_not_count_there_is_no_usage(model_id, stream):
     ("server", "model_id", "place", "stream"),
     [
         pytest.param(OpenAIAPI, OPENAI, "response_format", True, id="OpenAI"),
-        pytest.param(OpenAIAPI, TOGETHER, "response_format", False, id="Together"),
         pytest.param(Anthropic, CLAUDE, "output_format", False, id="Claude"),
         pytest.param(Anthropic, "anthropic/claude-3-haiku-20240307", "tools", True, id="older"),
-        pytest.param(Anthropic, "anthropic/claude-3-haiku-20240307", "tools", False, id="whole"),
         pytest.param(OpenAIAPI, "zai/served", None, True, id="a provider with no place for one"),
     ],
 )
@@ -276,13 +265,6 @@ def test_a_schema_goes_where_the_provider_enforces_it(server, model_id, place, s
             id="refused by the model",
         ),
         pytest.param(
-            Anthropic(refuses=("temperature",)),
-            of(CLAUDE, drop=("temperature",)),
-            ("temperature",),
-            [False, False],
-            id="dropped beforehand",
-        ),
-        pytest.param(
             OpenAIAPI(),
             of("openai/o3-mini"),
             ("temperature",),
@@ -308,12 +290,6 @@ def test_a_field_that_is_refused_is_left_out_from_then_on_and_named(
     assert completion.attempts == 1
 
 
-def test_the_call_that_finds_a_refusal_out_is_two_requests_and_says_so():
-    completion, server = ask(Anthropic(refuses=("temperature",)), **of(CLAUDE))
-
-    assert completion.attempts == len(server.asked) == 2
-
-
 def test_fields_that_litellm_refuses_for_a_provider_are_never_sent_and_named():
     request = replace(REQUEST, frequency_penalty=0.5, seed=7)
 
@@ -323,25 +299,12 @@ def test_fields_that_litellm_refuses_for_a_provider_are_never_sent_and_named():
     assert len(server.asked) == 1
 
 
-def test_a_provider_that_refuses_to_be_asked_for_usage_is_not_asked():
-    server = OpenAIAPI(refuses=("stream_options",), counts_usage=False)
-
-    completion, _ = ask(server, calls=2, **of("hosted_vllm/served"))
-
-    assert (completion.dropped, completion.usage) == (("stream_options",), None)
-    assert ["stream_options" in asked.body for asked in server.asked] == [True, False, False]
-
-
 # --- errors ----------------------------------------------------------------------------------
 
 
 def openai_error(status, message, *headers, code=None):
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
     return OPENAI, error_reply(status, {"error": error}, *headers)
-
-
-def together_error(status, message):
-    return TOGETHER, openai_error(status, message)[1]
 
 
 def anthropic_error(status, kind, message, *headers):
@@ -356,30 +319,14 @@ WAIT = ("retry-after", "7")
 @pytest.mark.parametrize(
     ("refusal", "error", "facts"),
     [
-        (openai_error(401, "no", code="invalid_api_key"), AuthenticationFailed, {}),
         (anthropic_error(401, "authentication_error", "invalid"), AuthenticationFailed, {}),
-        (anthropic_error(402, "billing_error", "no credit"), ServerError, {"status": 402}),
-        (anthropic_error(413, "request_too_large", "32 MB"), ServerError, {"status": 413}),
-        (openai_error(500, "boom"), ServerError, {"status": 500}),
         ((OPENAI, error_reply(502, None, raw=b"<h1>Bad</h1>")), ServerError, {"status": 502}),
-        (openai_error(503, "Loading", WAIT), Overloaded, {"retry_after_s": 7.0}),
         (anthropic_error(429, "rate_limit_error", "no", WAIT), RateLimited, {"retry_after_s": 7.0}),
-        (
-            openai_error(429, "no", WAIT, code="insufficient_quota"),
-            RateLimited,
-            {"retry_after_s": 7.0},
-        ),
         (
             anthropic_error(400, "invalid_request_error", NO_ROOM),
             ContextOverflow,
             {"prompt_tokens": 188240, "context_tokens": 200000},
         ),
-        (
-            together_error(403, "Input token count + max_tokens exceed the model's context"),
-            ContextOverflow,
-            {"prompt_tokens": None},
-        ),
-        ((OPENAI, Reply(steps=TOKENS)), StreamCut, {}),
         ((OPENAI, Reply(steps=(*TOKENS, DONE))), StreamCut, {}),
         ((OPENAI, Reply(steps=TOKENS, ending="reset")), StreamCut, {}),
         *(((one, GONE_BEFORE_A_BYTE), StreamCut, {}) for one in (OPENAI, VLLM, CLAUDE)),
@@ -395,19 +342,15 @@ def test_an_error_is_told_by_status_and_words_after_one_request(refusal, error, 
     assert {name: getattr(caught, name) for name in facts} == facts
 
 
-def test_a_server_that_hangs_up_is_not_asked_again_for_a_whole_reply_either():
-    fail(StreamCut, GONE_BEFORE_A_BYTE, GONE_BEFORE_A_BYTE, **of(VLLM, stream=False))
-
-
 def unconnected(model_id, api_key=None, **fields):
     return LiteLLMBackend(
         Endpoint(tag="judge", backend="litellm", model_id=model_id, **fields), api_key=api_key
     )
 
 
-@pytest.mark.parametrize("model_id", ["openai/x", CLAUDE, "gemini/x"])
+@pytest.mark.parametrize("model_id", ["openai/x", CLAUDE])
 def test_a_missing_key_is_not_taken_for_a_failing_server(model_id, monkeypatch):
-    for provider in ("OPENAI", "ANTHROPIC", "GEMINI", "GOOGLE"):
+    for provider in ("OPENAI", "ANTHROPIC"):
         monkeypatch.delenv(f"{provider}_API_KEY", raising=False)
 
     with pytest.raises(AuthenticationFailed):
@@ -451,19 +394,6 @@ def test_connecting_has_a_limit_of_its_own(model_id):
             asyncio.run(backend.chat(REQUEST))
 
     assert caught.value.limit == "connect_timeout_s"
-
-
-def test_a_listener_that_fails_ends_the_call_and_hangs_up():
-    def fails(text):
-        raise ZeroDivisionError
-
-    async def main():
-        async with Anthropic("stalled") as server, backend_at(server, **of(CLAUDE)) as backend:
-            with pytest.raises(ZeroDivisionError):
-                await backend.chat(replace(REQUEST, on_text=fails))
-            await server.hung_up.wait()
-
-    asyncio.run(main())
 
 
 # --- what is not chat ------------------------------------------------------------------------
@@ -526,22 +456,6 @@ def test_a_server_that_never_ends_its_stream_after_done_has_replied_all_the_same
     assert server.hung_up.is_set()
 
 
-def test_cancelling_in_the_middle_does_not_wait_for_the_rest():
-    steps = (delta(role="assistant", content=None), delta(content="The last word is [DONE]"))
-
-    async def main():
-        server = Loopback([Reply(steps=steps, ending="hold")])
-        async with server, backend_at(server, **of(OPENAI)) as backend:
-            call = asyncio.create_task(backend.chat(REQUEST))
-            await server.holding.wait()
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            await server.hung_up.wait()
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize(
     ("server", "model_id"),
     [(Loopback([HELLO] * 3), OPENAI), (Loopback([HELLO] * 3), VLLM), (Anthropic(), CLAUDE)],
@@ -580,39 +494,6 @@ def test_the_last_to_close_closes_the_connections_that_litellm_would_keep():
     asyncio.run(main())
 
 
-def test_closing_one_backend_cuts_no_call_of_another():
-    async def main():
-        other_closed, begun = asyncio.Event(), asyncio.Event()
-        stream = llama_server_stream("a", "b")
-        slow = Loopback([Reply(steps=(*stream[:2], other_closed.wait, *stream[2:]))])
-        async with slow, backend_at(slow, **of(OPENAI)) as first, Loopback([HELLO]) as fast:
-            heard = replace(REQUEST, on_text=lambda _: begun.set())
-            call = asyncio.create_task(first.chat(heard))
-            await begun.wait()
-            async with backend_at(fast, **of(OPENAI)) as second:
-                await second.chat(REQUEST)
-            other_closed.set()
-            assert (await call).text == "ab"
-
-    asyncio.run(main())
-
-
-@pytest.mark.slow
-def test_a_backend_that_was_let_go_unclosed_keeps_no_connection_open_for_others():
-    async def main():
-        async with Loopback([HELLO] * 2) as server:
-            first = unconnected(OPENAI, "sk-secret", url=server.url)
-            await first.chat(REQUEST)
-            async with backend_at(server, **of(OPENAI)) as second:
-                await second.chat(REQUEST)
-                del first
-                gc.collect()
-            async with asyncio.timeout(PATIENCE_S):
-                await server.deserted.wait()
-
-    asyncio.run(main())
-
-
 @pytest.mark.slow
 def test_nothing_stays_open_that_would_complain_when_the_process_ends():
     refusal = anthropic_error(529, "overloaded_error", "Overloaded")[1]
@@ -625,35 +506,23 @@ def test_nothing_stays_open_that_would_complain_when_the_process_ends():
 
 
 @contextmanager
-def anthropic_in_a_thread():
-    """A server that outlives an event loop, and keeps its connections."""
+def in_a_thread(server):
+    """A server that outlives an event loop of its client, and keeps its connections."""
+    ready, over = Event(), Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    async def serve():
+        async with server:
+            ready.set()
+            await asyncio.to_thread(over.wait)
 
-        def do_POST(self):
-            self.rfile.read(int(self.headers["content-length"]))
-            head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude"}
-            said = {"content": [{"type": "text", "text": "Hello"}], "stop_reason": "end_turn"}
-            data = json.dumps(head | said | {"usage": {"input_tokens": 1, "output_tokens": 1}})
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data.encode())
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    thread = Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE_S)
+        yield server.url
+    finally:
+        over.set()
+        thread.join()
 
 
 @pytest.mark.slow
@@ -664,8 +533,8 @@ def test_one_event_loop_after_another_may_call_the_same_provider():
         await backend.aclose()
         return completion.text
 
-    with anthropic_in_a_thread() as url:
-        assert [asyncio.run(call(url)) for _ in range(2)] == ["Hello", "Hello"]
+    with in_a_thread(Anthropic()) as url:
+        assert [asyncio.run(call(url)) for _ in range(2)] == ["".join(TEXT)] * 2
 
 
 # --- the library -----------------------------------------------------------------------------
@@ -687,35 +556,20 @@ contacts = {"socket.connect", "socket.getaddrinfo", "socket.sendto"}
 calls = []
 sys.addaudithook(lambda name, args: calls.append((name, args)) if name in contacts else None)
 
-import harness.inference
-slow = {"litellm", "openai", "xllamacpp"} & set(sys.modules)
-assert not slow, slow
-
-from harness.errors import EndpointUnreachable, ServerError
+from harness.errors import EndpointUnreachable
 from harness.inference import ChatRequest, Endpoint, as_messages
 from harness.inference.managed.litellm_backend import LiteLLMBackend
 
-backend = LiteLLMBackend(Endpoint(tag="managed", backend="litellm", model_id="no-prefix"))
-assert "litellm" not in sys.modules
-try:
-    # litellm finds out by itself that there is no such provider.
-    asyncio.run(backend.chat(ChatRequest(model="managed", messages=as_messages("Write."))))
-except ServerError:
-    assert "litellm" in sys.modules
-else:
-    raise AssertionError("a model without a provider was accepted")
-assert not calls, calls
-
-# Of some providers it would like to know more: here is one, at an address where nobody is.
+# Of some providers litellm would like to know more: here is one, where nobody is.
 backend = LiteLLMBackend(
     Endpoint(tag="m", backend="litellm", model_id="anthropic/claude-haiku-4-5", url=sys.argv[1]),
     api_key="sk-secret",
 )
-schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+slow = {"litellm", "openai", "xllamacpp"} & set(sys.modules)
+assert not slow, slow
+messages, schema = as_messages("Write."), {"type": "object", "properties": {}}
 try:
-    asyncio.run(backend.chat(ChatRequest(
-        model="m", messages=as_messages("Write."), reply_schema=schema
-    )))
+    asyncio.run(backend.chat(ChatRequest(model="m", messages=messages, reply_schema=schema)))
 except EndpointUnreachable:
     away = [call for call in calls if "127.0.0.1" not in str(call[1])]
     assert calls and not away, away

@@ -1,12 +1,10 @@
 """What only llama-cpp-python does, compiled on this machine, with the demo's model."""
 
 import asyncio
-import math
-import re
 
 import numpy as np
 import pytest
-from engines import COUNT, HELLO, needs_package, replies, request, with_model
+from engines import HELLO, needs_package, request, with_model
 from engines import small_endpoint as endpoint_of
 
 from harness.errors import CallTimeout, ContextOverflow, ServerError, StreamCut
@@ -79,24 +77,10 @@ def test_a_reply_that_is_cut_inside_a_character_ends_before_it(chat):
     assert len({one.text for one in cuts}) < len(cuts)
 
 
-def test_a_frequency_penalty_speaks_against_repetition(chat):
-    def asked(**how):
-        return request("Write the word river twenty times.", max_output_tokens=48, **how)
-
-    def most_frequent(completion):
-        words = re.findall(r"\w+", completion.text)
-        return max(words.count(word) for word in words)
-
-    plain, penalised = chat(asked()), chat(asked(frequency_penalty=2.0))
-    assert most_frequent(plain) > most_frequent(penalised)
-
-
 @pytest.mark.parametrize(
     "schema",
     [
         pytest.param({"type": "strange"}, id="no such type"),
-        pytest.param({"$ref": "#/$defs/nowhere"}, id="a reference to nothing"),
-        pytest.param({"type": "string", "pattern": "a("}, id="half a pattern"),
         pytest.param({"enum": ['a "quote"', "a"]}, id="what its converter writes wrongly"),
     ],
 )
@@ -106,27 +90,6 @@ def test_a_schema_that_cannot_be_enforced_is_refused(chat, schema):
 
     assert caught.value.status == 400
     assert chat(request("Say hello.", max_output_tokens=2)).text == "Hello!"
-
-
-def test_every_token_comes_with_its_log_probability_and_its_rivals(chat):
-    completion = chat(request(COUNT, max_output_tokens=6, top_logprobs=3))
-
-    assert len(completion.logprobs) == completion.usage.output_tokens
-    assert "".join(one.token for one in completion.logprobs) == completion.text
-    assert completion.dropped == ()
-    for one in completion.logprobs:
-        chances = [chance for _, chance in one.top]
-        assert len(chances) == 3
-        assert chances == sorted(chances, reverse=True)
-        assert one.top[0] == (one.token, one.logprob)  # the reply is greedy
-        assert sum(map(math.exp, chances)) < 1
-
-
-def test_no_rivals_are_named_when_none_are_asked_for(chat):
-    completion = chat(request(COUNT, max_output_tokens=3, top_logprobs=0))
-
-    assert [one.top for one in completion.logprobs] == [(), (), ()]
-    assert all(-20 < one.logprob <= 0 for one in completion.logprobs)
 
 
 # --- the context and its cache ---------------------------------------------------------------
@@ -153,21 +116,7 @@ def test_a_reply_that_fills_the_context_ends_there():
     assert (error.prompt_tokens, error.context_tokens) == (256, 256)
 
 
-def test_a_prompt_that_is_the_whole_cache_is_not_computed_at_all(chat):
-    asked = request("A prompt that was just read.", max_output_tokens=1)
-
-    chat(asked)
-    again = chat(asked)
-
-    # The one token of the reply was drawn and never read.
-    assert again.usage.cached_tokens == again.usage.input_tokens
-
-
 # --- time ------------------------------------------------------------------------------------
-
-
-def lasted_ns(completion, name):
-    return sum(p.end_ns - p.start_ns for p in completion.phases if p.name == name)
 
 
 def test_calls_side_by_side_wait_for_each_other_and_are_all_right(chat):
@@ -187,20 +136,6 @@ def test_calls_side_by_side_wait_for_each_other_and_are_all_right(chat):
         assert queue.start_ns == waited.sent_ns < first.first_token_ns
         assert queue.end_ns >= before.phases[-1].end_ns
         assert waited.first_token_ns > queue.end_ns
-
-
-def test_the_loop_is_free_while_the_engine_computes(runner, model):
-    async def main():
-        ticks = 0
-        call = asyncio.ensure_future(model.chat(request("mill " * 300, max_output_tokens=1)))
-        while not call.done():
-            await asyncio.sleep(0.005)
-            ticks += 1
-        return ticks, call.result()
-
-    ticks, completion = runner.run(main())
-    prefill_ms = lasted_ns(completion, "prefill") / 1e6
-    assert ticks > prefill_ms / 5 / 10
 
 
 # --- being stopped ---------------------------------------------------------------------------
@@ -232,42 +167,10 @@ def test_a_cancelled_reply_stops_and_the_next_call_is_right(runner, model, chat)
     assert len(pieces) == told_by_then < 5
 
 
-def seconds_of(function):
-    began_ns = monotonic()
-    function()
-    return (monotonic() - began_ns) / 1e9
-
-
-def test_a_long_prompt_is_cancelled_in_the_middle_of_its_computation(runner, model, chat, capfd):
-    hello = settled(chat, request("Say hello.", max_output_tokens=12))
-    whole_s = seconds_of(lambda: chat(request(LONG, max_output_tokens=1)))
-    settled(chat, request("Say hello.", max_output_tokens=12))  # nothing of it is cached any more
-
-    async def main():
-        call = asyncio.ensure_future(model.chat(request(LONG, max_output_tokens=1)))
-        await asyncio.sleep(whole_s / 20)  # in the midst of the first batch
-        began_ns = monotonic()
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        assert call.cancelled()
-        stopped_s = (monotonic() - began_ns) / 1e9
-        return stopped_s, await model.chat(request("Say hello.", max_output_tokens=12))
-
-    stopped_s, after = runner.run(main())
-    # A batch takes half of the whole: its end was not waited for.
-    assert stopped_s < whole_s / 10
-    assert after.text == hello.text
-    assert capfd.readouterr().err == ""
-    # And nothing of what was stopped is told of the next call.
-    assert after.usage.cached_tokens == 0
-    assert lasted_ns(after, "prefill") / 1e9 < whole_s / 10
-
-
 @pytest.mark.parametrize(
     ("limits", "named"),
     [
         pytest.param({"timeout_s": 1.0}, "timeout_s", id="the whole call's"),
-        pytest.param({"first_token_timeout_s": 1.0}, "first_token_timeout_s", id="the first's"),
     ],
 )
 def test_a_time_limit_stops_the_computation_and_names_itself(limits, named):
@@ -279,18 +182,6 @@ def test_a_time_limit_stops_the_computation_and_names_itself(limits, named):
     error, after = with_model(act, BACKEND, context_tokens=CONTEXT_TOKENS, **limits)
     assert error.limit == named
     assert after.text == "Hello!"
-
-
-def test_a_time_limit_holds_for_those_who_wait_for_their_turn(runner, model):
-    async def main():
-        long = asyncio.ensure_future(model.chat(request("Tell a story.", max_output_tokens=60)))
-        await asyncio.sleep(0)  # it has the turn
-        with pytest.raises(CallTimeout):
-            await model.chat(request("Say hello.", timeout_s=0.05))
-        assert not long.done()
-        return await long
-
-    assert runner.run(main()).finish_reason in {"stop", "length"}
 
 
 # --- coming and going ------------------------------------------------------------------------
@@ -316,18 +207,6 @@ def test_unloading_cuts_off_a_call_and_turns_away_those_that_wait(asked):
     assert unloaded_s < 1
     assert isinstance(cut, StreamCut)
     assert isinstance(turned_away, ServerError)
-
-
-def test_models_that_load_at_once_leave_stdout_as_it_was(capfd):
-    async def main():
-        models = [LlamaCppPython(small_endpoint()) for _ in range(4)]
-        await asyncio.gather(*(model.load() for model in models))
-        print("still here", flush=True)
-        for model in models:
-            await model.unload()
-
-    asyncio.run(main())
-    assert capfd.readouterr() == ("still here\n", "")
 
 
 # --- embedding -------------------------------------------------------------------------------
@@ -367,33 +246,3 @@ def test_a_text_longer_than_the_model_was_trained_for_is_refused(tmp_path):
     with pytest.raises(ContextOverflow) as caught:
         embedded("a river " * 20, path=path)
     assert caught.value.context_tokens == 16
-
-
-# --- as the other package does it ------------------------------------------------------------
-
-
-def test_the_same_file_says_the_same_whichever_package_reads_it():
-    asked = [request(COUNT, max_output_tokens=8)]
-
-    [ours], [theirs] = replies(asked, BACKEND), replies(asked, "embedded", slots=1)
-
-    assert ours.text == theirs.text
-    assert ours.usage.input_tokens == theirs.usage.input_tokens
-    assert ours.usage.output_tokens == theirs.usage.output_tokens
-
-
-@pytest.mark.parametrize(
-    ("settings", "asked", "dropped"),
-    [
-        ({"drop": ("logprobs",)}, {"top_logprobs": 3}, ("logprobs", "top_logprobs")),
-        ({"drop": ("logprobs",)}, {}, ()),
-        ({"drop": ("seed",)}, {"seed": 1}, ("seed",)),
-    ],
-)
-def test_fields_that_are_not_sent_are_named(settings, asked, dropped):
-    hello = request("Say hello.", max_output_tokens=2, **asked)
-
-    [completion] = replies([hello], BACKEND, context_tokens=256, **settings)
-
-    assert (completion.dropped, completion.logprobs) == (dropped, ())
-    assert completion.text == "Hello!"

@@ -57,16 +57,3 @@ def test_a_model_of_one_gpu_is_held_against_that_and_the_machine_each(
     error = why_not_loaded(endpoint, devices)
 
     assert isinstance(error, LoadFailed if off_gpu or off_machine else ModelFileInvalid)
-
-
-def test_what_would_help_are_settings_that_there_are(path):
-    nothing = SeenDevices(machine_bytes=1, free_gpu_bytes=())
-    embedded, package = (
-        why_not_loaded(endpoint_at(path, **settings), nothing)
-        for settings in ({}, {"backend": "llama-cpp-python", "slots": 4})
-    )
-
-    assert embedded.out_of_memory
-    assert package.out_of_memory
-    assert "slots" in str(embedded)
-    assert "slots" not in str(package)

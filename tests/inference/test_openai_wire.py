@@ -23,15 +23,13 @@ from loopback import (
 )
 
 from harness.errors import (
-    CallTimeout,
     ConfigurationInvalid,
     ContextOverflow,
     EndpointUnreachable,
-    Overloaded,
     ServerError,
     StreamCut,
 )
-from harness.inference import ChatRequest, EmbedRequest, Endpoint, Message, OpenAIWire
+from harness.inference import ChatRequest, Endpoint, Message, OpenAIWire
 from harness.trace import ManualClock
 
 WHOLE = Reply(steps=llama_server_stream("Hel", "lo"))
@@ -93,9 +91,7 @@ def test_everything_that_was_asked_for_is_sent():
 @pytest.mark.parametrize(
     ("api_key", "sent"),
     [
-        pytest.param("sk-1", "Bearer sk-1", id="a key"),
         pytest.param("sk-1\n", "Bearer sk-1", id="a key with the newline of its file"),
-        pytest.param(None, None, id="no key"),
         pytest.param("", None, id="an empty key"),
     ],
 )
@@ -134,13 +130,9 @@ def test_a_url_may_end_in_a_slash_and_no_proxy_stands_between_us_and_this_machin
 @pytest.mark.parametrize(
     ("stream", "cached_tokens"),
     [
-        pytest.param(llama_server_stream("Hel", "lo"), 0, id="llama-server, nothing cached"),
         pytest.param(llama_server_stream("Hel", "lo", cached_tokens=24), 24, id="24 cached"),
         pytest.param(vllm_stream("Hel", "lo"), None, id="vLLM, which does not say"),
         pytest.param(vllm_stream("Hel", "lo", cached_tokens=16), 16, id="vLLM with its flag"),
-        pytest.param(
-            vllm_stream("Hel", "lo", metrics={"queue_time_ms": 1.5}), None, id="vLLM with metrics"
-        ),
     ],
 )
 def test_a_reply_carries_text_usage_and_the_servers_name_for_the_model(stream, cached_tokens):
@@ -170,9 +162,6 @@ def test_a_finish_reason_is_one_of_three(meant, words):
     "word",
     [
         pytest.param("abort", id="vLLM's abort"),
-        pytest.param("error", id="MLC's error"),
-        pytest.param("timeout", id="TensorRT-LLM's timeout"),
-        pytest.param("insufficient_system_resource", id="DeepSeek's"),
         pytest.param("words of next year", id="an unknown one"),
     ],
 )
@@ -196,25 +185,11 @@ GREETING = llama_server_stream("Hello")
             id="vLLM's field",
         ),
         pytest.param(
-            (delta(reasoning_content="Is it 4?"), *vllm_stream("4")),
-            "openai",
-            "Is it 4?",
-            "4",
-            id="the older field",
-        ),
-        pytest.param(
             (delta(reasoning_content="Which tag?"), *llama_server_stream(ASIDE)),
             "vllm",
             "Which tag?",
             ASIDE,
             id="a closing tag in an answer that the server keeps apart",
-        ),
-        pytest.param(
-            (delta(reasoning_content="Which?"), *llama_server_stream("<think> opens a thought.")),
-            "vllm",
-            "Which?",
-            "<think> opens a thought.",
-            id="an opening one",
         ),
         pytest.param(
             llama_server_stream("<think>Which?</think>", ASIDE),
@@ -229,27 +204,6 @@ GREETING = llama_server_stream("Hello")
             "",
             "Hello!",
             id="content in parts",
-        ),
-        pytest.param((chunk(choices=None), *GREETING), "openai", "", "Hello", id="null choices"),
-        pytest.param(
-            (chunk(choices=[{"index": 0, "delta": None}]), *GREETING),
-            "openai",
-            "",
-            "Hello",
-            id="a null delta",
-        ),
-        pytest.param(
-            (
-                chunk(choices=[], prompt_filter_results=[{"index": 0}]),
-                delta(content="Hello", tool_calls=None, refusal=None),
-                delta(finish_reason="stop", logprobs=None),
-                chunk(choices=[], usage=usage(completion_tokens_details={"reasoning_tokens": 0})),
-                DONE,
-            ),
-            "openai",
-            "",
-            "Hello",
-            id="details beside the choices",
         ),
         pytest.param((*GREETING, delta(content="!"), BOOM), "openai", "", "Hello", id="after DONE"),
     ],
@@ -272,12 +226,6 @@ def test_who_listens_hears_a_thought_that_only_its_end_gives_away():
 
     assert (completion.reasoning, completion.text) == ("I count.\n", "Three.")
     assert "".join(heard) == "I count.\n</think>\n\nThree."
-
-
-def test_a_reply_may_be_empty():
-    completion, _ = ask(Reply(steps=llama_server_stream()))
-
-    assert (completion.text, completion.first_token_ns) == ("", None)
 
 
 @pytest.mark.parametrize("size", [3, 64, 100_000], ids="chunks of {} bytes".format)
@@ -328,9 +276,6 @@ class WatchedClock(ManualClock):
             [phase("queue", 1000, 1020, "reported"), phase("prefill", 1020, 1100, "derived")],
             id="vLLM's metrics",
         ),
-        pytest.param(
-            {"metrics": None}, [phase("prefill", 1000, 1100, "derived")], id="vLLM without its flag"
-        ),
     ],
 )
 def test_phases_run_from_the_request_to_the_word_that_all_is_said(told, before_the_first_token):
@@ -365,8 +310,6 @@ WAIT = ("Retry-After", "7")
 @pytest.mark.parametrize(
     ("reply", "error", "facts"),
     [
-        (error_reply(503, {"error": "Loading"}, WAIT), Overloaded, {"retry_after_s": 7.0}),
-        (error_reply(500, {"error": "boom"}), ServerError, {"status": 500}),
         # With status 200, as SGLang answers streamed calls.
         (error_reply(200, {"message": "maximum context length is 9"}), ContextOverflow, {}),
         (
@@ -394,10 +337,7 @@ def test_a_refusal_becomes_the_error_it_means_and_is_not_asked_for_again(reply, 
     ("reply", "error"),
     [
         pytest.param(Reply(steps=(*TOKENS, BOOM)), ServerError, id="error, then close"),
-        pytest.param(Reply(steps=(*TOKENS, BOOM, DONE)), ServerError, id="error, then [DONE]"),
-        pytest.param(Reply(steps=(*TOKENS, event({"error": "!"}))), ServerError, id="as a string"),
         pytest.param(Reply(steps=(*TOKENS, FINISHED, USAGE)), StreamCut, id="no [DONE]"),
-        pytest.param(Reply(steps=TOKENS), StreamCut, id="tokens alone"),
         pytest.param(Reply(), StreamCut, id="nothing at all"),
         pytest.param(Reply(steps=(*TOKENS, USAGE, DONE)), StreamCut, id="no finish reason"),
         pytest.param(Reply(steps=(*TOKENS, FINISHED, DONE)), StreamCut, id="no usage"),
@@ -408,10 +348,7 @@ def test_a_refusal_becomes_the_error_it_means_and_is_not_asked_for_again(reply, 
             ServerError,
             id="content that is not text",
         ),
-        pytest.param(Reply(steps=(*TOKENS, FINISHED, USAGE[:40])), StreamCut, id="half a line"),
-        pytest.param(Reply(steps=TOKENS, ending="close"), StreamCut, id="closed in the middle"),
         pytest.param(Reply(steps=TOKENS, ending="reset"), StreamCut, id="reset in the middle"),
-        pytest.param(Reply(ending="reset"), StreamCut, id="reset after the headers"),
         pytest.param(
             Reply(status=500, steps=(b'{"error": ',), ending="reset"), StreamCut, id="in a refusal"
         ),
@@ -435,18 +372,7 @@ def test_an_error_of_whoever_listens_stays_theirs():
         ask(WHOLE, request=replace(REQUEST, on_text=listen))
 
 
-NOT_KNOWN = error_reply(
-    422,
-    {
-        "detail": [
-            {
-                "type": "extra_forbidden",
-                "loc": ["body", "stream_options"],
-                "msg": "Extra inputs are not permitted",
-            }
-        ]
-    },
-)
+NOT_KNOWN = error_reply(422, {"detail": "stream_options: Extra inputs are not permitted"})
 
 
 def test_usage_is_not_asked_of_a_server_that_refuses_to_be_asked():
@@ -476,43 +402,6 @@ def test_a_field_refused_in_mid_reply_is_left_out_only_where_nobody_has_heard_a_
     assert "".join(heard) == ("Hello" if listens else "")
 
 
-@pytest.mark.parametrize(
-    "vectors", [[[1.0, 2.0], [1.0]], [[1.0]]], ids=["of different lengths", "of one text"]
-)
-def test_vectors_that_do_not_go_together_are_an_error(vectors):
-    rows = [{"index": at, "embedding": vector} for at, vector in enumerate(vectors)]
-
-    async def main():
-        async with (
-            Loopback([error_reply(200, {"data": rows})]) as server,
-            backend_at(server) as wire,
-        ):
-            await wire.embed(EmbedRequest(model="judge", texts=("a", "b")))
-
-    with pytest.raises(ServerError) as caught:
-        asyncio.run(main())
-    assert caught.value.endpoint == "judge"
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        pytest.param(Reply(head=False, ending="hold"), id="nothing"),
-        pytest.param(Reply(steps=TOKENS, ending="hold"), id="part of a reply"),
-        pytest.param(Reply(status=500, ending="hold"), id="part of a refusal"),
-    ],
-)
-def test_a_call_ends_when_its_time_is_over_and_hangs_up(reply):
-    async def main():
-        async with Loopback([reply]) as server, backend_at(server, timeout_s=0.1) as wire:
-            with pytest.raises(CallTimeout) as caught:
-                await wire.chat(REQUEST)
-            assert caught.value.limit == "timeout_s"
-            assert not server.asked or await server.hung_up.wait()
-
-    asyncio.run(main())
-
-
 def test_an_address_where_nothing_answers_is_named():
     with socket.socket() as taken:
         # Bound, so that nobody else takes it, but not listening.
@@ -539,18 +428,6 @@ def test_calls_one_after_another_share_a_connection_whatever_they_end_in():
     asyncio.run(main())
 
 
-def test_calls_side_by_side_have_a_connection_each():
-    async def main():
-        both = asyncio.Barrier(2)
-        server = Loopback([Reply(steps=(both.wait, *llama_server_stream("Hello")))] * 2)
-        async with server, backend_at(server) as wire:
-            completions = await asyncio.gather(wire.chat(REQUEST), wire.chat(REQUEST))
-            assert [c.text for c in completions] == ["Hello", "Hello"]
-            assert server.connections == 2
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("ending", ["close", "reset"])
 def test_a_connection_that_had_gone_stale_is_replaced_once(ending):
     completion, server = ask(WHOLE, Reply(head=False, ending=ending), WHOLE, calls=2)
@@ -568,31 +445,16 @@ def test_a_stale_connection_is_replaced_once_and_no_more():
     assert len(server.asked) == 3
 
 
-def test_a_pooled_connection_that_sends_no_http_is_not_replaced():
-    server = Loopback(
-        [WHOLE, Reply(head=False, steps=(b"no HTTP\r\n\r\n",), ending="close"), WHOLE]
-    )
-
-    fail(StreamCut, server, calls=2)
-
-    assert len(server.asked) == 2
+def test_a_server_that_hangs_up_on_a_new_connection_is_not_asked_again():
+    fail(StreamCut, GONE_BEFORE_A_BYTE, WHOLE)
 
 
-@pytest.mark.parametrize("ending", ["close", "reset"])
-def test_a_server_that_hangs_up_on_a_new_connection_is_not_asked_again(ending):
-    fail(StreamCut, Reply(head=False, ending=ending), WHOLE)
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        pytest.param(Reply(head=False, ending="hold"), id="before a byte of the reply"),
-        pytest.param(Reply(steps=TOKENS, ending="hold"), id="in the middle of it"),
-    ],
-)
-def test_closing_cuts_off_a_call_that_is_under_way(reply):
+def test_closing_cuts_off_a_call_that_is_under_way():
     async def main():
-        async with Loopback([reply]) as server, backend_at(server) as wire:
+        async with (
+            Loopback([Reply(steps=TOKENS, ending="hold")]) as server,
+            backend_at(server) as wire,
+        ):
             call = asyncio.create_task(wire.chat(REQUEST))
             await server.holding.wait()
             await wire.aclose()

@@ -52,26 +52,11 @@ def test_chatml_is_what_smollm2_was_trained_on(messages):
     assert prompt_text(TURN_FORMATS["chatml"], messages) == rendered(smollm2(), messages)
 
 
-def test_chatml_adds_no_system_message_of_its_own():
-    messages = CONVERSATION[1:2]
-    own, text = rendered(smollm2(), messages), prompt_text(TURN_FORMATS["chatml"], messages)
-
-    assert own.startswith("<|im_start|>system\nYou are a helpful AI assistant")
-    assert own.endswith(text)
-    assert text == "<|im_start|>user\nGrüße, 日本\n<|im_end|>\n<|im_start|>assistant\n"
-
-
 @pytest.mark.parametrize(
     "messages", [*lengths(CONVERSATION), CONVERSATION[1:]], ids=lambda m: f"{len(m)} {m[0].role}"
 )
 def test_llama3_is_what_its_makers_published(messages):
     assert prompt_text(TURN_FORMATS["llama3"], messages) == rendered(LLAMA3, messages)
-
-
-def test_plain_names_who_speaks():
-    text = prompt_text(TURN_FORMATS["plain"], CONVERSATION[:2])
-
-    assert text == "System:\nBe strict.\n\nUser:\nGrüße, 日本\n\n\nAssistant:\n"
 
 
 @pytest.mark.parametrize("name", TURN_FORMATS)

@@ -4,7 +4,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from harness.errors import ContextOverflow, Overloaded, ServerError
+from harness.errors import Overloaded, ServerError
 from harness.inference import ChatRequest, Message, ScriptedBackend
 from harness.inference.around.schema_keeping import SchemaKeeping, SchemaKnowledge, mode_of
 from harness.trace import ManualClock, Tracer
@@ -44,12 +44,9 @@ def keeping(*script, calls=1, known=None, asked=ASKED):
     ("probed", "mode"),
     [
         pytest.param(KEPT, "enforced", id="nothing else can be said"),
-        pytest.param('{\n  "word":\n  "owl-7f3a"\n}', "enforced", id="with blanks"),
         pytest.param('{"greeting": "Hello!"}', "advisory", id="JSON, but another"),
-        pytest.param("3", "advisory", id="JSON, but no object"),
         pytest.param("Hello there!", "ignored", id="no notice taken"),
         pytest.param('Sure! {"word": "owl-7f3a"}', "ignored", id="in a sentence of its own"),
-        pytest.param("", "ignored", id="nothing said"),
     ],
 )
 def test_the_first_call_with_a_schema_finds_out_once_what_becomes_of_it(probed, mode):
@@ -93,9 +90,8 @@ def test_what_is_known_is_not_probed_and_a_call_without_a_schema_is_passed_on():
     assert (completion.structured, requests) == (None, [plain])
 
 
-@pytest.mark.parametrize("status", [400, 422, 501])
-def test_a_server_that_refuses_schemas_is_sent_none(status):
-    (completion,), (_, asked), _ = keeping(server_error(status), ANSWER)
+def test_a_server_that_refuses_schemas_is_sent_none():
+    (completion,), (_, asked), _ = keeping(server_error(400), ANSWER)
 
     assert (completion.structured, asked.reply_schema) == ("advisory", None)
     assert "JSON" in asked.messages[1].content
@@ -108,12 +104,8 @@ def test_a_server_that_refuses_schemas_after_all_is_asked_again_without():
     assert [request.reply_schema for request in requests] == [SCHEMA, None]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [server_error(500), Overloaded("full", endpoint="j"), ContextOverflow("long", endpoint="j")],
-    ids=lambda error: type(error).__name__,
-)
-def test_a_probe_that_fails_says_nothing_and_is_made_again(error):
+def test_a_probe_that_fails_says_nothing_and_is_made_again():
+    error = Overloaded("full", endpoint="j")
     wrapped = SchemaKeeping(ScriptedBackend([error, KEPT, ANSWER]), tracer=Tracer())
 
     with pytest.raises(type(error)):

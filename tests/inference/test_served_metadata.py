@@ -78,12 +78,6 @@ def shown(modelfile="", **details):
         ),
         pytest.param(
             "llamacpp",
-            {"/v1/models": listing({"id": "Qwen2.5-7B.gguf", "meta": {"ftype": "Q8_0"}})},
-            ModelMetadata(path="Qwen2.5-7B.gguf", quantisation="Q8_0"),
-            id="llama-server behind a proxy",
-        ),
-        pytest.param(
-            "llamacpp",
             {
                 "/props": 400,
                 "/v1/models": listing(
@@ -129,12 +123,6 @@ def shown(modelfile="", **details):
             id="TGI",
         ),
         pytest.param(
-            "tgi",
-            {"/info": {"model_id": "/data", "model_sha": None}},
-            ModelMetadata(path="/data"),
-            id="TGI from a folder",
-        ),
-        pytest.param(
             "tabbyapi",
             {"/v1/model": {"id": "Qwen3-8B-exl3-4.0bpw", "parameters": {}}},
             ModelMetadata(path="Qwen3-8B-exl3-4.0bpw"),
@@ -174,12 +162,6 @@ def shown(modelfile="", **details):
             ),
             id="an adapter in Ollama",
         ),
-        pytest.param(
-            "ollama",
-            {"/api/show": {"details": {"family": "gemma", "quantization_level": "unknown"}}},
-            ModelMetadata(architecture="gemma"),
-            id="Ollama without GGUF keys",
-        ),
     ],
 )
 def test_every_server_tells_it_in_its_own_way(backend, pages, told):
@@ -190,13 +172,8 @@ def test_every_server_tells_it_in_its_own_way(backend, pages, told):
     ("said", "quantisation"),
     [
         ("Q4_K - Medium", "Q4_K_M"),
-        ("Q2_K - Small", "Q2_K_S"),
-        ("Q4_1", "Q4_1"),
         ("Q8_0 (guessed)", "Q8_0"),
-        ("all F32", "F32"),
         ("IQ2_XXS - 2.0625 bpw", "IQ2_XXS"),
-        ("IQ3_S mix - 3.66 bpw", "IQ3_S"),
-        ("MXFP4 MoE", "MXFP4"),
         ("unknown, may not work", None),
     ],
 )
@@ -231,7 +208,7 @@ PAGES = ("/props", "/v1/models", "/model_info", "/info", "/v1/model", "/api/v0/m
 @pytest.mark.parametrize("backend", sorted(TELLING_BACKENDS))
 @pytest.mark.parametrize(
     "page",
-    [401, 404, 501, b"<!doctype html>", b"", [], {}, {"data": None}, {"model_path": 7, "id": 7}],
+    [404, b"<!doctype html>", [], {"data": None}, {"model_path": 7, "id": 7}],
     ids=repr,
 )
 def test_what_is_refused_or_odd_is_none(backend, page):
@@ -243,15 +220,6 @@ def test_a_server_that_is_silent_costs_the_limit_and_no_more(backend):
     async def ask():
         async with Pages("silent") as server, asyncio.timeout(30):
             return await word_of(server, backend, timeout_s=0.05)
-
-    assert asyncio.run(ask()) is None
-
-
-def test_nothing_at_the_address_is_none():
-    async def ask():
-        async with Pages() as server:
-            gone = server
-        return await word_of(gone, "llamacpp")
 
     assert asyncio.run(ask()) is None
 
@@ -292,10 +260,7 @@ def test_where_the_servers_word_says_nothing_the_name_stands():
     [
         ("/home/ann/secret plans/Qwen2.5-7B-Q4_0.gguf", "Qwen2.5-7B-Q4_0.gguf"),
         (r"C:\Users\ann\models\judge.gguf", "judge.gguf"),
-        ("Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct"),
-        ("/models/Qwen2.5-7B/model.gguf", "qwen-2.5-7b"),
         ("/hub/models--Qwen--Qwen3-8B/snapshots/9c925d64d72725edaf899c6cb9c377fd", "qwen-3-8b"),
-        ("/srv/ann/model.gguf", "model.gguf"),
     ],
 )
 def test_a_reader_is_not_told_where_it_lies(path, served):
@@ -315,9 +280,3 @@ def test_two_made_up_names_are_one_model_when_their_servers_say_so(one, other, p
     writer = known("writer", ModelMetadata(path=one), port=ports[0])
     judge = known("judge", ModelMetadata(path=other), port=ports[1])
     assert relation_of(writer, judge) == relation
-
-
-def test_one_blob_is_one_model_wherever_it_is_served():
-    writer = known("writer", ModelMetadata(fingerprint=DIGEST))
-    judge = known("judge", ModelMetadata(fingerprint=DIGEST), port=2)
-    assert relation_of(writer, judge) == "same"

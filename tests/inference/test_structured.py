@@ -1,9 +1,9 @@
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pytest
-from pydantic import BaseModel, Field, Strict
+from pydantic import BaseModel, Strict
 
 from harness.errors import ReplyInvalid
 from harness.inference import Completion, ReplyType, Usage
@@ -12,10 +12,6 @@ from harness.inference import Completion, ReplyType, Usage
 class Finding(BaseModel):
     line: int
     text: str
-
-
-class Report(BaseModel):
-    findings: list[Finding]
 
 
 class Tree(BaseModel):
@@ -50,15 +46,7 @@ def parse(python_type, text, **how):
     ("python_type", "text", "value"),
     [
         pytest.param(Finding, '{"line": 3, "text": "é"}', Finding(line=3, text="é"), id="model"),
-        pytest.param(
-            Report,
-            '{"findings": [{"line": 3, "text": "t"}]}',
-            Report(findings=[Finding(line=3, text="t")]),
-            id="model in a model",
-        ),
         pytest.param(Point, '{"x": 1}', Point(1), id="dataclass"),
-        pytest.param(dict[str, int], '{"a": 1}', {"a": 1}, id="dictionary"),
-        pytest.param(list[str], '{"answer": ["a", "b"]}', ["a", "b"], id="list"),
         pytest.param(
             list[Finding],
             '{"answer": [{"line": 3, "text": "t"}]}',
@@ -71,11 +59,7 @@ def parse(python_type, text, **how):
             Tree(name="a", branches=[Tree(name="b")]),
             id="model that contains itself",
         ),
-        pytest.param(tuple[int, str], '{"answer": [1, "a"]}', (1, "a"), id="tuple"),
         pytest.param(set[int], '{"answer": [1, 1]}', {1}, id="set"),
-        pytest.param(int, '{"answer": 7}', 7, id="number"),
-        pytest.param(Literal["yes", "no"], '{"answer": "no"}', "no", id="Literal"),
-        pytest.param(Annotated[int, Field(ge=1, le=5)], '{"answer": 5}', 5, id="Annotated"),
         pytest.param(str | None, '{"answer": null}', None, id="optional"),
         pytest.param(
             list[Annotated[date, Strict()]],
@@ -89,28 +73,13 @@ def test_a_reply_becomes_a_value_of_its_type(python_type, text, value):
     assert parse(python_type, text) == value
 
 
-@pytest.mark.parametrize(
-    "python_type",
-    [Finding, Report, Tree, Point, list[Finding], Literal["yes", "no"], int, str | None],
-    ids=str,
-)
-def test_servers_are_always_asked_for_an_object(python_type):
-    assert ReplyType(python_type).schema["type"] == "object"
-
-
 def test_a_wrapped_type_brings_its_definitions_along():
     schema = ReplyType(list[Finding]).schema
 
-    assert schema["required"] == ["answer"]
+    assert (schema["type"], schema["required"]) == ("object", ["answer"])
     assert schema["additionalProperties"] is False
     assert schema["properties"]["answer"]["items"] == {"$ref": "#/$defs/Finding"}
     assert set(schema["$defs"]["Finding"]["properties"]) == {"line", "text"}
-
-
-def test_constraints_reach_the_server():
-    answer = ReplyType(Annotated[int, Field(ge=1, le=5)]).schema["properties"]["answer"]
-
-    assert (answer["minimum"], answer["maximum"]) == (1, 5)
 
 
 LIST_CUT = '{"answer": ["a", "b'
@@ -120,13 +89,9 @@ LIST_CUT = '{"answer": ["a", "b'
     ("python_type", "text", "where"),
     [
         (Finding, "Sure! Here it is:", "Invalid JSON"),
-        (Finding, "", "Invalid JSON"),
         (Finding, '{"line": 3}', "text: "),
-        (Finding, '{"line": "x", "text": ""}', "line: "),
         (list[str], '["a"]', "object"),
         (list[Finding], '{"answer": [{"line": 1, "text": ""}, {"line": 2}]}', "answer.1.text: "),
-        (Literal["yes", "no"], '{"answer": "maybe"}', "'yes' or 'no'"),
-        (Annotated[int, Field(ge=1)], '{"answer": 0}', "answer: "),
         (str | None, "{}", "answer: "),
         (int, '{"answer": 1, "why": "…"}', "why: "),
         (list[str], LIST_CUT, "max_output_tokens"),

@@ -4,7 +4,7 @@ import pytest
 
 from harness.errors import CallTimeout
 from harness.inference import Endpoint
-from harness.inference.time_limits import TimeLimits, timed_out
+from harness.inference.time_limits import TimeLimits
 
 SOON_S = 0.02
 LONG_S = 300.0
@@ -31,7 +31,6 @@ async def run(limits, pieces, *, timeout_s=None):
         ({"between_tokens_timeout_s": SOON_S}, 3, None, "between_tokens_timeout_s"),
         ({"first_token_timeout_s": LONG_S, "timeout_s": SOON_S}, 0, None, "timeout_s"),
         ({"first_token_timeout_s": LONG_S, "timeout_s": SOON_S}, 1, None, "timeout_s"),
-        ({"between_tokens_timeout_s": LONG_S, "timeout_s": SOON_S}, 1, None, "timeout_s"),
         ({"timeout_s": LONG_S}, 0, SOON_S, "timeout_s"),
         ({"timeout_s": SOON_S}, 0, LONG_S, "timeout_s"),
     ],
@@ -44,18 +43,6 @@ def test_the_limit_that_was_over_names_itself(limits, pieces, of_the_call, limit
     assert (caught.value.limit, caught.value.endpoint) == (limit, "judge")
 
 
-@pytest.mark.slow
-def test_pieces_in_time_are_left_in_peace():
-    async def main():
-        limits = endpoint(first_token_timeout_s=1.0, between_tokens_timeout_s=1.0)
-        async with TimeLimits(limits) as time_limits:
-            for _ in range(20):
-                await asyncio.sleep(0.1)
-                time_limits.token_arrived()
-
-    asyncio.run(main())
-
-
 def test_a_cancellation_is_no_timeout():
     async def main():
         task = asyncio.create_task(run({}, 0))
@@ -65,10 +52,3 @@ def test_a_cancellation_is_no_timeout():
             await task
 
     asyncio.run(main())
-
-
-def test_a_connection_that_took_too_long_has_a_limit_too():
-    error = timed_out("connect_timeout_s", endpoint(connect_timeout_s=2.5))
-
-    assert error.limit == "connect_timeout_s"
-    assert "2.5 s" in str(error)

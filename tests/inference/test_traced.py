@@ -113,7 +113,6 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
     ("before", "replies", "attempts"),
     [
         pytest.param((), (WHOLE,), None, id="one request"),
-        pytest.param((), (REFUSED, WHOLE), 2, id="a field refused"),
         pytest.param(
             (WHOLE,), (GONE_BEFORE_A_BYTE, REFUSED, WHOLE), 3, id="a stale connection too"
         ),

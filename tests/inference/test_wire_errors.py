@@ -38,35 +38,24 @@ NOT_FOUND = nested("File Not Found", code=404, type="not_found_error")
         (500, {"object": "error", "message": "boom"}, ServerError, "boom"),
         (500, {"detail": "boom"}, ServerError, "boom"),
         (422, {"detail": [{"msg": "boom"}]}, ServerError, "boom"),
-        (500, json.dumps({"message": "boom"}), ServerError, "boom"),
-        (500, {"error": None, "message": "boom"}, ServerError, "boom"),
         # And what is none of them.
         (502, b"<h1>Bad Gateway</h1>", ServerError, "Bad Gateway"),
         (500, b"\xff\xfe", ServerError, "500"),
-        (500, b"", ServerError, "500"),
-        (500, [1], ServerError, "[1]"),
-        (500, b'"boom"', ServerError, "boom"),
         # What servers say: OpenAI, TGI; then vLLM's, Ollama's and MLC's of a model.
         (400, nested("too long", code="context_length_exceeded"), ContextOverflow, "too long"),
-        (422, {"error": "`inputs` tokens + `max_new_tokens` is > 4"}, ContextOverflow, "4"),
         (401, {"error": "Unauthorized"}, AuthenticationFailed, "api_key_env"),
-        (403, {"error": "Forbidden"}, AuthenticationFailed, "api_key_env"),
         (404, nested("The model `x` does not exist.", code=404), ModelNotFound, "'x'"),
         (404, {"error": "model 'x' not found"}, ModelNotFound, "endpoints check judge"),
         (400, {"message": 'The requested model "x" is not served.'}, ModelNotFound, "model_id"),
         # A wrong path, and a library that is not found.
         (404, NOT_FOUND, ServerError, "/v1"),
-        (404, {"detail": "Not Found"}, ServerError, "/v1"),
         (500, {"error": "model runner crashed: libcuda.so not found"}, ServerError, "libcuda"),
-        (502, {"error": "model runner crashed: libcuda.so not found"}, ServerError, "libcuda"),
         # Of a rate and not of a context.
         (429, {"error": "Your input and max_tokens exceed the tokens"}, RateLimited, "exceed"),
-        (429, nested("slow down"), RateLimited, "slow down"),
         (503, LOADING, Overloaded, "Loading model"),
         (529, nested("Overloaded"), Overloaded, "Overloaded"),
         # In a stream that had begun, the body alone tells.
         (200, LOADING, Overloaded, "Loading model"),
-        (200, nested("boom"), ServerError, "boom"),
         (200, {"error": "model 'x' not found"}, ModelNotFound, "'x'"),
     ],
 )
@@ -99,9 +88,6 @@ def test_an_error_reply_becomes_the_error_it_means(status, body, expected, says)
             None,
             2048,
             id="vLLM, which has stopped there",
-        ),
-        pytest.param(
-            400, "prompt is too long: 2083 tokens > 2000 maximum", 2083, 2000, id="Anthropic"
         ),
         pytest.param(
             400,
@@ -140,22 +126,17 @@ def test_a_server_error_keeps_its_status_or_in_a_stream_that_of_the_body(status,
     assert read(status, nested("boom", code=code)).status == expected
 
 
-@pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize(
-    ("header", "expected"),
-    [("7", 7.0), ("0.5", 0.5), ("0", 0.0), ("-1", None), ("nan", None), ("inf", None), ("x", None)],
+    ("header", "expected"), [("0.5", 0.5), ("-1", None), ("nan", None), ("inf", None), ("x", None)]
 )
-def test_a_server_may_say_how_long_to_wait(status, header, expected):
-    assert read(status, {"error": "busy"}, retry_after=header).retry_after_s == expected
-    assert read(status, {"error": "busy"}).retry_after_s is None
+def test_a_server_may_say_how_long_to_wait(header, expected):
+    assert read(503, {"error": "busy"}, retry_after=header).retry_after_s == expected
 
 
 @pytest.mark.parametrize(
     ("date", "expected"),
     [
         pytest.param("Wed, 21 Oct 2026 07:28:00 GMT", 30.0, id="in half a minute"),
-        pytest.param("Wednesday, 21-Oct-26 07:28:00 GMT", 30.0, id="as it was once written"),
-        pytest.param("Wed, 21 Oct 2026 07:28:00 -0000", 30.0, id="of no zone"),
         pytest.param("Wed, 21 Oct 2026 07:27:00 GMT", 0.0, id="now over"),
     ],
 )
@@ -180,9 +161,8 @@ def test_milliseconds_are_the_finer_word():
     assert (busy.retry_after_s, odd.retry_after_s) == (1.5, 2.0)
 
 
-@pytest.mark.parametrize("status", [502, 504])
-def test_a_server_that_says_when_to_come_again_has_not_failed_for_good(status):
-    error = read(status, {"error": "restarting"}, retry_after="7")
+def test_a_server_that_says_when_to_come_again_has_not_failed_for_good():
+    error = read(502, {"error": "restarting"}, retry_after="7")
 
     assert (type(error), error.retry_after_s) == (Overloaded, 7.0)
 

@@ -182,18 +182,10 @@ _VLLM = Dialect(
         kind="NotFoundError",
         code=404,
     ),
-    overload=Complaint(
-        status=503,
-        message="The engine is currently busy. Please try again later.",
-        kind="ServiceUnavailableError",
-        code=503,
-    ),
     counts={
         "/tokenize": lambda _asked, count: {
             "count": count,
             "max_model_len": CONTEXT_TOKENS,
-            "tokens": list(range(count)),
-            "token_strs": None,
         }
     },
     pages={"/health": None, "/v1/models": _MODELS_WITH_LENGTH},
@@ -209,8 +201,8 @@ DIALECTS: Mapping[WireName, Dialect] = {
         first_delta={"role": "assistant", "content": "", "refusal": None},
         null_usage=True,
         usage={
-            "prompt_tokens_details": {"cached_tokens": CACHED_TOKENS, "audio_tokens": 0},
-            "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": CACHED_TOKENS},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
         overflow=_OPENAI_OVERFLOW,
         unknown_model=Complaint(
@@ -235,15 +227,7 @@ DIALECTS: Mapping[WireName, Dialect] = {
         schema=_in_wrapper,
         first_delta={"role": "assistant", "content": None},
         usage={"prompt_tokens_details": {"cached_tokens": CACHED_TOKENS}},
-        beside_usage={
-            "timings": {
-                "cache_n": CACHED_TOKENS,
-                "prompt_n": 7,
-                "prompt_ms": 30.0,
-                "predicted_n": 6,
-                "predicted_ms": 18.5,
-            }
-        },
+        beside_usage={"timings": {"prompt_ms": 30.0, "predicted_ms": 18.5}},
         overflow=Complaint(
             status=400,
             message=f"request ({LONG_PROMPT_TOKENS} tokens) exceeds the available context size "
@@ -252,26 +236,12 @@ DIALECTS: Mapping[WireName, Dialect] = {
             code=400,
             more={"n_prompt_tokens": LONG_PROMPT_TOKENS, "n_ctx": CONTEXT_TOKENS},
         ),
-        # Started without a model (router mode) it does look at the name.
-        unknown_model=Complaint(
-            status=400,
-            message=f"model '{MODEL}' not found",
-            kind="invalid_request_error",
-            code=400,
-        ),
-        overload=Complaint(status=503, message="Loading model", kind="unavailable_error", code=503),
-        counts={
-            "/v1/chat/completions/input_tokens": lambda _asked, count: {
-                "object": "response.input_tokens",
-                "input_tokens": count,
-            }
-        },
+        counts={"/v1/chat/completions/input_tokens": lambda _asked, count: {"input_tokens": count}},
         pages={
             "/health": {"status": "ok"},
             "/props": {
-                "default_generation_settings": {"n_ctx": CONTEXT_TOKENS, "params": {}},
+                "default_generation_settings": {"n_ctx": CONTEXT_TOKENS},
                 "total_slots": 4,
-                "is_sleeping": False,
             },
             "/v1/models": _MODELS,
         },
@@ -291,9 +261,6 @@ DIALECTS: Mapping[WireName, Dialect] = {
             f"length ({CONTEXT_TOKENS} tokens).",
             told_late=True,
         ),
-        overload=Complaint(
-            status=503, message="The request queue is full.", kind="ServiceUnavailableError"
-        ),
         pages={
             "/health": None,
             "/model_info": {"model_path": MODEL, "is_generation": True},
@@ -311,7 +278,6 @@ DIALECTS: Mapping[WireName, Dialect] = {
             ("x-validation-time", "1"),
             ("x-queue-time", "4"),
             ("x-inference-time", "20"),
-            ("x-time-per-token", "3"),
         ),
         thought="<think>",
         overflow=Complaint(
@@ -326,14 +292,7 @@ DIALECTS: Mapping[WireName, Dialect] = {
             status=429, message="Model is overloaded", kind="overloaded", told_late=True
         ),
         embeds="nothing",
-        counts={
-            "/chat_tokenize": lambda _asked, count: {
-                "tokenize_response": [
-                    {"id": n, "text": "?", "start": n, "stop": n + 1} for n in range(count)
-                ],
-                "templated_text": "",
-            }
-        },
+        counts={"/chat_tokenize": lambda _asked, count: {"tokenize_response": [{"id": 1}] * count}},
         pages={
             "/health": None,
             "/info": {"model_id": MODEL, "max_total_tokens": CONTEXT_TOKENS, "version": "3.3.7"},
@@ -346,39 +305,14 @@ DIALECTS: Mapping[WireName, Dialect] = {
         event=_flat_in_error,
         done_after_error=False,
         schema=_beside_type,
-        knows=frozenset(
-            {
-                "messages",
-                "model",
-                "frequency_penalty",
-                "presence_penalty",
-                "logit_bias",
-                "logprobs",
-                "top_logprobs",
-                "max_tokens",
-                "max_completion_tokens",
-                "n",
-                "response_format",
-                "seed",
-                "stop",
-                "stream",
-                "stream_options",
-                "temperature",
-                "top_p",
-                "tools",
-                "tool_choice",
-                "user",
-            }
-        ),
+        knows="messages model frequency_penalty presence_penalty logprobs top_logprobs max_tokens "
+        "response_format seed stop stream stream_options temperature top_p",
         first_delta={"role": "assistant", "content": ""},
         usage={"prompt_tokens_details": {"cached_tokens": CACHED_TOKENS}},
         overflow=Complaint(
             status=400,
             message=f"The sum of prompt length ({LONG_PROMPT_TOKENS}), query length (0) should "
             f"not exceed max_num_tokens ({CONTEXT_TOKENS})",
-        ),
-        overload=Complaint(
-            status=503, message="LLM is shutting down", kind="ServiceUnavailableError"
         ),
         embeds="nothing",
         pages={"/health": None, "/v1/models": _MODELS},
@@ -390,13 +324,7 @@ DIALECTS: Mapping[WireName, Dialect] = {
         done_after_error=False,
         schema=_raw,
         finish="usage chunk",
-        usage={
-            "prompt_time": 0.03,
-            "prompt_tokens_per_sec": 1033.3,
-            "completion_time": 0.02,
-            "completion_tokens_per_sec": 162.1,
-            "total_time": 0.05,
-        },
+        usage={"prompt_time": 0.03, "completion_time": 0.02},
         counts_usage="streamed",
         overflow=Complaint(
             status=400,
@@ -405,13 +333,7 @@ DIALECTS: Mapping[WireName, Dialect] = {
             kind="invalid_request_error",
             code="context_length_exceeded",
         ),
-        overload=Complaint(status=503, message="No models are currently loaded."),
-        counts={
-            "/v1/token/encode": lambda _asked, count: {
-                "tokens": list(range(count)),
-                "length": count,
-            }
-        },
+        counts={"/v1/token/encode": lambda _asked, count: {"length": count}},
         pages={
             "/health": {"status": "healthy", "issues": []},
             "/v1/model": {"id": MODEL, "parameters": {"max_seq_len": CONTEXT_TOKENS}},
@@ -434,7 +356,6 @@ DIALECTS: Mapping[WireName, Dialect] = {
         unknown_model=Complaint(
             status=400, message=f'The requested model "{MODEL}" is not served.'
         ),
-        overload=Complaint(status=503, message="Service Unavailable"),
         pages={"/v1/models": _MODELS},
     ),
     "triton-openai": Dialect(
@@ -477,7 +398,6 @@ DIALECTS: Mapping[WireName, Dialect] = {
             kind="invalid_request_error",
             code="model_not_found",
         ),
-        overload=Complaint(status=503, message="Model is loading"),
         pages={
             "/api/v0/models": {
                 "object": "list",

@@ -62,8 +62,8 @@ class Dialect:
     """Whether `[DONE]` follows it."""
     schema: Callable[[Mapping[str, Any]], object]
     """From `response_format`, the schema it enforces; None when it takes no notice."""
-    knows: frozenset[str] | None = None
-    """The only fields it takes; None when it takes no notice of others."""
+    knows: str = ""
+    """The only fields it takes, with blanks between; empty when it takes no notice of others."""
     first_delta: Mapping[str, object] | None = None
     """What comes before the first token."""
     finish: Literal["own chunk", "last token", "usage chunk"] = "own chunk"
@@ -86,7 +86,7 @@ class Dialect:
     overflow: Complaint
     unknown_model: Complaint | None = None
     """None when it does not look at the model's name."""
-    overload: Complaint
+    overload: Complaint = Complaint(status=503, message="Loading model")
     embeds: Literal["texts", "one text", "nothing"] = "texts"
     counts: Mapping[str, Callable[[Any, int], object]] = field(default_factory=dict)
     """By path, from the request and the number of its words, the reply to a count of tokens."""
@@ -207,7 +207,7 @@ class _Said:
     def __init__(self, body: Any, scenario: str, dialect: Dialect) -> None:
         self._body = body
         self._dialect = dialect
-        unknown = set(body) - dialect.knows if dialect.knows else None
+        unknown = set(body) - set(dialect.knows.split()) if dialect.knows else None
         if unknown:
             raise Refused(Complaint(status=400, message=_extra_forbidden(unknown)))
         if body.get("logprobs") and dialect.logprobs == "refused":
