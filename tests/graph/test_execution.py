@@ -87,26 +87,6 @@ def test_successors_start_when_an_output_is_as_safe_as_the_run_wants_it(graph):
     assert kept == ["first", "safe", "second", "safe"]
 
 
-def test_each_call_is_a_span_on_the_track_of_its_node_inside_of_the_runs(graph):
-    records = []
-    tracer = Tracer(records.append)
-    step(graph, "doubled", each=EACH)
-    step(graph, "total", "doubled")
-
-    with tracer.span("run"):
-        run(graph, {"numbers": [5]}, tracer=tracer)
-
-    _, *spans = [one for one in records if isinstance(one, SpanStarted)]
-    assert [(one.name, one.parent, dict(one.attributes)) for one in spans] == [
-        (
-            "node",
-            1,
-            {"track": "node doubled", "label": "doubled[0]", "node": "doubled", "item": 0},
-        ),
-        ("node", 1, {"track": "node total", "label": "total", "node": "total", "item": None}),
-    ]
-
-
 def test_arrows_lead_from_what_a_call_waited_for(graph):
     step(graph, "doubled", each=EACH)
     step(graph, "shown", each={"one": "doubled"})
@@ -133,8 +113,8 @@ def test_arrows_lead_from_what_a_call_waited_for(graph):
 class Watcher:
     """Writes down what it is told: `+` for what begins, `-` for what ends."""
 
-    def __init__(self) -> None:
-        self.told: list[str] = []
+    def __init__(self):
+        self.told = []
 
     def begins(self, node: str, item: int | None) -> None:
         self.told.append(f"+{node}{'' if item is None else item}")
@@ -150,14 +130,6 @@ def told(graph: Graph, **inputs: object) -> str:
     watcher = Watcher()
     run(graph, inputs, watcher=watcher)
     return " ".join(watcher.told)
-
-
-def test_a_watcher_is_told_what_begins_what_ends_and_how_many_items_there_are(graph):
-    step(graph, "loud", each={"word": "words"}, gives=str.upper)
-    step(graph, "joined", "loud")
-
-    said = "loud=2 +loud0 +loud1 -loud0 -loud1 -loud +joined -joined"
-    assert told(graph, words=["a", "b"]) == said
 
 
 def test_what_is_not_run_ends_all_the_same(graph):

@@ -3,12 +3,12 @@
 import enum
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import annotated_later
 import pytest
 from graph_runs import step
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from harness.errors import PipelineInvalid
 from harness.graph import Graph, bind_inputs, graph_inputs
@@ -69,7 +69,6 @@ def test_what_no_node_provides_is_an_input():
     assert [item.annotation for item in inputs.values()] == [str, int, list[str]]
     given = {"task": "t", "sources": ["a"]}
     assert bind_inputs(graph, given) == {**given, "words": 100}
-    assert bind_inputs(graph, {**given, "words": 5}) == {**given, "words": 5}
 
 
 @pytest.mark.parametrize(
@@ -111,20 +110,12 @@ def test_a_missing_input_is_asked_for_where_it_is_taken():
     ("annotation", "text", "value"),
     [
         (int, "3", 3),
-        (float, "2.5", 2.5),
-        (bool, "true", True),
         (str, "3", "3"),
-        (str, '["a"]', '["a"]'),
         (Path, "a/b", Path("a/b")),
         (list[str], '["a", "b"]', ["a", "b"]),
-        (dict[str, int], '{"a": 1}', {"a": 1}),
-        (tuple[int, ...], "[1, 2]", (1, 2)),
-        (int | None, "null", None),
         (Literal["plain", "formal"], "formal", "formal"),
-        (Annotated[int, Field(gt=0)], "3", 3),
         (Colour, "red", Colour.RED),
         (Point, '{"x": 1}', Point(x=1)),
-        (Limits, '{"rounds": 2}', Limits(rounds=2)),
         (object, b"\xff", b"\xff"),
     ],
 )
@@ -139,11 +130,8 @@ def test_a_text_becomes_the_annotated_type_and_a_value_of_it_stays(annotation, t
         pytest.param(int, "three", "'given'", id="text that is no number"),
         pytest.param(str, 3, "(given: 3)", id="number for a text"),
         pytest.param(Literal["plain", "formal"], "loud", "'formal'", id="Literal"),
-        pytest.param(Annotated[int, Field(gt=0)], 0, "greater than 0", id="Annotated"),
         pytest.param(list[int], [1, "x"], "'given[1]'", id="one item of a list"),
         pytest.param(Limits, {"rounds": "many"}, "'given['rounds']'", id="one field of a model"),
-        pytest.param(Client, "a client", "Client", id="a class that pydantic does not know"),
-        pytest.param(int, "x" * 100, f"'{'x' * 80}')", id="long text"),
     ],
 )
 def test_a_value_of_another_type_is_refused_in_words(annotation, given, said):
@@ -193,9 +181,7 @@ def with_nothing(words): ...
     ("first", "second", "given", "bound"),
     [
         (with_nothing, with_type_and_default, "3", 3),
-        (with_type_and_default, with_nothing, "3", 3),
         (with_nothing, with_type_and_default, None, 100),
-        (with_type_and_default, with_nothing, None, 100),
         (with_type, with_type_and_default, None, 100),
         (with_nothing, with_default, "3", "3"),
     ],

@@ -42,10 +42,7 @@ def recorded(records):
 # --- call ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parallel_calls", [1, 2, None])
-def test_what_is_nested_is_recorded_under_the_call_and_its_spans_are_inside(
-    graph, brief, parallel_calls
-):
+def test_what_is_nested_is_recorded_under_the_call_and_its_spans_are_inside(graph, brief):
     @graph.node(each={"text": "texts"})
     async def page(run, text: str) -> str:
         outputs = await run.call(brief, {"text": text})
@@ -54,7 +51,7 @@ def test_what_is_nested_is_recorded_under_the_call_and_its_spans_are_inside(
 
     step(graph, "other", each={"text": "texts"}, seconds=0.3)
 
-    ended, records = run_recorded(graph, {"texts": ["a b c", "d"]}, parallel_calls=parallel_calls)
+    ended, records = run_recorded(graph, {"texts": ["a b c", "d"]}, parallel_calls=2)
 
     assert ended.outputs["page"] == ["A B", "D"]
     nested = {"topics", "findings[0]", "answer"}
@@ -81,8 +78,7 @@ def test_further_calls_of_one_graph_are_numbered_in_each_node_call(graph, brief)
     assert prefixes == {f"page[{n}]/brief{number}" for n in (0, 1) for number in ("", "#2", "#3")}
 
 
-@pytest.mark.parametrize("parallel_calls", [None, 1, 2])
-def test_a_graph_may_call_itself_for_something_smaller(graph, parallel_calls):
+def test_a_graph_may_call_itself_for_something_smaller(graph):
     @graph.node
     async def total(run, numbers: list[int]) -> int:
         if len(numbers) < 2:
@@ -92,26 +88,18 @@ def test_a_graph_may_call_itself_for_something_smaller(graph, parallel_calls):
         calls = (run.call(graph, {"numbers": part}) for part in parts)
         return sum(one["total"] for one in await asyncio.gather(*calls))
 
-    ended = run(graph, {"numbers": [*range(20)]}, parallel_calls=parallel_calls)
+    ended = run(graph, {"numbers": [*range(20)]}, parallel_calls=1)
 
     assert ended.outputs == {"total": sum(range(20))}
 
 
-@pytest.mark.parametrize(
-    ("inputs", "code"),
-    [
-        pytest.param({}, "pipeline.input-missing", id="missing"),
-        pytest.param({"txt": "a"}, "pipeline.unknown-input", id="misspelt"),
-        pytest.param({"text": 3}, "pipeline.input-invalid", id="of another type"),
-    ],
-)
-def test_inputs_of_a_nested_graph_are_checked_before_it_begins(graph, brief, inputs, code):
-    nests(graph, "page", brief, inputs=inputs)
+def test_inputs_of_a_nested_graph_are_checked_before_it_begins(graph, brief):
+    nests(graph, "page", brief, inputs={"text": 3})
 
     ended, records = run_recorded(graph)
 
     (failure,) = ended.failures
-    assert failure.error.code == code
+    assert failure.error.code == "pipeline.input-invalid"
     assert list(spans_of(records)) == ["page"]
 
 
@@ -165,20 +153,12 @@ def test_maps_are_numbered_named_and_limited(graph):
     assert names == {"page/work", "page/again", "page/more", "page/work#2", "page"}
 
 
-@pytest.mark.parametrize(
-    ("function", "code"),
-    [
-        pytest.param(lambda: 1, "pipeline.map-takes-one-value", id="takes nothing"),
-        pytest.param(lambda a, b: a + b, "pipeline.map-takes-one-value", id="takes two"),
-        pytest.param(lambda *all: all, "pipeline.parameter-without-name", id="takes any number"),
-    ],
-)
-def test_a_function_that_does_not_take_one_item_is_refused(graph, function, code):
-    step(graph, "page", "run", gives=lambda run: run.map(function, [1], name="step"))
+def test_a_function_that_does_not_take_one_item_is_refused(graph):
+    step(graph, "page", "run", gives=lambda run: run.map(lambda a, b: a + b, [1], name="step"))
 
     (failure,) = run(graph).failures
 
-    assert failure.error.code == code
+    assert failure.error.code == "pipeline.map-takes-one-value"
 
 
 def test_a_second_attempt_names_things_as_the_first_did(graph, brief):
@@ -217,7 +197,7 @@ def test_keys_are_the_same_for_the_same_inputs_and_code_and_differ_else():
     assert [key.partition("@")[0] for key in keys("a")] == ["page#1", "page#2", "page#1"]
 
 
-@pytest.mark.parametrize("parallel_calls", [1, 2, 5])
+@pytest.mark.parametrize("parallel_calls", [1, 5])
 def test_calls_that_have_begun_are_brought_to_their_end_before_others_begin(graph, parallel_calls):
     inside, works = UnderWay(), UnderWay()
 

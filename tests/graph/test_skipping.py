@@ -23,7 +23,7 @@ def skipped(ended):
 # --- when= ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("said", [True, False, "yes", "", None, [0]], ids=repr)
+@pytest.mark.parametrize("said", ["yes", ""], ids=repr)
 def test_a_node_is_run_where_its_predicate_returns_something_true(graph, said):
     step(graph, "shout", gives="hey", when=lambda: said)
 
