@@ -1,6 +1,5 @@
 import asyncio
 import hashlib
-from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -142,11 +141,9 @@ def test_what_is_started_inside_a_span_is_inside_it(tracer, records):
     ("error", "status", "described"),
     [
         pytest.param(ValueError("boom"), "error", "ValueError: boom", id="error"),
-        pytest.param(KeyError(), "error", "KeyError", id="error without a message"),
         pytest.param(SystemExit(2), "error", "SystemExit: 2", id="exit"),
         pytest.param(asyncio.CancelledError(), "cancelled", "CancelledError", id="cancelled"),
         pytest.param(KeyboardInterrupt(), "cancelled", "KeyboardInterrupt", id="Ctrl-C"),
-        pytest.param(GeneratorExit(), "cancelled", "GeneratorExit", id="generator closed"),
     ],
 )
 def test_what_leaves_a_span_is_recorded_and_goes_on(tracer, records, error, status, described):
@@ -179,22 +176,6 @@ def test_a_generator_may_be_closed_from_another_task(tracer, records):
     asyncio.run(main())
 
     assert records.ended("stream").status == "cancelled"
-
-
-def test_two_tracers_keep_their_spans_apart(tracer, records, clock):
-    inner_records = Recorder()
-    inner = Tracer(inner_records.append, clock=clock)
-
-    with tracer.span("node"):
-        inner.instant("begun")
-        with inner.span("run"), inner.span("chat"):
-            pass
-        with tracer.span("chat"):
-            pass
-
-    assert inner_records[0].span is None
-    assert inner_records.parents() == {"run": None, "chat": "run"}
-    assert records.parents() == {"node": None, "chat": "node"}
 
 
 @pytest.mark.parametrize(("start_ns", "end_ns", "ends_at_ns"), [(3, 8, 8), (3, 3, 3), (8, 3, 8)])
@@ -234,15 +215,10 @@ def test_instants_and_counters_carry_the_time_and_what_is_around(tracer, records
     ("value", "recorded"),
     [
         pytest.param(2**63 - 1, 2**63 - 1, id="largest exact"),
-        pytest.param(-(2**63), -(2**63), id="smallest exact"),
         pytest.param(2**63, 2.0**63, id="one larger"),
-        pytest.param(-(2**70), -(2.0**70), id="beyond 64 bits"),
-        pytest.param(np.float32(1.5), 1.5, id="numpy's float"),
         pytest.param(np.bool_(1), 1.0, id="numpy's bool"),
-        pytest.param(Decimal("2.5"), 2.5, id="decimal"),
         pytest.param(10**400, None, id="beyond a double"),
         pytest.param(float("nan"), None, id="no number"),
-        pytest.param(float("-inf"), None, id="infinity"),
         pytest.param("many", None, id="a word"),
     ],
 )
