@@ -390,15 +390,6 @@ def serial_pairs() -> PlantedRun:
     return run
 
 
-def serial_siblings() -> PlantedRun:
-    """Five nodes that no arrow joins, of which each begins when the one before has ended."""
-    run = PlantedRun()
-    for number in range(5):
-        run.call(parent=run.node(f"part {number}", run.now_ms, 240))
-        run.now_ms += 10
-    return run
-
-
 def idle_device() -> PlantedRun:
     """Sixteen nodes that do something else hold all places; eight calls wait for one."""
     run = PlantedRun()
@@ -407,15 +398,6 @@ def idle_device() -> PlantedRun:
         run.node("download", 101, 5000, after=[things])
     for item in range(8):
         run.call(5101, parent=run.node("sections", 5101, 300, after=[things], item=item))
-    return run
-
-
-def idle_server() -> PlantedRun:
-    """Calls have been sent, and the server says it has none."""
-    run = PlantedRun("vllm")
-    run.calls(4, 0, prefill_ms=6000, tokens=100)
-    run.counter("running", (0, 0), (5900, 4), (6900, 0))
-    run.counter("waiting", (0, 0))
     return run
 
 
@@ -604,15 +586,6 @@ def busy_but_not_full() -> PlantedRun:
     return kv_pressure(share=0.6)
 
 
-def no_calls() -> PlantedRun:
-    """Forty node calls of one second, sixteen at a time: no model could have been busy."""
-    run = PlantedRun()
-    things = run.node("things", 0, 10)
-    for number in range(40):
-        run.node("count", 10 + 1000 * (number // 16), 1000, after=[things])
-    return run
-
-
 def serial_on_one_slot() -> PlantedRun:
     """The engine answers one call at a time, however many there are."""
     return serial_loop("embedded", slots=1)
@@ -667,7 +640,6 @@ HEALTHY: list[Make] = [
     cached_history,
     one_retry,
     busy_but_not_full,
-    no_calls,
     serial_on_one_slot,
     answered_from_the_cache,
     schema_enforced,

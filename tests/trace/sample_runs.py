@@ -3,12 +3,7 @@
 import random
 from pathlib import Path
 
-from harness.trace import (
-    Journal,
-    Record,
-    RunStarted,
-    SpanRecord,
-)
+from harness.trace import Journal, Record, RunStarted, SpanRecord
 from harness.trace.journal_line import decode, encode
 
 STARTED = RunStarted(
@@ -26,16 +21,7 @@ def span(
     status: str = "ok",
     **attributes: object,
 ) -> SpanRecord:
-    return SpanRecord(
-        id=number,
-        parent=parent,
-        name=name,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        status=status,
-        error=None,
-        attributes=attributes,
-    )
+    return SpanRecord(number, parent, name, start_ns, end_ns, status, None, attributes)
 
 
 def write_journal(path: Path, *records: Record, started: RunStarted = STARTED) -> Journal:

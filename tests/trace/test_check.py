@@ -123,14 +123,3 @@ def test_a_joined_process_that_was_killed_leaves_the_run_not_whole(path):
     assert [(one.name, one.start_ns, one.open_ns) for one in found.open_spans] == [
         ("work", 170, 70)
     ]
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense\n"], ids=["empty", "nonsense"])
-def test_a_joined_file_that_is_no_journal_leaves_the_run_readable(path, content):
-    write_journal(path, RunEnded(900, "ok"), started=MAIN)
-    path.with_suffix(".1-a.jsonl").write_bytes(content)
-
-    found = check_journal(path)
-
-    assert (found.is_whole, found.is_readable) == (False, True)
-    assert len(found.files[1].problems) == 1

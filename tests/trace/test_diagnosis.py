@@ -99,9 +99,7 @@ FAULTS = [
           "threads one less than there are cores (now 2)"),
     Fault("serial-client", planted.serial_loop, {"serial_calls": 8, "independent_calls": 8}),
     Fault("serial-client", planted.serial_pairs, {"serial_calls": 12, "independent_calls": 6}),
-    Fault("serial-client", planted.serial_siblings, {"independent_calls": 5}),
     Fault("idle-device", planted.idle_device, {"waiting_node_calls": 8}),
-    Fault("idle-device", planted.idle_server, {"waiting_calls": 4}, severity="hint"),
     Fault("out-of-memory-at-start", planted.out_of_memory_at_start, {"failed_calls": 1},
           "(32768)", severity="error"),
     Fault("out-of-memory-later", planted.out_of_memory_later,
@@ -171,13 +169,12 @@ def test_a_recorded_run_is_diagnosed_as_what_it_was_made_to_show(
     assert expected <= rules <= expected | beside
 
 
-def test_recorded_runs_are_small_and_tell_nothing_of_their_machine() -> None:
+def test_recorded_runs_tell_nothing_of_their_machine() -> None:
     paths = {path.stem: path for path in RECORDED.glob("*.jsonl")}
 
     assert paths.keys() == {name for name, _, _ in RECORDED_RUNS}
     for path in paths.values():
         text = path.read_text(encoding="utf-8")
-        assert len(text) < 60_000
         assert not [place for place in ("/tmp", "/home", "/root", "/work") if place in text]
 
 

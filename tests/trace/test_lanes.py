@@ -65,14 +65,6 @@ RANDOM_SPANS = st.builds(
 )
 
 
-def in_order(spans):
-    starts_ns = sorted(one.start_ns for one in spans)
-    return [
-        one._replace(start_ns=start_ns, end_ns=start_ns + one.duration_ns)
-        for one, start_ns in zip(spans, starts_ns, strict=True)
-    ]
-
-
 @given(RANDOM_SPANS)
 def test_on_every_lane_spans_are_disjoint_or_nested_in_their_ancestors(spans):
     lanes = placed(spans)
@@ -105,20 +97,6 @@ def test_tracks_come_from_the_span_its_parents_or_the_run_and_lanes_have_no_gaps
     assert all(indexes == list(range(len(indexes))) for indexes in of_track.values())
     numbers = list(dict.fromkeys(lane.number for lane in at.values()))
     assert numbers == list(range(len(numbers)))
-
-
-@given(RANDOM_SPANS.map(in_order))
-def test_a_span_is_off_its_parents_lane_only_for_what_overlaps_it(spans):
-    lanes = placed(spans)
-
-    for one in spans:
-        others = [other for other in spans if other is not one]
-        beside = [o for o in others if o.start_ns <= one.start_ns <= o.end_ns]
-        assert beside or not lanes[one.id].index
-        parent = next((other for other in spans if other.id == one.parent), None)
-        meets = [o for o in others if not (o.end_ns < one.start_ns or one.end_ns < o.start_ns)]
-        if meets == [parent] and inside(one, parent) and "track" not in one.attributes:
-            assert lanes[one.id] is lanes[parent.id]
 
 
 @given(RANDOM_SPANS)

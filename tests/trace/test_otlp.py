@@ -196,22 +196,6 @@ def test_instants_are_events_and_flows_links_save_from_the_span_around(journal):
     ]
 
 
-def test_a_span_keeps_its_first_events_and_links_and_counts_the_others(tmp_path):
-    with new_run(tmp_path) as trace, trace.span("run"):
-        sources = []
-        for _ in range(130):
-            with trace.span("node") as node:
-                sources.append(node.id)
-        with trace.span("last") as last:
-            for source in sources:
-                trace.flow("output", source=source, target=last.id)
-                trace.instant("tick")
-
-    span = by_name(spans_of(trace.journal()))["last"]
-    assert (len(span.events), span.dropped_events_count) == (128, 2)
-    assert (len(span.links), span.dropped_links_count) == (128, 2)
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [

@@ -21,7 +21,6 @@ JOURNAL = Path("traces", "my.run.jsonl")
         ("run.12.jsonl", "run.jsonl", 12),
         (part_path(JOURNAL, 7).name, JOURNAL.name, 7),
         (joined_path(JOURNAL, 77, "0f").name, JOURNAL.name, None),
-        ("run.0.jsonl", "run.0.jsonl", None),  # parts do not count from 0
         ("run.old.jsonl", "run.old.jsonl", None),
         ("run.2026-01.jsonl", "run.jsonl", None),  # as if of a process
     ],
