@@ -190,12 +190,6 @@ def test_two_calls_differ_in(tmp_path, a, b, differs, inputs):
     assert [(one.differs_in, one.changed_inputs) for one in nodes] == [(differs, inputs)]
 
 
-def test_in_a_short_run_chance_is_no_difference(tmp_path):
-    # Nine tenths of the run, and less than a tenth of a second.
-    (one,) = compared(tmp_path, N, [call_of("n", ms=99)], ms=100).nodes
-    assert one.differs_in == ()
-
-
 def test_the_biggest_differences_come_first_and_equal_ones_last(tmp_path):
     a = [call_of(name, number=n * 10 + 1, value=1) for n, name in enumerate("abcde")]
     b = [

@@ -146,18 +146,13 @@ def test_in_step_with_the_disk_every_record_is_in_the_file_once_it_is_made(tmp_p
     with trace:
         with trace.span("node", n=1) as node:
             assert (type(last()), last().id, last().attributes) == (SpanStarted, 1, {"n": 1})
-            trace.instant("first token")
-            assert last().name == "first token"
             trace.counter("queue", 3, unit="calls")
             assert last().value == 3
-            trace.completed_span("decode", start_ns=1, end_ns=2)
-            assert last() == SpanRecord(2, 1, "decode", 1, 2)
             trace.output("plan", ["a"])
             assert last() == NodeOutput("plan", None, ["a"])
             trace.flow("draft", source=node.id, target=2)
             assert last() == Flow("draft", 1, 2)
-            node.set(m=2)
-        assert (type(last()), last().attributes) == (SpanEnded, {"m": 2})
+        assert type(last()) is SpanEnded
     assert isinstance(last(), RunEnded)
 
 

@@ -409,13 +409,3 @@ def test_a_joined_file_that_is_no_journal_is_left_out(path, content):
         assert list(Journal(path).items()) == [instant(600)]
 
     assert [(log["code"], log["path"]) for log in logs] == [("trace.process-left-out", str(beside))]
-
-
-def test_a_run_whose_name_means_something_to_the_shell_finds_its_own_parts_only(tmp_path):
-    path = tmp_path / "run[12].jsonl"
-    write_journal(path, started=MAIN)
-    write_joined(path, "1-a", instant(7), time_ns=500)
-    write_joined(tmp_path / "run1.jsonl", "1-a", instant(8))
-
-    (tick,) = Journal(path).items()
-    assert tick.time_ns == 107
