@@ -18,23 +18,6 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 # --- how alike texts are -----------------------------------------------------------------------
 
 
-def naive_similarity(first: str, second: str) -> float:
-    """Of texts whose words are parted by blanks."""
-    sets = []
-    for text in (first, second):
-        parts = text.lower().split()
-        sets.append({" ".join(parts[i : i + 3]) for i in range(len(parts) - 2)})
-    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
-
-
-@pytest.mark.parametrize("changed", [0, 20, 119])
-def test_the_similarity_is_that_of_the_sets_of_runs(changed):
-    text = words(120, seed=1)
-    first, second = " ".join(text), " ".join(words(changed, seed=2) + text[changed:]).upper()
-
-    assert similarity(first, second) == naive_similarity(first, second)
-
-
 SHORT_AND_ODD = {
     "two words": ("Yes indeed", "yes -- INDEED", 1),
     "no words": ("!!!", "???", 0),
@@ -102,13 +85,6 @@ def test_a_near_duplicate_becomes_one_with_the_passage_that_is_there(truth):
     # What changed is a write, which lanes will read.
     assert dict(truth.passages_between(1, truth.last_sequence())) == {2: kept}
     assert truth.removed_between(1, 2) == [1]
-
-
-def test_a_near_duplicate_that_brings_nothing_changes_nothing(truth):
-    put(truth, Passage(text=TEXT, quality=6))
-
-    assert len(put(truth, *[Passage(text=NEARLY, quality=5)] * 2).merged) == 2
-    assert truth.last_sequence() == 1
 
 
 def test_near_duplicates_are_merged_within_one_batch_and_with_what_was_merged(truth):

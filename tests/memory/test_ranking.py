@@ -237,16 +237,3 @@ def test_meaning_alone_decides_where_no_words_were_asked_for(vector, relevant):
     floor = replace(FLOOR, ceiling=0.0)
 
     assert is_relevant(candidate(vector=vector), floor=floor) is relevant
-
-
-@given(
-    lexical=st.none() | st.floats(0, 40),
-    vector=st.none() | st.floats(-1, 1),
-    cosine=st.floats(-0.5, 0.95),
-)
-def test_more_of_either_never_makes_a_passage_less_relevant(lexical, vector, cosine):
-    floor = replace(FLOOR, cosine=cosine)
-    if is_relevant(candidate(lexical=lexical, vector=vector), floor=floor):
-        more_words = None if lexical is None else lexical + 1
-        nearer = None if vector is None else min(1, vector + 0.1)
-        assert is_relevant(candidate(lexical=more_words, vector=nearer), floor=floor)

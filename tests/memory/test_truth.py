@@ -68,16 +68,6 @@ def test_any_text_may_be_asked_for_as_an_id(truth):
     assert len(truth) == 2
 
 
-def test_equal_ids_are_stored_once_and_stay_as_they_are(truth):
-    first = Passage(text="one", id="a", created=NOW)
-    added = truth.add([(first, None), (Passage(text="two", id="a"), None)], embedder=None)
-    again = truth.add([(Passage(text="three", id="a"), None)], embedder=None)
-
-    assert (added.new, added.known, again.known) == (("a",), ("a",), ("a",))
-    assert truth.get("a") == first
-    assert truth.last_sequence() == len(truth) == 1
-
-
 def test_an_update_replaces_the_passage_and_keeps_its_time(truth):
     truth.add([(Passage(text="one", id="a", created=NOW), vector(1, 2))], embedder=EMBEDDER)
     truth.put_vectors(OTHER, [1], vector(1, 2, 3)[np.newaxis])
