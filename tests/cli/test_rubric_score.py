@@ -123,8 +123,8 @@ def test_interrupted_it_closes_the_run_as_far_as_it_came(
 def test_without_an_evaluator_the_checks_are_scored_and_what_was_not_judged_is_said(
     drafts: Path, more: tuple[str, ...], why: str
 ) -> None:
-    ask = judged if more else lambda *arguments, cwd: (alone(*arguments, cwd=cwd), 0)
-    done, calls = ask("score", "notes.yaml", *DRAFTS, "--pass-at", "7", *more, cwd=drafts)
+    given = ("score", "notes.yaml", *DRAFTS, "--pass-at", "7", *more)
+    done, calls = judged(*given, cwd=drafts) if more else (alone(*given, cwd=drafts), 0)
     assert (done.exit_code, calls) == (0, 0)
     assert f"Not judged, since {why}: clear." in done.text
     assert "Composite 10.0: of the checks alone" in done.text
@@ -143,37 +143,25 @@ def test_where_checks_decide_no_judge_is_needed(drafts: Path, rubric: str, *, pa
 
 # --- mistakes --------------------------------------------------------------------------------
 
-GOOD = ("notes.yaml", "good.md")
-
 
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        pytest.param(["nots", "good.md"], "rubric.", "'nots'", id="no such rubric"),
-        pytest.param(["notes.yaml", "empty.md"], "file.empty", "empty.md: ", id="empty draft"),
-        pytest.param([*GOOD, "--pass-at", "11"], "option.outside-scale", "0 to 10", id="scale"),
-        pytest.param(
-            ["judged.yaml", "good.md", "--checks-only"],
-            "evaluation.nothing-to-check",
-            "'judged'",
-            id="no checks",
-        ),
-        pytest.param(
-            ["judged.yaml", "good.md"],
-            "config.evaluator-missing",
-            "no evaluator",
-            id="no evaluator",
-        ),
+        pytest.param("nots good.md", "rubric.", "'nots'", id="no such rubric"),
+        pytest.param("notes.yaml empty.md", "file.empty", "empty.md: ", id="empty draft"),
+        pytest.param("notes.yaml good.md --pass-at 11", "option.outside", "0 to 10", id="scale"),
+        pytest.param("judged.yaml good.md --checks-only", "evaluation.", "'judged'", id="checks"),
+        pytest.param("judged.yaml good.md", "config.evaluator", "no evaluator", id="evaluator"),
     ],
 )
 def test_what_is_not_usable_is_said_with_exit_code_2(
-    drafts: Path, arguments: list[str], code: str, named: str
+    drafts: Path, arguments: str, code: str, named: str
 ) -> None:
     (drafts / "judged.yaml").write_text(
         "title: X\ndimensions:\n  - name: clear\n    judge: Is it?\n"
     )
     (drafts / "empty.md").write_text(" \n")
-    done = alone("score", *arguments, "--json", cwd=drafts)
+    done = alone("score", *arguments.split(), "--json", cwd=drafts)
     assert done.exit_code == 2
     assert done.code.startswith(code), done.code
     assert named in done.stderr
@@ -181,6 +169,6 @@ def test_what_is_not_usable_is_said_with_exit_code_2(
 
 def test_an_evaluator_out_of_reach_is_exit_code_1_and_says_so_as_json_too(drafts: Path) -> None:
     dead = {"evaluator": {"url": f"{NOBODY}/v1", "model_id": "judge"}}
-    done = harness("rubric", "score", *GOOD, "--json", cwd=drafts, endpoints=dead)
+    done = harness("rubric", "score", "notes.yaml", "good.md", "--json", cwd=drafts, endpoints=dead)
     assert (done.exit_code, done.code) == (1, "call.unreachable")
     assert f"{NOBODY}/v1" in done.stderr
