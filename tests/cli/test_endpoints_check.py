@@ -26,12 +26,11 @@ def check(*arguments: str, cwd: Path, **how: Any) -> Done:
 
 @pytest.mark.slow
 def test_without_settings_the_demos_model_is_tried(tmp_path: Path) -> None:
-    done = check(cwd=tmp_path)
+    done = check("--json", cwd=tmp_path)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert cells(done.stdout, "backend") == ["embedded"]
-    assert cells(done.stdout, "reachable") == ["yes"]
-    assert cells(done.stdout, "context, tokens") == ["4,096"]
-    assert cells(done.stdout, "schemas") == ["enforced"]
+    (found,) = done.json
+    assert (found["backend"], found["reachable"]) == ("embedded", True)
+    assert (found["context_tokens"], found["structured"]) == (4096, "enforced")
     assert list(tmp_path.iterdir()) == []
 
 

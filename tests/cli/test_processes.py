@@ -20,7 +20,7 @@ from harness import load_run
 from harness.trace import Instant, Journal, SpanRecord
 
 LONGEST_S = 10
-"""It takes below 2 s on a machine that does nothing else."""
+"""From Ctrl-C to the end; below 2 s on a machine that does nothing else."""
 
 
 @pytest.fixture
@@ -142,10 +142,10 @@ def brief(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def interrupted(project: Path, *, at: str) -> tuple[int, str, float]:
+def interrupted(project: Path, *, at: str) -> tuple[int, str]:
     """Runs the example and has it interrupted once its journal has said something.
 
-    Returns its exit code, its errors, and how many seconds it took to end.
+    Returns its exit code and its errors.
     """
     run = ("run", "examples/brief.py", "--set", "document=@short.md")
     with started(COMMAND, *run, cwd=project) as process:
@@ -155,13 +155,12 @@ def interrupted(project: Path, *, at: str) -> tuple[int, str, float]:
             if journal is not None and at.encode() in journal.read_bytes():
                 break
             time.sleep(0.002)
-        began_s = time.monotonic()
         process.send_signal(signal.SIGINT)
         try:
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=LONGEST_S)
         finally:
             process.kill()
-        return process.returncode, errors, time.monotonic() - began_s
+        return process.returncode, errors
 
 
 @pytest.mark.slow
@@ -175,9 +174,8 @@ def interrupted(project: Path, *, at: str) -> tuple[int, str, float]:
 def test_a_run_on_the_real_model_ends_at_once_and_goes_on_where_it_was(
     brief: Path, at: str
 ) -> None:
-    code, errors, took_s = interrupted(brief, at=at)
+    code, errors = interrupted(brief, at=at)
     assert code == 130, errors
-    assert took_s < LONGEST_S, f"it took {took_s:.1f} s to end"
     assert "Traceback" not in errors
     path = journal_in(brief)
     assert path is not None
@@ -187,16 +185,14 @@ def test_a_run_on_the_real_model_ends_at_once_and_goes_on_where_it_was(
     done = harness("resume", "latest", "--json", cwd=brief)
     assert done.exit_code == 0, done.stderr
     journal = Journal(path)
-    (resumed_ns,) = (one.time_ns for one in journal.items() if is_resumption(one))
+    (resumed_ns,) = (
+        one.time_ns for one in journal.items() if isinstance(one, Instant) and one.name == "resumed"
+    )
     spans = list(journal.spans())
     before = [one for one in spans if one.status == "ok" and one.end_ns < resumed_ns]
     after = [one for one in spans if one.start_ns >= resumed_ns]
     assert set(map(work_of, before)) & set(map(work_of, after)) <= {None}
     assert harness("trace", "check", "latest", cwd=brief).exit_code == 0
-
-
-def is_resumption(item: object) -> bool:
-    return isinstance(item, Instant) and item.name == "resumed"
 
 
 def work_of(span: SpanRecord) -> object:

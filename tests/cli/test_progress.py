@@ -69,25 +69,6 @@ def test_calls_are_counted_by_what_became_of_them(tmp_path: Path) -> None:
     }
 
 
-def test_a_nested_pipelines_nodes_are_counted_together_over_all_its_calls(tmp_path: Path) -> None:
-    inner = Pipeline("inner")
-
-    @inner.node(each={"word": "words"})
-    def loud(word: str) -> str:
-        return word.upper()
-
-    outer = Pipeline("outer")
-
-    @outer.node(each={"text": "texts"})
-    async def each_text(run: Run, text: str) -> object:
-        return (await run.call(inner, words=text.split())).result
-
-    state = watch(outer, tmp_path, texts=["a b", "c d e"])
-    assert (state.nodes["each_text"].done, state.nodes["each_text"].total) == (2, 2)
-    nested = state.nodes["each_text/inner/loud"]
-    assert (nested.done, nested.total) == (5, 5)
-
-
 def test_loops_show_their_rounds_and_calls_their_tokens(tmp_path: Path) -> None:
     pipeline = Pipeline("looping")
 

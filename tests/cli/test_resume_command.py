@@ -112,21 +112,17 @@ def test_on_a_terminal_a_question_is_asked_at_once(
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        pytest.param(["--answer", "perhaps"], "answer.invalid", "'perhaps'", id="answer's kind"),
-        pytest.param(
-            ["--answer", "yes", "--answer", "no"], "option.given-twice", "'ship/ask'", id="twice"
-        ),
-        pytest.param(
-            ["--file", "fails.py"], "resume.other-pipeline", "'fails'", id="another pipeline"
-        ),
+        pytest.param("--answer perhaps", "answer.invalid", "'perhaps'", id="answer's kind"),
+        pytest.param("--answer yes --answer no", "option.given-twice", "'ship/ask'", id="twice"),
+        pytest.param("--file fails.py", "resume.other-pipeline", "'fails'", id="another pipeline"),
     ],
 )
 def test_a_mistake_is_answered_before_anything_runs(
-    project: Path, arguments: list[str], code: str, named: str
+    project: Path, arguments: str, code: str, named: str
 ) -> None:
     asks(project)
     before = {path: path.read_bytes() for path in (project / "traces").iterdir()}
-    done = resumed(project, *arguments, "--json")
+    done = resumed(project, *arguments.split(), "--json")
     assert done.exit_code == 2
     assert done.code.startswith(code), done.code
     assert named in done.stderr

@@ -52,17 +52,6 @@ def test_json_is_one_object_with_what_was_found_of_each_draft(drafts: Path) -> N
     assert (result["rubric"], result["pass_at"], result["other_pass_at"]) == ("notes", 8, 7)
 
 
-def test_scoring_leaves_a_run_like_any_other(drafts: Path) -> None:
-    done, _ = judged("score", "notes.yaml", "good.md", "--json", cwd=drafts)
-    record = load_run(drafts / done.json["journal"])
-    assert record.ended is not None
-    assert record.ended.status == "ok"
-    (evaluation,) = [span for span in record.spans if span.name == "evaluate"]
-    calls = [span for span in record.spans if span.name == "chat"]
-    assert [call.parent for call in calls] == [evaluation.id]
-    assert len((drafts / "traces/runs.jsonl").read_text().splitlines()) == 1
-
-
 def test_sources_and_task_reach_the_evaluator(drafts: Path) -> None:
     (drafts / "task.txt").write_text("Explain cold starts.")
     (drafts / "a.md").write_text("Source A says 8 s.")

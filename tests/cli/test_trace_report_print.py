@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import orjson
 from golden import assert_shown, printed
 
 from harness.cli.trace_report import print_report, report_as_json
-from harness.trace import Journal, ManualClock, RunTrace, TraceOptions
+from harness.trace import Journal, ManualClock, RunTrace
 from harness.trace.report import RunReport, report_of
 
 MS = 1_000_000
@@ -35,30 +34,21 @@ def call(trace: RunTrace, clock: ManualClock, *, model: str, wait_ms: int, outpu
         )
 
 
-def record(directory: Path, model: str) -> Iterator[Path]:
-    """One node with a loop and two calls; yields once while the loop is open, and at the end."""
+def report_on(directory: Path, *, model: str = "small") -> RunReport:
+    """Of one node with a loop and two calls."""
     clock = ManualClock(7_000 * MS)
-    options = TraceOptions(durability="sync", timelines=())
-    with RunTrace(directory, name="essay", clock=clock, options=options) as trace:
+    with (
+        RunTrace(directory, name="essay", clock=clock) as trace,
+        trace.span("node", node="text", label="text"),
+        trace.span("wiggum", rubric="essay") as loop,
+    ):
         trace.instant("endpoint", model=model, usd_per_hour=8.42)
-        with (
-            trace.span("node", node="text", label="text"),
-            trace.span("wiggum", rubric="essay") as loop,
-        ):
-            clock.advance(ms=1000)
-            call(trace, clock, model=model, wait_ms=250, output=51)
-            call(trace, clock, model=model, wait_ms=12_345, output=101)
-            trace.instant("retry", model=model)
-            yield trace.journal_path
-            loop.set(composites=[6.5, 8.3], best_round=2, passed=True, stop_reason="passed")
-    yield trace.journal_path
-
-
-def report_on(directory: Path, *, model: str = "small", is_killed: bool = False) -> RunReport:
-    steps = record(directory, model)
-    report = report_of(Journal(next(steps)))
-    (journal,) = steps
-    return report if is_killed else report_of(Journal(journal))
+        clock.advance(ms=1000)
+        call(trace, clock, model=model, wait_ms=250, output=51)
+        call(trace, clock, model=model, wait_ms=12_345, output=101)
+        trace.instant("retry", model=model)
+        loop.set(composites=[6.5, 8.3], best_round=2, passed=True, stop_reason="passed")
+    return report_of(Journal(trace.journal_path))
 
 
 def shown(report: RunReport) -> str:
@@ -70,12 +60,6 @@ def test_a_report_says_where_the_time_the_tokens_and_the_money_went(tmp_path: Pa
     # tokens in 16.595 s, 51 of them in time; 8.42 dollars an hour for 16.595 s.
     report = report_on(tmp_path)
     assert_shown("trace report", shown(report), masks={report.run_id: "RUN"})
-
-
-def test_a_killed_run_says_what_was_under_way(tmp_path: Path) -> None:
-    text = shown(report_on(tmp_path, is_killed=True))
-    for said in ("killed, or not over", "text (unfinished)", "Still under way: 2 spans"):
-        assert said in text
 
 
 def test_a_model_without_a_price_is_said_to_have_none(tmp_path: Path) -> None:
