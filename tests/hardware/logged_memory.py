@@ -17,7 +17,7 @@ params.n_parallel = case["slots"]
 params.kv_unified = case["unified"]
 params.cache_type_k = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_k"].upper())
 params.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_v"].upper())
-params.n_batch, params.swa_full = case["batch_tokens"], case["whole_windows"]
+params.n_batch = case["batch_tokens"]
 if case["embeds"]:
     params.embedding = True
     params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
@@ -65,30 +65,24 @@ class LoggedMemory(NamedTuple):
     states: LoggedStates | None
 
 
-def logged_memory(
-    path,
-    *,
-    context_tokens,
-    slots=1,
-    cache_type_k="f16",
-    cache_type_v="f16",
-    unified=False,
-    batch_tokens=2048,
-    whole_windows=False,
-    embeds=False,
-):
-    """Load a model in a process of its own, and read what that said."""
-    case = {
-        "path": str(path),
-        "context_tokens": context_tokens,
-        "slots": slots,
-        "cache_type_k": cache_type_k,
-        "cache_type_v": cache_type_v,
-        "unified": unified,
-        "batch_tokens": batch_tokens,
-        "whole_windows": whole_windows,
-        "embeds": embeds,
-    }
+DEFAULTS = {
+    "slots": 1,
+    "cache_type_k": "f16",
+    "cache_type_v": "f16",
+    "unified": False,
+    "batch_tokens": 2048,
+    "embeds": False,
+}
+
+
+def logged_memory(path, **case):
+    """Load a model in a process of its own, and read what that said.
+
+    Args:
+        path: The model's file.
+        case: `context_tokens`, and what is not as in `DEFAULTS`.
+    """
+    case = DEFAULTS | case | {"path": str(path)}
     log = _log_of(case)
 
     def total(name):
@@ -99,7 +93,7 @@ def logged_memory(
         log,
     )
     return LoggedMemory(
-        slots=slots,
+        slots=case["slots"],
         model_mib=total("model"),
         kv_mib=total("KV"),
         output_mib=total("output"),

@@ -20,7 +20,6 @@ from gguf_writer import (
 
 from harness.errors import ModelFileInvalid
 from harness.hardware import (
-    GgufHeader,
     LayerCache,
     Loading,
     Weights,
@@ -50,33 +49,22 @@ def write(tmp_path):
 def test_the_real_header_is_read(demo_model):
     model = read_gguf_header(demo_model)
 
-    assert model == GgufHeader(
-        architecture="llama",
-        name="Smollm2 135M 8k Lc100K Mix1 Ep2",
-        file_type=3,
-        tensor_bytes=96_576_768,  # gguf-py 0.19 sums the same; llama.cpp prints 92.10 MiB
-        file_bytes=demo_model.stat().st_size,
-        block_count=30,
-        context_length=8192,
-        embedding_length=576,
-        feed_forward_length=1536,
-        recurrent_length=0,
-        expert_count=0,
-        expert_used_count=0,
-        head_count=9,
-        vocabulary_size=49_152,
-        caches=(LayerCache(heads=3, key_length=64, value_length=64),) * 30,
-        exact_caches=True,
-        weights=Weights(
-            input_bytes=30_081_024,
-            layer_bytes=(2_216_448,) * 30,
-            output_bytes=2304,
-            shared_bytes=30_081_024,  # the vocabulary's matrix is used at both ends
-            expert_bytes=0,
-            draft_bytes=0,
-        ),
+    assert (model.architecture, file_type_name(model.file_type)) == ("llama", "Q4_1")
+    assert model.tensor_bytes == 96_576_768  # gguf-py 0.19 sums the same
+    assert model.file_bytes == demo_model.stat().st_size
+    assert (model.block_count, model.context_length, model.head_count) == (30, 8192, 9)
+    assert (model.embedding_length, model.feed_forward_length) == (576, 1536)
+    assert model.vocabulary_size == 49_152
+    assert model.caches == (LayerCache(heads=3, key_length=64, value_length=64),) * 30
+    assert model.exact_caches
+    assert model.weights == Weights(
+        input_bytes=30_081_024,
+        layer_bytes=(2_216_448,) * 30,
+        output_bytes=2304,
+        shared_bytes=30_081_024,  # the vocabulary's matrix is used at both ends
+        expert_bytes=0,
+        draft_bytes=0,
     )
-    assert file_type_name(model.file_type) == "Q4_1"
 
 
 KV = "llama.attention.head_count_kv"

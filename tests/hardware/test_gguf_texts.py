@@ -52,13 +52,6 @@ def test_texts_of_any_kind_are_stepped_over_to_their_end(mapped, share):
     assert data[skip_texts(data, 6, 30_000) :] == b"after"
 
 
-@pytest.mark.parametrize("cut", [1, 9, 200_000])
-def test_a_file_that_ends_before_its_texts_is_seen_to(mapped, cut):
-    data = packed(WORDS * 10_000)
-    assert skip_texts(mapped(data[:-cut]), 0, 60_000) is None
-    assert skip_texts(mapped(data), 0, 60_001) is None
-
-
 @pytest.mark.parametrize(
     ("size", "number"),
     [(2**20, 0), (2**63, 200), (2**64 - 8, 200), (2**64 - 1, 7777)],

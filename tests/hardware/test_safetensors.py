@@ -12,7 +12,6 @@ from harness.hardware import (
     reserved_bytes,
     safetensors_footprint,
 )
-from harness.hardware.safetensors_file import read_safetensors_file
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
@@ -71,21 +70,6 @@ def test_a_model_is_read(write):
     assert model.vocabulary_size == 128_256
     assert model.caches == (LayerCache(heads=8, key_length=128, value_length=128),) * 32
     assert model.exact_caches
-
-
-def test_files_are_weighed_as_their_own_library_writes_them(tmp_path):
-    numpy = pytest.importorskip("numpy")
-    safetensors = pytest.importorskip("safetensors.numpy")
-    path = tmp_path / "model.safetensors"
-    tensors = {
-        "half": numpy.zeros((3, 5), numpy.float16),
-        "whole": numpy.zeros((2, 3, 4), numpy.int64),
-        "one": numpy.zeros((), numpy.float32),
-        "none": numpy.zeros((0, 7), numpy.uint8),
-        "ä": numpy.zeros(9, numpy.bool_),
-    }
-    safetensors.save_file(tensors, path, metadata={"format": "np"})
-    assert read_safetensors_file(path) == {name: each.nbytes for name, each in tensors.items()}
 
 
 def test_only_the_files_of_the_index_are_counted(write):

@@ -42,62 +42,6 @@ def one_after_another(*models, is_complete=True):
 
 
 @virtually
-async def test_a_model_is_loaded_once_for_calls_in_parallel_and_stays():
-    machine = Machine(10, a=6)
-    async with machine.lending() as budget:
-        calls = [Call(budget, "a") for _ in range(5)]
-        for call in calls:
-            await call.began.wait()
-        assert machine.log == ["load a"]
-        assert residents(budget) == {"a": 5}
-
-        for call in calls:
-            await call.end()
-        assert residents(budget) == {"a": 0}
-
-
-@virtually
-async def test_calls_that_a_model_has_no_room_for_wait_outside_of_its_server_in_order():
-    async with Machine(10, a=6, b=6).lending(a={"slots": 2, "kv_tokens": 100}) as budget:
-        first, second = (Call(budget, "a", kv_tokens=60) for _ in range(2))
-        short = Call(budget, "a", kv_tokens=10)  # would fit, and does not overtake
-        last = Call(budget, "a")
-        await until_idle()
-        assert [c.began.is_set() for c in (first, second, short)] == [True, False, False]
-
-        await first.end()
-        await second.began.wait()
-        await short.began.wait()
-        assert budget.ledger.residents["a"].kv_tokens == 70
-        await until_idle()
-        assert not last.began.is_set()  # both slots are taken
-        for call in (second, short, last):
-            await call.end()
-        assert budget.ledger.residents["a"].kv_tokens == 0
-
-
-@virtually
-async def test_a_model_that_is_taken_up_while_another_is_evicted_stays():
-    machine = Machine(10, a=4, b=4, c=10)
-    async with machine.lending() as budget:
-        await use(budget, "a")
-        await use(budget, "b")
-        machine.held["unload a"] = asyncio.Event()
-        waiting = Call(budget, "c")  # both have to go
-        await until_idle()
-        using = Call(budget, "b")
-        await using.began.wait()
-        machine.held["unload a"].set()
-        await until_idle()
-        assert residents(budget) == {"b": 1}
-
-        await using.end()
-        await waiting.began.wait()
-        assert machine.log[2:] == ["unload a", "unload b", "load c"]
-        await waiting.end()
-
-
-@virtually
 async def test_calls_that_overlap_keep_another_model_out_no_longer_than_a_wait_and_a_call():
     async def keep_a_busy():
         while True:
@@ -148,20 +92,6 @@ async def test_a_forecast_that_has_left_a_model_out_lets_none_go_any_more():
 
         assert machine.log.count("load b") == 1
         assert residents(budget) == {"a": 0, "b": 0}
-
-
-@virtually
-async def test_a_model_that_cannot_be_loaded_ahead_is_tried_again_for_a_call_only():
-    machine = Machine(10, a=4, b=4)
-    machine.broken |= {"load a", "load b"}
-    async with machine.lending(b={"pin": True}) as budget:
-        budget.expect(one_after_another("a", is_complete=False))
-        await asyncio.sleep(100.0)
-        assert sorted(machine.log) == ["load a", "load b"]
-
-        machine.broken.clear()
-        await use(budget, "a")
-        assert residents(budget) == {"a": 0}
 
 
 @virtually

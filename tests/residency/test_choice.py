@@ -1,17 +1,13 @@
-"""Which model comes, and which go for it; when it must be; and what is said to who waits."""
+"""Which model comes, and which go for it; and what is said to who waits."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from states import SECOND, calls, expected, resident, state, tenant, wait
+from states import calls, expected, resident, state, tenant
 
 from harness.residency import GuestEntry
 from harness.residency.choice import Choice
 from harness.residency.reasons import why_it_waits
-from harness.residency.urgency import latest_switch_ns
 
 NEW = tenant("new")
 A, B = tenant("a"), tenant("b")
@@ -43,11 +39,6 @@ EVICTIONS = {
         [tenant("a", load_s=60), tenant("b", load_s=2), NEW],
         [resident("a", idle_since_s=5), resident("b", idle_since_s=5)],
         {"now_s": 10},
-    ),
-    "or the larger": (
-        [tenant("a", load_s=5), tenant("b", 4, load_s=5), NEW],
-        [resident("a", idle_since_s=5), resident("b", 4, idle_since_s=5)],
-        {"now_s": 10, "room": 5},
     ),
     "priority goes before how long it was unused": (
         [tenant("a", priority=1), B, NEW],
@@ -109,57 +100,6 @@ def test_guests_go_for_what_the_machine_has_no_room_for_otherwise():
     )
     present = replace(present, ledger=replace(present.ledger, guests=guests))
     assert Choice(present).best({"new": "why"}).guests == ("large",)
-
-
-@pytest.mark.parametrize(
-    ("there", "forecast", "until_s"),
-    [
-        pytest.param(resident("a", leases=1), expected(), None, id="as long as calls use it"),
-        pytest.param(resident("a", idle_since_s=5), expected(), 6, id="nothing left to do"),
-        pytest.param(resident("a", idle_since_s=5), expected(["a"]), 25, id="about to be used"),
-    ],
-)
-def test_a_model_stays_as_long_as_its_load_would_take(there, forecast, until_s):
-    present = state([tenant("a", load_s=20)], [there], room=1, now_s=6, forecast=forecast)
-    stays_ns = Choice(present).stays_until_ns("a")
-    assert (stays_ns and max(stays_ns, present.now_ns)) == (until_s and until_s * SECOND)
-
-
-def test_what_failed_is_not_what_is_wanted_next():
-    present = state([A, B], room=2, forecast=expected(["a"], ["b"]), failed=["a"])
-    assert Choice(present).wanted_next == ["b"]
-
-
-# --- when it must be ------------------------------------------------------------------------------
-
-
-def latest_s(oldest, tenants, residents=(), *, now_s=0.0, max_wait_s=60.0):
-    present = state(tenants, residents, oldest, now_s=now_s, max_wait_s=max_wait_s, room=9)
-    return latest_switch_ns(oldest, present) / SECOND
-
-
-waits = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40), st.integers(0, 20)), max_size=4)
-
-
-@given(waits, st.integers(0, 60), st.integers(0, 30))
-def test_it_is_the_earliest_of_the_moments_that_keep_each_models_deadline(
-    models, max_wait_s, under_way_s
-):
-    models = sorted(models)
-    oldest = [wait(1, f"m{i}", since_s=since_s) for i, (since_s, _, _) in enumerate(models)]
-    tenants = [
-        tenant(f"m{i}", load_s=load_s, call_s=call_s)
-        for i, (_, load_s, call_s) in enumerate(models)
-    ]
-    now_s = max((since_s for since_s, _, _ in models), default=0)
-    user = tenant("user", call_s=under_way_s)
-    there = [resident("user", leases=1)]
-
-    found = latest_s(oldest, [*tenants, user], there, now_s=now_s, max_wait_s=max_wait_s)
-
-    ahead = [0, *itertools.accumulate(load_s + call_s for _, load_s, call_s in models)]
-    each = [since_s + max_wait_s - s for (since_s, _, _), s in zip(models, ahead, strict=False)]
-    assert found == min([now_s + max_wait_s, *each]) - under_way_s
 
 
 # --- what is said ---------------------------------------------------------------------------------

@@ -148,19 +148,6 @@ async def test_two_guests_of_one_name_are_refused():
 
 
 @virtually
-async def test_a_budget_closes_although_a_guest_is_on_its_way_and_fails():
-    takes_time_to_return()
-    machine = Machine(10, large=9, small=4)
-    async with machine.lending() as budget:
-        guest = admitted(budget, machine, 5)
-        await use(budget, "large")
-        guest.broken = True
-        await use(budget, "small")
-        await until_idle()
-    assert budget.ledger.taken_bytes("machine") == 0
-
-
-@virtually
 async def test_guests_that_go_and_come_back_are_in_the_trace():
     records = []
     machine = Machine(10, large=9, small=4)

@@ -58,19 +58,6 @@ def test_gaps_lie_between_calls(calls, gaps_ns):
     assert gaps.gaps_ns == gaps_ns
 
 
-def test_only_the_latest_gaps_count():
-    gaps = ObservedGaps(keep=ENOUGH_GAPS)
-    now_ns = 0
-    for gap_ns in [2000 * S] * 10 + [200 * S] * ENOUGH_GAPS:
-        gaps.began(now_ns)
-        gaps.ended(now_ns)
-        now_ns += gap_ns
-    gaps.began(now_ns)
-
-    assert gaps.gaps_ns == (200 * S,) * ENOUGH_GAPS
-    assert gaps.keep_alive_s == 240.0
-
-
 # --- the way into calls ----------------------------------------------------------------------
 
 

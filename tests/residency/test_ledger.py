@@ -31,17 +31,6 @@ def ledger_of(*entries, capacity_bytes=10, reserve_bytes=0, moving=None):
     )
 
 
-def test_a_ledger_has_one_entry_for_a_model():
-    first = ledger_of(resident("a", 4), resident("b", 3))
-    leased = replace(resident("a", 4), leases=1)
-    second = first.with_resident(leased)
-
-    assert second.residents == {"a": leased, "b": resident("b", 3)}
-    assert second.without("a").residents == {"b": resident("b", 3)}
-    assert second.without("c").residents == second.residents
-    assert first.residents["a"] == resident("a", 4)
-
-
 def test_what_is_taken_is_counted_by_device_with_what_moves_and_guests_on_the_machine():
     ledger = ledger_of(
         resident("a", 4, gpu0=2),

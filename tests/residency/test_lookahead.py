@@ -27,32 +27,6 @@ def ahead_of(look, residents):
     return look.advance(look.start(residents))
 
 
-def test_what_is_resident_runs_up_to_the_first_use_of_what_is_not():
-    look = of_letters([strand("x", "abac"), strand("y", "ba")], room=2)
-
-    position = ahead_of(look, "a")
-
-    assert position.at == (1, 0)
-    assert look.wanted(position) == {"b"}
-    assert look.ahead(position) == {"a", "b", "c"}
-    assert look.passed(look.start("a"), position) == {"a"}
-
-
-@pytest.mark.parametrize(
-    ("strands", "resident", "wanted"),
-    [
-        pytest.param([strand("x", "a"), strand("y", "b", after="x")], "", "a", id="begins first"),
-        pytest.param([strand("x", "a"), strand("y", "b", after="x")], "a", "b", id="then"),
-        pytest.param([strand("y", "b", after="x"), strand("x", "a")], "ab", "", id="listed later"),
-        pytest.param([strand("y", "b", after="e")], "", "b", id="after one that is not known"),
-    ],
-)
-def test_a_strand_begins_when_those_before_it_have_ended(strands, resident, wanted):
-    look = of_letters(strands, room=2)
-
-    assert look.wanted(ahead_of(look, resident)) == set(wanted)
-
-
 @pytest.mark.parametrize(
     ("strands", "room", "load_s"),
     [

@@ -3,7 +3,6 @@ from states import tenant
 
 from harness.errors import DoesNotFit, InvalidInput
 from harness.residency import Device, Forecast, Grant, Load, Strand, Unload, Wait, decide
-from harness.residency.jobs import Chains
 from harness.residency.simulation import Job, simulate
 
 
@@ -66,16 +65,6 @@ def test_calls_go_side_by_side(jobs, tenants, waits_s):
     assert list(play(jobs, *tenants).waits_s.values()) == waits_s
 
 
-def test_one_goes_after_the_other_before_a_load_and_each_takes_its_time():
-    tenants = [tenant("a"), tenant("b"), tenant("large", 2, load_s=3)]
-
-    run = play([job("j", "large")], *tenants, room=2, resident=["a", "b"], unload_s=0.5)
-
-    moves = [(at_s, what) for at_s, what, _ in log(run, "unload", "load", "loaded")]
-    assert moves == [(0, "unload"), (0.5, "unload"), (1, "load"), (4, "loaded")]
-    assert run.evictions == 2
-
-
 def test_the_policy_is_told_how_long_calls_took_and_since_when_models_are_idle():
     jobs = [job("1", call_s=10), job("2", call_s=2, after=("1",)), job("3", arrives_s=20)]
 
@@ -85,13 +74,6 @@ def test_the_policy_is_told_how_long_calls_took_and_since_when_models_are_idle()
     assert learned == [0, 10, 9.5]  # the longest, slowly forgotten
     [last] = [state for state in states if state.now_ns == 20e9 and state.waiting]
     assert last.ledger.residents["a"].idle_since_ns == 13e9
-
-
-def test_the_policy_is_asked_again_at_the_time_that_it_named():
-    def late(state):
-        return Wait(until_ns=7_000_000_000) if state.now_ns < 7e9 else decide(state)
-
-    assert play([job("j")], tenant("a"), policy=late).makespan_s == 9
 
 
 # --- what is known ------------------------------------------------------------------------------
@@ -113,46 +95,6 @@ def test_a_forecast_has_what_is_known_of_all_that_has_not_ended(known, first):
 
     assert states[0].forecast == first
     assert FIRST not in states[-1].forecast.strands
-
-
-def test_jobs_fold_into_strands_where_nothing_branches_off():
-    jobs = [
-        job("plan", "p"),
-        job("draft 1", "a", after=("plan",)),
-        job("again 1", "a", after=("draft 1",)),
-        job("check 1", "b", after=("again 1",)),
-        job("draft 2", "a", after=("plan",)),
-        job("end", "p", after=("check 1", "draft 2")),
-    ]
-    chains = Chains(jobs)
-
-    assert {(s.name, s.uses, s.after) for s in chains.forecast().strands} == {
-        ("plan", ("p",), frozenset()),
-        ("draft 1", ("a", "b"), frozenset({"plan"})),
-        ("draft 2", ("a",), frozenset({"plan"})),
-        ("end", ("p",), frozenset({"draft 1", "draft 2"})),
-    }
-
-    for ended in ("plan", "draft 2", "draft 1", "again 1"):
-        chains.ended(ended)
-    assert {(s.name, s.uses) for s in chains.forecast().strands} == {
-        ("draft 1", ("b",)),
-        ("end", ("p",)),
-    }
-
-
-@pytest.mark.parametrize(
-    ("jobs", "before", "then"),
-    [
-        ([job("1"), job("2", "b", after=("1",), arrives_s=9)], "1", "12"),
-        ([job("1", arrives_s=9), job("2", after=("1",)), job("3", after=("1",))], "", "123"),
-    ],
-    ids=["a later arrival is no part of an earlier chain", "nor has what comes after it arrived"],
-)
-def test_what_has_not_arrived_is_in_no_strand(jobs, before, then):
-    chains = Chains(jobs)
-    assert [strand.name for strand in chains.forecast_at(5).strands] == list(before)
-    assert [strand.name for strand in chains.forecast_at(9).strands] == list(then)
 
 
 # --- what cannot be -----------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+MOST_STEPS = 200_000
+"""Of the loop, before it is taken for endless."""
 
 
 class Stuck(AssertionError):
@@ -22,14 +24,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """Jumps to the next timer as soon as there is nothing to do.
 
     What would run in a thread runs in the loop, after `thread_s`.
-
-    Args:
-        most_steps: Of the loop, before it is taken for endless.
     """
 
-    def __init__(self, *, most_steps: int = 200_000) -> None:
+    def __init__(self) -> None:
         self.thread_s: Callable[[], float] = lambda: 0.0
-        self._jumping = _Jumping(most_steps)
+        self._jumping = _Jumping()
         super().__init__(self._jumping)
 
     def time(self) -> float:
@@ -57,25 +56,25 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Jumping(selectors.SelectSelector):
-    def __init__(self, most_steps: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
-        self._most_steps = self._steps_left = most_steps
+        self._steps_left = MOST_STEPS
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout is None:
             raise Stuck("everybody waits for somebody else")
         self._steps_left -= 1
         if self._steps_left < 0:
-            self._steps_left = self._most_steps  # to clear up
+            self._steps_left = MOST_STEPS  # to clear up
             raise Endless(f"it goes on and on, {self.now_s:.3f} s after it began")
         self.now_s += max(timeout, 0.0)
         return super().select(0)
 
 
-def run_virtually(main: Callable[[], Coroutine[Any, Any, T]], **how: Any) -> T:
+def run_virtually(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Runs it in a `VirtualLoop` of its own."""
-    with asyncio.Runner(loop_factory=lambda: VirtualLoop(**how)) as runner:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main())
 
 
