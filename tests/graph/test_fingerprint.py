@@ -116,19 +116,13 @@ NODE = plain(NODE_OR)
     ("old", "new"),
     [
         ("", ""),
-        ("    prompt =", "    # why\n\n    prompt ="),
-        ("    prompt =", '    """Of no use."""\n    prompt ='),
         ("-> str:\n", '-> str:\n    """A docstring."""\n'),
-        ("import asyncio", "\n\n\nimport asyncio"),
         ("policy=3", "policy=4"),
         ("task: str", "task: object"),
-        ("-> str:", "-> object:"),
         ("titles", "headings"),
         ("\nimport asyncio", "\nfrom __future__ import annotations\nimport asyncio"),
         ("innermost(text):\n", 'innermost(text):\n    "Of a helper."\n'),
-        ("SETTINGS =", "NOT_USED = 1\nSETTINGS ="),
         ("def decorate", "def text(): 'as an attribute is called'\ndef decorate"),
-        ("def decorate", "def title(): 'as a method is called'\ndef decorate"),
     ],
 )
 def test_what_does_not_change_what_it_does_leaves_the_digest(digest_of, old, new):
@@ -175,7 +169,6 @@ USES = {
 }
 USES_WHOLE = {
     "handed on whole": "import beside\ndef node(): return getattr(beside, 'TEXT')",
-    "imported inside": "def node():\n    from beside import TEXT\n    return TEXT",
     "imported whole inside": "def node():\n    import beside\n    return beside.TEXT",
 }
 BESIDE = """
@@ -206,17 +199,11 @@ def test_a_module_of_which_it_is_not_known_what_is_used_counts_whole(digest_of, 
     assert digest_of(text, beside=BESIDE.replace("OTHER = 1", "OTHER = 2"), below=BELOW) != first
 
 
-def test_imports_inside_a_function_are_followed_without_being_imported(digest_of, tmp_path):
-    package = tmp_path / "parcel"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise RuntimeError('imported')")
-    (package / "texts.py").write_text("TEXT = 1")
-    text = "def node():\n    from parcel import texts\n    return texts.TEXT"
-    first = digest_of(text)
+def test_imports_inside_a_function_are_followed_without_being_imported(digest_of):
+    text = "def node():\n    from beside import TEXT\n    return TEXT"
+    beside = "raise RuntimeError('imported')\nTEXT = 1"
 
-    (package / "texts.py").write_text("TEXT = 2")
-
-    assert digest_of(text) != first
+    assert digest_of(text, beside=beside) != digest_of(text, beside=beside.replace("1", "2"))
 
 
 def test_relative_imports_inside_a_function_are_followed(tmp_path, monkeypatch):
@@ -248,17 +235,19 @@ def node():
 """
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "counts"),
-    [
-        ("import json", "import tomllib as json", True),
-        ("import did_you_mean", "import _place_of as did_you_mean", True),
-        ("notes.md", "other.md", True),
-        ('getLogger("x")', 'getLogger("y")', False),
-    ],
-)
-def test_of_libraries_and_of_this_package_the_names_count(digest_of, old, new, counts):
-    assert (digest_of(LIBRARY.replace(old, new)) != digest_of(LIBRARY)) is counts
+def test_of_libraries_and_of_this_package_the_names_count(digest_of):
+    digests = {
+        digest_of(LIBRARY.replace(old, new))
+        for old, new in (
+            ("", ""),
+            ("import json", "import tomllib as json"),
+            ("import did_you_mean", "import _place_of as did_you_mean"),
+            ("notes.md", "other.md"),
+        )
+    }
+
+    assert len(digests) == 4
+    assert digest_of(LIBRARY.replace('getLogger("x")', 'getLogger("y")')) in digests
 
 
 USED = """
@@ -268,8 +257,6 @@ from pydantic import BaseModel, TypeAdapter
 class Access(enum.Flag):
     READ = 1
     WRITE = 2
-class Shade(enum.Enum):
-    DARK = [1]
 @typing.runtime_checkable
 class Speaker(typing.Protocol):
     def speak(self): ...
@@ -282,9 +269,9 @@ class Note:
 class Answer(BaseModel):
     note: Note = Note()
 def node():
-    return Access, Shade, Speaker, Base, Note, Answer
+    return Access, Speaker, Base, Note, Answer
 def use():
-    copy.copy(Note()), repr(Note()), Note() == Note(), ~Access.READ, Access(3), Shade([1])
+    copy.copy(Note()), repr(Note()), Note() == Note(), ~Access.READ, Access(3)
     isinstance(Note(), Speaker), isinstance(Note(), Base), issubclass(Note, Base)
     TypeAdapter(Note).json_schema(), Answer().model_dump_json(), Answer.model_json_schema()
     copy.deepcopy(Answer()), typing.get_type_hints(Note)
@@ -355,6 +342,7 @@ def test_a_chain_of_helpers_may_be_long(digest_of):
 
 WRAPPED = """
 import contextlib
+import dataclasses
 import functools
 def traced(function):
     @functools.wraps(function)
@@ -371,8 +359,9 @@ def opened():
 @traced
 def helper(n):
     return cached(n) + 2
+@dataclasses.dataclass
 class Counter:
-    step = 3
+    step: int
     def count(self, n):
         return n + self.step
 def base(n, more):
@@ -385,7 +374,6 @@ node = NODE
 @pytest.mark.parametrize(
     "node",
     [
-        "traced(base)",
         "functools.partial(traced(functools.partial(base, more=1)))",
         "lambda n: base(n, 1)",
         "functools.cache(base)",
@@ -411,16 +399,13 @@ def test_wrappers_are_looked_through(digest_of, node):
     [
         ("functools.partial(base, 1)", "functools.partial(base, 2)"),
         ("functools.partial(base, more=1)", "functools.partial(base, more=2)"),
-        ("Counter().count", "Counter.count"),
+        ("Counter(1).count", "Counter(2).count"),
     ],
 )
 def test_what_is_bound_to_a_function_counts(digest_of, node, changed):
-    text = WRAPPED.replace("NODE", node)
+    one, other = (WRAPPED.replace("NODE", text) for text in (node, changed))
 
-    assert digest_of(text) != digest_of(WRAPPED.replace("NODE", changed))
-    assert (digest_of(text.replace("step = 3", "step = 4")) != digest_of(text)) is (
-        node == "Counter().count"
-    )
+    assert digest_of(one) != digest_of(other)
 
 
 def made_with(prompt, number=1):

@@ -31,6 +31,9 @@ class Client:
     """What pydantic knows nothing of."""
 
 
+CLIENT = Client()
+
+
 def graph_of(*functions):
     graph = Graph("essay")
     for number, function in enumerate(functions):
@@ -117,6 +120,7 @@ def test_a_missing_input_is_asked_for_where_it_is_taken():
         (Colour, "red", Colour.RED),
         (Point, '{"x": 1}', Point(x=1)),
         (object, b"\xff", b"\xff"),
+        (Client, CLIENT, CLIENT),
     ],
 )
 def test_a_text_becomes_the_annotated_type_and_a_value_of_it_stays(annotation, text, value):

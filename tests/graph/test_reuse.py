@@ -132,6 +132,12 @@ def test_what_takes_an_input_that_cannot_be_written_down_is_made_again(graph, gi
     assert "'client' cannot be written" in reason
 
 
+def test_an_input_that_can_be_read_only_once_is_not_read_to_compare_it(graph):
+    step(graph, "total", "numbers", gives=sum)
+
+    assert run(graph, {"numbers": iter([1, 2, 3])}).outputs == {"total": 6}
+
+
 @pytest.mark.parametrize(
     ("annotation", "value"),
     [

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 
 import networkx as nx
 import pytest
-from graphs_to_draw import brief, brief_in_its_run, fan, random_graph, recorded
+from graphs_to_draw import brief, brief_in_its_run, random_graph, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,19 +78,6 @@ def test_boxes_and_arrows_say_what_nodes_are_and_how_they_take_what_they_take():
     assert found["text"].roles == ("producer", "evaluator")
 
 
-@pytest.mark.parametrize(
-    ("graph", "direction"),
-    [
-        pytest.param(brief(), "TD", id="a chain runs down"),
-        pytest.param(fan(3), "TD", id="a narrow fan"),
-        pytest.param(fan(14), "LR", id="a wide fan runs across"),
-        pytest.param(Graph("empty"), "TD", id="nothing"),
-    ],
-)
-def test_a_picture_has_about_the_shape_of_a_page(graph, direction):
-    assert drawing_of(graph).direction == direction
-
-
 # --- the run -------------------------------------------------------------------------------------
 
 
@@ -148,14 +135,7 @@ def test_nested_calls_count_for_the_node_that_made_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("statuses", "status"),
-    [
-        (["ok", "ok"], "done"),
-        (["ok", "error"], "failed"),
-        (["cancelled", "error"], "failed"),
-        (["ok", "cancelled"], "cancelled"),
-        (["unfinished", "ok"], "unfinished"),
-    ],
+    ("statuses", "status"), [(["ok", "ok"], "done"), (["cancelled", "error", "ok"], "failed")]
 )
 def test_a_node_ended_as_the_worst_of_its_items(tmp_path, statuses, status):
     spans = [node_span(n + 1, 0, 9, "n", item=n, status=one) for n, one in enumerate(statuses)]
@@ -202,10 +182,6 @@ def test_every_box_keeps_its_layer_and_every_arrow_passes_all_between(seed):
     rows = ordered_rows(layers, edges)
 
     assert rows.crossings() == crossings_counted_one_by_one(rows)
-    for number, (names, row) in enumerate(zip(layers, rows.rows, strict=True)):
-        assert len(set(row)) == len(row)
-        assert {name for name, _ in row} >= set(names)
-        assert all(layer == number for _, layer in row)
     sizes = {name: Size(across=50, along=20) for names in layers for name in names}
     layer_of = {name: number for number, names in enumerate(layers) for name in names}
     layout = lay_out(layers, edges, sizes, gap=10, layer_gap=30)

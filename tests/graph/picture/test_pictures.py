@@ -61,11 +61,6 @@ def test_lines_of_text_keep_to_the_width_and_to_their_columns():
     assert wide[-2:] == ["1  概要", "2  text  ← 概要"]
 
 
-def test_no_text_can_break_a_line_and_a_graph_without_nodes_says_so():
-    assert len(as_text(ugly()).splitlines()) == 3
-    assert as_text(drawing_of(Graph("empty"))) == "empty: 0 nodes in 0 layers; inputs: none\n"
-
-
 # --- Mermaid: what its own parser makes of these was tried by hand with version 12.3 -------------
 
 NODE = re.compile(r'    (n\d+)(\(|\[\[|\{\{)"([^"]*)"(\)|\]\]|\}\})')
@@ -121,12 +116,8 @@ flowchart TD
 
 @pytest.mark.parametrize(
     "graph",
-    [
-        random_graph(60, seed=3),
-        fan(20),
-        with_names("end", "subgraph", "click", "style", "o", "x", "flowchart", "概要", "ñandú"),
-    ],
-    ids=["random", "fan", "words of the language"],
+    [random_graph(60, seed=3), with_names("end", "subgraph", "click", "o", "x", "概要")],
+    ids=["random", "words of the language"],
 )
 def test_every_node_and_every_joint_is_there(graph):
     labels, joints = read(as_mermaid(drawing_of(graph)))
@@ -150,7 +141,6 @@ def test_whatever_a_text_holds_it_stays_a_text_in_mermaid():
 SVG = "{http://www.w3.org/2000/svg}"
 GRAPHS = {
     "brief in its run": brief_in_its_run(),
-    "random": drawing_of(random_graph(30, seed=3)),
     "dense": drawing_of(random_graph(15, seed=9, degree=6)),
     "fan": drawing_of(fan(20)),
     "names": drawing_of(with_names("a" * 200, "概要" * 30, "end")),
@@ -244,7 +234,7 @@ def test_whatever_a_text_holds_it_stays_a_text_in_svg():
 
 @pytest.mark.slow
 def test_a_browser_shows_it_by_day_and_by_night_and_its_texts_fit_their_boxes(tmp_path):
-    for number, name in enumerate(("brief in its run", "random", "names")):
+    for number, name in enumerate(("brief in its run", "dense", "names")):
         (tmp_path / f"{number}.svg").write_text(as_svg(GRAPHS[name]), encoding="utf-8")
     with Chromium(tmp_path / "profile", width=1600, height=1400) as browser:
         for number in range(3):
