@@ -379,17 +379,6 @@ def serial_loop(backend: str = "vllm", **settings: Any) -> PlantedRun:
     return run
 
 
-def serial_pairs() -> PlantedRun:
-    """For each of six items a question and then one about its answer; items are independent."""
-    run = PlantedRun()
-    node = run.node("pairs", 0, 3000)
-    for number in range(6):
-        first = f"The number {number} is what it has always been, {number}."
-        run.call(parent=node, prompt=f"What is {number}?", reply=first)
-        run.call(parent=node, prompt=f"Is this right? {first}", reply="I would say so.")
-    return run
-
-
 def idle_device() -> PlantedRun:
     """Sixteen nodes that do something else hold all places; eight calls wait for one."""
     run = PlantedRun()

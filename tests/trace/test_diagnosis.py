@@ -59,14 +59,6 @@ class Fault:
         return self.name or self.make.__name__
 
 
-def fallback_that_failed() -> PlantedRun:
-    run = PlantedRun("vllm", fallback=["large"])
-    run.failed_call(300, "Overloaded: small: full")
-    run.fallback("large", "Overloaded")
-    run.failed_call(30, "ServerError: large: HTTP 500", model="large")
-    return run
-
-
 QUEUED = {"calls": 8, "queued_calls": 7, "answered_at_once": 1, "queue_max_s": 3.5}
 TURNS = {"waiting_calls": 4, "longest_wait_s": 0.9, "max_concurrency": 2}
 
@@ -98,7 +90,6 @@ FAULTS = [
     Fault("slow-decode", planted.slow_decode, {"slow_calls": 8, "itl_median_ms": 440},
           "threads one less than there are cores (now 2)"),
     Fault("serial-client", planted.serial_loop, {"serial_calls": 8, "independent_calls": 8}),
-    Fault("serial-client", planted.serial_pairs, {"serial_calls": 12, "independent_calls": 6}),
     Fault("idle-device", planted.idle_device, {"waiting_node_calls": 8}),
     Fault("out-of-memory-at-start", planted.out_of_memory_at_start, {"failed_calls": 1},
           "(32768)", severity="error"),
@@ -107,7 +98,6 @@ FAULTS = [
     Fault("retries", planted.retries, {"retries": 3, "pauses_s": 4.9}),
     Fault("failed-calls", planted.failed_calls, {"failed_calls": 1}, "--max-model-len",
           severity="error"),
-    Fault("failed-calls", fallback_that_failed, severity="error", beside=frozenset({"fallbacks"})),
     Fault("schema-not-enforced", planted.schema_ignored, {"unenforced_calls": 3}, "Triton"),
     # A dropped field matters if it decides what is written.
     Fault("dropped-fields", planted.fields_dropped, {"calls_without": 1, "calls": 2}),

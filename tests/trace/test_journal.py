@@ -16,7 +16,6 @@ from harness.trace import (
     Content,
     Instant,
     JoinedTrace,
-    Journal,
     JournalWriter,
     ManualClock,
     NodeOutput,
@@ -429,16 +428,8 @@ def test_an_invitation_holds_what_another_process_needs_and_no_secret(tmp_path):
         invitation = trace.invitation()
 
     assert "correct horse" not in invitation
-    assert json.loads(invitation) == {
-        "journal": str(trace.journal_path.absolute()),
-        "run_id": trace.run_id,
-        "name": "essay",
-        "span": node.id,
-        "part": 0,
-        "time_ns": json.loads(invitation)["time_ns"],
-        "secret_variables": [],
-        **options,
-    }
+    said = {"journal": str(trace.journal_path.absolute()), "span": node.id, **options}
+    assert json.loads(invitation).items() >= said.items()
 
 
 @pytest.mark.parametrize("invitation", ["no JSON", '{"journal": "/tmp/x"}'])
@@ -464,9 +455,6 @@ def test_what_a_joined_trace_recorded_is_in_the_run_and_keeps_to_its_policy(tmp_
     run = load_run(trace.journal_path)
     assert run.contents == {}
     assert [output.value for output in run.outputs] == [None]
-    assert [span.name for span in Journal(trace.journal_path).spans()] == [
-        "node",
-        "work in another process",
-    ]
+    assert [span.name for span in run.spans] == ["node", "work in another process"]
     for path in trace.timeline_paths.values():
         assert b"work in another process" in path.read_bytes()

@@ -105,13 +105,6 @@ def rejection(spans, said):
     return response.SerializeToString()
 
 
-def refused(journal, *replies, **options):
-    with Receiver(*replies) as receiver, pytest.raises(ExportFailed) as caught:
-        send_otlp(journal, endpoint=receiver.url, sleep=pytest.fail, **options)
-    assert caught.value.address == f"{receiver.url}/v1/traces"
-    return caught.value
-
-
 @pytest.mark.parametrize(
     ("given", "posted_to"),
     [
@@ -214,9 +207,12 @@ def test_nobody_there_is_said_with_the_address_but_not_with_a_password(journal):
     ],
 )
 def test_a_refusal_is_told_with_what_would_mend_it(journal, reply, said):
-    error = refused(journal, reply, headers={"Authorization": f"Basic {KEY}"})
+    headers = {"Authorization": f"Basic {KEY}"}
+    with Receiver(reply) as receiver, pytest.raises(ExportFailed) as caught:
+        send_otlp(journal, endpoint=receiver.url, sleep=pytest.fail, headers=headers)
 
-    assert error.status == reply.status
+    error = caught.value
+    assert (error.address, error.status) == (f"{receiver.url}/v1/traces", reply.status)
     assert said in str(error)
     assert KEY not in str(error)
 

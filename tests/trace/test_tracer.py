@@ -178,7 +178,7 @@ def test_a_generator_may_be_closed_from_another_task(tracer, records):
     assert records.ended("stream").status == "cancelled"
 
 
-@pytest.mark.parametrize(("start_ns", "end_ns", "ends_at_ns"), [(3, 8, 8), (3, 3, 3), (8, 3, 8)])
+@pytest.mark.parametrize(("start_ns", "end_ns", "ends_at_ns"), [(3, 8, 8), (8, 3, 8)])
 def test_a_completed_span_has_the_times_it_is_given(tracer, records, start_ns, end_ns, ends_at_ns):
     with tracer.span("chat"):
         tracer.completed_span("prefill", start_ns=start_ns, end_ns=end_ns, source="reported")
