@@ -54,23 +54,6 @@ def test_the_caches_of_every_kind_of_model_are_those_that_llama_cpp_makes(tmp_pa
         )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["gemma3", "deepseek2", "falcon-h1"])
-def test_slots_that_share_a_cache_have_the_cells_that_llama_cpp_gives_them(tmp_path, architecture):
-    path = write_model(tmp_path / "m.gguf", architecture)
-    logged = logged_memory(path, context_tokens=1000, slots=3, unified=True)
-
-    model = read_gguf_header(path)
-    by_cells = Counter(
-        kv_cache_bytes(one, Loading(context_tokens=1000, slots=3, unified=True))
-        // kv_bytes_per_token(one)
-        for one in (
-            replace(model, caches=(replace(cache, state_elements=0),)) for cache in model.caches
-        )
-    )
-    assert by_cells == {cache.cells: cache.layers for cache in logged.caches}
-
-
 # --- rules -----------------------------------------------------------------------------------
 
 PLAIN = {

@@ -18,17 +18,11 @@ def best(tenants, residents, *, models=("new",), room=2, **rest):
     return Choice(present).best(dict.fromkeys(models, "why"))
 
 
-EQUALLY_UNUSED = {"room": 2, "now_s": 10}
 EVICTIONS = {
     "what is used again the latest": (
         [A, B, NEW],
         [resident("b"), resident("a")],
         {"forecast": expected(["new", "a", "new", "b"])},
-    ),
-    "what is not used again, before what is": (
-        [A, B, NEW],
-        [resident("b", idle_since_s=99), resident("a")],
-        {"now_s": 100, "forecast": expected(["new", "a"])},
     ),
     "without a forecast the longest unused": (
         [A, B, NEW],
@@ -60,11 +54,6 @@ EVICTIONS = {
         [A, B, NEW],
         [resident("a", leases=1), resident("b", idle_since_s=4)],
         {"now_s": 4},
-    ),
-    "what is not pinned": (
-        [tenant("a", pin=True), B, NEW],
-        [resident("a"), resident("b", idle_since_s=10)],
-        {"now_s": 10},
     ),
     "what is in the way on its device": (
         [tenant("a", {"gpu0": 2}), tenant("b", {"gpu1": 2}), tenant("new", {"gpu1": 1})],

@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from harness.errors import (
-    ModelFileInvalid,
     StreamCut,
 )
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
@@ -94,18 +93,6 @@ def test_a_model_is_loaded_and_let_go_and_tells_which(backend):
     reports, text = asyncio.run(main())
     assert reports == [THERE, GONE]
     assert text
-
-
-@pytest.mark.slow
-@either_engine
-def test_what_is_not_there_is_not_loaded(backend):
-    async def main():
-        host = EngineHost(engine_of(backend, path="/none/none.gguf"))
-        with pytest.raises(ModelFileInvalid, match=r"none\.gguf"):
-            await host.load()
-        return await host.report()
-
-    assert asyncio.run(main()) == GONE
 
 
 @pytest.mark.slow

@@ -47,8 +47,6 @@ class Server:
     """What it takes, by device, whatever anybody thinks."""
     loads_itself: bool
     """Whether a call loads the model, as with Ollama; else it must have been loaded before."""
-    is_mute: bool
-    """Whether it never says how things are; it then loses nothing either."""
     says_sizes: bool
     never: frozenset[str]
     """What fails every time: `load`, `unload`, `report`."""
@@ -83,13 +81,12 @@ class Machine:
 
     Attributes:
         is_faulty: Whether anything may go wrong still.
-        is_closing: Whether the budget may unload what is in use.
         broken_promises: What should not have happened.
     """
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        self.is_faulty, self.is_closing = True, False
+        self.is_faulty = True
         self.log: list[str] = []
         self.broken_promises: list[str] = []
         self.open_spans: Counter[int] = Counter()
@@ -97,7 +94,6 @@ class Machine:
         self._moves = 0
         self._fault_rate = chance.choice([0.0, 0.05, 0.3])
         self._sizes_are_right = chance.random() < 0.4
-        self._others_load = not self._sizes_are_right and chance.random() < 0.5
         self.devices = [Device(name="machine", capacity_bytes=chance.randint(8, 20))]
         if chance.random() < 0.4:
             size, reserve = chance.randint(6, 16), chance.choice([0, 2])
@@ -124,7 +120,7 @@ class Machine:
         # What does not fit beside what is pinned would be taken for smaller than it is.
         if not any(one.pin for one in tenants):
             for server in self.servers.values():
-                if not server.is_mute and chance.random() < 0.2 and self._has_room(server):
+                if chance.random() < 0.2 and self._has_room(server):
                     server.is_resident = True
 
     def _some_server(self, model: str) -> Server:
@@ -135,7 +131,6 @@ class Machine:
             model=model,
             real={device: chance.randint(1, 9) for device in on},
             loads_itself=not self._sizes_are_right and chance.random() < 0.3,
-            is_mute=chance.random() < 0.2,
             says_sizes=chance.random() < 0.6,
             never=frozenset(action for action in actions if chance.random() < 0.05),
             lies=1.0 if self._sizes_are_right else chance.choice([1.0, 1.0, 0.1, 10.0]),
@@ -241,10 +236,10 @@ class Machine:
         while True:
             await asyncio.sleep(self.chance.uniform(0.5, 60.0))
             server = self.chance.choice(list(self.servers.values()))
-            if server.is_mute or not self.goes_wrong():
+            if not self.goes_wrong():
                 continue
             self.something_happened()
-            trouble = self.chance.choice(["dies", "hides", "loses", "others"])
+            trouble = self.chance.choice(["dies", "hides", "loses"])
             self.note(f"{server.model}'s server: {trouble}")
             if trouble in {"dies", "hides"}:
                 server.is_dead = True
@@ -252,14 +247,8 @@ class Machine:
                     server.leave()
                 await asyncio.sleep(self.chance.uniform(0.0, 40.0))
                 server.is_dead = False
-            elif server.is_busy:
-                continue
-            elif trouble == "loses" and server.is_resident:
+            elif server.is_resident and not server.is_busy:
                 server.leave()
-            elif server.is_resident or server.is_coming:
-                continue
-            elif trouble == "others" and self._others_load and self.bring(server):
-                server.stay()
 
     def calm_down(self) -> None:
         """From now on all goes well, and all is told as it is."""
@@ -305,7 +294,7 @@ class Host:
                 raise LoadFailed("a bad day", endpoint=server.model)
             if fault in {"hangs", "comes too late"}:
                 await asyncio.sleep(FOR_EVER_S)
-            if fault == "is not there" and not server.is_mute:
+            if fault == "is not there":
                 server.leave()
                 return
             await machine.pause(15.0)
@@ -313,15 +302,14 @@ class Host:
             if not server.is_coming:
                 raise EndpointUnreachable("connection lost", endpoint=server.model)
         except BaseException:
-            comes_all_the_same = fault == "comes too late" and not server.is_mute
-            (server.stay if comes_all_the_same and server.is_coming else server.leave)()
+            comes_all_the_same = fault == "comes too late" and server.is_coming
+            (server.stay if comes_all_the_same else server.leave)()
             raise
         server.stay()
 
     async def unload(self) -> None:
         machine, server = self._machine, self._server
-        is_free = server.calls == 0 or machine.is_closing
-        machine.must(is_free, f"{server.model} is unloaded, and in use")
+        machine.must(server.calls == 0, f"{server.model} is unloaded, and in use")
         machine.begin_move(server, "unload")
         try:
             await self._unload()
@@ -338,7 +326,7 @@ class Host:
             raise LoadFailed("it is kept", endpoint=server.model)
         if fault == "hangs":
             await asyncio.sleep(FOR_EVER_S)
-        if fault and not server.is_mute:
+        if fault:
             server.leave()
             if fault == "goes and fails":
                 raise LoadFailed("a bad day", endpoint=server.model)
@@ -348,8 +336,6 @@ class Host:
 
     async def report(self) -> HostReport | None:
         machine, server = self._machine, self._server
-        if server.is_mute:
-            return None
         await machine.pause(1.0)
         server.reach()
         if machine.goes_wrong(server, "report"):
@@ -428,13 +414,6 @@ class Schedule:
                 await self._check_answer(model)
             for guest in list(machine.guests):
                 await self._dismiss(guest)
-            machine.is_closing = True
-            # Calls that wait, and are answered, when the budget closes.
-            hurried = chance.choices(list(machine.servers), k=4) if chance.random() < 0.3 else []
-            calls = [asyncio.create_task(self._one_call(model)) for model in hurried]
-            await asyncio.sleep(chance.choice([0.0, 1.0, 10.0]))
-        for result in await asyncio.gather(*calls, return_exceptions=True):
-            assert result is None or isinstance(result, HarnessError), result
         self._check_end()
 
     def _admit(self, name: str) -> None:

@@ -1,8 +1,10 @@
-"""Where the policy once lost: each a run, or a state, as small as could be found."""
+"""Where the policy once lost, each a run; and how near the best it is."""
 
+import statistics
 from random import Random
 
 import pytest
+from small_runs import fewest_loads, small_run
 from states import tenant
 from workloads import alternation
 
@@ -105,3 +107,21 @@ def test_what_was_promised_and_does_not_come_is_not_loaded_again_and_again():
 
     assert run.loads <= 4
     assert run.waits_s["3"] < 10
+
+
+def ratio(run):
+    """Loads, to the fewest that there could be."""
+    # No call has waited too long before the run is over: turns that are forced cost loads.
+    ours = simulate(run.jobs, devices=run.devices, tenants=run.tenants, max_wait_s=3600)
+    assert not ours.unfinished
+    return ours.loads / fewest_loads(run)
+
+
+@pytest.mark.parametrize("runs", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_small_runs_take_hardly_more_loads_than_the_fewest_possible(runs):
+    random = Random(1)
+    ratios = [ratio(small_run(random)) for _ in range(runs)]
+
+    assert min(ratios) >= 1
+    assert statistics.mean(ratios) <= 1.05
+    assert max(ratios) <= 1.5

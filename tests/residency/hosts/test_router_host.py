@@ -214,11 +214,9 @@ def test_a_real_router_does_as_the_emulated_one(tmp_path):
             stack.push_async_callback(wire.aclose)
             await until_up(a)
 
-            assert await a.report() == GONE
-            await a.unload()
-            await a.load()
-            await a.load()
-            assert await a.report() == THERE
+            for action, there in ((a.unload, GONE), (a.load, THERE), (a.load, THERE)):
+                await action()
+                assert await a.report() == there
             assert (await wire.chat(replace(REQUEST, max_output_tokens=4))).text
 
             await b.load()  # there is a place for one

@@ -165,13 +165,8 @@ class LlamaRouter(OpenAIServer):
             {
                 "id": name,
                 "aliases": list(model.aliases),
-                "tags": [],
                 "object": "model",
-                "owned_by": "llamacpp",
-                "created": 1_760_000_000,
                 "status": self._told(model),
-                "source": "models_dir",
-                "can_remove": False,
             }
             for name, model in self.models.items()
         ]
