@@ -6,7 +6,7 @@ import pytest
 from sample_runs import STARTED, span, write_journal
 
 from harness.errors import JournalInvalid
-from harness.trace import CounterSet, Flow, Instant, write_chrome_trace
+from harness.trace import CounterSet, Flow, write_chrome_trace
 from harness.trace.timelines.chrome import chrome_events
 from harness.trace.timelines.whole_file import whole_file
 
@@ -78,22 +78,6 @@ def test_each_track_is_a_process_and_each_lane_of_it_a_thread(events):
     ]
     drawn = [(event["pid"], event["tid"]) for event in events("X", *records)]
     assert drawn == [(1, 1), (2, 2), (2, 3), (2, 3)]
-
-
-def test_instants_lie_on_the_lane_of_their_span_or_on_the_runs(events):
-    drawn = events(
-        "i",
-        span(1, 0, 9, track="write"),
-        Instant(1, "first token", 5, {"n": 1}),
-        Instant(None, "begun", 0),
-        Instant(99, "of a span that was lost", 6),
-    )
-
-    assert [(e["name"], e["s"], e["pid"], e["tid"], e["ts"], e["args"]) for e in drawn] == [
-        ("first token", "t", 2, 2, 0.005, {"n": 1}),
-        ("begun", "t", 1, 1, 0, {}),
-        ("of a span that was lost", "t", 1, 1, 0.006, {}),
-    ]
 
 
 def test_a_counter_is_drawn_under_its_unit_where_it_was_set(events):
