@@ -48,10 +48,6 @@ async def raises():
     raise ValueError("raised")
 
 
-async def raises_at_once():
-    raise ValueError("raised")
-
-
 async def gives_another_type():
     return 5
 
@@ -70,7 +66,7 @@ OF_GROUPS = {"raises", "forever"}
 """Tasks of a node itself, which a run knows nothing of: they outlive one that is broken off."""
 
 WRONG = (
-    takes_long, forever, raises, raises_at_once, ignores_its_cancellation, gives_another_type,
+    takes_long, forever, raises, ignores_its_cancellation, gives_another_type,
     reaches_a_limit, cancels_itself, raises_when_cancelled, gives_when_cancelled, raises_a_group,
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from graph_runs import SlowTracer, forever, ignores_its_cancellation, nests, ste
 from watched import watch
 
 from harness.errors import NodeFailed, RunLimitReached
-from harness.graph import Default, Graph, NodeCall, Retry, Skipped, execute
+from harness.graph import Default, Graph, NodeCall, Retry, execute
 from harness.trace import NodeOutput, Tracer
 
 
@@ -285,18 +285,6 @@ def test_a_default_comes_behind_the_items_that_a_stream_has_given(graph, given, 
     outputs = [one for one in watched.records if isinstance(one, NodeOutput)]
     (recorded,) = [one.value for one in outputs if (one.node, one.item) == ("words", None)]
     assert orjson.loads(orjson.dumps(recorded)) == whole
-
-
-def test_who_maps_over_a_list_that_was_left_out_is_left_out_even_if_it_asks_for_such_items(graph):
-    step(graph, "words", raises=ValueError, on_error="skip")
-
-    @graph.node(each={"word": "words"})
-    async def loud(word: str | Skipped) -> str: ...
-
-    watched = watch(graph)
-
-    assert watched.skips == {"words": None, "loud": "words"}
-    assert isinstance(watched.ended.outputs["loud"], Skipped)
 
 
 # --- limits --------------------------------------------------------------------------------------

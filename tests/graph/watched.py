@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import virtual_time
 
-from harness.graph import Execution, Graph, NodeCall, bind_inputs, execute
+from harness.graph import Execution, Graph, bind_inputs, execute
 from harness.trace import NodeOutput, Record, SpanEnded, SpanStarted, SpanStatus, Tracer
 
 RunsCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -100,7 +99,6 @@ def watch(
     inputs: Mapping[str, object] | None = None,
     *,
     runs: RunsCoroutine = virtual_time.run,
-    run_of: Callable[[NodeCall], object] = lambda call: call,
     tracer_class: type[Tracer] = Tracer,
     parallel_calls: int | None = None,
     deadline_s: float | None = None,
@@ -115,7 +113,7 @@ def watch(
         ended = await execute(
             graph,
             bind_inputs(graph, inputs or {}),
-            run_of=run_of,
+            run_of=lambda call: call,
             tracer=tracer_class(records.append, clock=lambda: round(loop.time() * 1e9)),
             parallel_calls=parallel_calls,
             deadline_s=deadline_s,
@@ -125,39 +123,3 @@ def watch(
 
     watched: Watched = runs(main())
     return watched
-
-
-class StuckThreads:
-    """Threads that hang until all is over, and for which virtual time does not wait."""
-
-    def __init__(self) -> None:
-        self._over = threading.Event()
-        self._threads: set[threading.Thread] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def wait(self) -> None:
-        """Hangs."""
-        self._threads.add(threading.current_thread())
-        self._over.wait()
-
-    def run(self, main: Coroutine[Any, Any, Any]) -> Any:
-        """As `virtual_time.run`."""
-        with asyncio.Runner(loop_factory=lambda: _Loop(self._threads)) as runner:
-            return runner.run(main)
-
-
-class _Loop(virtual_time.VirtualTimeLoop):
-    def __init__(self, stuck: set[threading.Thread]) -> None:
-        self._stuck = stuck
-        super().__init__()
-
-    @property
-    def has_threads(self) -> bool:
-        return not (self._older | self._stuck).issuperset(threading.enumerate())
