@@ -10,19 +10,8 @@ from harness.trace import Tracer
 
 COUNT = 600
 BYTES = COUNT * 256 * 4
-
-
-def text_of(number):
-    """Words that belong to this number."""
-    return " ".join(words(20, seed=number))
-
-
-def passages():
-    return [Passage(text=text_of(number), source=str(number)) for number in range(COUNT)]
-
-
-def question_about(number):
-    return " ".join(text_of(number).split()[:10])
+MANY = [Passage(text=" ".join(words(9, seed=number))) for number in range(COUNT)]
+QUESTION = "voles under the snow"
 
 
 class Model:
@@ -51,7 +40,7 @@ def budget_of(capacity_bytes, **needs):
 
 
 def test_a_lane_goes_while_a_model_needs_its_room_and_comes_back(store):
-    store.add(passages())
+    store.add(MANY)
     store.search("anything")  # which reads the vectors
 
     async def main():
@@ -59,9 +48,9 @@ def test_a_lane_goes_while_a_model_needs_its_room_and_comes_back(store):
         async with budget.opened(), asyncio.timeout(60):
             budget.admit_guest(store.vector_lane)
             async with budget.lease("large"):
-                assert store.search(question_about(7)).fallback == "evicted: room for large"
+                assert store.search(QUESTION).fallback == "evicted: room for large"
             async with budget.lease("small"):
-                while (await asyncio.to_thread(store.search, question_about(7))).fallback:
+                while (await asyncio.to_thread(store.search, QUESTION)).fallback:
                     pass
             await budget.dismiss_guest(store.vector_lane)
 
@@ -73,17 +62,15 @@ def test_a_lane_that_grows_out_of_the_budget_goes_and_stays_away(store):
         budget = budget_of(BYTES // 2)
         async with budget.opened():
             budget.admit_guest(store.vector_lane)
-            assert store.search("voles under the snow").fallback is None
+            assert store.search(QUESTION).fallback is None
 
-            store.add(passages())
-            store.search(question_about(7))  # the lane reads what was added
+            store.add(MANY)
+            store.search(QUESTION)  # the lane reads what was added
             for _ in range(2):
                 budget.recount_guests()
                 await asyncio.sleep(0)
             assert store.vector_lane.resident_bytes == 0
-            assert store.search(question_about(7)).fallback == (
-                "evicted: models have left it no room"
-            )
+            assert store.search(QUESTION).fallback == ("evicted: models have left it no room")
             await budget.dismiss_guest(store.vector_lane)
 
     asyncio.run(main())
