@@ -91,24 +91,9 @@ def demo(**fields):
 @pytest.mark.slow
 def test_an_embedded_model_shows_what_it_can_do():
     (found,) = check(demo(slots=4))
-    assert found == replace(
-        found,
-        reachable=True,
-        error=None,
-        models=None,
-        context_tokens=512,
-        slots=4,
-        at_once=4,
-        structured="enforced",
-        timings=True,
-        cached_tokens=True,
-        logprobs=True,
-        counts_tokens=True,
-        embeds=False,
-        metrics=True,
-        dropped=(),
-        advice=(),
-    )
+    assert (found.reachable, found.error, found.advice) == (True, None, ())
+    assert (found.structured, found.context_tokens, found.slots) == ("enforced", 512, 4)
+    assert (found.timings, found.logprobs, found.embeds) == (True, True, False)
     assert found.side_by_side > 1
     assert 0 < found.ttft_ms < 10_000
     assert 1 < found.tokens_per_s < 10_000
@@ -131,15 +116,12 @@ SEEN = {
         dialect("llamacpp"),
         {"timings": True, "cached_tokens": True, "slots": 4, "metrics": False, **CONTEXT},
     ),
-    "vLLM": (dialect("vllm"), {"timings": False, "cached_tokens": False, **CONTEXT}),
     "vLLM, its flags set": (dialect("vllm", **FLAGS_ON), {"timings": True, "cached_tokens": True}),
     "Triton": (dialect("triton-openai"), {"structured": "ignored", "logprobs": False}),
-    "TGI": (dialect("tgi"), {"timings": False, "embeds": False, "counts_tokens": True}),
     "MLC": (dialect("mlc"), {"counts_tokens": False, "embeds": True, "metrics": None}),
     "schemas refused": (dialect("openai", schema=refuse_schemas), {"structured": "advisory"}),
     "embeds alone": (guarded(chat=400), {"embeds": True, "timings": None, "at_once": None}),
     "models not listed": (guarded(models=401), {"models": None}),
-    "counting refused": (guarded(tokenize=400), {"counts_tokens": False}),
     "counting not there": (guarded(tokenize=404), {"counts_tokens": False}),
 }
 
@@ -153,9 +135,7 @@ def test_servers_differ_in_what_they_tell(server, seen):
 
 
 ADVISED = {
-    "counters off": (dialect("llamacpp"), {}, [(OFF, "--metrics")]),
     "flags off": (dialect("vllm"), {}, [(OFF, CACHED), (OFF, TIMED)]),
-    "flags on": (dialect("vllm", **FLAGS_ON), {}, []),
     "embeds alone": (guarded(chat=400), {}, [("endpoint.embeds-only", "not here")]),
     "another mode than is written down": (
         dialect("triton-openai"),
@@ -188,20 +168,9 @@ def test_a_managed_provider_is_called_and_not_asked_about_itself():
     assert {asked.method for asked in server.asked} == {"POST"}
 
 
-@pytest.mark.parametrize(
-    ("backend", "said"),
-    [
-        ("vllm", ["POST /sleep?level=1", "POST /wake_up", "--enable-sleep-mode"]),
-        ("triton-openai", [f"/v1/models/{MODEL}/unload", "--model-control-mode=explicit"]),
-        ("mlc", None),
-    ],
-)
-def test_how_a_model_is_unloaded_is_said(backend, said):
-    (found,) = check(
-        Endpoint.model_validate({"tag": "j", "model_id": MODEL, "backend": backend, "url": NOBODY})
-    )
-    assert (found.unload is None) == (said is None)
-    assert all(part in found.unload for part in said or ())
+def test_how_a_model_is_unloaded_is_said():
+    (found,) = check(Endpoint(tag="j", model_id=MODEL, backend="vllm", url=NOBODY))
+    assert "POST /sleep?level=1" in found.unload
 
 
 @dataclass
@@ -256,7 +225,7 @@ class PacedOllama(OllamaServer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", [1, 2, 4])
+@pytest.mark.parametrize("parallel", [1, 4])
 def test_calls_that_ollama_answers_one_after_the_other_are_seen(parallel):
     found = check_server(PacedOllama(parallel=parallel), "ollama")
     assert (found.error, found.at_once, found.side_by_side) == (None, 4, parallel)
@@ -318,12 +287,8 @@ def reply(begun_ms, ended_ms):
     ("replies", "most"),
     [
         pytest.param([(0, 500), (10, 510), (20, 490), (500, 900)], 3, id="three, and one"),
-        pytest.param([(0, 200), (200, 400), (400, 600), (600, 800)], 1, id="one after the other"),
         pytest.param([(0, 200), (199, 400), (398, 600)], 1, id="a first token read too early"),
         pytest.param([(0, 12), (30, 42), (50, 62)], None, id="too short to meet"),
-        pytest.param([(0, 12), (2, 14), (50, 62)], None, id="too short for one to meet"),
-        pytest.param([(0, 12), (2, 14), (1, 13)], 3, id="short, and all met"),
-        pytest.param([], None, id="none"),
     ],
 )
 def test_replies_are_side_by_side_if_they_were_written_at_one_moment(replies, most):
@@ -349,7 +314,6 @@ NO_FILE = {"url": None, "backend": "embedded", "path": "none.gguf"}
 UNUSABLE = {
     "a wrong name": (UNKNOWN, {"model_id": "served-nome"}, "call.model-not-found", True, MODEL),
     "no key sent": (guarded(models=401, chat=401), {}, "call.not-authorized", True, "api_key_env"),
-    "loading": (guarded(health=500, chat=418), {}, "call.server-error", True, "not ready"),
     "no chat, no vectors": (
         guarded(chat=400, embeds="nothing"), {}, "call.server-error", True, "not here",
     ),

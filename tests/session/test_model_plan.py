@@ -213,10 +213,8 @@ def test_the_predicted_loads_are_those_of_the_run_until_a_model_is_loaded_otherw
 
 POOL = {"roles": {"producer": "small", "evaluator": ["judge", "larger"]}}
 POOLED = {"small": SMALL, "judge": JUDGE, "larger": LARGER}
-PANEL = '[evaluation]\npanel = "mean"\n'
 APART = {"capacity": TIGHT, "producer": SMALL, "planner": WIDE}
 LOADS = {
-    "a node's only item": (FAN, APART, 1, {"planner": 1, "producer": 1}, "1 items"),
     "a node's many items": (FAN, APART, 8, {"planner": 1, "producer": 1}, "8 items"),
     # Three rounds: a draft, its evaluation, and twice a revision and its evaluation.
     "a loop without room for both": (
@@ -240,13 +238,6 @@ LOADS = {
         4,
         {"small": 3, "judge": 0, "larger": 3},
         "'larger'",
-    ),
-    "a panel": (
-        LOOP,
-        {"capacity": "700 MiB", "head": PANEL, **POOL, **POOLED},
-        4,
-        {"small": 1, "judge": 1, "larger": 1},
-        "",
     ),
 }
 
@@ -285,13 +276,6 @@ SAME = {
         "plan.weights-twice",
         ["context_tokens (2048 and 1024), slots (2 and 1)"],
     ),
-    "a copy of a file": ({**SMALL, "path": "copy.gguf"}, SMALL, "plan.weights-twice", [FILE.name]),
-    "a context of its own at Ollama": (
-        {**JUDGE, "context_tokens": 8192},
-        JUDGE,
-        "plan.model-reloaded",
-        ["context_tokens (8192 and the server's own)", "Ollama"],
-    ),
     "managed twice": (JUDGE, JUDGE, "plan.managed-twice", [JUDGE["model_id"]]),
 }
 
@@ -300,7 +284,6 @@ SAME = {
 def test_one_model_that_two_endpoints_lead_to_is_warned_of(
     tmp_path, planner, producer, code, facts
 ):
-    (tmp_path / "copy.gguf").symlink_to(FILE)
     plan = planned(TURNS, settings_of(tmp_path, producer=producer, planner=planner))
     (warning,) = plan.warnings
     assert warning.code == code
@@ -321,11 +304,6 @@ REFUSED = {
         | {"kept": SPARE},
         "'planner'",
         ["350.0 MiB", "50.0 MiB", "200.0 MiB of pinned 'kept'"],
-    ),
-    "pinned and too large": (
-        {**SMALL_IS_ALL, "small": SMALL, "kept": {**SPARE, "need": "1 GiB"}},
-        "'kept'",
-        ["1.0 GiB"],
     ),
 }
 

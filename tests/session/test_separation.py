@@ -46,25 +46,19 @@ def kin(producer, evaluator, **said):
 
 SAME = {
     "one name": ("qwen2.5:7b", "qwen2.5:7b"),
-    "namespace": ("Qwen/Qwen2.5-7B", "qwen2.5-7b"),
-    "latest": ("qwen:latest", "qwen"),
     "another quantisation": ("qwen2.5:7b-instruct-q4_K_M", "Qwen/Qwen2.5-7B-Instruct-AWQ"),
 }
 
 
 @pytest.mark.parametrize(("producer", "evaluator"), SAME.values(), ids=SAME)
-@pytest.mark.parametrize("same_family", ["refuse", "allow"])
-def test_one_model_under_two_tags_may_not_judge_itself_whatever_is_allowed(
-    producer, evaluator, same_family
-):
+def test_one_model_under_two_tags_may_not_judge_itself_whatever_is_allowed(producer, evaluator):
     with pytest.raises(SameModel, match=r"producer 'p' .* and evaluator 'e'"):
-        kin(producer, evaluator, same_family=same_family)
+        kin(producer, evaluator, same_family="allow")
 
 
 NAMELESS = {
     "one server, a name that says nothing": (served("p", "default"), served("e", "default")),
     "scripted": (Endpoint(tag="p", backend="scripted"),),
-    "at no address": (Endpoint(tag="p", backend="litellm", model_id="azure/default"),),
 }
 
 
@@ -129,7 +123,6 @@ TOLD = {
         SameModel,
         "by the word of the producer's server",
     ),
-    "relatives": (OWN, "Qwen/Qwen3-8B", "/m/Qwen2.5-7B", SameFamily, BOTH),
     "one alias for two models": (
         ("gpt-4", "gpt-4"), "Qwen/Qwen3-8B", "/m/Llama-3.1-8B", None, "",
     ),
@@ -151,11 +144,6 @@ def test_a_servers_word_goes_before_a_name_and_it_is_said_whose_it_is(names, p, 
 # --- fallbacks -------------------------------------------------------------------------------
 
 JOINED = {
-    "the producer falls back on the evaluator": (
-        (served("p", "qwen2.5:7b", fallback="e"), served("e", "llama3.1:8b")),
-        SameModel,
-        "p -> e",
-    ),
     "both fall back on one model": (
         (
             served("p", "qwen2.5:7b", fallback="x y"),
@@ -207,17 +195,12 @@ AWQ = served("z", "TheBloke/Mistral-7B-Instruct-v0.2-AWQ")
 SCRIPTED = [Endpoint(tag=tag, backend="scripted") for tag in ("p", "e")]
 WARNED = {
     "a family that nothing tells": ([served("p", "our-writer"), LLAMA], UNKNOWN, "family of 'p';"),
-    "nor of both": (
-        [served("p", "default", port=1), served("e", "default", port=2)], UNKNOWN, "'e' and 'p'",
-    ),
     "a family that is written down": ([served("p", "our", family="ours"), LLAMA], None, ""),
     "a judge of few bits": ([served("p", "qwen2.5:7b-q8_0"), served("e", FEW)], LOW, "Q4_K_M"),
-    "a producer of few bits": ([served("p", FEW), served("e", "qwen2.5:7b-q8_0")], None, ""),
     "a judge's fallback of few bits": (
         [served("p", "qwen2.5:7b"), served("e", "llama3.1:8b", fallback="z"), AWQ], LOW, "'z'",
     ),
     "scripted backends": (SCRIPTED, None, ""),
-    "a scripted producer": ([SCRIPTED[0], served("e", "our-judge")], None, ""),
 }  # fmt: skip
 
 
@@ -277,7 +260,6 @@ class Asked:
 
 TURN_OUT = {
     "packing": ("qwen2.5:7b-instruct-q4_K_M", "Qwen2.5-7B-Instruct-Q8_0.gguf", SameModel),
-    "a family without a size": ("mistral:latest", "mistral", SameModel),
     "a size without a family": ("our-model-8b", "our-model-8b", SameModel),
     "relatives": ("qwen2.5:7b", "qwen3:8b", SameFamily),
 }
@@ -307,24 +289,21 @@ def test_an_answer_is_held_against_what_the_other_role_asks_for_too():
         asked.call("p", "Qwen2.5-7B-Instruct-Q4_K_M.gguf")
 
 
-@pytest.mark.parametrize("said", ["default", "/models/model.gguf", "gpt-3.5-turbo", "our-alias"])
+@pytest.mark.parametrize("said", ["default", "our-alias"])
 def test_a_name_that_says_nothing_is_an_identity_at_one_address_alone(said):
     apart = Asked()
-    apart.call("p", said)
-    apart.call("e", said)
+    apart.call_all("pe", {"p": said, "e": said})
     assert apart.calls == 2
     together = Asked([served("p", "our-p"), served("e", "our-e")])
     together.call("p", said)
-    if said in {"default", "our-alias"}:
-        with pytest.raises(SameModel):
-            together.call("e", said)
+    with pytest.raises(SameModel):
+        together.call("e", said)
 
 
-ALLOW = {"separation": {"same_family": "allow"}}
 PANEL = {"evaluators": ("a", "b"), "evaluation": {"panel": "mean"}}
 
 
-@pytest.mark.parametrize("order", ["pab", "abp", "bpa"])
+@pytest.mark.parametrize("order", ["pab", "abp"])
 def test_every_evaluator_of_a_panel_is_held_apart_from_the_producer(order):
     names = {"p": "qwen2.5:7b", "a": "llama3.1:8b", "b": "Qwen2.5-7B-Instruct"}
     panel = Asked(**PANEL)
@@ -332,23 +311,21 @@ def test_every_evaluator_of_a_panel_is_held_apart_from_the_producer(order):
         panel.call_all(order, names)
 
 
-@pytest.mark.parametrize("order", ["pab", "abp"])
-def test_a_relative_that_is_allowed_is_stamped_on_that_evaluator_alone(order):
+def test_a_relative_that_is_allowed_is_stamped_on_that_evaluator_alone():
     names = {"p": "qwen2.5:7b", "a": "llama3.1:8b", "b": "qwen3:8b"}
-    panel = Asked(**PANEL, **ALLOW)
-    panel.call_all(order * 2, names)
+    panel = Asked(**PANEL, separation={"same_family": "allow"})
+    panel.call_all("pab" * 2, names)
     assert panel.casting.separation.evaluators == {"a": "unknown", "b": "family"}
     assert panel.casting.separation.relation == "family"
     assert codes(panel.casting.warnings[panel.said :]) == ["separation.family-served"]
 
 
-@pytest.mark.parametrize("said", ["Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"])
-def test_a_fallbacks_reply_is_not_taken_for_the_model_that_was_asked(said):
+def test_a_fallbacks_reply_is_not_taken_for_the_model_that_was_asked():
     # What is written down of the producer goes for it alone.
     producer = served("p", "llama-3.1-8b", family="house", fallback="f")
     asked = Asked([producer, served("f", "spare", port=2), served("e", "llama-3.1-70b", port=3)])
     with pytest.raises(SameFamily, match=r"'f' was answered by .* family \(llama\)"):
-        asked.call("p", said, endpoint="f")
+        asked.call("p", "llama-3.1-8b", endpoint="f")
 
 
 # --- in a run --------------------------------------------------------------------------------
