@@ -99,21 +99,6 @@ def test_perfetto_shows_the_run_as_it_was(demo_run: DemoRun, record: RunRecord) 
     assert kinds["chat"] == kinds["prefill"] == kinds["decode"]
 
 
-def test_perfetto_nests_calls_in_rounds_and_rounds_in_the_loop(demo_run: DemoRun) -> None:
-    nested = query_trace(
-        demo_run.chrome_trace,
-        "select child.category as child, parent.category as parent from slice child"
-        " join slice parent on child.parent_id = parent.id"
-        " where child.category in ('prefill', 'decode', 'evaluate', 'wiggum')",
-    )
-    assert {(row["child"], row["parent"]) for row in nested} == {
-        ("prefill", "chat"),
-        ("decode", "chat"),
-        ("evaluate", "wiggum"),
-        ("wiggum", "node"),
-    }
-
-
 def test_the_tracks_bear_the_names_of_the_nodes(demo_run: DemoRun) -> None:
     rows = query_trace(demo_run.chrome_trace, "select distinct name from thread")
     names = {row["name"] for row in rows}

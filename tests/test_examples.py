@@ -118,10 +118,6 @@ def test_a_comparison_quotes_every_sentence_of_both_documents_and_no_other(
     ("left", "right"),
     [
         pytest.param("48 GB of memory", "64 GB of memory", id="memory"),
-        pytest.param("takes 6 seconds from disk", "takes 11 seconds from disk", id="loading"),
-        pytest.param("62 tokens per second", "71 tokens per second", id="speed"),
-        pytest.param("draws 520 W", "draws 690 W", id="power"),
-        pytest.param("lasts 36 months", "lasts 24 months", id="warranty"),
         pytest.param("9,400 euros", "11,900 euros", id="price"),
         pytest.param("at most 4 of them", "adapters are not supported", id="figure-on-one-side"),
         pytest.param("within 4 hours", "within 1 working day", id="other-unit"),
@@ -222,17 +218,11 @@ def test_a_review_has_a_section_for_every_function_in_order(review: dict[str, li
     ("code", "findings"),
     [
         pytest.param("def f(a: int) -> int:\n    return a", [], id="a-line-needs-no-docstring"),
-        pytest.param("def _f() -> int:\n    print()\n    return 1", [], id="nor-what-is-private"),
         pytest.param("async def f(a):\n    return a", ["line 1: no annotation: `a`"], id="async"),
         pytest.param(
             "def f(a: int = 1, b: dict = {}, c: int = 2):\n    return a",
             ["line 1: all calls share this default; make it inside"],
             id="default-in-the-middle",
-        ),
-        pytest.param(
-            "def f(*, a: list = []):\n    return a",
-            ["line 1: all calls share this default; make it inside"],
-            id="keyword-only",
         ),
         pytest.param(
             "class C:\n    class D:\n        def f(self, a):\n            return a",

@@ -47,8 +47,6 @@ def judges(**more: Any) -> Judges:
 
 VERDICTS = {
     "passed": verdict(9),
-    "below the threshold": verdict(7),
-    "below a floor alone": verdict(9, passed=False, below_floor=("clear",)),
     "below both": verdict(3, below_floor=("clear",)),
     "outvoted": verdict(
         9, passed=False, judges=judges(combine="majority", judgements=4, pass_share=0.5)
@@ -69,7 +67,6 @@ VERDICTS = {
             combine="median",
         )
     ),
-    "a vote": verdict(judges=judges(judgements=3, pass_share=2 / 3, combine="majority")),
     "shortened": verdict(
         judges=judges(
             shortened=Shortened(before_chars=9_000, after_chars=6_000, refused="too long")
