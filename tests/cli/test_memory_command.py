@@ -96,8 +96,7 @@ def test_a_line_that_is_no_passage_is_told_with_its_number(
     with pytest.raises(InvalidInput) as caught:
         list(passages_in(files_of([str(path)]), Given(), jsonl=False))
     assert (caught.value.path, caught.value.line) == (path, 3)
-    assert caught.value.code == code
-    assert named in str(caught.value)
+    assert (caught.value.code, named in str(caught.value)) == (code, True)
 
 
 def test_a_refused_passage_is_told_and_the_others_are_stored(tmp_path: Path) -> None:

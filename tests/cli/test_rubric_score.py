@@ -146,9 +146,8 @@ def test_where_checks_decide_no_judge_is_needed(drafts: Path, rubric: str, *, pa
 def test_what_is_not_usable_is_said_with_exit_code_2(
     drafts: Path, arguments: str, code: str, named: str
 ) -> None:
-    (drafts / "judged.yaml").write_text(
-        "title: X\ndimensions:\n  - name: clear\n    judge: Is it?\n"
-    )
+    only_judged = "title: X\ndimensions:\n  - name: clear\n    judge: Is it?\n"
+    (drafts / "judged.yaml").write_text(only_judged)
     (drafts / "empty.md").write_text(" \n")
     done = alone("score", *arguments.split(), "--json", cwd=drafts)
     assert done.exit_code == 2

@@ -90,6 +90,7 @@ def test_what_may_be_run(project: Path, arguments: list[str], result: object) ->
         pytest.param("echo.py --set tsk=x", "pipeline.unknown-input", "'task'", id="unknown"),
         pytest.param("echo.py --task x --set times=y", "pipeline.input-", "'times'", id="type"),
         pytest.param("echo.py --set task", "option.malformed", "'task'", id="no value"),
+        pytest.param("echo.py --task x --set task=y", "option.given-", "'task'", id="twice"),
         pytest.param("echo.py --set task=@latin.txt", "file.not-utf8", "byte 2", id="latin"),
         pytest.param("rubs.py", "node.failed", "rubrics/mine.yaml:3: 'nmae'", id="rubric"),
         pytest.param("chats.py --config file.toml", "model.file-", "none.gguf", id="no model file"),
