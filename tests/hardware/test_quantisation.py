@@ -2,7 +2,6 @@
 
 import pytest
 
-from harness.errors import InvalidInput
 from harness.hardware import (
     file_type_name,
     is_below_evaluator_floor,
@@ -46,12 +45,6 @@ def test_a_tensor_type_takes_its_published_bits(name, bits):
 @pytest.mark.parametrize(("name", "row_bytes"), published(HEAD_BYTES))
 def test_a_cached_head_of_64_elements_takes_exact_bytes(name, row_bytes):
     assert cache_format(name).row_bytes(64) == row_bytes
-
-
-def test_an_unknown_cache_type_is_refused():
-    with pytest.raises(InvalidInput) as caught:
-        cache_format("q8")
-    assert caught.value.code == "model.cache-type-unknown"
 
 
 # --- of evaluators ----------------------------------------------------------------------------

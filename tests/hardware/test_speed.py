@@ -40,21 +40,6 @@ def test_a_share_on_a_gpu_of_ten_times_the_speed_is_worth_what_amdahl_says(share
 
 
 @pytest.mark.parametrize(
-    ("vram", "weights", "sequences"),
-    [
-        pytest.param(24 * GB, 12_100_000_000, 5, id="two 7B models on 24 GB"),
-        pytest.param(16 * GB, 14 * GB, 0, id="room for half a one"),
-        pytest.param(8 * GB, 14 * GB, 0, id="no room at all"),
-    ],
-)
-def test_as_many_sequences_fit_as_there_is_room_for(vram, weights, sequences):
-    fits = sequences_that_fit(
-        vram, weight_bytes=weights, overhead_bytes=2**30, tokens=4000, token_bytes=524_288
-    )
-    assert fits == sequences
-
-
-@pytest.mark.parametrize(
     ("gpu_gb", "machine_gb", "how"),
     [
         pytest.param(20, 0, "whole", id="all of it"),

@@ -203,6 +203,22 @@ async def test_what_a_model_turned_out_to_take_is_remembered_where_its_host_says
         assert [line for line in machine.log if "in vain" in line] == ["load b in vain"]
 
 
+@virtually
+async def test_who_waits_is_told_when_what_is_pinned_turns_out_to_leave_no_room():
+    machine = Machine(10, p=4, a=6)
+    machine.held["load p"] = asyncio.Event()
+    budget = machine.budget(p={"pin": True})
+    machine.needs["p"] = 7
+    async with budget.opened():
+        await until_idle()
+        call = Call(budget, "a")
+        await until_idle()
+        machine.held["load p"].set()
+        with pytest.raises(DoesNotFit) as caught:
+            await call.task
+    assert (caught.value.model, caught.value.need_bytes) == ("a", 6)
+
+
 # --- calls that are given up --------------------------------------------------------------------
 
 
@@ -433,9 +449,9 @@ async def test_who_waits_for_a_load_shows_which_it_is_and_one_load_is_in_the_tra
 
 
 class Roomy:
-    """A host that always says the same, or nothing."""
+    """A host that always says the same."""
 
-    def __init__(self, report=None):
+    def __init__(self, report):
         self._report = report
 
     async def load(self):
@@ -451,40 +467,21 @@ class Roomy:
         pass
 
 
-def with_a_gpu(*tenants, report=None, sink=None):
-    return KeepAliveBudget(
-        devices=[
-            Device(name="machine", capacity_bytes=20),
-            Device(name="gpu0", capacity_bytes=10, reserve_bytes=2),
-        ],
-        tenants=tenants,
-        hosts={one.model: Roomy(report) for one in tenants},
-        tracer=Tracer(sink, clock=loop_ns),
-    )
-
-
-@virtually
-async def test_every_device_has_a_counter_of_its_own():
-    records = []
-    a = Tenant(model="a", need={"gpu0": 8})
-    b = Tenant(model="b", need={"gpu0": 5, "machine": 5})
-    budget = with_a_gpu(a, b, sink=records.append)
-    async with budget.opened():
-        await use(budget, "a")
-        await use(budget, "b")
-
-    counters = [(r.name, r.value) for r in records if isinstance(r, CounterSet)]
-    of = {name: [value for other, value in counters if other == name] for name, _ in counters}
-    assert of == {"resident": [0, 0, 0, 5, 0], "resident gpu0": [0, 8, 0, 5, 0]}
-
-
 @pytest.mark.parametrize(
     ("gpu_bytes", "there"), [(5, {"gpu0": 5, "machine": 3}), (8, {"gpu0": 8}), (None, {"gpu0": 8})]
 )
 @virtually
 async def test_what_a_server_has_no_room_for_on_the_gpu_is_counted_in_the_machine(gpu_bytes, there):
     report = HostReport(resident=True, total_bytes=8, gpu_bytes=gpu_bytes)
-    budget = with_a_gpu(Tenant(model="a", need={"gpu0": 8}), report=report)
+    budget = KeepAliveBudget(
+        devices=[
+            Device(name="machine", capacity_bytes=20),
+            Device(name="gpu0", capacity_bytes=10, reserve_bytes=2),
+        ],
+        tenants=[Tenant(model="a", need={"gpu0": 8})],
+        hosts={"a": Roomy(report)},
+        tracer=Tracer(clock=loop_ns),
+    )
     async with budget.opened():
         await use(budget, "a")
         assert budget.ledger.residents["a"].need == there

@@ -1,4 +1,4 @@
-"""Which model comes, and which go for it; and what is said to who waits."""
+"""Which model comes, and which go for it."""
 
 from dataclasses import replace
 
@@ -7,7 +7,6 @@ from states import calls, expected, resident, state, tenant
 
 from harness.residency import GuestEntry
 from harness.residency.choice import Choice
-from harness.residency.reasons import why_it_waits
 
 NEW = tenant("new")
 A, B = tenant("a"), tenant("b")
@@ -89,37 +88,3 @@ def test_guests_go_for_what_the_machine_has_no_room_for_otherwise():
     )
     present = replace(present, ledger=replace(present.ledger, guests=guests))
     assert Choice(present).best({"new": "why"}).guests == ("large",)
-
-
-# --- what is said ---------------------------------------------------------------------------------
-
-SIXES = [tenant("a", 6, slots=2, kv_tokens=100), tenant("b", 6), tenant("c", 4)]
-
-
-def six(model, **how):
-    return resident(model, 6, **how)
-
-
-@pytest.mark.parametrize(
-    ("there", "waiting", "moving", "reason"),
-    [
-        ([six("a", leases=2)], calls("a"), None, "slots: all 2 of 'a' are taken"),
-        (
-            [six("a", leases=1, kv_tokens=60)],
-            calls("a", kv_tokens=41),
-            None,
-            "KV cache: that of 'a' is full",
-        ),
-        ([], calls("a"), resident("c", 4), "'c' is on the move"),
-        (
-            [resident("c", 4, leases=1), six("a", leases=2)],
-            calls("b"),
-            None,
-            "no room until calls to 'c', 'a' end",
-        ),
-    ],
-    ids=["slots", "cache", "on the move", "in use"],
-)
-def test_a_call_says_what_stands_between_it_and_its_model(there, waiting, moving, reason):
-    present = state(SIXES, there, waiting, room=10, moving=moving)
-    assert why_it_waits(waiting[-1], present) == reason

@@ -105,7 +105,8 @@ import asyncio, resource
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 import sys
 sys.path[:0] = {sys.path!r}
-from test_engine_hosts import EngineHost, LoadFailed, engine_of
+from harness.errors import LoadFailed
+from test_engine_hosts import EngineHost, engine_of
 host = EngineHost(engine_of({backend!r}, context_tokens=10_000_000))
 try:
     asyncio.run(host.load())

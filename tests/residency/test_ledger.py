@@ -75,22 +75,6 @@ def test_guests_go_that_are_in_the_way(ledger, need, names):
     assert guests_in_the_way(ledger, need) == tuple(names)
 
 
-@pytest.mark.parametrize(
-    ("ledger", "names"),
-    [
-        pytest.param(ledger_of(outside("g", 8), reserve_bytes=3), "", id="but a reserve"),
-        pytest.param(ledger_of(outside("g", 8), moving=A3), "", id="a model is on its way in"),
-        pytest.param(
-            ledger_of(A3, outside("g", 5), guest("t", 1), outside("f", 1), outside("h", 4)),
-            "fh",
-            id="the smallest first, beside those that are there",
-        ),
-    ],
-)
-def test_guests_come_back_into_what_room_there_is(ledger, names):
-    assert returning_guests(ledger) == tuple(names)
-
-
 GUESTS = st.lists(
     st.builds(guest, st.sampled_from("ghi"), st.integers(0, 9))
     | st.builds(outside, st.sampled_from("ghi"), st.integers(0, 9)),

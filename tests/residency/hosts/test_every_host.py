@@ -194,12 +194,6 @@ def test_tabbyapi_does_not_load_without_its_admin_key(key):
     assert [type(outcomes[0]), outcomes[1]] == [AuthenticationFailed, "gone"]
 
 
-def test_a_server_without_keys_is_shown_none():
-    server = TabbyServer(auth=False)
-    assert ask(KINDS["tabbyapi"], server, "load", control_key=None) == ["done"]
-    assert not any("x-admin-key" in one.headers for one in server.asked)
-
-
 def test_tensorrt_llm_cannot_be_managed_without_a_key():
     async def main():
         async with host_at("http://127.0.0.1:1", KINDS["tensorrt-llm"], control_key=None):
