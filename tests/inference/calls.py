@@ -25,15 +25,16 @@ streamed_or_whole = pytest.mark.parametrize("stream", [True, False], ids=["strea
 
 @asynccontextmanager
 async def backend_at(
-    server: Emulated,
+    server: Emulated | str,
     *,
     clock: Callable[[], int] = monotonic,
     api_key: str | None = None,
     **fields: object,
 ) -> AsyncIterator[Any]:
-    """A backend that leads to a server which is running."""
+    """A backend that leads to a server which is running, or to an address."""
+    url = server if isinstance(server, str) else server.url
     endpoint = Endpoint.model_validate(
-        {"tag": "judge", "url": server.url, "model_id": "served-name", **fields}
+        {"tag": "judge", "url": url, "model_id": "served-name", **fields}
     )
     backend: Backend = connect(endpoint, api_key=api_key, clock=clock)
     try:

@@ -1,16 +1,16 @@
 """What the contract is tried on: a row per way of reaching a model.
 
 A row opens a backend for a trial, or says why that trial is not for it. Where the server is
-emulated the trial is a scenario of its own; where it is real, a proxy before it breaks what passes.
+emulated the trial is a scenario of its own.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,7 +18,6 @@ import httpx
 from calls import backend_at
 from servers.anthropic import Anthropic
 from servers.emulated import SCENARIOS, TEXT, Emulated
-from servers.fault_proxy import Fault, FaultProxy
 from servers.ollama import OllamaServer
 from servers.openai_api import OpenAIAPI
 from servers.openai_dialects import DIALECTS
@@ -49,29 +48,6 @@ from harness.inference.wire.profile import ALWAYS
 from harness.inference.wire.profiles import PROFILES
 from harness.session.demo_model import demo_endpoint
 
-TRIALS = (
-    "reply",
-    "whole",
-    "schema",
-    "log probabilities",
-    "overflow",
-    "unknown model",
-    "overload",
-    "cut stream",
-    "cut whole",
-    "unended stream",
-    "late error",
-    "garbage",
-    "silent",
-    "stalled",
-    "cancelling",
-    "empty",
-    "stop",
-    "length",
-    "thinking",
-    "embedding",
-    "counting",
-)
 SCENARIO_OF = {
     "cut whole": "cut stream",
     "cancelling": "endless",
@@ -100,8 +76,8 @@ class Row:
     name: str
     open: Callable[[str, Engines, Settings], AbstractAsyncContextManager[Opened]]
     """For a trial, with settings of the endpoint."""
-    lacks: Mapping[str, str] = field(default_factory=dict)
-    """Trials that are not for it, and why."""
+    lacks: Set[str] = frozenset()
+    """Trials that are not for it."""
     missing: str | None = None
     """Why it cannot be opened on this machine."""
     is_real: bool = False
@@ -181,26 +157,16 @@ async def _emulated(
         yield Opened(backend=backend, hung_up=server.hung_up.wait, enforced=enforced)
 
 
-NO_STOPS = "its emulation takes no notice of stop texts"
-NO_CUTS = "its emulation cuts streams alone"
-NAME_IGNORED = "it takes no notice of the model's name"
-
-
 def _dialect_row(name: str) -> Row:
     dialect, profile = DIALECTS[name], PROFILES[name]
-    lacks = {}
-    if profile.schema is None:
-        lacks["schema"] = "it has no place for one"
-    if dialect.logprobs != "given":
-        lacks["log probabilities"] = f"they are {dialect.logprobs}"
-    if dialect.unknown_model is None:
-        lacks["unknown model"] = NAME_IGNORED
-    if dialect.embeds == "nothing":
-        lacks["embedding"] = "it does not embed"
-    if profile.counting is None:
-        lacks["counting"] = "it does not count a conversation's tokens"
-    if dialect.cut_by_limit != "length":
-        lacks["length"] = "it does not say what ended a reply"
+    is_lacking = {
+        "schema": profile.schema is None,
+        "log probabilities": dialect.logprobs != "given",
+        "unknown model": dialect.unknown_model is None,
+        "embedding": dialect.embeds == "nothing",
+        "counting": profile.counting is None,
+        "length": dialect.cut_by_limit != "length",
+    }
     said = dialect.overflow.message
     counted = LONG_PROMPT_TOKENS if str(LONG_PROMPT_TOKENS) in said else None
     wait = dict(dialect.overload.headers).get("retry-after")
@@ -211,7 +177,7 @@ def _dialect_row(name: str) -> Row:
             partial(OpenAIServer, dialect=dialect),
             {"backend": name},
         ),
-        lacks=lacks,
+        lacks={trial for trial, lacks in is_lacking.items() if lacks},
         cached_tokens=CACHED_TOKENS
         if profile.cached_tokens == ALWAYS or name == "openai"
         else None,
@@ -225,16 +191,10 @@ def _dialect_row(name: str) -> Row:
 # --- real ones -------------------------------------------------------------------------------
 
 
-NO_THOUGHTS = "the demo's model does not think aloud"
-NO_VECTORS = "no model for embedding is installed"
-IN_PROCESS = {
-    **dict.fromkeys(
-        ("overload", "cut stream", "cut whole", "unended stream", "late error", "garbage"),
-        "nothing stands between this process and its model",
-    ),
-    "unknown model": "it is the model",
-    "thinking": NO_THOUGHTS,
-    "embedding": NO_VECTORS,
+# None can be made to fail, and the demo's model neither thinks aloud nor embeds.
+NOT_OF_REAL_ONES = {
+    *("overload", "cut stream", "cut whole", "unended stream", "late error", "garbage"),
+    *("unknown model", "thinking", "embedding"),
 }
 
 
@@ -245,36 +205,13 @@ async def _in_process(
     yield Opened(backend=await engines.get(make, settings))
 
 
-# llama-server begins with some 1,000 bytes on how far it has read the prompt.
-FAULTS: Mapping[str, Fault] = {
-    "overload": Fault(kind="refuse", status=503, headers=(("retry-after", "7"),)),
-    "cut stream": Fault(kind="cut", after_bytes=1800),
-    "cut whole": Fault(kind="cut", after_bytes=20),
-    "unended stream": Fault(kind="no end"),
-    "garbage": Fault(kind="garbage", after_bytes=0),
-    "silent": Fault(kind="stall"),
-    "stalled": Fault(kind="stall", after_bytes=1800),
-}
-
-
-@asynccontextmanager
-async def _behind_proxy(
-    fields: Settings, address: str, trial: str, settings: Settings
-) -> AsyncIterator[Opened]:
-    async with (
-        FaultProxy(address, lambda _number: FAULTS.get(trial)) as proxy,
-        backend_at(proxy, **fields, **settings) as backend,
-    ):
-        yield Opened(backend=backend, hung_up=proxy.hung_up.wait)
-
-
 @asynccontextmanager
 async def _llama_server(trial: str, engines: Engines, settings: Settings) -> AsyncIterator[Opened]:
     engine = await engines.get(EmbeddedLlamaCpp)
     with engine.address() as address:
         pass  # Known; the engine stays as long as the tests do.
-    async with _behind_proxy({"backend": "llamacpp"}, address, trial, settings) as opened:
-        yield opened
+    async with backend_at(f"{address}/v1", backend="llamacpp", **settings) as backend:
+        yield Opened(backend=backend)
 
 
 VLLM_URL = os.environ.get("HARNESS_TEST_VLLM_URL", "")
@@ -285,9 +222,8 @@ async def _vllm(trial: str, _engines: Engines, settings: Settings) -> AsyncItera
     async with httpx.AsyncClient() as client:
         models = (await client.get(f"{VLLM_URL}/v1/models")).json()
     name = "nobody" if trial == "unknown model" else models["data"][0]["id"]
-    fields = {"backend": "vllm", "model_id": name}
-    async with _behind_proxy(fields, VLLM_URL, trial, settings) as opened:
-        yield opened
+    async with backend_at(f"{VLLM_URL}/v1", backend="vllm", model_id=name, **settings) as backend:
+        yield Opened(backend=backend)
 
 
 def _llama_cpp_python(endpoint: Endpoint) -> Loadable:
@@ -318,7 +254,7 @@ ROWS = (
     Row(
         name="ollama",
         open=partial(_emulated, OllamaServer, {"backend": "ollama"}),
-        lacks={"counting": "it does not count", "stop": NO_STOPS},
+        lacks={"counting", "stop"},
         cached_tokens=24,
         overflow_counts=(12628, 8192),
         garbage=ServerError,
@@ -331,12 +267,7 @@ ROWS = (
             TritonServer,
             {"backend": "triton", "prompt_template": "chatml"},
         ),
-        lacks={
-            "schema": "it has no place for one",
-            "stop": NO_STOPS,
-            "embedding": "it does not embed",
-            "counting": "it does not count",
-        },
+        lacks={"schema", "stop", "embedding", "counting"},
         overflow_counts=(None, 4096),
         garbage=ServerError,
         unreadable=ServerError,
@@ -348,10 +279,8 @@ ROWS = (
             OpenAIAPI,
             {"backend": "litellm", "model_id": f"openai/{MODEL}"},
         ),
-        lacks={
-            "counting": "it does not count",
-            "unended stream": "its client needs no [DONE] after a finish reason",
-        },
+        # Its client needs no [DONE] after a finish reason.
+        lacks={"counting", "unended stream"},
         cached_tokens=CACHED_TOKENS,
         overflow_counts=(LONG_PROMPT_TOKENS, CONTEXT_TOKENS),
         retry_after_s=7.0,
@@ -366,13 +295,7 @@ ROWS = (
             Anthropic,
             {"backend": "litellm", "model_id": "anthropic/claude-opus-4-5"},
         ),
-        lacks={
-            "counting": "it does not count",
-            "stop": NO_STOPS,
-            "cut whole": NO_CUTS,
-            "embedding": "it does not embed",
-            "log probabilities": "it has none",
-        },
+        lacks={"counting", "stop", "cut whole", "embedding", "log probabilities"},
         cached_tokens=5,
         overflow_counts=(208310, 200000),
         retry_after_s=7.0,
@@ -383,37 +306,24 @@ ROWS = (
     Row(
         name="scripted",
         open=_scripted,
-        lacks=dict.fromkeys(
-            set(TRIALS)
-            - {
-                "reply",
-                "overflow",
-                "unknown model",
-                "overload",
-                "cut stream",
-                "late error",
-                "empty",
-            },
-            "its replies are texts, and errors to raise",
-        ),
+        # Its replies are texts, and errors to raise.
+        lacks={
+            *("whole", "schema", "log probabilities", "cut whole", "unended stream", "garbage"),
+            *("silent", "stalled", "cancelling", "stop", "length", "thinking"),
+            *("embedding", "counting"),
+        },
     ),
     Row(
         name="real embedded",
         open=partial(_in_process, EmbeddedLlamaCpp),
         is_real=True,
-        lacks=IN_PROCESS,
+        lacks=NOT_OF_REAL_ONES,
     ),
     Row(
         name="real llama-server",
         open=_llama_server,
         is_real=True,
-        lacks={
-            "unknown model": f"without its router mode {NAME_IGNORED}",
-            "late error": "it cannot be made to fail",
-            "thinking": NO_THOUGHTS,
-            "embedding": NO_VECTORS,
-        },
-        retry_after_s=7.0,
+        lacks=NOT_OF_REAL_ONES,
     ),
     Row(
         name="real llama-cpp-python",
@@ -422,19 +332,14 @@ ROWS = (
         if importlib.util.find_spec("llama_cpp")
         else "llama-cpp-python is not installed",
         is_real=True,
-        lacks=IN_PROCESS | {"whole": "within a process every reply comes in pieces"},
+        lacks=NOT_OF_REAL_ONES | {"whole"},
     ),
     Row(
         name="real vLLM",
         open=_vllm,
         missing=None if VLLM_URL else "HARNESS_TEST_VLLM_URL names no running vLLM",
         is_real=True,
-        lacks={
-            "late error": "it cannot be made to fail",
-            "thinking": NO_THOUGHTS,
-            "embedding": NO_VECTORS,
-        },
-        retry_after_s=7.0,
+        lacks=NOT_OF_REAL_ONES - {"unknown model"},
     ),
 )
 

@@ -88,12 +88,6 @@ def test_what_is_left_out_follows_and_its_backend_connects_to_nothing_yet(
     assert type(connect(endpoint, api_key=None, clock=monotonic)) is connected
 
 
-def test_a_scripted_endpoint_is_handed_over_in_python():
-    with pytest.raises(ConfigurationInvalid) as caught:
-        connect(Endpoint(tag="m", backend="scripted"), api_key=None, clock=monotonic)
-    assert caught.value.code == "endpoint.scripted"
-
-
 @pytest.mark.parametrize(
     ("written", "sent"),
     [
@@ -133,6 +127,15 @@ def test_the_example_of_every_server_is_sound():
 
     assert settings.endpoints["qwen"].keep_alive == "10m"
     assert settings.endpoints["vectors"].embeddings
+
+
+def test_a_mistake_in_a_file_has_the_same_code(tmp_path):
+    path = tmp_path / "harness.toml"
+    path.write_text("[endpoints.small]\nbackend = 'vllm'\n")
+
+    with pytest.raises(ConfigurationInvalid) as caught:
+        load_settings(path, environment={})
+    assert (caught.value.code, caught.value.line) == ("endpoint.url-missing", 1)
 
 
 def ask(shim, tag):

@@ -132,19 +132,6 @@ def test_text_outside_ascii_survives_both_ways(backend):
 
 @slow
 @either_engine
-def test_the_same_seed_gives_the_same_reply(backend):
-    def story(seed):
-        return request("Tell a story.", temperature=0.7, seed=seed, max_output_tokens=24)
-
-    # A prompt that is not in the cache yet is computed in other portions, and rounded otherwise.
-    _, settled, *told = (one.text for one in replies(map(story, (1, 1, 1, 2, 3)), backend))
-
-    assert settled == told[0]
-    assert len(set(told)) > 1
-
-
-@slow
-@either_engine
 def test_a_prompt_seen_before_comes_from_the_cache_and_the_engine_reports_how_long_it_read(backend):
     prompt = (Message("system", "You judge drafts."), Message("user", NOT_READ_BEFORE))
 
@@ -158,11 +145,6 @@ def test_a_prompt_seen_before_comes_from_the_cache_and_the_engine_reports_how_lo
     assert second.model_id == "smollm2-135m"
     sources = {phase.name: phase.source for phase in first.phases}
     assert (sources["prefill"], sources["decode"]) == ("reported", "measured")
-    unread_ns, read_ns = (
-        sum(p.end_ns - p.start_ns for p in one.phases if p.name == "prefill")
-        for one in (first, second)
-    )
-    assert unread_ns > 2 * read_ns > 0
 
 
 @slow

@@ -22,10 +22,9 @@ from loopback import (
     error_reply,
     llama_server_stream,
     usage,
-    vllm_stream,
 )
 from servers.anthropic import FRESH, READ, WRITTEN, Anthropic
-from servers.emulated import JSON_TEXT, TEXT, event
+from servers.emulated import JSON_TEXT, TEXT
 from servers.openai_api import OpenAIAPI
 
 from harness.errors import (
@@ -100,21 +99,6 @@ def test_everything_that_was_asked_for_is_sent():
     }
 
 
-@pytest.mark.parametrize(
-    ("stream", "cached_tokens"),
-    [
-        pytest.param(llama_server_stream("Grü", "ße", cached_tokens=24), 24, id="24 cached"),
-        pytest.param(vllm_stream("Grü", "ße"), None, id="vLLM, which does not say"),
-    ],
-)
-def test_cached_tokens_are_what_the_provider_told_of(stream, cached_tokens):
-    completion, _ = ask(Reply(steps=stream), **of("openai/served-name"))
-
-    assert (completion.text, completion.model_id) == ("Grüße", "served-name")
-    assert (completion.usage.input_tokens, completion.usage.output_tokens) == (31, 3)
-    assert completion.usage.cached_tokens == cached_tokens
-
-
 def whole(finish_reason):
     message = {"role": "assistant", "content": "half an ans"}
     choice = {"index": 0, "message": message, "finish_reason": finish_reason}
@@ -162,35 +146,18 @@ def test_reasoning_is_kept_apart_and_its_first_token_counts():
     assert completion.phases[-1].end_ns == 3  # when it was said to be over
 
 
-def anthropic_stream(stop_reason):
-    def said(kind, **fields):
-        return f"event: {kind}\n".encode() + event({"type": kind, **fields})
-
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude"}
-    counts = {"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 1}
-    text = {"type": "text_delta", "text": "Hello"}
-    return (
-        said("message_start", message=message | {"content": [], "usage": counts}),
-        said("content_block_start", index=0, content_block={"type": "text", "text": ""}),
-        said("content_block_delta", index=0, delta=text),
-        said("content_block_stop", index=0),
-        said("message_delta", delta={"stop_reason": stop_reason}, usage={"output_tokens": 3}),
-        said("message_stop"),
-    )
-
-
 @pytest.mark.parametrize(
     ("said", "finish_reason"),
-    [
-        ("max_tokens", "length"),
-        ("refusal", "content_filter"),
-        ("stop_sequence", "stop"),
-    ],
+    [("max_tokens", "length"), ("refusal", "content_filter"), ("stop_sequence", "stop")],
 )
 def test_why_claude_stopped_is_told_by_its_own_word(said, finish_reason):
-    completion, _ = ask(Provider([Reply(steps=anthropic_stream(said))]), **of(CLAUDE))
+    completion, _ = ask(Anthropic(stop_reason=said), **of(CLAUDE))
 
-    assert (completion.text, completion.finish_reason) == ("Hello", finish_reason)
+    assert (completion.text, completion.finish_reason) == ("".join(TEXT), finish_reason)
+
+
+def test_a_turn_of_claudes_that_is_to_go_on_is_no_reply():
+    fail(StreamCut, Anthropic(stop_reason="pause_turn"), **of(CLAUDE))
 
 
 # --- usage and schemas -----------------------------------------------------------------------
@@ -300,11 +267,6 @@ def test_fields_that_litellm_refuses_for_a_provider_are_never_sent_and_named():
 
 
 # --- errors ----------------------------------------------------------------------------------
-
-
-def openai_error(status, message, *headers, code=None):
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-    return OPENAI, error_reply(status, {"error": error}, *headers)
 
 
 def anthropic_error(status, kind, message, *headers):

@@ -4,11 +4,10 @@ import asyncio
 import json
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pytest
-from calls import PATIENCE_S, REQUEST, ask, backend_at, cut_at, fail, phase, streamed_or_whole
+from calls import REQUEST, ask, backend_at, cut_at, fail, phase, streamed_or_whole
 from loopback import Loopback, Reply, error_reply
-from servers.emulated import JSON_TEXT, TEXT
+from servers.emulated import TEXT
 from servers.ollama import DECODE_NS, OVERFLOW, OllamaServer
 
 from harness.errors import (
@@ -19,7 +18,6 @@ from harness.errors import (
     StreamCut,
 )
 from harness.inference import ChatRequest, EmbedRequest, Message
-from harness.inference.completion import TokenLogprob
 from harness.trace import ManualClock
 
 SCHEMA = {"type": "object", "properties": {"owls": {"type": "integer"}}}
@@ -56,34 +54,6 @@ def last(**more):
 
 
 # --- what is sent ----------------------------------------------------------------------------
-
-
-@streamed_or_whole
-def test_everything_that_was_asked_for_is_sent_in_ollamas_words(stream):
-    settings = {"stream": stream, "keep_alive": "10m", "context_tokens": 8192}
-
-    completion, server = ask(OllamaServer(), request=ALL, **settings, **OLLAMA)
-
-    assert server.asked[0].body == {
-        "model": "m:1b",
-        "messages": MESSAGES,
-        "stream": stream,
-        "truncate": False,
-        "shift": False,
-        "options": {
-            "temperature": 0.7,
-            "frequency_penalty": 0.5,
-            "seed": 0,
-            "num_predict": 64,
-            "stop": ["\n\n", "END"],
-            "num_ctx": 8192,
-        },
-        "format": SCHEMA,
-        "logprobs": True,
-        "top_logprobs": 2,
-        "keep_alive": "10m",
-    }
-    assert completion.text == "".join(JSON_TEXT)
 
 
 @pytest.mark.parametrize("ending", ["/", "/v1", "/v1/"])
@@ -125,33 +95,7 @@ def test_fields_that_are_to_be_dropped_are_not_sent_wherever_ollama_has_them():
     assert completion.dropped == ("seed", "logprobs", "top_logprobs")
 
 
-def test_a_field_that_is_refused_is_left_out_from_then_on():
-    refusal = error_reply(400, {"error": "logprobs is not supported by this model"})
-    whole = Reply(steps=(line("Hi"), last()))
-    request = replace(REQUEST, top_logprobs=2)
-
-    first, _ = ask(refusal, whole, request=request, **OLLAMA)
-    second, server = ask(refusal, whole, whole, calls=2, request=request, **OLLAMA)
-
-    assert ["logprobs" in asked.body for asked in server.asked] == [True, False, False]
-    assert first.dropped == second.dropped == ("logprobs", "top_logprobs")
-    assert (first.attempts, second.attempts) == (2, 1)
-    assert server.connections == 1
-
-
 # --- what comes back -------------------------------------------------------------------------
-
-
-@streamed_or_whole
-def test_log_probabilities_are_those_of_every_token(stream):
-    request = replace(REQUEST, top_logprobs=2)
-
-    completion, _ = ask(OllamaServer(), request=request, stream=stream, **OLLAMA)
-
-    assert [one.token for one in completion.logprobs] == list(TEXT)
-    assert completion.logprobs[0] == TokenLogprob(
-        token=TEXT[0], logprob=-0.25, top=((TEXT[0], -0.25), ("other 1", -3.0))
-    )
 
 
 @pytest.mark.parametrize(
@@ -272,23 +216,6 @@ def test_a_part_of_a_reply_is_never_a_reply(chunks, error):
     fail(error, bytes_of(*chunks), **OLLAMA)
 
 
-@pytest.mark.parametrize(
-    ("scenario", "limit", "of_the_call"),
-    [
-        ("silent", "first_token_timeout_s", False),
-        ("stalled", "between_tokens_timeout_s", False),
-        ("endless", "timeout_s", True),
-    ],
-)
-def test_a_time_limit_names_itself_and_hangs_up(scenario, limit, of_the_call):
-    server = OllamaServer(scenario)
-    request = replace(REQUEST, timeout_s=0.1) if of_the_call else REQUEST
-    settings = {"timeout_s": PATIENCE_S} | ({} if of_the_call else {limit: 0.1})
-
-    assert fail(CallTimeout, server, request=request, **settings, **OLLAMA).limit == limit
-    assert not server.asked or server.hung_up.is_set()
-
-
 # --- embeddings and counts -------------------------------------------------------------------
 
 
@@ -298,19 +225,6 @@ def embed(server, *, texts=("", "a", "four"), **how):
             return await wire.embed(EmbedRequest(model="judge", texts=texts))
 
     return asyncio.run(main())
-
-
-def test_texts_become_vectors_in_their_order():
-    server = OllamaServer()
-
-    embeddings = embed(server, keep_alive=-1)
-
-    texts = {"model": "m:1b", "input": ["", "a", "four"], "truncate": False, "keep_alive": -1}
-    assert (server.asked[0].path, server.asked[0].body) == ("/api/embed", texts)
-    angles = np.array([0.0, 0.01, 0.04])
-    expected = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    np.testing.assert_allclose(embeddings.vectors, expected, rtol=1e-6)
-    assert (embeddings.input_tokens, embeddings.model_id) == (9, "m:1b")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from harness.errors import InvalidInput, ServerError, StreamCut
 from harness.inference import (
     ChatRequest,
     EmbedRequest,
-    Message,
     Phase,
     ScriptedBackend,
     as_messages,
@@ -26,13 +25,6 @@ def request(text="Write two words.", **how):
 
 
 # --- what is asked ---------------------------------------------------------------------------
-
-
-def test_a_text_becomes_one_user_message_and_a_conversation_stays_as_it_is():
-    conversation = [Message("system", "Be brief."), Message("user", "Write.")]
-
-    assert as_messages("Write.") == (Message("user", "Write."),)
-    assert as_messages(conversation) == tuple(conversation)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,6 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
         "finish_reason": "stop",
         "reply_sha256": sha256("Good."),
     }
-    # Its phases and first token lie inside.
     phases = of_class(records, SpanRecord)
     assert [(p.name, p.parent, p.start_ns, p.end_ns, p.attributes) for p in phases] == [
         ("prefill", chat.id, 1_000_000, 101_000_000, {"source": "reported"}),

@@ -3,7 +3,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from calls import REQUEST, ask, backend_at, fail, phase, streamed_or_whole
+from calls import REQUEST, ask, backend_at, fail, streamed_or_whole
 from loopback import Loopback, Reply
 from servers.emulated import TEXT, event
 from servers.triton import PROMPT_TOKENS, TritonServer
@@ -11,7 +11,6 @@ from servers.triton import PROMPT_TOKENS, TritonServer
 from harness.errors import EndpointUnreachable, NotOffered, ServerError, StreamCut
 from harness.inference import CountRequest, EmbedRequest
 from harness.inference.completion import TokenLogprob, Usage
-from harness.trace import ManualClock
 
 SAID = "".join(TEXT)
 TRITON = {"backend": "triton", "model_id": "ensemble", "prompt_template": "chatml"}
@@ -79,33 +78,19 @@ def test_the_model_stands_in_the_address_whose_end_may_be_a_slash(model_id, path
 
 
 @pytest.mark.parametrize(
-    ("since", "usage"),
+    ("counts", "usage"),
     [
-        pytest.param("23.10", None, id="no additional outputs at all"),
-        pytest.param("25.02", (PROMPT_TOKENS, len(TEXT) + 1), id="all"),
+        (True, Usage(input_tokens=PROMPT_TOKENS, output_tokens=len(TEXT) + 1, cached_tokens=None)),
+        (False, None),
     ],
+    ids=["counted", "by an old release"],
 )
 @streamed_or_whole
-def test_usage_is_what_the_server_counts(since, usage, stream):
-    completion, _ = ask(TritonServer(since=since), stream=stream, **TRITON)
+def test_usage_is_what_the_server_counts(counts, usage, stream):
+    completion, _ = ask(TritonServer(counts=counts), stream=stream, **TRITON)
 
-    counts = usage and dict(zip(("input_tokens", "output_tokens"), usage, strict=True))
-    assert completion.usage == (counts and Usage(cached_tokens=None, **counts))
+    assert completion.usage == usage
     assert (completion.text, completion.model_id) == (SAID, "ensemble")
-
-
-def test_before_the_first_token_all_counts_as_prefill():
-    clock = ManualClock()
-    steps = (
-        lambda: clock.advance(ms=3),
-        event({"text_output": "Hel", "finish_reason": "None"}),
-        event({"text_output": "lo", "finish_reason": "stop"}),
-    )
-
-    completion, _ = ask(events(*steps), clock=clock, **TRITON)
-
-    assert completion.phases == (phase("prefill", 0, 3, "derived"),)
-    assert completion.first_token_ns == 3_000_000
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ class Anthropic(Emulated):
 
     refuses: tuple[str, ...] = ()
     """Fields that the model does not take, as Claude's newer ones do not take `temperature`."""
+    stop_reason: str = "end_turn"
 
     async def respond(self, asked: Asked, answer: Answer) -> None:
         body = asked.body
@@ -132,7 +133,7 @@ class Anthropic(Emulated):
     def _stop_reason(self, body: Any) -> str:
         if self.scenario == "length":
             return "max_tokens"
-        return "tool_use" if body.get("tool_choice", {}).get("type") == "tool" else "end_turn"
+        return "tool_use" if body.get("tool_choice", {}).get("type") == "tool" else self.stop_reason
 
     async def _refuse(self, answer: Answer, status: int, kind: str, said: str) -> None:
         error = {"type": kind, "message": said}

@@ -55,7 +55,7 @@ class Dialect:
 
     version: str
     body: Callable[[Complaint], object]
-    """Of a refusal; bytes for plain text."""
+    """Of a refusal."""
     event: Callable[[Complaint], object] | None
     """What tells of an error in a stream; None when that breaks the connection."""
     done_after_error: bool
@@ -184,8 +184,6 @@ class OpenAIServer(Emulated):
             await answer.start("text/event-stream")
             await self._tell(complaint, answer)
             await answer.end()
-        elif isinstance(said, bytes):
-            await answer.page(said, content_type="text/plain", status=complaint.status)
         else:
             await answer.json(said, status=complaint.status, headers=complaint.headers)
 
