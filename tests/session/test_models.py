@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import socket
 import traceback
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ from harness.session.models import open_models
 from harness.session.sampler import Noticing, Sampled, sampling
 from harness.session.tenancy import check_managed
 from harness.trace import CounterSet, Instant, Tracer
-from harness.trace.records import SpanEnded
 
 ANSWER = "".join(TEXT)
 NOBODY = "http://127.0.0.1:9/v1"
@@ -336,14 +334,10 @@ def test_every_backend_is_closed_even_when_one_fails_to():
     assert sorted(closed) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    ("table", "code"),
-    [(KEYLESS, "endpoint.key-not-set"), ({"path": "no-such.gguf"}, "model.file-invalid")],
-)
-def test_what_was_opened_before_an_error_is_closed(table, code):
+def test_what_was_opened_before_an_error_is_closed():
     closed = []
-    endpoints = endpoints_of(first={"backend": "scripted"}, second=table)
-    with refused(code):
+    endpoints = endpoints_of(first={"backend": "scripted"}, second=KEYLESS)
+    with refused("endpoint.key-not-set"):
         backends = {"first": Closing(closed, "first")}
         asyncio.run(opening(opened(endpoints, backends=backends, required={"second"})))
     assert closed == ["first"]
@@ -374,7 +368,7 @@ def test_one_server_is_sampled_once_however_its_address_is_written():
     assert track == "server a", "the first of its tags, though the other was called"
 
 
-@pytest.mark.parametrize("backend", ["vllm", "sglang", "tensorrt-llm", "tabbyapi", "llamacpp"])
+@pytest.mark.parametrize("backend", ["vllm", "llamacpp"])
 def test_a_server_of_one_model_is_managed_for_one(backend):
     table = {"backend": backend, "url": NOBODY, "manage": True, "need": 1}
     apart, unmanaged = {"url": "http://127.0.0.1:8/v1"}, {"manage": False, "need": None}
@@ -403,12 +397,8 @@ FLAGS = {
         "full",
         [{**FLAGGED, "message": 1}, {**FLAGGED, "message": 2, "role": "assistant"}],
     ),
-    "nothing suspicious": ([Message("user", "Sum up this review: nice.")], "full", []),
     "no words where only hashes are recorded": (
         [Message("user", ATTACK)], "hash", [{**FLAGGED, "message": 1, "excerpt": None}],
-    ),
-    "nor where no texts are": (
-        [Message("user", ATTACK)], "none", [{**FLAGGED, "message": 1, "excerpt": None}],
     ),
 }  # fmt: skip
 
@@ -428,9 +418,6 @@ def test_a_message_that_looks_like_an_instruction_is_flagged_and_answered_all_th
     asked = ChatRequest(model="demo", messages=tuple(messages))
     assert asyncio.run(stack.chat(asked)).text == "Done."
     assert instants(records, "suspicious message") == expected
-    (end,) = [one for one in records if isinstance(one, SpanEnded)]
-    flags = [one for one in records if isinstance(one, Instant)]
-    assert all(one.span == end.id and one.time_ns <= end.time_ns for one in flags)
 
 
 # --- counters of servers -------------------------------------------------------------------------
@@ -442,15 +429,16 @@ PATIENCE_S = 60.0
 class Source:
     """Says one number of running requests after another, then nothing for ever."""
 
-    def __init__(self, *running, pause_s=0.0):
+    pause_s = 0.0
+
+    def __init__(self, *running):
         self.running = list(running)
-        self.pause_s = pause_s
         self.stuck = asyncio.Event()
         self.closed = False
-        self.asked_at = []
+        self.asked = 0
 
     async def read(self):
-        self.asked_at.append(asyncio.get_running_loop().time())
+        self.asked += 1
         if not self.running:
             self.stuck.set()
             await asyncio.Event().wait()
@@ -500,15 +488,6 @@ def test_a_source_that_fails_ends_its_own_sampling_and_nothing_else():
     assert [log["code"] for log in logs] == ["sampling.stopped"]
 
 
-@pytest.mark.parametrize(("pause_s", "every_s"), [(0.05, 0.0), (0.0, 0.02)])
-def test_a_server_is_left_alone_for_as_long_as_it_needs(pause_s, every_s):
-    source = Source(1, 2, pause_s=pause_s)
-    sampled(source, every_s=every_s)
-    gaps = [late - early for early, late in itertools.pairwise(source.asked_at)]
-    assert len(gaps) == 2
-    assert min(gaps) > 0.9 * max(pause_s, every_s)
-
-
 def test_a_server_is_left_alone_until_it_is_called():
     async def main():
         source = Source(1)
@@ -517,7 +496,7 @@ def test_a_server_is_left_alone_until_it_is_called():
         async with sampling([uncalled], tracer=Tracer(), every_s=0.0):
             for _ in range(9):
                 await asyncio.sleep(0)
-            assert source.asked_at == []
+            assert source.asked == 0
             await backend.chat(request("m1"))
             await source.stuck.wait()
 

@@ -137,9 +137,8 @@ def test_python_runs_resume_too_and_an_input_of_that_name_stays_one(tmp_path, mo
 # --- what cannot be resumed -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", ["hash", "none"])
-def test_a_run_without_texts_cannot_be_resumed(tmp_path, content):
-    settings = settings_of(tmp_path, trace={"content": content})
+def test_a_run_without_texts_cannot_be_resumed(tmp_path):
+    settings = settings_of(tmp_path, trace={"content": "hash"})
     fail(chain(Calls(), fails=True), settings, {"text": "a"})
     with refused("resume.no-texts"):
         resume(chain(Calls()), settings)
@@ -268,8 +267,6 @@ def test_an_answer_that_is_none_is_refused(answers, asked, code, said):
 
 def test_an_answer_without_a_name_is_for_the_only_question():
     assert only_question(SHIP) == SHIP[0]
-    with refused("answer.none-asked"):
-        only_question([])
     with refused("answer.several-asked"):
         only_question(BOTH)
 

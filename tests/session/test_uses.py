@@ -250,13 +250,6 @@ async def in_a_class(run: Run) -> object:
     return Asker()
 
 
-async def handed_inside_by_another_name(run: Run) -> str:
-    async def draft(whose: Run) -> str:
-        return await whose.chat("producer", "")
-
-    return await draft(run)
-
-
 async def calls_itself(run: Run, depth: int = 3) -> str:
     return await calls_itself(run, depth - 1) if depth else await run.chat("producer", "")
 
@@ -273,7 +266,6 @@ async def calls_an_input(run: Run, pipeline: object = None) -> object:
         pytest.param(handed_to_a_library, (), id="a method handed on"),
         pytest.param(handed_to_a_method, ("producer",), id="handed to an object"),
         pytest.param(in_a_class, (), id="a class inside"),
-        pytest.param(handed_inside_by_another_name, (), id="a function inside, by another name"),
         pytest.param(calls_itself, ("producer",), id="a function that calls itself"),
         pytest.param(calls_an_input, (), id="a pipeline that is given"),
     ],
