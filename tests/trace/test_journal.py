@@ -195,6 +195,23 @@ def test_whoever_makes_spans_faster_than_they_are_written_helps_to_write_them(tm
     assert {one.id for one in spans} == set(range(1, 30_001))
 
 
+@DURABILITIES
+def test_a_disk_that_does_not_keep_what_it_takes_is_said_once_and_harms_no_run(path, durability):
+    writer = writer_of(path, durability=durability)
+    reader, takes_all_and_keeps_nothing = os.pipe()  # a pipe cannot be synced
+    os.dup2(takes_all_and_keeps_nothing, writer._descriptor)
+
+    with capture_logs() as logs:
+        for number in range(3):
+            writer.append(instant(number))
+        writer.close()
+    os.close(takes_all_and_keeps_nothing)
+    os.close(reader)
+
+    assert [log["code"] for log in logs] == ["trace.journal-incomplete"]
+    assert isinstance(writer.failure, OSError)
+
+
 class Unreadable(Mapping):
     """An attribute that cannot be looked at."""
 
