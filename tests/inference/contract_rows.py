@@ -1,6 +1,6 @@
 """What the contract is tried on: a row per way of reaching a model.
 
-A row opens a backend for a trial, or says why that trial is not for it. Where the server is
+A row lists its trials and opens a backend for each. Where the server is
 emulated the trial is a scenario of its own.
 """
 
