@@ -1,7 +1,7 @@
 """What a passage may hold, and what it can be filtered by."""
 
 import json
-from datetime import datetime
+from datetime import datetime, tzinfo
 
 import pytest
 from hypothesis import given
@@ -26,6 +26,13 @@ def test_a_passage_goes_into_a_set_in_spite_of_its_metadata():
     assert len({Passage(text="text", metadata={"a": "b"}), Passage(text="text")}) == 2
 
 
+class Nowhere(tzinfo):
+    """A time zone that does not say how far it is from Greenwich."""
+
+    def utcoffset(self, _when):
+        return None
+
+
 REFUSED = {
     "a quality below the scale": ({"quality": -0.1}, "quality-out-of-range"),
     "a quality that is no number": ({"quality": float("nan")}, "quality-out-of-range"),
@@ -35,6 +42,7 @@ REFUSED = {
     "metadata: beyond any float": ({"metadata": {"n": -(10**5000)}}, "field-not-finite"),
     "metadata: a list": ({"metadata": {"n": []}}, "field-type"),
     "metadata: a name of ours": ({"metadata": {"title": "x"}}, "field-name"),
+    "a zone that is nowhere": ({"created": datetime(2026, 1, 2, tzinfo=Nowhere())}, "no-time-zone"),
     "no time zone": ({"created": datetime(2026, 1, 2)}, "no-time-zone"),  # noqa: DTZ001
 }  # fmt: skip
 

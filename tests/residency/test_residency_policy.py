@@ -240,6 +240,10 @@ UNASKED = {
         state([tenant("b", pin=True)], [IDLE_B], room=2, forecast=expected()),
         "wait",
     ),
+    "nor what did not go the last time": (
+        state([A], [IDLE_A], room=2, forecast=expected(), failed=["a"]),
+        "wait",
+    ),
     "nor anything where not all is known": (
         state([A, tenant("b", pin=True)], [IDLE_A, IDLE_B], room=2),
         "wait",
