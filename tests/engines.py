@@ -16,14 +16,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
 def main() -> int:
-    build_llama_cpp_python()
-    with vllm() as url:
+    # Side by side: the one computes, the other is downloaded.
+    with vllm() as address:
+        build_llama_cpp_python()
+        url = address()
         environment = os.environ | ({"HARNESS_TEST_VLLM_URL": url} if url else {})
         # The output of a skipped test says why it was.
         command = [sys.executable, "-m", "pytest", "-rs", *sys.argv[1:]]
@@ -40,26 +43,34 @@ def build_llama_cpp_python() -> None:
 
 
 @contextmanager
-def vllm() -> Iterator[str | None]:
-    """A running vLLM's address; None where it cannot be started."""
+def vllm() -> Iterator[Callable[[], str | None]]:
+    """Starts a vLLM; gives what waits for it and tells its address, None where there is none."""
     if url := os.environ.get("HARNESS_TEST_VLLM_URL"):
-        yield url
+        yield lambda: url
         return
     script = os.environ.get("VLLM_START", "")
     if not Path(script).is_file():
         print(f"vLLM is not started: VLLM_START is '{script}', and no such file", flush=True)
-        yield None
+        yield lambda: None
         return
     print("starting vLLM (some minutes the first time) ...", flush=True)
     command = ["bash", script, str(free_port())]
-    started = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    found = re.search(r"pid (\d+), (http\S+)", started.stdout)
-    if started.returncode or not found:
-        raise SystemExit(f"vLLM did not start:\n{started.stdout}")
-    try:
-        yield found[2].removesuffix("/v1")
-    finally:
-        os.kill(int(found[1]), signal.SIGTERM)
+    with tempfile.TemporaryFile("w+") as said:
+        starting = subprocess.Popen(command, stdout=said)
+
+        def running() -> re.Match[str]:
+            failed = starting.wait()
+            said.seek(0)
+            text = said.read()
+            found = re.search(r"pid (\d+), (http\S+)", text)
+            if failed or not found:
+                raise SystemExit(f"vLLM did not start:\n{text}")
+            return found
+
+        try:
+            yield lambda: running()[2].removesuffix("/v1")
+        finally:
+            os.kill(int(running()[1]), signal.SIGTERM)
 
 
 def free_port() -> int:
