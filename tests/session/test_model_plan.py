@@ -152,6 +152,13 @@ def test_what_is_pinned_takes_its_room_from_every_pair_and_is_counted(plan_of, m
     assert (rows(plan)["kept"].roles, loads(plan)["kept"]) == ((), 1)
 
 
+def test_of_what_is_pinned_and_never_fits_no_fallback_is_spoken(plan_of):
+    kept = {**JUDGE, "need": "1 GiB", "pin": True}
+    plan = plan_of(TURNS, capacity="300 MiB", planner=SMALL, producer=SMALL, kept=kept)
+    assert "'kept'" in " ".join(one.message for one in plan.refusals)
+    assert not any("falls back" in one.message for one in plan.warnings)
+
+
 UNCOUNTED = {
     "a server's own": ({"url": NOBODY, "model_id": "m"}, "not counted", []),
     "unsized": (

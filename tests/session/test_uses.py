@@ -79,6 +79,14 @@ async def function_inside(run: Run) -> list[str]:
     return await run.map(draft, drafts)
 
 
+async def function_inside_and_its_result(run: Run) -> str:
+    async def draft() -> str:
+        return await run.chat("producer", "")
+
+    draft = await draft()
+    return await run.chat("critic", draft)
+
+
 async def function_inside_with_its_run(run: Run) -> list[str]:
     async def draft(topic: str, run: Run) -> str:
         return await run.chat("producer", topic)
@@ -122,6 +130,11 @@ async def memory(run: Run) -> float:
             function_inside,
             turns("planner", "producer", "producer"),
             id="a function inside, where it is named",
+        ),
+        pytest.param(
+            function_inside_and_its_result,
+            turns("producer", "critic"),
+            id="a function inside, whose result takes its name",
         ),
         pytest.param(function_inside_with_its_run, turns("producer", "producer"), id="its own run"),
         pytest.param(lambdas, turns("producer"), id="a lambda"),
