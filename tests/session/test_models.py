@@ -30,7 +30,7 @@ from harness.inference import (
 from harness.session import Settings
 from harness.session.call_stack import Shared, call_stack
 from harness.session.demo_model import demo_endpoint
-from harness.session.models import open_models
+from harness.session.models import describe_endpoints, open_models
 from harness.session.sampler import Noticing, Sampled, sampling
 from harness.session.tenancy import check_managed
 from harness.trace import CounterSet, Instant, Tracer
@@ -553,3 +553,15 @@ def test_a_sampled_engine_still_notices_that_a_call_was_cancelled():
 
     asyncio.run(main())
     assert max(value for name, value in written if name == "prompt") < prompt_tokens
+
+
+def test_a_record_does_not_say_where_keys_are_kept():
+    records = []
+    keys = {"api_key_env": "A_KEY", "control_key_env": "ANOTHER"}
+    endpoint = Endpoint(tag="writer", url=NOBODY, backend="sglang", **keys)
+
+    describe_endpoints({"writer": endpoint}, Tracer(records.append))
+
+    (said,) = records
+    assert said.attributes["backend"] == "sglang"
+    assert not keys.keys() & said.attributes.keys()

@@ -236,6 +236,7 @@ def test_an_arrow_has_two_ends(tracer, records):
         tracer.flow("draft", source=draft.id, target=evaluate.id)
         tracer.flow("draft", source=None, target=evaluate.id)
         tracer.flow("draft", source=draft.id, target=None)
+        tracer.flow("draft", source=tracer.span("never entered").id, target=evaluate.id)
         tracer.flows("output", sources=[7, 8], target=evaluate.id)
         tracer.flows("output", sources=[], target=evaluate.id)
         tracer.flows("output", sources=[7], target=None)
