@@ -51,10 +51,14 @@ class HarnessError(Exception):
 
     Attributes:
         code: What went wrong, for programs: an area and a name, as in `call.timeout`. It stays the
-            same when the message is reworded.
+            same when the message is reworded. A class has one; what it is raised with goes before.
     """
 
     code: str = "harness.failed"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or type(self).code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,20 @@ class Notice:
 
 
 # --- what a person wrote ---------------------------------------------------------------------
+
+
+class Mistake(ValueError):
+    """A value that breaks a rule, as a validator of pydantic's raises it.
+
+    Whoever reads the file that it stands in makes an `InvalidInput` of it, with its line.
+
+    Attributes:
+        code: Which rule, as stable as an error's code.
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class InvalidInput(HarnessError):
@@ -92,8 +110,7 @@ class InvalidInput(HarnessError):
         line: int | None = None,
     ) -> None:
         where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
-        super().__init__(where + message)
-        self.code = code or type(self).code
+        super().__init__(where + message, code=code)
         self.path = path
         self.line = line
 
@@ -114,7 +131,7 @@ class Problem:
     """Its line there, counted from 1, if known."""
     message: str
     """What is wrong, and what would mend it."""
-    code: str = "rubric.invalid"
+    code: str
     """The same for programs."""
 
     def __str__(self) -> str:
@@ -175,8 +192,8 @@ class InferenceError(HarnessError):
 
     code = "call.failed"
 
-    def __init__(self, message: str, *, endpoint: str) -> None:
-        super().__init__(f"{endpoint}: {message}")
+    def __init__(self, message: str, *, endpoint: str, code: str | None = None) -> None:
+        super().__init__(f"{endpoint}: {message}", code=code)
         self.endpoint = endpoint
 
 
@@ -324,8 +341,7 @@ class LoadFailed(InferenceError):
         out_of_memory: bool = False,
         code: str | None = None,
     ) -> None:
-        super().__init__(message, endpoint=endpoint)
-        self.code = code or type(self).code
+        super().__init__(message, endpoint=endpoint, code=code)
         self.out_of_memory = out_of_memory
 
 
@@ -462,8 +478,7 @@ class JournalInvalid(HarnessError):
     code = "journal.invalid"
 
     def __init__(self, message: str, *, path: Path, line: int, code: str | None = None) -> None:
-        super().__init__(f"{path}:{line}: {message}")
-        self.code = code or type(self).code
+        super().__init__(f"{path}:{line}: {message}", code=code)
         self.path = path
         self.line = line
 
@@ -498,8 +513,7 @@ class MemoryStoreFailed(HarnessError):
     code = "memory.failed"
 
     def __init__(self, message: str, *, path: Path, code: str | None = None) -> None:
-        super().__init__(f"{path}: {message}")
-        self.code = code or type(self).code
+        super().__init__(f"{path}: {message}", code=code)
         self.path = path
 
 

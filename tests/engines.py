@@ -44,7 +44,11 @@ def build_llama_cpp_python() -> None:
 
 @contextmanager
 def vllm() -> Iterator[Callable[[], str | None]]:
-    """Starts a vLLM; gives what waits for it and tells its address, None where there is none."""
+    """Starts a vLLM and ends it with the block.
+
+    Yields:
+        A function that waits until it is up and returns its address, or None if there is no vLLM.
+    """
     if url := os.environ.get("HARNESS_TEST_VLLM_URL"):
         yield lambda: url
         return

@@ -29,12 +29,13 @@ def failures_told(
     of_journals: bool = False,
     more: Mapping[str, object] | None = None,
 ) -> Iterator[Interrupts]:
-    """Ends the command as what the block raises has it.
+    """Turns an error or Ctrl-C in the block into the command's message and exit code.
 
     Args:
-        as_json: Whether a script is to be told too, on standard output.
-        of_journals: Whether journals are what the command was given, and so may be unusable.
-        more: What was done all the same, for scripts; read when something has failed.
+        as_json: Whether to print the error as JSON on standard output too.
+        of_journals: Whether the command's arguments are journals: one that cannot be read is then
+            a mistake of whoever typed it.
+        more: What was done before the error, for the JSON; read when there is one.
     """
     interrupts = Interrupts()
     try:
@@ -51,7 +52,7 @@ def failures_told(
 
 
 def exit_code_of(error: HarnessError) -> int:
-    """`UNUSABLE` where what was given caused it, be it that a node found out; else `FAILED`."""
+    """`UNUSABLE` where what the user gave is to blame, also if a node found that; else `FAILED`."""
     cause: BaseException | None = error
     while isinstance(cause, NodeFailed):  # of a nested pipeline's node, one within the other
         cause = cause.__cause__
@@ -62,25 +63,25 @@ def exit_code_of(error: HarnessError) -> int:
 def error_as_json(
     error: HarnessError, *, run_id: str | None = None, more: Mapping[str, object] | None = None
 ) -> bytes:
-    """What a command failed of, as one JSON object.
+    """Why a command failed, as one JSON object.
 
     Args:
         error: What ended it.
         run_id: None when no run had begun.
-        more: What was done all the same.
+        more: What was done before it.
     """
     said = {"type": type(error).__name__, "code": error.code, "message": str(error)}
     return json_object({"error": said, "run_id": run_id, "status": "failed", **(more or {})})
 
 
 def interrupted_as_json(*, run_id: str | None) -> bytes:
-    """The same of a run that somebody ended."""
+    """The same for a run that somebody ended."""
     error = {"type": "KeyboardInterrupt", "code": "run.interrupted", "message": "interrupted"}
     return json_object({"error": error, "run_id": run_id, "status": "cancelled"})
 
 
 def left_as_json(error: SystemExit, *, run_id: str | None) -> bytes:
-    """The same of a run whose node ended the process."""
+    """The same for a run whose node called `sys.exit`."""
     said = {"type": "SystemExit", "code": "run.left", "message": str(error)}
     return json_object({"error": said, "run_id": run_id, "status": "failed"})
 

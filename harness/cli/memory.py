@@ -102,16 +102,22 @@ def add(
         given = Given(title=title, source=source, quality=quality, metadata=read_metadata(pairs))
         chosen = files_of(files)
         with doing() as progress, open_store(_settings(store, config), progress=progress) as opened:
+            failure = None
             try:
                 add_all(opened, chosen, given, jsonl=jsonl, progress=progress, tally=tally)
             except KeyboardInterrupt:
                 # It may have come when a batch was stored and not yet counted.
                 click.echo(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
                 sys.exit(interrupts.exit_code)
-            except HarnessError:
-                done |= tally.told(opened, as_json=as_json)
-                raise
-            done |= tally.told(opened, as_json=as_json)
+            except HarnessError as error:
+                failure = error
+            # What was stored before a failure stays, and is reported too.
+            tally.print_refused()
+            if not as_json:
+                tally.print_counts(opened)
+            done |= tally.as_json(opened)
+            if failure:
+                raise failure
     if as_json:
         _write_json(done)
     if tally.refused:

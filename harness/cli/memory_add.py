@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -32,25 +33,23 @@ class Tally:
         self.merged += len(added.merged)
         self.refused += added.refused
 
-    def told(self, store: MemoryStore, *, as_json: bool) -> dict[str, object]:
-        """Says what was done, unless that is for scripts, and what was refused; returns it all."""
-        for refusal in self.refused:
-            click.echo(
-                f"harness: refused '{refusal.title or refusal.id}': {refusal.reason}", err=True
-            )
-        if not as_json:
-            self._print(store)
+    def as_json(self, store: MemoryStore) -> dict[str, object]:
+        """All of it, for scripts."""
         return {
             "new": self.new,
             "known": self.known,
             "merged": self.merged,
-            "refused": [
-                {"id": one.id, "title": one.title, "reason": one.reason} for one in self.refused
-            ],
+            "refused": [asdict(one) for one in self.refused],
             "passages": len(store),
         }
 
-    def _print(self, store: MemoryStore) -> None:
+    def print_refused(self) -> None:
+        """Says on standard error what was not stored, and why."""
+        for one in self.refused:
+            click.echo(f"harness: refused '{one.title or one.id}': {one.reason}", err=True)
+
+    def print_counts(self, store: MemoryStore) -> None:
+        """Says in one line what was done."""
         parts = {
             "new": self.new,
             "known already": self.known,

@@ -13,8 +13,8 @@ from typing import Literal, Self
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
+from harness.errors import Mistake
 from harness.hardware import CacheType, parse_bytes
 from harness.inference.completion import StructuredMode
 
@@ -201,7 +201,7 @@ class Endpoint(BaseModel):
             return value
         if _NUMBER.fullmatch(value):
             return float(value)  # as a text without a unit, Ollama would refuse it
-        raise _mistake(
+        raise Mistake(
             f'\'{value}\' is no time; give seconds, or a text such as "10m", "1h30m" or "-1m"',
             code="endpoint.keep-alive-not-a-time",
         )
@@ -210,35 +210,35 @@ class Endpoint(BaseModel):
     def _check(self) -> Self:
         if self.backend in FILE_BACKENDS:
             if self.path is None:
-                raise _mistake(
+                raise Mistake(
                     f"backend '{self.backend}' needs 'path', the GGUF file to load",
                     code="endpoint.path-missing",
                 )
             if self.url is not None:
-                raise _mistake(
+                raise Mistake(
                     "'url' is for a server; a model in this process has 'path' alone",
                     code="endpoint.url-and-path",
                 )
         elif self.path is not None:
-            raise _mistake(
+            raise Mistake(
                 "'path' is for backend 'embedded'; a server needs 'url'",
                 code="endpoint.path-of-server",
             )
         elif self.url is not None:
             _check_address(self.url)
         elif self.backend not in {"litellm", "scripted"}:
-            raise _mistake(
+            raise Mistake(
                 f"backend '{self.backend}' needs 'url', such as http://127.0.0.1:8000/v1",
                 code="endpoint.url-missing",
             )
         if self.backend == "triton" and self.prompt_template is None:
-            raise _mistake(
+            raise Mistake(
                 "backend 'triton' sends one text, not messages: set prompt_template to 'chatml', "
                 "'llama3' or 'plain', whichever the model was trained on",
                 code="endpoint.template-missing",
             )
         if self.tag in self.fallback:
-            raise _mistake("an endpoint cannot be its own fallback", code="endpoint.own-fallback")
+            raise Mistake("an endpoint cannot be its own fallback", code="endpoint.own-fallback")
         self._refuse_stray_settings()
         return self
 
@@ -248,15 +248,11 @@ class Endpoint(BaseModel):
             asked_for = getattr(self, name) != type(self).model_fields[name].default
             if asked_for and self.backend not in backends:
                 elsewhere = "" if self.url is None else ", or set it where that server is started"
-                raise _mistake(
+                raise Mistake(
                     f"'{name}' is for backend {_either(backends)}, and would do nothing for "
                     f"'{self.backend}'; leave it out{elsewhere}",
                     code="endpoint.stray-setting",
                 )
-
-
-def _mistake(message: str, *, code: str) -> PydanticCustomError:
-    return PydanticCustomError(code, "{message}", {"message": message})
 
 
 def _either(names: Iterable[str]) -> str:
@@ -268,13 +264,13 @@ def _check_address(url: str) -> None:
     try:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise _mistake(
+        raise Mistake(
             f"url '{url}' is not an address: {error}", code="endpoint.url-invalid"
         ) from error
     if address.scheme not in {"http", "https"} or not address.host:
-        raise _mistake(
+        raise Mistake(
             f"url '{url}' must start with http:// or https:// and a host",
             code="endpoint.url-invalid",
         )
     if address.port is not None and address.port > 65535:
-        raise _mistake(f"url '{url}': ports end at 65535", code="endpoint.url-invalid")
+        raise Mistake(f"url '{url}': ports end at 65535", code="endpoint.url-invalid")

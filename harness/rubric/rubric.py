@@ -9,7 +9,8 @@ from typing import Annotated, Literal, LiteralString, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from harness.rubric.checks import AnyCheck, Mistake
+from harness.errors import Mistake
+from harness.rubric.checks import AnyCheck
 
 _MODEL = ConfigDict(
     frozen=True,

@@ -112,9 +112,10 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
     if not evaluators or not chosen.rubric.judged:
         return None
     noise, why_not = load_noise(chosen.rubric, ", ".join(evaluators), directory=chosen.directory)
-    notice = Notice(code="evaluator.noise-unusable", message=why_not)
-    if why_not and notice not in session.casting.warnings:
-        session.casting.warn(notice, session.trace)
+    if why_not:
+        notice = Notice(code="evaluator.noise-unusable", message=why_not)
+        if notice not in session.casting.warnings:
+            session.casting.warn(notice, session.trace)
     if noise is not None:
         session.trace.instant(
             "evaluator noise",

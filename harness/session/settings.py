@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from harness.errors import ConfigurationInvalid, Notice, did_you_mean
+from harness.errors import ConfigurationInvalid, Mistake, Notice, did_you_mean
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint
 from harness.residency import MAX_WAIT_S
@@ -356,8 +356,8 @@ def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails,
     said = Notice(
         code="config.setting-invalid", message=f"{where}: {message}" if where else message
     )
-    # A validator of ours gives a code of its own, which pydantic calls a type.
-    return replace(said, code=problem["type"]) if "." in problem["type"] else said
+    mistake = problem.get("ctx", {}).get("error")
+    return replace(said, code=mistake.code) if isinstance(mistake, Mistake) else said
 
 
 _TABLES: dict[str, type[BaseModel]] = {

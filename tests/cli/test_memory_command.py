@@ -105,6 +105,9 @@ def test_a_refused_passage_is_told_and_the_others_are_stored(tmp_path: Path) -> 
     assert (done.exit_code, done.stdout) == (1, "1 new, 1 refused; 1 passages in the store\n")
     assert done.stderr.startswith("harness: refused 'News': ")
 
+    (refused,) = memory("add", "a.md", "--json", cwd=tmp_path).json["refused"]
+    assert (refused["title"], refused["code"]) == ("News", "injection.drop-instructions")
+
 
 @pytest.mark.parametrize(
     ("arguments", "named"),

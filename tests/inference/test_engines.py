@@ -371,6 +371,47 @@ def test_a_model_can_be_unloaded_at_any_moment():
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
+GRAPH_FIRST = """
+import asyncio, sys
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+from harness.inference import Endpoint, connect, metrics_source
+from harness.memory.vector import hnsw
+from harness.trace import monotonic
+path, directory = sys.argv[1:]
+vectors = [(np.arange(4), np.eye(4, dtype=np.float32))]
+flat = SimpleNamespace(name="flat", dimensions=4)
+assert hnsw.write(Path(directory), flat, position=4, vectors=vectors, went_on=lambda _: True)
+
+async def main():
+    endpoint = Endpoint(tag="small", backend="embedded", path=path, context_tokens=512)
+    model = connect(endpoint, api_key=None, clock=monotonic)
+    source = metrics_source(endpoint, model)
+    await model.load()
+    print(*sorted(reading.name for reading in await source.read()))
+    await source.aclose()
+    await model.unload()
+
+asyncio.run(main())
+"""
+
+
+@slow
+def test_an_engine_that_comes_after_a_graph_of_vectors_can_still_write_numbers(tmp_path):
+    # A process of its own: what goes wrong here is the order in which two packages are loaded.
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", GRAPH_FIRST, small_endpoint().path, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {"running", "waiting", "prompt"} <= set(done.stdout.split())
+
+
 # --- memory ----------------------------------------------------------------------------------
 
 LOAD = """

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from zlib import crc32
@@ -221,10 +221,21 @@ def _alone(directory: Path) -> Iterator[bool]:
             yield True
 
 
-def _index(dimensions: int) -> Any:  # noqa: ANN401  # usearch has no types
-    from usearch.index import Index  # noqa: PLC0415  # 0.1 s, and few stores are so large
+def _usearch() -> Any:  # noqa: ANN401  # it has no types
+    """The package, imported where it is needed: 0.1 s, and few stores are so large.
 
-    return Index(
+    After xllamacpp, if that is installed: usearch 2.26 exports the C++ library that it was built
+    with, and where it is loaded first, the embedded engine can no longer write numbers as text.
+    """
+    with suppress(ImportError):
+        import xllamacpp  # noqa: PLC0415, F401
+    import usearch.index  # noqa: PLC0415
+
+    return usearch
+
+
+def _index(dimensions: int) -> Any:  # noqa: ANN401  # as above
+    return _usearch().index.Index(
         ndim=dimensions,
         metric="cos",
         dtype="i8",
@@ -247,9 +258,7 @@ def _as_bytes(vectors: Vectors) -> NDArray[np.int8]:
 
 
 def _made_by() -> str:
-    from usearch import __version__  # noqa: PLC0415  # see `_index`
-
-    return json.dumps(["i8", _CONNECTIVITY, _EXPANSION_ADD, "usearch", __version__])
+    return json.dumps(["i8", _CONNECTIVITY, _EXPANSION_ADD, "usearch", _usearch().__version__])
 
 
 def _paths(directory: Path, embedder: Embedder) -> Iterator[Path]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from harness.rubric.checks.check import Check, Grade, Mistake, mean_of
+from harness.rubric.checks.check import Check, Grade, mean_of
 from harness.rubric.checks.counts import Items, Sections, SectionWords, Words
 from harness.rubric.checks.finished import Finished
 from harness.rubric.checks.function import Function
@@ -89,7 +89,6 @@ __all__ = [
     "Items",
     "Json",
     "Language",
-    "Mistake",
     "NoRepetition",
     "NoStubs",
     "ParsesAsPython",

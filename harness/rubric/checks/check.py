@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from harness.compress import Section
+from harness.errors import Mistake
 from harness.rubric.draft import Draft
 from harness.rubric.finding import Finding
 
@@ -48,18 +49,6 @@ def mean_of(grades: Sequence[Grade]) -> Grade:
         return Grade(1.0, unjudged="; ".join(dict.fromkeys(grade.unjudged for grade in grades)))
     share = sum(grade.share for grade in judged) / len(judged)
     return Grade(share, tuple(finding for grade in judged for finding in grade.findings))
-
-
-class Mistake(ValueError):
-    """A parameter that breaks a rule.
-
-    Attributes:
-        code: Which rule, as stable as an error's code.
-    """
-
-    def __init__(self, message: str, *, code: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Check(BaseModel):

@@ -8,7 +8,8 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from harness.compress import Section
-from harness.rubric.checks.check import Check, Grade, Mistake, Phrase, mean_of
+from harness.errors import Mistake
+from harness.rubric.checks.check import Check, Grade, Phrase, mean_of
 from harness.rubric.draft import Draft
 from harness.rubric.finding import Finding
 from harness.rubric.words import terms

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import JsonValue, ValidationInfo, WithJsonSchema, field_validator
 
-from harness.errors import EvaluationFailed
-from harness.rubric.checks.check import Check, Grade, Mistake, path_beside
+from harness.errors import EvaluationFailed, Mistake
+from harness.rubric.checks.check import Check, Grade, path_beside
 from harness.rubric.draft import Draft
 from harness.rubric.finding import Finding
 

@@ -16,8 +16,8 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from harness.compress import Section
-from harness.errors import EvaluationFailed
-from harness.rubric.checks.check import NO_TEXT, Check, Grade, Mistake, quoted, range_in_words
+from harness.errors import EvaluationFailed, Mistake
+from harness.rubric.checks.check import NO_TEXT, Check, Grade, quoted, range_in_words
 from harness.rubric.draft import Draft
 from harness.rubric.finding import Finding
 

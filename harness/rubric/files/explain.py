@@ -10,8 +10,8 @@ from dataclasses import replace
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from harness.errors import Notice, did_you_mean
-from harness.rubric.checks import CHECKS, Mistake
+from harness.errors import Mistake, Notice, did_you_mean
+from harness.rubric.checks import CHECKS
 from harness.rubric.rubric import (
     FILLED_IN,
     Cap,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from harness.errors import Mistake
 from harness.rubric import Draft
-from harness.rubric.checks import Grade, Mistake
+from harness.rubric.checks import Grade
 
 
 def draft(text: str, *sources: str, task: str = "") -> Draft:
