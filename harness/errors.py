@@ -410,13 +410,19 @@ class LimitReached(HarnessError):
     """A call was not sent, or not waited for, since a loop's limits leave no room for it.
 
     Attributes:
-        limit: Which of them.
+        limit: Which of them; `journal` when the run's journal can take no more.
     """
 
     code = "loop.limit-reached"
 
-    def __init__(self, message: str, *, limit: Literal["tokens", "cost", "time", "calls"]) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: Literal["tokens", "cost", "time", "calls", "journal"],
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code)
         self.limit = limit
 
 

@@ -51,8 +51,8 @@ def print_to_do(result: RunResult, console: Console) -> None:
     resume = resume_command(result.files.journal)
     if result.status == "stopped":
         named = (name for name in FIELD_OF.values() if name in (result.stopped_by or ""))
-        option = next(named, "max_…").replace("_", "-")
-        _say(f"To go on with more: {resume} --{option} …", console)
+        option = next((f" --{name.replace('_', '-')} …" for name in named), "")
+        _say(f"To go on{' with more' if option else ''}: {resume}{option}", console)
     elif len(result.questions) == 1:
         _say(f"To answer: {resume} --answer {_example(result.questions[0])}", console)
     elif result.questions:

@@ -127,6 +127,7 @@ def _cause(error: BaseException) -> BaseException:
 async def _attempt(call: Call, attempt: int, shared: Shared) -> Given:
     step, tracer = call.step, shared.tracer
     path = call.path
+    tracer.check_written()
     with tracer.span(
         "node", track=f"node {path}", label=call.label, node=path, item=call.item
     ) as span:

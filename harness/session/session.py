@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from harness.errors import ConfigurationInvalid, did_you_mean
+from harness.errors import ConfigurationInvalid, Notice, did_you_mean
 from harness.inference import Backend, Endpoint, InferenceShim, to_its_end
 from harness.residency import KeepAliveBudget
 from harness.session.audit import audit_entry
@@ -126,6 +126,7 @@ async def open_session(
     options = TraceOptions(
         content=settings.trace.content,
         durability=settings.trace.durability,
+        on_failure=settings.trace.on_failure,
         timelines=settings.trace.timelines,
         secrets=secrets,
         secret_variables=secret_variables(endpoints.values(), named=settings.trace.secrets),
@@ -269,6 +270,9 @@ def _conclude(
     A run's result, or its error, must not be lost because its record cannot be read or written.
     """
     path = trace.journal_path.parent / AUDIT_LOG
+    if trace.failure is not None:
+        lost = f"the journal lacks what came last ({trace.failure.strerror}): {trace.journal_path}"
+        casting.warnings.append(Notice(code="trace.journal-incomplete", message=lost))
     journal = trace.journal()
     if journal is None:
         return

@@ -30,7 +30,7 @@ from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
-from harness.trace import ContentPolicy, Durability, TimelineFormat
+from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
 from harness.wiggum import Limits
 
 SETTINGS_FILE = "harness.toml"
@@ -152,6 +152,9 @@ class TraceSettings(BaseModel):
     durability: Durability = "node"
     """When records are safe from a crash: when the run ends (`exit`), from the end of each node on
     (`node`), or each at once (`sync`)."""
+    on_failure: OnFailure = "stop"
+    """What becomes of a run whose journal cannot be written any more, on a full disk say: no
+    further call is begun (`stop`), or it goes on without a record (`continue`)."""
     timelines: tuple[TimelineFormat, ...] = ("chrome", "perfetto")
     """What is written beside the journal when a run ends."""
     sample_ms: int = Field(default=250, ge=0)

@@ -139,6 +139,8 @@ class Spending:
                     self._check(model, need, held=Room())
                     self._ended.clear()
                     await self._ended.wait()
+        self._tracer.flush()
+        self._tracer.check_written()
         # 2. Nobody else comes between the decision and this: there is no await.
         self._under_way += need
         left_s = seconds_left(self.limits, spent=self.spent, held=Room())

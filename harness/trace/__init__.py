@@ -18,7 +18,7 @@ from harness.trace.audit_log import (
 from harness.trace.calls import Call, Interval, calls_of
 from harness.trace.clock import Clock, ManualClock, monotonic
 from harness.trace.joined_trace import JoinedTrace
-from harness.trace.journal import Durability, JournalWriter
+from harness.trace.journal import Durability, JournalWriter, OnFailure
 from harness.trace.journal_file import Item
 from harness.trace.journal_reader import Journal
 from harness.trace.journal_tracer import TraceOptions
@@ -80,6 +80,7 @@ __all__ = [
     "LoopEntry",
     "ManualClock",
     "NodeOutput",
+    "OnFailure",
     "Record",
     "RecordMaker",
     "Redactor",

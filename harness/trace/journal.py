@@ -36,6 +36,10 @@ Durability = Literal["exit", "node", "sync"]
 """When records are on the disk, so that neither a kill nor a loss of power can take them: when the
 run ends; from `persisted` on, which the graph awaits after every node; each at once."""
 
+OnFailure = Literal["stop", "continue"]
+"""Once the journal cannot be written, on a full disk say: the run begins no further call, or goes
+on without it."""
+
 _log = structlog.get_logger(__name__)
 
 _EVERY_S = 0.025

@@ -8,8 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from harness.errors import RunLimitReached
 from harness.trace.clock import Clock, boot_id, monotonic
-from harness.trace.journal import Durability, JournalWriter
+from harness.trace.journal import Durability, JournalWriter, OnFailure
 from harness.trace.records import RunEnd, RunEnded, RunStarted
 from harness.trace.secrets import Redactor
 from harness.trace.timelines.formats import TimelineFormat
@@ -26,6 +27,8 @@ class TraceOptions:
     """When records are safe from a crash."""
     timelines: tuple[TimelineFormat, ...] = ("chrome", "perfetto")
     """What is written beside the journal when the run ends."""
+    on_failure: OnFailure = "stop"
+    """What becomes of the run when its journal cannot be written any more."""
     secrets: Collection[str] = field(default=(), repr=False)
     """Values that no file may hold."""
     secret_variables: tuple[str, ...] = ()
@@ -76,8 +79,23 @@ class JournalTracer(Tracer):
         """See `Tracer.persisted`, and `Durability`."""
         await self._journal.persisted()
 
+    @property
+    def failure(self) -> OSError | None:
+        """Why the journal lacks what came after, if it does."""
+        return self._journal.failure
+
+    def check_written(self) -> None:
+        """See `Tracer.check_written`, and `OnFailure`."""
+        if self.failure is not None and self._options.on_failure == "stop":
+            raise RunLimitReached(
+                f"the journal cannot be written ({self.failure.strerror}), so nothing more was "
+                'begun; make room, or set on_failure = "continue" under [trace]',
+                limit="journal",
+                code="run.journal-failed",
+            )
+
     def flush(self) -> None:
-        """Writes what was recorded so far: a killed process does not lose it, a machine may."""
+        """See `Tracer.flush`."""
         self._journal.flush()
 
     def _relieve(self) -> None:

@@ -205,6 +205,16 @@ class Tracer:
     async def persisted(self) -> None:
         """Waits until what was recorded so far is as durable as the run asks for."""
 
+    def flush(self) -> None:
+        """Writes what was recorded so far: a killed process does not lose it, a machine may."""
+
+    def check_written(self) -> None:
+        """Asked before whatever costs something: may the run go on?
+
+        Raises:
+            RunLimitReached: Nothing more can be written down, and the run stops then.
+        """
+
     @property
     def current_id(self) -> int | None:
         """The span that the code at hand is inside of, if there is one of this tracer's."""

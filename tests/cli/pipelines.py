@@ -10,6 +10,23 @@ def shout(task: str, times: int = 1) -> list[str]:
     return [task.upper()] * times
 """
 
+FILLS = """\
+import resource
+from harness import Pipeline
+
+fills = Pipeline("fills")
+
+@fills.node
+def fill() -> str:
+    # As on a disk that is full: no file grows beyond this.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return "x" * 3000
+
+@fills.node
+def after(fill: str) -> str:
+    return fill
+"""
+
 CHATS = """\
 from harness import Pipeline, Run
 

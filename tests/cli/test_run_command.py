@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import NOBODY, harness
-from pipelines import CHATS, ECHO, WAITS
+from pipelines import CHATS, ECHO, FILLS, WAITS
 
 from harness import __version__
 from harness.trace import load_run
@@ -19,6 +19,7 @@ FILES = {
     "two.py": ECHO + 'other = Pipeline("other")\n',
     "chats.py": CHATS,
     "waits.py": WAITS,
+    "fills.py": FILLS,
     "syntax.py": "x = 1\ndef f(:\n",
     "raises.py": "x = {}\nx['key']\n",
     "exits.py": "raise SystemExit(3)\n",
@@ -48,6 +49,22 @@ def test_a_pipeline_runs_and_says_where_its_files_are(project: Path) -> None:
     assert "TEA" in done.stdout
     (journal,) = (project / "traces").glob("2*.jsonl")
     assert f"traces/{journal.name}" in done.stdout
+
+
+def test_a_run_with_no_room_for_its_journal_stops_and_says_so(project: Path) -> None:
+    resource = pytest.importorskip("resource", reason="file sizes cannot be limited here")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        shown = harness("run", "fills.py", cwd=project)
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        stopped = harness("run", "fills.py", "--json", cwd=project)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert (shown.exit_code, stopped.exit_code) == (3, 3)
+    assert "trace.journal-incomplete" in [one["code"] for one in stopped.json["warnings"]]
+    assert stopped.json["warnings"][-1]["message"].partition(":")[0] in shown.stdout
+    assert stopped.json["skips"][0]["node"] == "after"
 
 
 def test_json_output_is_one_object_and_nothing_else(project: Path) -> None:
