@@ -31,8 +31,9 @@ class ChatRequest:
     """The conversation; what stays the same between calls first, for the prefix cache."""
     role: str | None = None
     """What the model is used as (`producer`, `evaluator`, …); for the trace alone."""
-    max_output_tokens: int = 512
-    """Where generation is cut; the reply's finish reason is then `length`."""
+    max_output_tokens: int | None = None
+    """Where generation is cut; the reply's finish reason is then `length`. None for what the
+    model's context leaves, and under a limit what that leaves (see `Charges.sized`)."""
     temperature: float = 0.0
     """0 is greedy."""
     frequency_penalty: float = 0.0
@@ -61,7 +62,7 @@ class ChatRequest:
             raise InvalidInput(
                 "there are no messages; a call needs at least one", code="request.no-messages"
             )
-        if self.max_output_tokens < 1:
+        if self.max_output_tokens is not None and self.max_output_tokens < 1:
             raise InvalidInput(
                 f"max_output_tokens is {self.max_output_tokens}; it must be 1 or more",
                 code="request.no-room",

@@ -22,5 +22,5 @@ def most_prompt_tokens(request: ChatRequest) -> int:
 
 
 def most_tokens_of(request: ChatRequest) -> int:
-    """Of a call: its prompt, and the room for the reply."""
-    return most_prompt_tokens(request) + request.max_output_tokens
+    """Of a call: its prompt, and the room for the reply, where that is stated."""
+    return most_prompt_tokens(request) + (request.max_output_tokens or 0)

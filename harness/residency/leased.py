@@ -41,4 +41,8 @@ class Leased(Wrapper):
         if not isinstance(request, ChatRequest):
             return 0
         most = most_tokens_of(request)
-        return most if self._context_tokens is None else min(most, self._context_tokens)
+        if self._context_tokens is None:
+            return most
+        return (
+            min(most, self._context_tokens) if request.max_output_tokens else self._context_tokens
+        )

@@ -64,7 +64,7 @@ async def chat(
     model: str,
     messages: Prompt,
     *,
-    max_output_tokens: int = ...,
+    max_output_tokens: int | None = ...,
     temperature: float = ...,
     frequency_penalty: float = ...,
     seed: int | None = ...,
@@ -80,7 +80,7 @@ async def chat(
     messages: Prompt,
     *,
     returns: type[T],
-    max_output_tokens: int = ...,
+    max_output_tokens: int | None = ...,
     temperature: float = ...,
     frequency_penalty: float = ...,
     seed: int | None = ...,
@@ -95,7 +95,7 @@ async def chat(
     messages: Prompt,
     *,
     returns: Any,  # noqa: ANN401
-    max_output_tokens: int = ...,
+    max_output_tokens: int | None = ...,
     temperature: float = ...,
     frequency_penalty: float = ...,
     seed: int | None = ...,
@@ -108,7 +108,7 @@ async def chat(
     messages: Prompt,
     *,
     returns: Any = None,
-    max_output_tokens: int = 512,
+    max_output_tokens: int | None = None,
     temperature: float = 0.0,
     frequency_penalty: float = 0.0,
     seed: int | None = None,
@@ -130,7 +130,7 @@ async def chat(
         messages: A text, or a conversation.
         returns: The type to answer in: a pydantic model, a dataclass, a builtin, or any of these
             annotated. The reply is then a value of it, and else a `Completion`.
-        max_output_tokens: Where the reply is cut.
+        max_output_tokens: Where the reply is cut. When left out, where the model's context ends.
         temperature: 0 is greedy.
         frequency_penalty: From 0 to 2; keeps small models from saying one thing for ever.
         seed: Makes sampling repeatable where the server can.

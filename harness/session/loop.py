@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from harness.errors import ReplyInvalid
-from harness.inference import ChatRequest, as_messages, most_tokens_of
+from harness.inference import ChatRequest, as_messages, most_prompt_tokens
 from harness.rubric import Ask, Draft, Rubric
 from harness.session.evaluation import (
     ChosenRubric,
@@ -32,6 +32,9 @@ from harness.wiggum import (
     revise_until_met,
 )
 
+_LEAST_DRAFT_TOKENS = 256
+"""Some 190 words: for less no draft is begun, unless less was asked for."""
+
 
 async def run_loop(
     session: Session,
@@ -45,7 +48,7 @@ async def run_loop(
     revise: RevisionMode,
     revise_from: Literal["best", "last"],
     rescore: Literal["all", "changed"],
-    max_output_tokens: int,
+    max_output_tokens: int | None,
     rounds: Sequence[Round],
     key: str,
 ) -> WiggumResult:
@@ -75,11 +78,20 @@ async def run_loop(
             messages=as_messages(_prompt(task, sources, rubric)),
             max_output_tokens=max_output_tokens,
         )
+
         # As for a revision: none is begun that could not be evaluated.
-        to_judge = evaluator.most_tokens(lengthened(empty, tokens=max_output_tokens))
-        meter.check_room(
-            most_tokens_of(request) + to_judge, what="the first draft and its evaluation"
-        )
+        def most_tokens(room: int) -> int:
+            judged = evaluator.most_tokens(lengthened(empty, tokens=room))
+            return most_prompt_tokens(request) + room + judged
+
+        room, left = max_output_tokens or 0, meter.limits.max_tokens
+        if not room and left is not None:
+            # A part for each round, of which the evaluation, that reads it, takes one half.
+            room = max(_LEAST_DRAFT_TOKENS, left // (2 * limits.max_rounds))
+            while room > _LEAST_DRAFT_TOKENS and most_tokens(room) > left:
+                room = max(_LEAST_DRAFT_TOKENS, room // 2)
+            request = replace(request, max_output_tokens=room)
+        meter.check_room(most_tokens(room), what="the first draft and its evaluation")
         with session.trace.span("draft") as span:
             draft_span = span.id
             draft = (await meter.ask(request)).text.strip()

@@ -182,7 +182,7 @@ class Run:
         role: str,
         prompt: Prompt,
         *,
-        max_output_tokens: int = ...,
+        max_output_tokens: int | None = ...,
         temperature: float = ...,
         frequency_penalty: float = ...,
         seed: int | None = ...,
@@ -197,7 +197,7 @@ class Run:
         prompt: Prompt,
         *,
         returns: type[T],
-        max_output_tokens: int = ...,
+        max_output_tokens: int | None = ...,
         temperature: float = ...,
         frequency_penalty: float = ...,
         seed: int | None = ...,
@@ -212,7 +212,7 @@ class Run:
         prompt: Prompt,
         *,
         returns: Any,  # noqa: ANN401
-        max_output_tokens: int = ...,
+        max_output_tokens: int | None = ...,
         temperature: float = ...,
         frequency_penalty: float = ...,
         seed: int | None = ...,
@@ -225,7 +225,7 @@ class Run:
         prompt: Prompt,
         *,
         returns: Any = None,
-        max_output_tokens: int = 512,
+        max_output_tokens: int | None = None,
         temperature: float = 0.0,
         frequency_penalty: float = 0.0,
         seed: int | None = None,
@@ -240,7 +240,8 @@ class Run:
             prompt: A text, or a conversation.
             returns: The type to answer in: a pydantic model, a dataclass, a builtin, or any of
                 these annotated. The server is given its JSON Schema. A text when left out.
-            max_output_tokens: Where the reply is cut.
+            max_output_tokens: Where the reply is cut. When left out, where the model's context or a
+                limit of the run ends it.
             temperature: 0 is greedy.
             frequency_penalty: From 0 to 2; keeps small models from saying one thing for ever.
             seed: Makes sampling repeatable where the server can.
@@ -396,7 +397,7 @@ class Run:
         revise: RevisionMode = "sections",
         revise_from: Literal["best", "last"] = "best",
         rescore: Literal["all", "changed"] = "all",
-        max_output_tokens: int = 512,
+        max_output_tokens: int | None = None,
         rounds: Sequence[Round] = (),
     ) -> WiggumResult:
         """Revises a draft until it meets a rubric, or there is a reason to stop.
@@ -418,7 +419,9 @@ class Run:
             revise_from: Which draft a revision is made from.
             rescore: Whether a revision is judged anew in everything, or where it changed, and
                 then as a whole before it passes.
-            max_output_tokens: Room for the text, or for one section of it when revised.
+            max_output_tokens: Room for the text, and for whatever one call writes of it again. When
+                left out, the first draft has what the model's context or a limit leaves, and a
+                revision about twice the length of what it replaces.
             rounds: Those of another run's loop, to go on behind; `rounds_from` reads them.
 
         Raises:

@@ -24,11 +24,13 @@ from harness.wiggum import (
     Room,
     Spent,
     TokenPrice,
+    left_of,
     refusal,
     seconds_left,
 )
 
 N = TypeVar("N", int, float)
+R = TypeVar("R", ChatRequest, EmbedRequest)
 
 
 class Spending:
@@ -82,10 +84,10 @@ class Spending:
             RunLimitReached: There is no room for it; it was not sent, or not waited for to its end.
             InferenceError: As whoever is asked raises it.
         """
-        async with self._room_for(request):
-            completion = await self._chat(request)
+        async with self._room_for(request) as sized:
+            completion = await self._chat(sized)
             if not completion.from_cache:
-                self._taken += self._charges.taken(request, completion)
+                self._taken += self._charges.taken(sized, completion)
         return completion
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
@@ -128,17 +130,23 @@ class Spending:
         return limits.within(left)
 
     @asynccontextmanager
-    async def _room_for(self, request: ChatRequest | EmbedRequest) -> AsyncIterator[None]:
-        """Begins when there is room for the call, and ends with it, or when the time is over."""
-        model, need = request.model, self._charges.most(request)
+    async def _room_for(self, request: R) -> AsyncIterator[R]:
+        """Begins when there is room for the call, and ends with it, or when the time is over.
+
+        Gives the call as it is to be sent: with its room, where it stated none.
+        """
+        model = request.model
+        sized, need = self._sized(request)
         # 1. Wait for what is under way, if that may leave enough.
         has_to_wait = self._turn.locked() or self._refusal(model, need, held=self._under_way)
         with self._tracer.span("wait for room") if has_to_wait else nullcontext():
             async with self._turn:
+                sized, need = self._sized(request)
                 while self._refusal(model, need, held=self._under_way):
                     self._check(model, need, held=Room())
                     self._ended.clear()
                     await self._ended.wait()
+                    sized, need = self._sized(request)
         self._tracer.flush()
         self._tracer.check_written()
         # 2. Nobody else comes between the decision and this: there is no await.
@@ -147,7 +155,7 @@ class Spending:
         try:
             # Waits for a place, a model that loads, further attempts: they all end here too.
             async with asyncio.timeout(left_s) as over:
-                yield
+                yield sized
         except BaseException as error:
             self._taken += self._charges.lost(request, error)
             if isinstance(error, TimeoutError) and over.expired():
@@ -159,6 +167,12 @@ class Spending:
             if not self._under_way.calls:
                 self._under_way = Room()  # in floats, a - b + b need not be a
             self._ended.set()
+
+    def _sized(self, request: R) -> tuple[R, Room]:
+        """The call with the room that its reply has now, and what it takes at most."""
+        tokens, usd = left_of(self.limits, spent=self.spent, held=self._under_way)
+        request = self._charges.sized(request, tokens=tokens, usd=usd)
+        return request, self._charges.most(request)
 
     def _refusal(self, model: str, need: Room, *, held: Room) -> Refusal | None:
         return refusal(self.limits, model=model, need=need, spent=self.spent, held=held)

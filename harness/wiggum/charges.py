@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from harness.errors import CircuitOpen
 from harness.inference import (
@@ -16,6 +17,8 @@ from harness.inference import (
 )
 from harness.wiggum.limits import Room
 from harness.wiggum.spent import NOTHING, Spent
+
+R = TypeVar("R", ChatRequest, EmbedRequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +51,29 @@ class Charges:
     def most(self, request: ChatRequest | EmbedRequest) -> Room:
         """What a call takes at most."""
         asked = _most_input_tokens(request)
-        written = request.max_output_tokens if isinstance(request, ChatRequest) else 0
+        written = (request.max_output_tokens or 0) if isinstance(request, ChatRequest) else 0
         usd = self._priced(request.model, asked, written) or 0.0
         return Room(tokens=asked + written, usd=usd, calls=1)
+
+    def sized(self, request: R, *, tokens: float | None, usd: float | None) -> R:
+        """The call, with its room as stated, or else as much as what is left allows, at least 1.
+
+        This is where the room of a call is decided under a limit. Without one it stays unstated,
+        and is what the model's context leaves.
+
+        Args:
+            request: The call.
+            tokens: Left for it; None without a limit.
+            usd: Likewise.
+        """
+        if not isinstance(request, ChatRequest) or request.max_output_tokens is not None:
+            return request
+        asked, price = _most_input_tokens(request), self._prices.get(request.model)
+        rooms = [] if tokens is None else [tokens - asked]
+        if usd is not None and price is not None and price.usd_per_million_output_tokens:
+            for_reply = usd - price.of(asked, 0)
+            rooms.append(for_reply * 1e6 / price.usd_per_million_output_tokens)
+        return replace(request, max_output_tokens=max(1, int(min(rooms)))) if rooms else request
 
     def taken(self, request: ChatRequest, completion: Completion) -> Spent:
         """What a call took that was answered by a model."""

@@ -152,6 +152,15 @@ class Refusal:
     """How much it may take, and what is left."""
 
 
+def left_of(limits: Limits, *, spent: Spent, held: Room) -> tuple[int | None, float | None]:
+    """How many tokens and dollars there are for a call; None without a limit."""
+    tokens, usd = limits.max_tokens, limits.max_cost_usd
+    return (
+        None if tokens is None else tokens - spent.tokens - held.tokens,
+        None if usd is None else usd - (spent.cost_usd or 0.0) - held.usd,
+    )
+
+
 def refusal(limits: Limits, *, model: str, need: Room, spent: Spent, held: Room) -> Refusal | None:
     """What keeps a call from being sent; None if it fits.
 
@@ -162,24 +171,21 @@ def refusal(limits: Limits, *, model: str, need: Room, spent: Spent, held: Room)
         spent: What was taken so far.
         held: What others may still take: calls that are under way, or those that are to follow.
     """
-    if limits.max_tokens is not None:
-        left = limits.max_tokens - spent.tokens - held.tokens
-        if need.tokens > left:
-            kept = f", beside {held.tokens} kept" if held.tokens else ""
-            return Refusal(
-                limit="tokens",
-                message=f"a call to '{model}' may take {need.tokens} tokens, and of "
-                f"{limits.said('tokens')} there are {max(left, 0)} left{kept}",
-            )
-    if limits.max_cost_usd is not None:
-        left_usd = limits.max_cost_usd - (spent.cost_usd or 0.0) - held.usd
-        # Without a price in the settings a call's cost is known only afterwards.
-        if left_usd <= 0 or need.usd > left_usd:
-            return Refusal(
-                limit="cost",
-                message=f"a call to '{model}' may cost {need.usd:.4g} dollars, and of "
-                f"{limits.said('cost')} there are {max(left_usd, 0):.4g} left",
-            )
+    left, left_usd = left_of(limits, spent=spent, held=held)
+    if left is not None and need.tokens > left:
+        kept = f", beside {held.tokens} kept" if held.tokens else ""
+        return Refusal(
+            limit="tokens",
+            message=f"a call to '{model}' may take {need.tokens} tokens, and of "
+            f"{limits.said('tokens')} there are {max(left, 0)} left{kept}",
+        )
+    # Without a price in the settings a call's cost is known only afterwards.
+    if left_usd is not None and (left_usd <= 0 or need.usd > left_usd):
+        return Refusal(
+            limit="cost",
+            message=f"a call to '{model}' may cost {need.usd:.4g} dollars, and of "
+            f"{limits.said('cost')} there are {max(left_usd, 0):.4g} left",
+        )
     if limits.max_calls is not None and spent.calls + held.calls + need.calls > limits.max_calls:
         return Refusal(
             limit="calls",

@@ -16,6 +16,7 @@ from harness.wiggum.limits import (
     LimitName,
     LoopLimits,
     Room,
+    left_of,
     refusal,
     seconds_left,
 )
@@ -60,6 +61,8 @@ class Meter:
                 `RunLimitReached` where the limit is what the whole run has left.
             InferenceError: As whoever is asked raises it.
         """
+        tokens, usd = left_of(self.limits, spent=self.spent, held=self._held)
+        request = self._charges.sized(request, tokens=tokens, usd=usd)
         need = self._charges.most(request)
         left_s = self._check(request.model, need)
         if left_s is not None:

@@ -32,8 +32,8 @@ _BYTES_PER_TOKEN = 2
 """Low, so that what is written again may grow to twice its length, in any script; in English there
 are about four."""
 
-_LEAST_SECTION_TOKENS = 256
-"""Room for a section that is a stub: some 190 words."""
+_LEAST_TOKENS = 256
+"""Room for what is a stub: some 190 words."""
 
 _TEMPERATURE = 0.3
 """Some freedom: a greedy model that failed would say the same again."""
@@ -62,8 +62,8 @@ class Reviser:
         model: Tag of the producer's endpoint.
         requirements: What the rubric asks of a draft. Every call is reminded of all of it, lest a
             draft lose on one dimension what it gains on another.
-        max_output_tokens: The most room for one section; a short one is given less, about twice
-            its length. Rewritten whole, a draft has room for twice its own length at least.
+        max_output_tokens: The most room for a call. A short section is given less, about twice its
+            length; so is everything, if it is None.
         mode: How.
         shorten_over: A draft of more characters is shown as its outline, with what is to be
             changed in full.
@@ -75,7 +75,7 @@ class Reviser:
         ask: Ask,
         model: str,
         requirements: Sequence[str],
-        max_output_tokens: int,
+        max_output_tokens: int | None,
         mode: RevisionMode = "sections",
         shorten_over: int = 5_000,
     ) -> None:
@@ -116,7 +116,7 @@ class Reviser:
         self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
     ) -> int:
         """How much of that is written: by so much, at most, is the next draft longer."""
-        return sum(r.max_output_tokens for r in self._requests(draft, focus, rounds))
+        return sum(r.max_output_tokens or 0 for r in self._requests(draft, focus, rounds))
 
     # --- what is asked ---------------------------------------------------------------------------
 
@@ -140,28 +140,29 @@ class Reviser:
         """One for each section that something is said against; none when sections are no way."""
         findings = located(focus, draft.sections) if self._has_sections(draft) else None
         return {
-            index: self._request(prompt, rounds, room=self._section_room(draft, index))
+            # No more than it needs: a small model fills all the room there is.
+            index: self._request(prompt, rounds, room=self._enough(draft.sections[index].body))
             for index, prompt in self._prompts.sections(draft, findings or {}, rounds).items()
         }
 
-    def _section_room(self, draft: Draft, index: int) -> int:
-        """No more than it needs: a small model fills all the room there is."""
-        enough = max(_room_for(draft.sections[index].body), _LEAST_SECTION_TOKENS)
-        return min(enough, self._max_output_tokens)
+    def _enough(self, *texts: str) -> int:
+        """Room to write these texts again, as far as it was given."""
+        written = sum(len(text.encode("utf-8", "replace")) for text in texts) // _BYTES_PER_TOKEN
+        enough = max(written, _LEAST_TOKENS)
+        return min(enough, self._max_output_tokens or enough)
 
     def _edit_request(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> tuple[ChatRequest, tuple[int, ...]]:
         """With the sections that it shows in full: no other may be written again."""
         prompt, shown = self._prompts.edits(draft, focus, rounds)
-        in_full = sum(_room_for(draft.sections[index].text) for index in shown)
-        room = max(self._max_output_tokens, in_full)
+        room = self._max_output_tokens or self._enough(*(draft.sections[i].text for i in shown))
         return self._request(prompt, rounds, room=room), shown
 
     def _whole_request(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> ChatRequest:
-        room = max(self._max_output_tokens, _room_for(draft.text))
+        room = self._max_output_tokens or self._enough(draft.text)
         return self._request(self._prompts.whole(draft, focus, rounds), rounds, room=room)
 
     def _request(self, prompt: str, rounds: Sequence[Round], *, room: int) -> ChatRequest:
@@ -224,10 +225,6 @@ class Reviser:
             endpoint=self._model,
             text="\n\n".join(replies),
         )
-
-
-def _room_for(text: str) -> int:
-    return len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN
 
 
 def _is_shortened(text: str, before: str) -> bool:

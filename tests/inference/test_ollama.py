@@ -90,7 +90,7 @@ def test_fields_that_are_to_be_dropped_are_not_sent_wherever_ollama_has_them():
 
     completion, server = ask(OllamaServer(), request=request, drop=["seed", "logprobs"], **OLLAMA)
 
-    assert server.asked[0].body["options"] == {"temperature": 0.7, "num_predict": 512}
+    assert server.asked[0].body["options"] == {"temperature": 0.7}
     assert {"logprobs", "top_logprobs"}.isdisjoint(server.asked[0].body)
     assert completion.dropped == ("seed", "logprobs", "top_logprobs")
 

@@ -51,11 +51,19 @@ def test_a_plain_request_is_sent_as_it_is_and_nothing_more():
     assert asked.body == {
         "model": "served-name",
         "messages": [{"role": "user", "content": "Grüße, 日本"}],
-        "max_tokens": 512,
         "temperature": 0.0,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+
+
+@pytest.mark.parametrize(("stated", "sent"), [(None, 1024), (7, 7)])
+def test_a_server_that_would_take_a_few_tokens_for_no_room_is_told_one(stated, sent):
+    request = replace(REQUEST, max_output_tokens=stated)
+
+    _, server = ask(WHOLE, request=request, backend="triton-openai")
+
+    assert server.asked[0].body["max_tokens"] == sent
 
 
 def test_everything_that_was_asked_for_is_sent():

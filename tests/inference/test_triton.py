@@ -43,7 +43,7 @@ def test_a_conversation_is_sent_as_one_text_with_what_is_asked_for(stream):
             "return_logprobs": False,
         },
     }
-    assert sampling == {"max_tokens": 512, "temperature": 0.0, "stop": ["<|im_end|>"]}
+    assert sampling == {"max_tokens": 1024, "temperature": 0.0, "stop": ["<|im_end|>"]}
 
 
 def test_all_of_the_sampling_is_sent_and_the_schema_is_not():
@@ -96,14 +96,15 @@ def test_usage_is_what_the_server_counts(counts, usage, stream):
 @pytest.mark.parametrize(
     ("counted", "finish_reason"),
     [
-        pytest.param(512, "length", id="as many tokens as were allowed"),
-        pytest.param(511, "stop", id="fewer"),
+        pytest.param(64, "length", id="as many tokens as were allowed"),
+        pytest.param(63, "stop", id="fewer"),
     ],
 )
 def test_a_finish_reason_that_is_not_given_is_found_by_counting(counted, finish_reason):
     tokens = {} if counted is None else {"num_output_tokens": counted}
 
-    completion, _ = ask(events(event({"text_output": "Hello", **tokens})), **TRITON)
+    server = events(event({"text_output": "Hello", **tokens}))
+    completion, _ = ask(server, request=replace(REQUEST, max_output_tokens=64), **TRITON)
 
     assert completion.finish_reason == finish_reason
 

@@ -90,6 +90,30 @@ def test_a_call_beyond_a_limit_is_not_sent_and_it_is_said_what_would_do(
     assert [fact for fact in facts if fact not in last] == []
 
 
+@pytest.mark.parametrize(
+    ("limits", "room"),
+    # The prompt takes ten tokens at most.
+    [
+        pytest.param({}, None, id="none"),
+        pytest.param({"max_tokens": 300}, 290, id="tokens"),
+        pytest.param({"max_cost_usd": 1.0}, 450, id="cost"),
+        pytest.param({"max_tokens": 300, "max_cost_usd": 1.0}, 290, id="both"),
+    ],
+)
+def test_a_call_that_states_no_room_has_what_the_limits_leave(limits, room):
+    sent = []
+
+    async def send(asked):
+        sent.append(asked.max_output_tokens)
+        return reply(10, 1)
+
+    price = TokenPrice(usd_per_million_input_tokens=10_000, usd_per_million_output_tokens=2_000)
+    spending = spending_of(send, ManualClock(), limits=Limits(**limits), prices={"m": price})
+    asyncio.run(spending.chat(request(room=None)))
+
+    assert sent == [room]
+
+
 def test_no_call_outlives_the_runs_time(tmp_path):
     writer = ScriptedBackend(lambda _: "too late", delay_s=600)
     settings = settings_of(tmp_path, max_seconds=0.3)

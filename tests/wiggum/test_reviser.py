@@ -279,14 +279,19 @@ def test_a_section_is_given_room_for_twice_its_length(body, most, room):
     assert backend.requests[0].max_output_tokens == pytest.approx(room, abs=2)
 
 
-def test_the_sections_of_a_long_draft_are_given_room_for_all_of_it():
+@pytest.mark.parametrize("mode", ["sections", "whole"])
+@pytest.mark.parametrize(
+    ("given", "room"),
+    # Four characters a token are usual in English, two are few.
+    [pytest.param(None, 2502, id="as much as it needs"), pytest.param(100, 100, id="what it has")],
+)
+def test_a_long_draft_is_given_room_for_all_of_it_unless_the_room_is_stated(given, room, mode):
     backend = always("New.")
 
     text = "# A\n\n" + "It is so. " * 500
-    revise(backend, draft(text), failed(reason="x"), max_output_tokens=100)
+    revise(backend, draft(text), failed(reason="x"), max_output_tokens=given, mode=mode)
 
-    # Four characters a token are usual in English, two are few.
-    assert backend.requests[0].max_output_tokens >= 2000
+    assert {asked.max_output_tokens for asked in backend.requests} == {room}
 
 
 @pytest.mark.parametrize("reply", ["", " \n\t", "It has […] parts."])

@@ -162,6 +162,7 @@ class LlamaCppEngine:
         room = context_tokens - len(prompt)
         if room < 1:
             raise self._overflow("prompt", len(prompt), context_tokens=context_tokens)
+        room = min(room, request.max_output_tokens or room)
         grammar = None if request.reply_schema is None else self._grammar(request.reply_schema)
         self._start_counting()
         seed = self._library.LLAMA_DEFAULT_SEED if request.seed is None else request.seed
@@ -191,7 +192,7 @@ class LlamaCppEngine:
                 if stops.found:
                     finish_reason = "stop"
                     break
-                if written >= min(room, request.max_output_tokens):
+                if written >= room:
                     break
         except RuntimeError:
             # What it has in its context now is neither the old prompt nor the new one.

@@ -44,7 +44,8 @@ def chat_fields(
         keep_alive_s: See `keep_alive_field`.
     """
     options = {name: sampling[name] for name in _OPTIONS if name in sampling}
-    options["num_predict"] = request.max_output_tokens
+    if request.max_output_tokens is not None:
+        options["num_predict"] = request.max_output_tokens
     if request.stop:
         options["stop"] = list(request.stop)
     fields: dict[str, object] = {

@@ -81,6 +81,8 @@ class OpenAIWire:
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
         wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
+        if request.max_output_tokens is None and self._profile.room_tokens:
+            wanted["max_tokens"] = self._profile.room_tokens
         if request.reply_schema is not None and self._profile.schema:
             wanted |= self._profile.schema(request.reply_schema)
         if self._endpoint.stream:

@@ -21,9 +21,10 @@ def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> 
     fields: dict[str, object] = {
         "model": model_id,
         "messages": wire_messages(request.messages),
-        "max_tokens": request.max_output_tokens,
         "temperature": request.temperature,
     }
+    if request.max_output_tokens is not None:
+        fields["max_tokens"] = request.max_output_tokens
     if stream:
         fields["stream"] = True
         fields["stream_options"] = {"include_usage": True}

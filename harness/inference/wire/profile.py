@@ -23,6 +23,10 @@ Switch = str | None
 ALWAYS: Final = ""
 NEVER: Final = None
 
+UNSTATED_ROOM_TOKENS: Final = 1024
+"""Room of a call that states none, at a server that would take it for 16 tokens, as vLLM's
+`SamplingParams` behind Triton does, and does not tell the length of its context."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCounting:
@@ -84,6 +88,9 @@ class Profile:
     """The fields that carry a reply's schema; None when it has no place for one."""
     enforces: Switch = ALWAYS
     """What makes it hold replies to their schema, where it has a place for one."""
+    room_tokens: int | None = None
+    """Sent with a call that states no room; None where the server then takes what its context
+    leaves."""
     refuses: frozenset[str] = frozenset()
     """Fields of ours that it answers with an error, or takes and does not mean."""
     counts_usage: bool = True

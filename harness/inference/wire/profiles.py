@@ -30,6 +30,7 @@ from harness.inference.wire.openai_request import wire_messages
 from harness.inference.wire.profile import (
     ALWAYS,
     NEVER,
+    UNSTATED_ROOM_TOKENS,
     ContextReport,
     Fields,
     LoadControl,
@@ -195,6 +196,7 @@ _ROWS: Mapping[WireName, Profile] = {
         # 2.73. Log probabilities and embeddings with its vLLM backend only; every reply ends with
         # "stop", one that the token limit cut included.
         title="Triton's OpenAI front end",
+        room_tokens=UNSTATED_ROOM_TOKENS,
         counts_usage=False,
         logprobs="the vLLM backend",
         embeds="the vLLM backend",

@@ -27,6 +27,7 @@ from harness.inference.time_limits import TimeLimits
 from harness.inference.wire.connection import Connection
 from harness.inference.wire.exchange import Exchange
 from harness.inference.wire.openai_reply import finish_reason
+from harness.inference.wire.profile import UNSTATED_ROOM_TOKENS
 from harness.inference.wire.prompt_templates import TURN_FORMATS, prompt_text
 from harness.inference.wire.sse import event_data
 from harness.trace import Clock, monotonic
@@ -93,10 +94,14 @@ class TritonWire:
         await self._connection.aclose()
 
 
+def _room(request: ChatRequest) -> int:
+    return request.max_output_tokens or UNSTATED_ROOM_TOKENS
+
+
 def _sampling(request: ChatRequest, *, stop: tuple[str, ...]) -> dict[str, object]:
     """What is asked for, in the words of vLLM's `SamplingParams`."""
     fields: dict[str, object] = {
-        "max_tokens": request.max_output_tokens,
+        "max_tokens": _room(request),
         "temperature": request.temperature,
         "stop": [*request.stop, *stop],
     }
@@ -211,7 +216,7 @@ class _Reply:
 
     def _reached_limit(self) -> FinishReason:
         """The finish reason that a server does not give."""
-        reached = (self._output_tokens or 0) >= self._request.max_output_tokens
+        reached = (self._output_tokens or 0) >= _room(self._request)
         return "length" if reached else "stop"
 
     def _usage(self) -> Usage | None:

@@ -6,6 +6,7 @@ whether a model does is not known beforehand. Where a context has less, thinking
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -87,7 +88,7 @@ def in_less_room(
     if overflow.context_tokens and overflow.prompt_tokens:
         left = overflow.context_tokens - overflow.prompt_tokens
         room = left if left >= room else 0
-    if not 0 < room < request.max_output_tokens:
+    if not 0 < room < (request.max_output_tokens or math.inf):
         return None
     return replace(request, max_output_tokens=room)
 
