@@ -16,6 +16,7 @@ from harness.cli.values import read_inputs, read_pairs
 from harness.errors import InvalidInput
 from harness.graph import Question
 from harness.session import Origin, load_settings, only_question, read_earlier_run
+from harness.trace.salvage import salvage_run
 
 
 @click.command()
@@ -52,6 +53,11 @@ from harness.session import Origin, load_settings, only_question, read_earlier_r
     type=click.Path(path_type=Path),
     help="Where runs land; as the settings say, or traces/, when left out.",
 )
+@click.option(
+    "--salvage",
+    is_flag=True,
+    help="Of a damaged journal, take what is certain; it is kept beside as it was.",
+)
 @memory_option
 @limit_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -64,6 +70,7 @@ def resume(
     config: Path | None,
     roles: tuple[str, ...],
     traces: Path | None,
+    salvage: bool,
     memory: Path | None,
     max_tokens: int | None,
     max_cost_usd: float | None,
@@ -83,6 +90,8 @@ def resume(
         if where is None and config is not None:
             where = load_settings(config, environment={}).traces
         journal = find_journal(run, where)
+        if salvage:
+            salvage_run(journal)
         earlier = read_earlier_run(journal)
         before = earlier.beginning.origin
         chosen_target = target or (before.target if before else None)

@@ -180,17 +180,28 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
 @trace.command()
 @_RUN
 @_TRACES
+@click.option(
+    "--repair",
+    type=click.Path(path_type=Path),
+    metavar="OUT",
+    help="Write what is certain of it to this journal, and look at that.",
+)
 @_JSON
-def check(run: str, traces: Path | None, *, as_json: bool) -> None:
+def check(run: str, traces: Path | None, repair: Path | None, *, as_json: bool) -> None:
     """Say whether a journal is whole, and what was open when it ended.
 
     Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
     """
     from harness.cli.trace_check import check_as_json, print_check  # noqa: PLC0415 - as above
     from harness.trace.check import check_journal  # noqa: PLC0415
+    from harness.trace.salvage import repair_journal  # noqa: PLC0415
 
     with _complaints(as_json=as_json):
-        found = check_journal(find_journal(run, traces))
+        journal = find_journal(run, traces)
+        losses = repair_journal(journal, repair) if repair else ()
+        found = check_journal(repair or journal)
+    for loss in losses:
+        click.echo(loss, err=True)
     if as_json:
         sys.stdout.buffer.write(check_as_json(found))
     else:

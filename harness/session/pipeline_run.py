@@ -137,7 +137,12 @@ class PipelineRun:
                 path=path,
                 code="resume.other-pipeline",
             )
-        given = restored_inputs(graph, earlier.inputs, inputs)
+        given = restored_inputs(
+            graph,
+            earlier.inputs,
+            inputs,
+            are_all_recorded=earlier.beginning.inputs is not None,
+        )
         values = bind_inputs(graph, given)
         answered = match_answers(answers, earlier.questions)
         if earlier.is_finished:
@@ -174,6 +179,8 @@ class PipelineRun:
             ) as session:
                 if part.earlier is not None:
                     part.earlier.check_unchanged()
+                    for notice in part.earlier.notices:
+                        session.casting.warn(notice, session.trace)
                     session.replies.ask_anew(part.earlier.misled)
                 with session.trace.span("run", label=self._graph.name):
                     await self._record_beginning(session, part)

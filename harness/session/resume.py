@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError, InvalidInput, ReplyInvalid
+from harness.errors import HarnessError, InvalidInput, Notice, ReplyInvalid
 from harness.graph import Answers, Earlier, Question
 from harness.session.resume_loops import EarlierLoops, earlier_loops
 from harness.session.resume_record import Beginning, RecordedInput, read_beginning
@@ -36,6 +36,8 @@ class EarlierRun:
     """How far revise loops came."""
     misled: frozenset[str]
     """Calls of nodes that failed, perhaps of what a model said: by their labels."""
+    lost: tuple[str, ...]
+    """What a damaged journal lost before it was salvaged, in words."""
     sizes: tuple[int, ...]
     """Of the files of its parts when they were read, in bytes."""
 
@@ -56,6 +58,11 @@ class EarlierRun:
                 path=self.journal.path,
                 code="resume.still-going",
             )
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What is to be kept in mind about what there is of it."""
+        return tuple(Notice(code="resume.salvaged", message=one) for one in self.lost)
 
     @property
     def spent(self) -> RunSpent:
@@ -101,12 +108,15 @@ def read_earlier_run(path: Path) -> EarlierRun:
     return EarlierRun(
         journal=journal,
         beginning=found.beginning,
-        inputs=_with_texts(found.inputs, journal),
+        inputs=_with_texts(
+            {**{name: {} for name in found.beginning.inputs or ()}, **found.inputs}, journal
+        ),
         outputs=Earlier(found.outputs),
         answers=found.answers,
         questions=tuple(found.questions.values()),
-        loops=earlier_loops(journal, found.outputs),
+        loops=earlier_loops(journal, found.outputs, lost=bool(found.lost)),
         misled=frozenset(found.misled),
+        lost=tuple(found.lost),
         sizes=sizes,
     )
 
@@ -125,6 +135,7 @@ class _Found:
         self.answers: dict[tuple[str, str], object] = {}
         self.questions: dict[str, Question] = {}
         self.misled: set[str] = set()
+        self.lost: list[str] = []
 
     def note_call(self, span: SpanRecord) -> None:
         """Takes in a call of a node; of several attempts the last one counts."""
@@ -149,6 +160,8 @@ class _Found:
                 asked = self.questions.get(said["key"])
                 if asked is not None and asked.text == said["text"]:
                     del self.questions[said["key"]]
+            case "salvaged":
+                self.lost.append(said["detail"])
             case "outcome":
                 # What a part did not ask that came to its end, nobody asks any more.
                 self.questions = {

@@ -83,4 +83,5 @@ def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunRes
             perfetto_trace=there["perfetto"],
             audit_log=path.parent / AUDIT_LOG,
         ),
+        warnings=earlier.notices,
     )

@@ -40,8 +40,15 @@ NO_LOOPS = EarlierLoops(loops={}, rounds={})
 """Of a run that is not resumed."""
 
 
-def earlier_loops(journal: Journal, outputs: Iterable[NodeOutput]) -> EarlierLoops:
+def earlier_loops(
+    journal: Journal, outputs: Iterable[NodeOutput], *, lost: bool = False
+) -> EarlierLoops:
     """Reads the loops of a run.
+
+    Args:
+        journal: The run's.
+        outputs: What its nodes gave.
+        lost: Whether records are missing, so that rounds may be: open loops begin anew then.
 
     Raises:
         JournalInvalid: The journal is damaged.
@@ -51,6 +58,9 @@ def earlier_loops(journal: Journal, outputs: Iterable[NodeOutput]) -> EarlierLoo
         one.node if one.item is None else f"{one.node}[{one.item}]" for one in outputs if loops
     }
     open_loops = [loop for key, loop in loops.items() if label_of(key) not in ended]
+    if lost:
+        why = "the journal was damaged, and may not have all of it"
+        return EarlierLoops(loops=loops, rounds={loop.key: why for loop in open_loops})
     return EarlierLoops(loops=loops, rounds=restored_rounds(open_loops, journal))
 
 

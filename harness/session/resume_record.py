@@ -41,6 +41,8 @@ class Beginning:
     """Those that it was given, beside the pipeline's and those of the settings."""
     content: ContentPolicy
     """What it recorded of texts."""
+    inputs: tuple[str, ...] | None = None
+    """The names of those that it was given; None if they are lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ def record_beginning(
         config=str(origin.config) if origin and origin.config else None,
         roles=dict(origin.roles) if origin else {},
         memory=str(origin.memory) if origin and origin.memory else None,
+        inputs=list(inputs),
         limits={name: one for name, one in asdict(beginning.limits).items() if one is not None},
     )
     known = graph_inputs(graph)
@@ -129,26 +132,47 @@ def read_beginning(said: Attributes) -> Beginning:
         ),
         limits=Limits(**(values.get("limits") or {})),
         content=values["content"],
+        inputs=None if values.get("is_lost") else tuple(values.get("inputs") or ()),
     )
 
 
 def restored_inputs(
-    graph: Graph, recorded: Mapping[str, RecordedInput], given: Mapping[str, object]
+    graph: Graph,
+    recorded: Mapping[str, RecordedInput],
+    given: Mapping[str, object],
+    *,
+    are_all_recorded: bool = True,
 ) -> dict[str, object]:
     """The inputs of a run that is resumed: those given anew, and else those that it had.
+
+    Args:
+        graph: What is run.
+        recorded: Those that it had.
+        given: Those given anew.
+        are_all_recorded: Whether it had no others: a damaged journal may have lost them.
 
     Raises:
         InvalidInput: One cannot be had from the journal.
     """
     inputs = dict(given)
     known = graph_inputs(graph)
+    if not are_all_recorded and (lost := known.keys() - given.keys()):
+        raise InvalidInput(
+            "the journal has lost which inputs the run was given; give each of them again: "
+            + ", ".join(sorted(lost)),
+            code="resume.inputs-lost",
+        )
     for name, one in recorded.items():
         # What the pipeline does not take any more, it does not need.
         if name in given or name not in known:
             continue
         try:
             if one.text is None or not one.is_whole:
-                why = "a secret was left out of it" if one.text else "it has no form in JSON"
+                why = (
+                    "a secret was left out of it"
+                    if one.text
+                    else "it has no form in JSON, or is lost"
+                )
                 raise TypeError(why)
             inputs[name] = value_form(known[name].annotation).restore(one.text.encode())
         except TypeError as error:

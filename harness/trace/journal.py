@@ -21,7 +21,7 @@ from typing import Literal
 
 import structlog
 
-from harness.trace.journal_line import encode
+from harness.trace.journal_line import encode, seal
 from harness.trace.records import (
     Content,
     Record,
@@ -97,6 +97,7 @@ class JournalWriter:
         # garbage if by nothing else; what that adds is written by the loop that it is in.
         self._lock = threading.RLock()
         self._is_writing = False
+        self._lines_written = 0
         self._thread = threading.Thread(target=self._work, name="harness journal", daemon=True)
         # The queue's own method, for speed: this is all that tracing costs the traced.
         self.append = self._append_durably if durability == "sync" else self._entries.append
@@ -237,7 +238,10 @@ class JournalWriter:
             if self._redactor.finds_any(b"".join([lines[n] for n in others])):
                 for n in others:
                     lines[n] = self._redactor.clean_line(lines[n])
-            return b"".join(lines)
+            first = self._lines_written + 1
+            sealed = b"".join([seal(line, n) for n, line in enumerate(lines, first)])
+            self._lines_written += len(lines)
+            return sealed
         except Exception as error:  # noqa: BLE001 - as above: find the one that is to blame
             if len(records) > 1:
                 return b"".join(self._lines([record]) for record in records)

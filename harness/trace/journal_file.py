@@ -34,7 +34,7 @@ from harness.trace.records import (
 Item = SpanRecord | Instant | CounterSet | Content | NodeOutput
 """What a journal holds between its first record and its last; flows are kept apart."""
 
-HINT = "harness trace check says what is wrong"
+HINT = "harness trace check says what is wrong, harness resume --salvage goes on without it"
 """How a message about a damaged journal ends."""
 
 _INDEXED = tuple(map(line_start, (SpanEnded, Flow, Flows, RunEnded)))

@@ -7,8 +7,10 @@ journal relies on its types.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
+from zlib import crc32
 
 import orjson
 
@@ -134,6 +136,7 @@ _FITS: dict[type[Record], tuple[Callable[[object], bool], ...]] = {
     ),
     RunEnded: (_is_time, _is_end, _MAYBE_TEXT),
 }  # fmt: skip
+_SEAL = re.compile(rb',"line":(\d+),"crc":(\d+)\}\n?\Z')
 _LONGEST_EXCERPT = 40
 _NO_DEFAULT = object()
 _NO_ATTRIBUTES: Attributes = {}
@@ -223,6 +226,25 @@ _VALUES: dict[type[Record], Callable[[Any], dict[str, object]]] = {
 }
 
 
+def seal(line: bytes, number: int) -> bytes:
+    """A line with its number and a checksum, by which later reading knows what was written.
+
+    Args:
+        line: Of `encode`.
+        number: Which line of its file it is, counted from 1.
+    """
+    numbered = b'%b,"line":%d' % (line[:-2], number)
+    return b'%b,"crc":%d}\n' % (numbered, crc32(numbered))
+
+
+def sealed_number(line: bytes) -> int | None:
+    """The number of a line whose checksum holds; None of any other."""
+    found = _SEAL.search(line)
+    if found is None or crc32(line[: found.end(1)]) != int(found[2]):
+        return None
+    return int(found[1])
+
+
 def decode(line: bytes, *, number: int = _MOST_ID) -> Record:
     """The record on one line. Fields that a later version added are left out.
 
@@ -231,8 +253,8 @@ def decode(line: bytes, *, number: int = _MOST_ID) -> Record:
         number: Which line of its file it is, counted from 1, if that is known.
 
     Raises:
-        ValueError: The line is not a record, a field is not of its type, or a span's id is far
-            beyond what there can be by this line.
+        ValueError: It is not a record, or not as it was written, or not where; a field is not of
+            its type, or a span's id is far beyond what there can be by this line.
     """
     try:
         values = orjson.loads(line)
@@ -240,6 +262,12 @@ def decode(line: bytes, *, number: int = _MOST_ID) -> Record:
         raise ValueError(f"not JSON: {error.msg}") from error
     try:
         kind = values["kind"]
+        if "crc" in values:
+            written = sealed_number(line)
+            if written is None:
+                raise ValueError("its checksum does not hold: it was changed after it was written")
+            if written != number != _MOST_ID:
+                raise ValueError(f"it was line {written} when it was written")
         if kind == "span":
             # As below, in half the time: most lines of a long journal are these.
             get = values.get

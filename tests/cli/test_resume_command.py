@@ -269,3 +269,16 @@ def test_a_resumed_run_has_the_memory_that_it_was_begun_with(project: Path) -> N
     given = ("--traces", str(project / "traces"), "--json")
     assert resumed(elsewhere, *given).json["result"] == [TEA]
     assert not (elsewhere / "shelf").exists()
+
+
+def test_a_run_with_a_damaged_line_goes_on_from_what_is_certain(project: Path) -> None:
+    harness("run", "fails.py", "--set", 'words=["a", "b"]', cwd=project)
+    (journal,) = (project / "traces").glob("2*.jsonl")
+    journal.write_bytes(journal.read_bytes().replace(b'"value":"A"', b'"value":"E"'))
+    (project / "mended").touch()
+    assert harness("resume", "latest", "--json", cwd=project).code == "journal.invalid"
+
+    done = harness("resume", "latest", "--salvage", "--json", cwd=project)
+
+    assert (done.exit_code, done.json["result"]) == (0, "A B")
+    assert [one["code"] for one in done.json["warnings"]] == ["resume.salvaged"]

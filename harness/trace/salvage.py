@@ -1,0 +1,289 @@
+"""What a damaged journal still says for certain, written down anew.
+
+A record is trusted if its line holds what was written there: the line's checksum says so, or, in a
+journal of a version that wrote none, that it can be read. Lines are numbered, so that those which
+are gone are known too. An output is trusted only if nothing is lost that was written between its
+call's beginning and the output itself: what the call remembered, or how its loops ended, say.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import mkdtemp
+
+from harness.errors import InvalidInput, JournalInvalid
+from harness.trace.journal_line import decode, encode, seal, sealed_number
+from harness.trace.journal_reader import Journal
+from harness.trace.records import (
+    SCHEMA_VERSION,
+    Instant,
+    NodeOutput,
+    Record,
+    RunStarted,
+    SpanEnded,
+    SpanRecord,
+    SpanStarted,
+    last_moment,
+)
+from harness.trace.run_files import part_of, paths_beside
+from harness.trace.run_lock import RunLock
+
+SALVAGED = "salvaged"
+"""The instant that says in a repaired file what it lacks."""
+DAMAGED = ".damaged"
+"""Ends the name under which a file is kept as it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a file of a run lost for good."""
+
+    path: Path
+    """The file."""
+    lines: tuple[range, ...]
+    """By number, counted from 1; at the file's end, at least so many."""
+    outputs: tuple[str, ...]
+    """Calls of nodes whose outputs are left out, since something is lost that belongs to them."""
+    beginning: bool
+    """Whether what this part of the run began with is among the lines: its inputs, say."""
+
+    def __str__(self) -> str:
+        ranges = (
+            f"{one.start}" if len(one) == 1 else f"{one.start} to {one.stop - 1}"
+            for one in self.lines
+        )
+        said = f"{self.path.name}: lost for good: lines {', '.join(ranges)}"
+        if self.beginning:
+            said += "; with them, what this part of the run began with"
+        if self.outputs:
+            said += f"; outputs that are left out because of that: {', '.join(self.outputs)}"
+        return said
+
+
+def repair_journal(path: Path, out: Path) -> tuple[Loss, ...]:
+    """Writes what can be trusted of a run's files to others.
+
+    Args:
+        path: The run's journal.
+        out: Where its copy goes; further files of the run stand beside it.
+
+    Returns:
+        What is lost; empty if nothing is, and the files are copies.
+
+    Raises:
+        InvalidInput: There is something at `out`.
+        JournalInvalid: Nothing can be trusted, or a newer version wrote it.
+        OSError: A file cannot be read or written.
+    """
+    if out.exists() or paths_beside(out):
+        raise InvalidInput(
+            "there is a run already; name a file that does not exist",
+            path=out,
+            code="journal.repair-exists",
+        )
+    run = next((one for one in map(_started, [path, *paths_beside(path)]) if one), None)
+    losses = []
+    for file in (path, *paths_beside(path)):
+        number = 0 if file == path else part_of(file, path)
+        found = _Trusted(file)
+        if not (found.records or found.lost) or not found.is_of(run):
+            continue
+        if found.started is None:
+            if number is None:
+                continue  # of a process that joined, readers do without it too
+            found.begin_with(_beginning(found, run, number=number, path=path, out=out))
+        loss = found.loss(is_part=number is not None)
+        target = out if file == path else out.with_name(out.stem + file.name[len(path.stem) :])
+        with target.open("xb") as copy:
+            copy.writelines(seal(encode(one), n) for n, one in enumerate(found.written(loss), 1))
+        losses += [loss] if loss else []
+    if not out.exists():
+        raise JournalInvalid("nothing in it can be trusted", path=path, line=1)
+    Journal(out)  # as readers want it
+    return tuple(losses)
+
+
+def salvage_run(path: Path) -> tuple[Loss, ...]:
+    """Puts what can be trusted of a run's files in their place; keeps them as they were beside.
+
+    Args:
+        path: The run's journal.
+
+    Raises:
+        InvalidInput: The run is still going.
+        JournalInvalid: Nothing can be trusted, or a newer version wrote it.
+        OSError: A file cannot be read or written; nothing was changed.
+    """
+    lock = RunLock(path)
+    made = Path(mkdtemp(prefix=".salvage-", dir=path.parent))
+    try:
+        losses = repair_journal(path, made / path.name)
+        for loss in losses:
+            kept = loss.path.with_name(f"{loss.path.name}{DAMAGED}")
+            number = 1
+            while kept.exists():
+                number += 1
+                kept = loss.path.with_name(f"{loss.path.name}{DAMAGED}-{number}")
+            os.link(loss.path, kept)
+            (made / loss.path.name).replace(loss.path)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        lock.release()
+    return losses
+
+
+@dataclass(slots=True)
+class _Trusted:
+    """The records of one file that can be trusted, and which lines are lost."""
+
+    path: Path
+    started: RunStarted | None = None
+    records: list[tuple[int, Record]] = field(default_factory=list)
+    lost: list[range] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        last = 0
+        is_lost = False
+        for number, record in _lines(self.path):
+            if record is None or number <= last:
+                is_lost = True
+                continue
+            if number > last + 1:
+                self.lost.append(range(last + 1, number))
+            last, is_lost = number, False
+            self.records.append((number, record))
+        if is_lost:
+            self.lost.append(range(last + 1, last + 2))
+        if self.records and isinstance(first := self.records[0][1], RunStarted):
+            self.started = first
+            if first.schema > SCHEMA_VERSION:
+                raise JournalInvalid(
+                    "written by a newer version; upgrade wiggum-harness to read it",
+                    code="journal.newer-version",
+                    path=self.path,
+                    line=1,
+                )
+
+    def is_of(self, run: RunStarted | None) -> bool:
+        """Whether it is a file of the run, as far as it says."""
+        return self.started is None or run is None or self.started.run_id == run.run_id
+
+    def begin_with(self, started: RunStarted) -> None:
+        """Puts a first record in place of the one that is lost."""
+        self.started = started
+        self.records.insert(0, (1, started))
+
+    def loss(self, *, is_part: bool) -> Loss | None:
+        """What is lost; None if nothing is."""
+        if not self.lost:
+            return None
+        return Loss(
+            path=self.path,
+            lines=tuple(self.lost),
+            outputs=tuple(dict.fromkeys(_label(self.records[n][1]) for n in self._uncertain())),
+            beginning=is_part and not any(_begins(record) for _, record in self.records),
+        )
+
+    def written(self, loss: Loss | None) -> Iterator[Record]:
+        """The records of the file that takes this one's place."""
+        left_out = set(self._uncertain()) if loss else set()
+        begun = set()
+        for place, (_, record) in enumerate(self.records):
+            if isinstance(record, SpanStarted):
+                begun.add(record.id)
+            elif loss and isinstance(record, SpanEnded) and record.id not in begun:
+                continue
+            if place not in left_out:
+                yield record
+            if place == 0 and loss:
+                assert self.started is not None
+                now = self.started.time_ns
+                if loss.beginning:
+                    yield Instant(None, "pipeline", now, {"content": "full", "is_lost": True})
+                yield Instant(None, SALVAGED, now, {"detail": str(loss)})
+
+    def _uncertain(self) -> Iterator[int]:
+        """The places of outputs that something may be missing of."""
+        begins: dict[object, int] = {}
+        for place, (number, record) in enumerate(self.records):
+            if isinstance(record, SpanStarted | SpanRecord) and record.name == "node":
+                said = record.attributes
+                begins.setdefault((said.get("node"), said.get("item")), number)
+            elif isinstance(record, NodeOutput):
+                # What a call generates item by item has the call's own span.
+                began = begins.get((record.node, record.item), begins.get((record.node, None), 0))
+                if any(began < one.start < number for one in self.lost):
+                    yield place
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
+    """The number and the record of each line; None of one that cannot be trusted."""
+    with path.open("rb") as file:
+        has_seals = any(sealed_number(line) is not None for line in file)
+        file.seek(0)
+        for place, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return  # cut off by a crash, as the journals of killed runs are
+            number = sealed_number(line) if has_seals else place
+            try:
+                yield number or 0, None if number is None else decode(line)
+            except ValueError:
+                yield 0, None
+
+
+def _started(path: Path) -> RunStarted | None:
+    return next((one for _, one in _lines(path) if isinstance(one, RunStarted)), None)
+
+
+def _beginning(
+    found: _Trusted, run: RunStarted | None, *, number: int, path: Path, out: Path
+) -> RunStarted:
+    """What a part's first record was, as far as the other records tell.
+
+    Raises:
+        JournalInvalid: They do not.
+    """
+    times = [moment for _, one in found.records if (moment := _first_moment(one))]
+    names = (
+        one.attributes.get("pipeline")
+        for _, one in found.records
+        if isinstance(one, Instant) and _begins(one)
+    )
+    name = next(names, None) if run is None else run.name
+    if not isinstance(name, str):
+        raise JournalInvalid("nothing in it can be trusted", path=found.path, line=1)
+    run_id = path.stem if run is None else run.run_id
+    try:
+        began = datetime.strptime(run_id.partition("-")[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        wall_ns = int(began.timestamp()) * 10**9
+    except ValueError:
+        wall_ns = found.path.stat().st_mtime_ns
+    joined_ns = Journal(out).last_ns if number else None
+    return RunStarted(
+        SCHEMA_VERSION,
+        run_id,
+        name,
+        wall_ns,
+        min(times, default=0),
+        0,
+        joined_ns=joined_ns,
+        part=number,
+    )
+
+
+def _first_moment(record: Record) -> int:
+    return record.start_ns if isinstance(record, SpanRecord) else last_moment(record)
+
+
+def _begins(record: Record) -> bool:
+    return isinstance(record, Instant) and record.name == "pipeline"
+
+
+def _label(record: Record) -> str:
+    assert isinstance(record, NodeOutput)
+    return record.node if record.item is None else f"{record.node}[{record.item}]"
