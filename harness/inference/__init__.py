@@ -44,13 +44,25 @@ from harness.inference.identity.served_metadata import TELLING_BACKENDS, served_
 from harness.inference.message import Message, Prompt, as_messages
 from harness.inference.metrics.metrics_source import MetricsSource, metrics_source
 from harness.inference.metrics.server_metrics import Reading
-from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, JsonSchema, Request
+from harness.inference.request import (
+    ChatRequest,
+    CountRequest,
+    EmbedRequest,
+    Gate,
+    JsonSchema,
+    Request,
+)
 from harness.inference.scripted import ScriptedBackend
 from harness.inference.server_facts import ServerFacts, server_facts
 from harness.inference.shim import InferenceShim
 from harness.inference.structured import ReplyType
 from harness.inference.to_its_end import to_its_end
-from harness.inference.token_bound import most_prompt_tokens, most_tokens_in, most_tokens_of
+from harness.inference.token_bound import (
+    most_prompt_tokens,
+    most_tokens_in,
+    most_tokens_of,
+    most_tokens_of_messages,
+)
 from harness.inference.wire.ollama import OllamaWire
 from harness.inference.wire.openai import OpenAIWire
 from harness.inference.wire.profile import Profile
@@ -76,6 +88,7 @@ __all__ = [
     "Endpoint",
     "FallingBack",
     "FinishReason",
+    "Gate",
     "InferenceShim",
     "JsonSchema",
     "Limited",
@@ -120,6 +133,7 @@ __all__ = [
     "most_prompt_tokens",
     "most_tokens_in",
     "most_tokens_of",
+    "most_tokens_of_messages",
     "read_completion",
     "relation_of",
     "reply_identity",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.errors import InvalidInput
 from harness.inference.message import Message
 from harness.inference.time_limits import Deadline
 
 JsonSchema = Mapping[str, object]
+
+
+Gate = Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
+"""What sends a request, when it may be sent: it is given that, and who is asked."""
 
 _MOST_LOGPROBS = 20
 """As every server that has them allows."""
@@ -51,6 +56,8 @@ class ChatRequest:
     """Longest that the call may take, if less than the endpoint's."""
     deadline: Deadline | None = field(default=None, compare=False, repr=False)
     """Until when that is; set on its way."""
+    gate: Gate | None = field(default=None, compare=False, repr=False)
+    """Passed by all that is sent for it, probes and further attempts too; None to send at once."""
     on_text: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
     """Told each piece of the answer as it arrives, reasoning left out. A call that has told one is
     not tried again."""
@@ -99,6 +106,8 @@ class EmbedRequest:
     """Longest that the call may take, if less than the endpoint's."""
     deadline: Deadline | None = field(default=None, compare=False, repr=False)
     """Until when that is; set on its way."""
+    gate: Gate | None = field(default=None, compare=False, repr=False)
+    """As for a chat."""
 
     def __post_init__(self) -> None:
         if not self.texts:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.inference import most_tokens_in
+from harness.inference import most_tokens_of_messages
 from harness.trace import Call, Content, Instant, Journal, SpanRecord, calls_of
 from harness.trace.report.aside import priced_asides
 from harness.trace.report.cost import charges_of, cost_of
@@ -53,9 +53,7 @@ def run_spent(journal: Journal) -> RunSpent:
             endpoints.append(item)
     calls = calls_of(chats)
     sent = [
-        call
-        for call in (*calls, *priced_asides(asides))
-        if not (call.from_cache or (call.error or "").startswith("CircuitOpen"))
+        call for call in (*calls, *priced_asides(asides)) if call.was_sent and not call.from_cache
     ]
     charges = charges_of(sent, endpoints)
     uncounted = [c for c in sent if c.status != "ok" or c.count("input_tokens") is None]
@@ -79,7 +77,7 @@ def _most_prompt_tokens(calls: Sequence[Call], journal: Journal) -> int:
     prompts = Counter(str(call.attributes.get("prompt_sha256")) for call in calls)
     # Each once: a text may stand in the files of several parts and processes.
     tokens = {
-        item.sha256: most_tokens_in(item.text)
+        item.sha256: most_tokens_of_messages(item.text, messages=1)
         for item in (journal.items() if prompts else ())
         if isinstance(item, Content) and item.sha256 in prompts
     }

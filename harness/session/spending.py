@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import replace
-from typing import TypeVar
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from harness.errors import Notice, RunLimitReached
 from harness.inference import ChatRequest, Completion, Embeddings, EmbedRequest, Endpoint
@@ -31,6 +32,19 @@ from harness.wiggum import (
 
 N = TypeVar("N", int, float)
 R = TypeVar("R", ChatRequest, EmbedRequest)
+A = TypeVar("A", Completion, Embeddings)
+
+Around = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that was let in."""
+
+    need: Room
+    """For what; nothing any more once it has sent something."""
+    sending: Around
+    """See `Spending.chat`."""
 
 
 class Spending:
@@ -39,6 +53,10 @@ class Spending:
     A call that would fit if less were under way waits until it is known what that takes, first
     come first served: so many calls at once cannot overshoot together, nor are they refused for
     what others did not need in the end. A reply from the cache takes nothing.
+
+    What a call takes is estimated before, and counted by its server after it. Where the server
+    counts more than was estimated, the limit is overrun by calls that were under way when it was
+    reached, and no more. Every request counts: also probes, further attempts and stand-ins.
 
     Args:
         chat: Reaches the models.
@@ -71,31 +89,33 @@ class Spending:
         self._clock = clock
         self._began_ns = began_ns
         self._tracer = tracer
-        # What calls that are under way take at most.
+        # What requests that are under way take at most.
         self._under_way = Room()
-        # Whoever has its turn is sent next, as soon as there is room for it.
+        # The same of calls that were let in, and have sent nothing yet.
+        self._awaited = Room()
+        # Whoever has its turn is let in next, or sent, as soon as there is room for it.
         self._turn = asyncio.Lock()
+        self._turn_to_send = asyncio.Lock()
         self._ended = asyncio.Event()
 
-    async def chat(self, request: ChatRequest) -> Completion:
+    async def chat(self, request: ChatRequest, *, sending: Around = nullcontext) -> Completion:
         """The reply to a call.
+
+        Args:
+            request: The call.
+            sending: What to be in while a request is sent for it and answered.
 
         Raises:
             RunLimitReached: There is no room for it; it was not sent, or not waited for to its end.
             InferenceError: As whoever is asked raises it.
         """
-        async with self._room_for(request) as sized:
-            completion = await self._chat(sized)
-            if not completion.from_cache:
-                self._taken += self._charges.taken(sized, completion)
-        return completion
+        async with self._let_in(request, sending) as let_in:
+            return await self._chat(let_in)
 
-    async def embed(self, request: EmbedRequest) -> Embeddings:
+    async def embed(self, request: EmbedRequest, *, sending: Around = nullcontext) -> Embeddings:
         """Vectors, counted and limited as a reply is; see `chat`."""
-        async with self._room_for(request):
-            embeddings = await self._embed(request)
-            self._taken += self._charges.taken_to_embed(request, embeddings)
-        return embeddings
+        async with self._let_in(request, sending) as let_in:
+            return await self._embed(let_in)
 
     @property
     def spent(self) -> Spent:
@@ -130,57 +150,89 @@ class Spending:
         return limits.within(left)
 
     @asynccontextmanager
-    async def _room_for(self, request: R) -> AsyncIterator[R]:
+    async def _let_in(self, request: R, sending: Around) -> AsyncIterator[R]:
         """Begins when there is room for the call, and ends with it, or when the time is over.
 
         Gives the call as it is to be sent: with its room, where it stated none.
         """
-        model = request.model
-        sized, need = self._sized(request)
         # 1. Wait for what is under way, if that may leave enough.
-        has_to_wait = self._turn.locked() or self._refusal(model, need, held=self._under_way)
-        with self._tracer.span("wait for room") if has_to_wait else nullcontext():
-            async with self._turn:
-                sized, need = self._sized(request)
-                while self._refusal(model, need, held=self._under_way):
-                    self._check(model, need, held=Room())
-                    self._ended.clear()
-                    await self._ended.wait()
-                    sized, need = self._sized(request)
+        let_in, need = await self._wait(
+            self._turn, request, held=lambda: self._under_way + self._awaited
+        )
         self._tracer.flush()
         self._tracer.check_written()
         # 2. Nobody else comes between the decision and this: there is no await.
-        self._under_way += need
+        call = _Call(need, sending)
+        self._awaited += need
         left_s = seconds_left(self.limits, spent=self.spent, held=Room())
         try:
             # Waits for a place, a model that loads, further attempts: they all end here too.
             async with asyncio.timeout(left_s) as over:
-                yield sized
-        except BaseException as error:
-            self._taken += self._charges.lost(request, error)
-            if isinstance(error, TimeoutError) and over.expired():
-                message = f"{self.limits.said('time')} were over before '{model}' had answered"
-                raise self._reached(Refusal(limit="time", message=message), need) from error
-            raise
+                yield replace(let_in, gate=partial(self._send, call))
+        except TimeoutError as error:
+            if not over.expired():
+                raise
+            message = f"{self.limits.said('time')} were over before '{request.model}' had answered"
+            raise self._reached(Refusal(limit="time", message=message), need) from error
         finally:
-            self._under_way -= need
-            if not self._under_way.calls:
-                self._under_way = Room()  # in floats, a - b + b need not be a
+            self._await_no_more(call)
             self._ended.set()
 
-    def _sized(self, request: R) -> tuple[R, Room]:
+    async def _send(self, call: _Call, request: R, send: Callable[[Any], Awaitable[A]]) -> A:
+        """Sends a request for a call that was let in. Not only the first needs room.
+
+        Calls that were let in and have sent nothing do not keep it waiting: they may wait for it,
+        as for a probe of the model that they ask too.
+        """
+        self._await_no_more(call)
+        _, need = await self._wait(self._turn_to_send, request, held=lambda: self._under_way)
+        self._under_way += need
+        try:
+            with call.sending():
+                answer = await send(request)
+            self._taken += self._charges.taken(request, answer)
+        except BaseException as error:
+            self._taken += self._charges.lost(request, error)
+            raise
+        finally:
+            self._under_way = _without(self._under_way, need)
+            self._ended.set()
+        return answer
+
+    async def _wait(
+        self, turn: asyncio.Lock, request: R, *, held: Callable[[], Room]
+    ) -> tuple[R, Room]:
+        """The call with the room that its reply has, and all that it takes at most, when that fits.
+
+        Raises:
+            RunLimitReached: It would not even if nothing were held.
+        """
+        sized, need = self._sized(request, held())
+        has_to_wait = turn.locked() or self._refusal(sized.model, need, held=held())
+        with self._tracer.span("wait for room") if has_to_wait else nullcontext():
+            async with turn:
+                sized, need = self._sized(request, held())
+                while self._refusal(sized.model, need, held=held()):
+                    if refused := self._refusal(sized.model, need, held=Room()):
+                        raise self._reached(refused, need)
+                    self._ended.clear()
+                    await self._ended.wait()
+                    sized, need = self._sized(request, held())
+        return sized, need
+
+    def _await_no_more(self, call: _Call) -> None:
+        """A call that was let in sends something now, or will not."""
+        self._awaited = _without(self._awaited, call.need)
+        call.need = Room()
+
+    def _sized(self, request: R, held: Room) -> tuple[R, Room]:
         """The call with the room that its reply has now, and what it takes at most."""
-        tokens, usd = left_of(self.limits, spent=self.spent, held=self._under_way)
+        tokens, usd = left_of(self.limits, spent=self.spent, held=held)
         request = self._charges.sized(request, tokens=tokens, usd=usd)
         return request, self._charges.most(request)
 
     def _refusal(self, model: str, need: Room, *, held: Room) -> Refusal | None:
         return refusal(self.limits, model=model, need=need, spent=self.spent, held=held)
-
-    def _check(self, model: str, need: Room, *, held: Room) -> None:
-        refused = self._refusal(model, need, held=held)
-        if refused is not None:
-            raise self._reached(refused, need)
 
     def _reached(self, refused: Refusal, need: Room) -> RunLimitReached:
         field = FIELD_OF[refused.limit]
@@ -194,6 +246,12 @@ class Spending:
             "Pipeline(limits=...), or [limits] in harness.toml)",
             limit=refused.limit,
         )
+
+
+def _without(held: Room, need: Room) -> Room:
+    """What is held when that is not any more."""
+    left = held - need
+    return left if left.calls else Room()  # in floats, a + b - a - b need not be 0
 
 
 def _left(limit: N | None, more: N) -> N | None:

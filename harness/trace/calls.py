@@ -67,6 +67,11 @@ class Call(Interval):
         return self.attributes.get("from_cache") is True
 
     @property
+    def was_sent(self) -> bool:
+        """Whether it came as far: not where its endpoint was out of reach, or a limit reached."""
+        return not (self.error or "").startswith(("CircuitOpen", "RunLimitReached"))
+
+    @property
     def dropped(self) -> tuple[str, ...]:
         """Fields that it was sent without, since the model or its server refuses them."""
         names = self.attributes.get("dropped")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -38,6 +39,10 @@ class TokenPrice:
         ) / 1e6
 
 
+_PER_TEXT = 4
+"""What an embedder puts around a text."""
+
+
 class Charges:
     """Tells what calls take. What nobody counted is estimated from its length, from above.
 
@@ -47,10 +52,12 @@ class Charges:
 
     def __init__(self, prices: Mapping[str, TokenPrice]) -> None:
         self._prices = dict(prices)
+        # By the endpoint's tag: how many times the estimate a prompt was, by the server's count.
+        self._longer: dict[str, float] = {}
 
     def most(self, request: ChatRequest | EmbedRequest) -> Room:
         """What a call takes at most."""
-        asked = _most_input_tokens(request)
+        asked = self._most_asked(request)
         written = (request.max_output_tokens or 0) if isinstance(request, ChatRequest) else 0
         usd = self._priced(request.model, asked, written) or 0.0
         return Room(tokens=asked + written, usd=usd, calls=1)
@@ -68,39 +75,34 @@ class Charges:
         """
         if not isinstance(request, ChatRequest) or request.max_output_tokens is not None:
             return request
-        asked, price = _most_input_tokens(request), self._prices.get(request.model)
+        asked, price = self._most_asked(request), self._prices.get(request.model)
         rooms = [] if tokens is None else [tokens - asked]
         if usd is not None and price is not None and price.usd_per_million_output_tokens:
             for_reply = usd - price.of(asked, 0)
             rooms.append(for_reply * 1e6 / price.usd_per_million_output_tokens)
         return replace(request, max_output_tokens=max(1, int(min(rooms)))) if rooms else request
 
-    def taken(self, request: ChatRequest, completion: Completion) -> Spent:
+    def taken(self, request: ChatRequest | EmbedRequest, answer: Completion | Embeddings) -> Spent:
         """What a call took that was answered by a model."""
-        usage = completion.usage
-        written = completion.text + completion.reasoning
-        asked = usage.input_tokens if usage else _most_input_tokens(request)
-        answered = usage.output_tokens if usage else most_tokens_in(written)
+        estimated = _most_input_tokens(request)
+        if isinstance(answer, Completion):
+            usage, endpoint = answer.usage, answer.endpoint
+            counted = None if usage is None else usage.input_tokens
+            written = answer.text + answer.reasoning
+            answered = most_tokens_in(written) if usage is None else usage.output_tokens
+            told = answer.cost_usd
+        else:
+            counted, answered, endpoint, told = answer.input_tokens, 0, None, None
+        asked = estimated if counted is None else counted
+        longest = max(self._longer.get(request.model, 1.0), asked / estimated)
+        self._longer[request.model] = longest
         # Of a stand-in's reply, the stand-in's price.
-        priced = self._priced(completion.endpoint or request.model, asked, answered)
-        cost = completion.cost_usd if priced is None else priced
+        priced = self._priced(endpoint or request.model, asked, answered)
+        cost = told if priced is None else priced
         return Spent(
             calls=1,
             input_tokens=asked,
             output_tokens=answered,
-            cost_usd=cost,
-            estimated_calls=int(usage is None),
-            unpriced_calls=int(cost is None),
-        )
-
-    def taken_to_embed(self, request: EmbedRequest, embeddings: Embeddings) -> Spent:
-        """The same of a call for vectors."""
-        counted = embeddings.input_tokens
-        asked = _most_input_tokens(request) if counted is None else counted
-        cost = self._priced(request.model, asked, 0)
-        return Spent(
-            calls=1,
-            input_tokens=asked,
             cost_usd=cost,
             estimated_calls=int(counted is None),
             unpriced_calls=int(cost is None),
@@ -116,6 +118,9 @@ class Charges:
         asked = _most_input_tokens(request)
         return Spent(calls=1, input_tokens=asked, estimated_calls=1, unpriced_calls=1)
 
+    def _most_asked(self, request: ChatRequest | EmbedRequest) -> int:
+        return math.ceil(_most_input_tokens(request) * self._longer.get(request.model, 1.0))
+
     def _priced(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
         price = self._prices.get(model)
         return None if price is None else price.of(input_tokens, output_tokens)
@@ -124,4 +129,4 @@ class Charges:
 def _most_input_tokens(request: ChatRequest | EmbedRequest) -> int:
     if isinstance(request, ChatRequest):
         return most_prompt_tokens(request)
-    return sum(most_tokens_in(text) for text in request.texts)
+    return sum(most_tokens_in(text) + _PER_TEXT for text in request.texts)

@@ -9,6 +9,7 @@ from harness.errors import (
     EndpointUnreachable,
     ModelNotFound,
     Overloaded,
+    RunLimitReached,
     StreamCut,
 )
 from harness.inference import ChatRequest, ScriptedBackend, as_messages
@@ -68,6 +69,14 @@ def test_the_others_are_asked_in_order_each_by_its_own_tag():
         ("fallback", {"model": "large", "to": "small", **reasons["large"]}),
         ("fallback", {"model": "small", "to": "tiny", **reasons["small"]}),
     ]
+
+
+def test_a_limit_that_is_reached_before_a_stand_in_is_asked_is_what_is_told():
+    def refused(_request):
+        raise RunLimitReached("all spent", limit="calls")
+
+    with pytest.raises(RunLimitReached):
+        Chain([down("large")], ScriptedBackend(refused), ["A draft."]).chat()
 
 
 @pytest.mark.parametrize(

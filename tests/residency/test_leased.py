@@ -11,7 +11,7 @@ REQUEST = ChatRequest(model="a", messages=as_messages("Write."), max_output_toke
 
 @pytest.mark.parametrize(
     ("context_tokens", "kv_tokens"),
-    [(None, 2 + 100), (64, 64)],
+    [(None, 2 + 72 + 100), (64, 64)],
     ids=["prompt and reply", "but no more than a slot holds"],
 )
 @virtually

@@ -6,6 +6,7 @@ Most nodes here take a limit for a result, so that it can be looked at.
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -17,12 +18,18 @@ from session_runs import BAD, GOOD, ONE_QUESTION, Calls, Charging, codes, fail, 
 from session_runs import settings_of as plain_settings_of
 
 from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend, load_run
-from harness.errors import EndpointUnreachable, RunLimitReached, ServerError
+from harness.errors import RunLimitReached, ServerError, StreamCut
 from harness.inference import (
     ChatRequest,
     Completion,
     Embeddings,
     EmbedRequest,
+    Endpoint,
+    Limited,
+    Retrying,
+    RetryPolicy,
+    SchemaKeeping,
+    Timed,
     Usage,
     most_prompt_tokens,
     most_tokens_of,
@@ -34,7 +41,7 @@ from harness.trace import ManualClock, Tracer
 from harness.wiggum import NOTHING, Limits, LoopLimits, Spent, TokenPrice
 
 PROMPT = "x" * 30
-"""Ten tokens at most, and one by the scripted backend's count."""
+"""82 tokens at most with what a template may add, and one by the scripted backend's count."""
 
 
 class Embedding(ScriptedBackend):
@@ -70,9 +77,9 @@ def asking(calls):
     return pipeline_of(said)
 
 
-# Each call takes 1 + 2 tokens, and 30 at most.
+# Each call takes 1 + 2 tokens, and 102 at most.
 BEYOND = {
-    "tokens": ({"max_tokens": 36}, 3, ["30 tokens", "27 left", "at least 39"]),
+    "tokens": ({"max_tokens": 108}, 3, ["102 tokens", "99 left", "at least 111"]),
     "cost": ({"max_cost_usd": 0.5}, 2, ["of max_cost_usd = 0.5 there are 0 left"]),
 }
 
@@ -92,12 +99,12 @@ def test_a_call_beyond_a_limit_is_not_sent_and_it_is_said_what_would_do(
 
 @pytest.mark.parametrize(
     ("limits", "room"),
-    # The prompt takes ten tokens at most.
+    # The prompt takes 82 tokens at most.
     [
         pytest.param({}, None, id="none"),
-        pytest.param({"max_tokens": 300}, 290, id="tokens"),
-        pytest.param({"max_cost_usd": 1.0}, 450, id="cost"),
-        pytest.param({"max_tokens": 300, "max_cost_usd": 1.0}, 290, id="both"),
+        pytest.param({"max_tokens": 300}, 218, id="tokens"),
+        pytest.param({"max_cost_usd": 1.0}, 90, id="cost"),
+        pytest.param({"max_tokens": 150, "max_cost_usd": 1.0}, 68, id="both"),
     ],
 )
 def test_a_call_that_states_no_room_has_what_the_limits_leave(limits, room):
@@ -142,7 +149,7 @@ def mapping(calls, **how):
 
 
 STOPPED = {
-    "tokens, all at once": ({"max_tokens": 60}, None, 11),  # 33 are taken, and 30 do not fit
+    "tokens, all at once": ({"max_tokens": 132}, None, 11),  # 33 are taken, and 102 do not fit
     "cost": ({"max_cost_usd": 1.0}, 1, 4),
     "calls": ({"max_calls": 5}, 1, 5),
 }
@@ -182,11 +189,11 @@ def test_calls_wait_for_what_those_under_way_do_not_need(tmp_path):
         calls = [run.chat("producer", PROMPT, max_output_tokens=20) for _ in range(8)]
         return await asyncio.gather(*calls)
 
-    settings = settings_of(tmp_path, max_tokens=60)
+    settings = settings_of(tmp_path, max_tokens=204)
     result = run(pipeline_of(found), settings, backends={"writer": two_words()})
     assert result.result == ["two words"] * 8
     waits = [s for s in load_run(result.files.journal).spans if s.name == "wait for room"]
-    assert len(waits) == 6, "two of thirty fit at once"
+    assert len(waits) == 6, "two fit at once"
 
 
 @pytest.mark.parametrize(
@@ -290,9 +297,13 @@ def request(model="m", *, chars=30, room=20):
 
 
 def spending_of(chat, clock, *, limits, before=NOTHING, prices=None):
+    """On a model that is asked by this function."""
+    backend = Embedding([])
+    backend.chat = chat
+    sent = Timed(backend, endpoint=Endpoint(tag="m", backend="scripted"))
     return Spending(
-        chat,
-        Embedding([]).embed,
+        sent.chat,
+        sent.embed,
         limits=limits,
         prices=prices or {},
         before=before,
@@ -371,8 +382,9 @@ def test_replies_from_the_cache_take_nothing_and_make_room_for_others():
         return replace(reply(10, 20), from_cache=True, cost_usd=0.0)
 
     async def use():
-        limits = Limits(max_calls=2, max_tokens=30)
-        spending = spending_of(known, ManualClock(), limits=limits)
+        limits = Limits(max_calls=2, max_tokens=102)
+        spending = spending_of(None, ManualClock(), limits=limits)
+        spending._chat = known  # which sends nothing
         await asyncio.gather(*(spending.chat(request()) for _ in range(9)))
         return spending
 
@@ -407,61 +419,164 @@ def test_money_that_is_held_in_fractions_is_all_there_again_afterwards():
     asyncio.run(use())
 
 
+class Counted(ScriptedBackend):
+    """A server that counts as it likes, and cuts streams; a probe is answered as the others are."""
+
+    def __init__(self, calls):
+        super().__init__([])
+        self.calls = calls
+        self.spending = None
+        self.under_way = 0
+        self.sent = 0
+
+    async def chat(self, request):
+        limits, spent = self.spending.limits, self.spending.spent
+        self.sent += 1
+        assert spent.tokens < limits.max_tokens, "nothing is sent once the limit is reached"
+        assert spent.calls + self.under_way < limits.max_calls
+        self.under_way += 1
+        tokens, turns, ends = self.calls[int(request.seed or 0)]
+        try:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if end := next(ends, None):
+                if end == "cut":
+                    raise StreamCut("cut", endpoint="m")
+                raise ServerError("no", endpoint="m", status=400)
+        finally:
+            self.under_way -= 1
+        return reply(tokens, request.max_output_tokens)
+
+
 call = st.tuples(
-    st.integers(1, 60),  # characters of the prompt
-    st.integers(1, 30),  # room for the reply
-    st.floats(0, 1),  # which share of both it takes
+    st.integers(1, 400),  # what its prompt is, by the server's count
     st.integers(0, 4),  # turns of the event loop until it is answered
-    st.sampled_from(["answered", "answered", "answered", "failed", "cancelled"]),
+    st.lists(st.sampled_from(["cut", "refused"]), max_size=2).map(iter),  # attempts before
 )
 
 
-@given(calls=st.lists(call, max_size=16), limit=st.integers(1, 200))
-def test_calls_at_once_never_take_more_than_the_limit_and_none_is_refused_too_soon(calls, limit):
-    clock = ManualClock()
-    most_under_way = 0
+@given(
+    calls=st.lists(call, max_size=16),
+    limits=st.builds(Limits, max_tokens=st.integers(1, 2_000), max_calls=st.integers(1, 20)),
+    places=st.integers(1, 16),
+    gone=st.sets(st.integers(0, 15)),
+    schema=st.sampled_from([None, {"type": "object"}]),
+)
+def test_a_limit_is_overrun_by_the_calls_that_are_under_way_when_it_is_reached_and_no_more(
+    calls, limits, places, gone, schema
+):
+    async def all_of_them():
+        server = Counted(calls)
+        backend = Limited(
+            Timed(server, endpoint=Endpoint(tag="m", backend="scripted")),
+            max_concurrency=places,
+            tracer=Tracer(),
+        )
+        backend = Retrying(
+            SchemaKeeping(backend, tracer=Tracer()),
+            policy=RetryPolicy(base_s=0),
+            randomness=random.Random(0),
+            tracer=Tracer(),
+        )
+        server.spending = spending = Spending(
+            backend.chat,
+            backend.embed,
+            limits=limits,
+            prices={},
+            before=NOTHING,
+            clock=ManualClock(),
+            began_ns=0,
+            tracer=Tracer(),
+        )
+        tasks = [
+            asyncio.create_task(spending.chat(replace(request(), seed=number, reply_schema=schema)))
+            for number in range(len(calls))
+        ]
+        await asyncio.sleep(0)
+        for number in gone & set(range(len(calls))):
+            tasks[number].cancel()
+        ends = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=60)
+        return ends, spending.spent, server.sent
+
+    ends, spent, sent = asyncio.run(all_of_them())
+    expected = (Completion, RunLimitReached, ServerError, StreamCut, asyncio.CancelledError)
+    assert [end for end in ends if not isinstance(end, expected)] == []
+    assert spent.calls == sent <= limits.max_calls
+
+
+@given(
+    calls=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30), st.floats(0, 1)), max_size=16),
+    limit=st.integers(1, 600),
+)
+def test_no_call_is_refused_that_would_fit_if_nothing_were_under_way(calls, limit):
+    async def one(spending, chars, room):
+        asked = request(chars=chars, room=room)
+        try:
+            await spending.chat(asked)
+        except RunLimitReached:
+            assert spending.spent.tokens + most_tokens_of(asked) > limit
 
     async def all_of_them():
-        nonlocal most_under_way
+        shares = iter(calls)
 
         async def send(asked):
-            nonlocal most_under_way
-            _, _, share, turns, end = calls[int(asked.seed or 0)]
-            most_under_way += most_tokens_of(asked)
-            assert spending.spent.tokens + most_under_way <= limit
-            try:
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                if end == "failed":
-                    raise EndpointUnreachable("gone", endpoint="m")
-            finally:
-                most_under_way -= most_tokens_of(asked)
-            most_in = most_tokens_of(asked) - asked.max_output_tokens
-            return reply(int(most_in * share), int(asked.max_output_tokens * share))
+            *_, share = next(shares)
+            await asyncio.sleep(0)
+            assert spending.spent.tokens + most_tokens_of(asked) <= limit
+            return reply(int(most_prompt_tokens(asked) * share), asked.max_output_tokens)
 
-        async def one(number):
-            chars, room, _, _, _ = calls[number]
-            asked = replace(request(chars=chars, room=room), seed=number)
-            try:
-                await spending.chat(asked)
-            except RunLimitReached:
-                # Not even with nothing else under way.
-                assert spending.spent.tokens + most_tokens_of(asked) > limit
-                raise
-            finally:
-                assert spending.spent.tokens <= limit
+        spending = spending_of(send, ManualClock(), limits=Limits(max_tokens=limit))
+        await asyncio.wait_for(
+            asyncio.gather(*(one(spending, chars, room) for chars, room, _ in calls)), timeout=60
+        )
+        assert spending.spent.tokens <= limit
 
-        spending = spending_of(send, clock, limits=Limits(max_tokens=limit))
-        tasks = [asyncio.create_task(one(number)) for number in range(len(calls))]
-        await asyncio.sleep(0)
-        for task, (*_, end) in zip(tasks, calls, strict=True):
-            if end == "cancelled":
-                task.cancel()
-        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=60)
+    asyncio.run(all_of_them())
 
-    for end in asyncio.run(all_of_them()):
-        expected = (type(None), RunLimitReached, EndpointUnreachable, asyncio.CancelledError)
-        assert isinstance(end, expected)
+
+def test_what_a_server_counts_is_what_is_expected_of_its_next_prompts():
+    async def use():
+        async def send(_):
+            await asyncio.sleep(0)
+            return reply(820, 20)  # ten times the estimate
+
+        spending = spending_of(send, ManualClock(), limits=Limits(max_tokens=1_679))
+        await spending.chat(request())
+        with pytest.raises(RunLimitReached):
+            await spending.chat(request())
+        return spending.spent.tokens
+
+    assert asyncio.run(use()) == 840
+
+
+def test_calls_that_wait_for_the_probe_of_one_that_waits_for_room_come_to_their_end():
+    """One call has used the room that it was let in with; the other holds its own, and waits."""
+
+    async def use():
+        async def answers(asked):
+            await asyncio.sleep(0)
+            return reply(1, 1)
+
+        server = ScriptedBackend([])
+        server.chat = answers
+        timed = Timed(server, endpoint=Endpoint(tag="m", backend="scripted"))
+        shared = SchemaKeeping(timed, tracer=Tracer())
+
+        async def chat(asked):
+            if asked.seed:  # an attempt elsewhere, before
+                await timed.chat(replace(asked, reply_schema=None))
+            return await shared.chat(asked)
+
+        spending = spending_of(None, ManualClock(), limits=Limits(max_calls=2))
+        spending._chat = chat
+        asked = replace(request(), reply_schema={"type": "object"})
+        calls = [spending.chat(replace(asked, seed=1)), spending.chat(asked)]
+        ends = asyncio.gather(*calls, return_exceptions=True)
+        return await asyncio.wait_for(ends, timeout=60), spending.spent.calls
+
+    ends, made = asyncio.run(use())
+    assert {type(end) for end in ends} <= {Completion, RunLimitReached}
+    assert made == 2
 
 
 # --- added up from the journal ----------------------------------------------------------------
@@ -511,7 +626,7 @@ def test_a_call_whose_end_nobody_saw_is_lost_and_said_to_be(tmp_path):
     metered(tmp_path, look, [request("writer", chars=300)] * 2, durability="sync")
     first, second = seen
     assert (first.calls, first.lost_calls, first.estimated_calls) == (1, 1, 1)
-    assert 100 <= first.input_tokens <= 103
+    assert 172 <= first.input_tokens <= 175
     assert (second.calls, second.lost_calls, second.output_tokens) == (2, 1, 3)
 
 

@@ -104,7 +104,7 @@ REPLY = Completion(
 TIMEOUT = CallTimeout("no whole reply", endpoint="m")
 
 
-def request(chars: int = 300, room: int = 50, *, model: str = "m", **more) -> ChatRequest:
+def request(chars: int = 60, room: int = 50, *, model: str = "m", **more) -> ChatRequest:
     messages = (Message("system", "x" * (chars // 3)), Message("user", "x" * (chars - chars // 3)))
     return ChatRequest(model=model, messages=messages, max_output_tokens=room, **more)
 
@@ -160,9 +160,9 @@ def test_what_is_not_known_is_said_to_be_so_and_what_failed_counts_as_read(outco
 
     if isinstance(outcome, BaseException):
         with pytest.raises(type(outcome)):
-            ask(meter, request(300))
+            ask(meter, request(60))
     else:
-        ask(meter, request(300))
+        ask(meter, request(60))
 
     assert meter.spent == spent
 
@@ -211,11 +211,11 @@ def test_laps_add_up_to_what_was_spent():
 @pytest.mark.parametrize(
     ("limits", "asked", "limit"),
     [
-        pytest.param({"max_tokens": 150}, request(300, 50), None, id="tokens that just suffice"),
-        pytest.param({"max_tokens": 149}, request(300, 50), "tokens", id="a token too little"),
-        # 100 tokens in at 2 dollars a million, 50 out at 10.
-        pytest.param({"max_cost_usd": 0.0007}, request(300, 50), None, id="enough money"),
-        pytest.param({"max_cost_usd": 0.00069}, request(300, 50), "cost", id="too little money"),
+        pytest.param({"max_tokens": 150}, request(60, 50), None, id="tokens that just suffice"),
+        pytest.param({"max_tokens": 149}, request(60, 50), "tokens", id="a token too little"),
+        # 20 tokens of text and 80 around them, at 2 dollars a million, 50 out at 10.
+        pytest.param({"max_cost_usd": 0.0007}, request(60, 50), None, id="enough money"),
+        pytest.param({"max_cost_usd": 0.00069}, request(60, 50), "cost", id="too little money"),
         pytest.param({"max_seconds": 0.04}, request(), "time", id="hardly any time"),
     ],
 )
@@ -263,7 +263,7 @@ def test_where_the_run_has_too_little_left_it_is_the_runs_limit_that_is_reached(
     meter = Backend(TIMEOUT, seconds=seconds).meter(own.within(left), prices={"m": PRICE})
 
     with pytest.raises(RunLimitReached) as caught:
-        ask(meter, request(300, 50))
+        ask(meter, request(60, 50))
     assert caught.value.limit == limit
 
 
@@ -284,7 +284,7 @@ def test_calls_at_the_same_time_do_not_count_on_the_same_room():
     meter = Backend().meter(max_tokens=299)
 
     async def two():
-        asked = (meter.ask(request(300, 50)) for _ in range(2))
+        asked = (meter.ask(request(60, 50)) for _ in range(2))
         return await asyncio.gather(*asked, return_exceptions=True)
 
     first, second = asyncio.run(two())
@@ -292,7 +292,7 @@ def test_calls_at_the_same_time_do_not_count_on_the_same_room():
     assert first == REPLY
     assert isinstance(second, LimitReached)
     # What the first one did not need is there again.
-    ask(meter, request(300, 50))
+    ask(meter, request(60, 50))
 
 
 def test_room_that_is_held_is_for_what_comes_after():
@@ -300,10 +300,10 @@ def test_room_that_is_held_is_for_what_comes_after():
     meter = backend.meter(max_tokens=400, max_seconds=60)
 
     with meter.holding(tokens=300, seconds=50), pytest.raises(LimitReached, match="300 kept"):
-        ask(meter, request(300, 50))
-    ask(meter, request(300, 50))
+        ask(meter, request(60, 50))
+    ask(meter, request(60, 50))
     with meter.holding(seconds=50):
-        ask(meter, request(300, 50))
+        ask(meter, request(60, 50))
 
     assert [one.timeout_s for one in backend.requests] == [60, 8]
 

@@ -90,7 +90,7 @@ def test_what_would_pass_is_judged_as_a_whole_and_that_counts(second, passed):
 
 def test_no_revision_is_begun_whose_full_evaluation_might_not_fit():
     ends = set()
-    for max_tokens in range(100, 1_600, 50):
+    for max_tokens in range(200, 3_000, 50):
         judged = Judged((9, 1), (9, 9))
         result = judged.run(max_tokens=max_tokens)
         ends.add((result.stop_reason, len(judged.world.evaluated)))

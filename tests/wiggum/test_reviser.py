@@ -1,7 +1,6 @@
 """How the next draft is made from what failed in the last: what is asked for, and what stays."""
 
 import asyncio
-import math
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.compress import sections_of
 from harness.errors import CallTimeout, ReplyInvalid
-from harness.inference import ScriptedBackend
+from harness.inference import ScriptedBackend, most_prompt_tokens
 from harness.rubric import DimensionScore, Draft, Finding, Verdict
 from harness.wiggum import Reviser, Revision, Round
 
@@ -415,7 +414,7 @@ def test_what_a_revision_takes_at_most_is_what_its_calls_take_at_most(text, focu
     assert backend.requests == []
     asyncio.run(reviser.revise(draft(text), [focus], rounds=rounds))
 
-    chars = [len(request.messages[0].content) for request in backend.requests]
+    prompts = [most_prompt_tokens(request) for request in backend.requests]
     rooms = [request.max_output_tokens for request in backend.requests]
-    assert most == sum(math.ceil(length / 3) for length in chars) + sum(rooms)
+    assert most == sum(prompts) + sum(rooms)
     assert written == sum(rooms)

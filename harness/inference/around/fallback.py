@@ -10,6 +10,7 @@ from harness.errors import (
     EndpointUnreachable,
     HarnessError,
     InferenceError,
+    LimitReached,
     Overloaded,
     ServerError,
     StreamCut,
@@ -90,6 +91,8 @@ class FallingBack(Wrapper):
             )
             try:
                 completion = await backend.chat(replace(listener.request, model=tag))
+            except LimitReached:
+                raise
             except HarnessError as error:
                 if listener.told:
                     raise

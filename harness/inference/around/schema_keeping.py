@@ -130,6 +130,7 @@ class SchemaKeeping(Wrapper):
             reply_schema=_PROBE_SCHEMA,
             timeout_s=request.timeout_s,
             deadline=request.deadline,
+            gate=request.gate,
         )
         with self._tracer.span("schema probe", model=request.model) as span:
             try:

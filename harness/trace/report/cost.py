@@ -115,7 +115,7 @@ def charges_of(calls: Iterable[Call], endpoints: Iterable[Instant]) -> dict[int,
 
 def _model_cost(model: str, calls: Sequence[Call], prices: _Prices, *, run_ns: int) -> ModelCost:
     by_basis: dict[PriceBasis, float] = {}
-    unpriced = sum(not _was_refused(call) for call in calls)
+    unpriced = sum(call.was_sent for call in calls)
     for call in calls:
         charge = _charge(call, prices)
         if charge is not None:
@@ -154,11 +154,6 @@ def _charge(call: Call, prices: _Prices) -> tuple[PriceBasis, float] | None:
     if asked is None or answered is None:
         return None
     return "tokens", (asked * per_asked + answered * per_answered) / 1e6
-
-
-def _was_refused(call: Call) -> bool:
-    """Whether it was not even sent, since the endpoint was out of reach just before."""
-    return (call.error or "").startswith("CircuitOpen")
 
 
 def _per_million(usd: float | None, tokens: int) -> float | None:

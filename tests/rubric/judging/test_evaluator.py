@@ -28,7 +28,7 @@ from harness.errors import (
     EvaluatorAbstained,
     LimitReached,
 )
-from harness.inference import ScriptedBackend
+from harness.inference import ScriptedBackend, most_prompt_tokens
 from harness.rubric import Cap, Dimension, Draft, Evaluator, Finding, Rescore, Scale
 from harness.rubric.checks import Excludes, Finished, GroundedNumbers, SectionWords, Words
 from harness.rubric.judging.prompt import prompt_sha256
@@ -536,7 +536,7 @@ def test_no_evaluation_takes_more_tokens_than_it_said(way, models, text):
     most = evaluator.most_tokens(draft)
     asyncio.run(evaluator.evaluate(draft))
 
-    asked = sum(len(m.content.encode()) for r in backend.requests for m in r.messages) / 3
+    asked = sum(map(most_prompt_tokens, backend.requests))
     room = sum(request.max_output_tokens for request in backend.requests)
     assert asked + room <= most <= asked + room + len(backend.requests)
 
