@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -37,7 +39,8 @@ class Embedder(Protocol):
 class WordLlamaEmbedder:
     """Averaged token vectors of wordllama: offline, no torch, 5,000 passages a second a core.
 
-    The weights are read from the installed package at the first call of `embed`.
+    The weights are read from the installed package at the first call of `embed`, once for all
+    embedders of the process.
     """
 
     name = "wordllama/l2_supercat/256"
@@ -45,27 +48,49 @@ class WordLlamaEmbedder:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embedder`; any text will do, of any length."""
-        # One by one: a batch is padded to its longest text, which is slower on passages of
-        # uneven length, and out of memory when one of them is a book.
-        vectors: Vectors = self._model.embed(list(texts), norm=False, batch_size=1)
-        # Not by norm=True, which divides by zero for a text without tokens.
-        return normalised(vectors)
+        if not texts:
+            return np.empty((0, self.dimensions), dtype=np.float32)
+        # 1. In pieces: a vector for each token of a text is there at once, in all a thousand
+        # bytes for each of its bytes.
+        pieces = [_PIECE.findall(text) or [""] for text in texts]
+        each = [piece.removesuffix(" ") for some in pieces for piece in some]
+        # 2. One by one: a batch is padded to its longest text, which is slower on passages of
+        # uneven length.
+        means: Vectors = _model().embed(each, norm=False, batch_size=1)
+        # 3. Their sum by length is as long as may be: not by norm=True, which divides by zero for
+        # a text without tokens.
+        lengths = np.array([max(1, len(piece)) for piece in each], dtype=np.float32)
+        ends = np.cumsum([len(some) for some in pieces])
+        starts = np.concatenate([[0], ends[:-1]])
+        return normalised(np.add.reduceat(means * lengths[:, np.newaxis], starts))
 
-    @cached_property
-    def _model(self) -> WordLlamaInference:
-        # Importing wordllama calls logging.basicConfig(level=INFO). The root logger belongs to
-        # the application: put it back as it was.
-        root = logging.getLogger()
-        level, handlers = root.level, list(root.handlers)
-        import wordllama  # noqa: PLC0415  # 0.2 s
 
-        root.setLevel(level)
-        root.handlers[:] = handlers
-        # Told where: its own look-up seeks the tokenizer it ships under another folder's name,
-        # misses it, and goes to the network.
-        return wordllama.WordLlama.load(
-            cache_dir=Path(wordllama.__file__).parent, disable_download=True
-        )
+# Between words, if there is a blank: the tokenizer begins a text as it begins a word.
+_PIECE = re.compile(r".{1,8000}(?: |\Z)|.{1,8000}", re.DOTALL)
+
+_LOADING = Lock()
+
+
+def _model() -> WordLlamaInference:
+    with _LOADING:  # or else two threads could both load it, and mix up the loggers
+        return _loaded()
+
+
+@cache
+def _loaded() -> WordLlamaInference:
+    # Importing wordllama calls logging.basicConfig(level=INFO). The root logger belongs to
+    # the application: put it back as it was.
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    import wordllama  # noqa: PLC0415  # 0.2 s
+
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    # Told where: its own look-up seeks the tokenizer it ships under another folder's name,
+    # misses it, and goes to the network.
+    return wordllama.WordLlama.load(
+        cache_dir=Path(wordllama.__file__).parent, disable_download=True
+    )
 
 
 class FunctionEmbedder:

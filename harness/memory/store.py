@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from threading import Event, Lock
 from types import TracebackType
@@ -215,10 +216,7 @@ class MemoryStore:
             InvalidInput: For an impossible limit, mode or filter.
             MemoryStoreFailed: The store cannot be read.
         """
-        if limit < 1:
-            raise InvalidInput(
-                f"limit is {limit}; it must be at least 1", code="memory.limit-not-positive"
-            )
+        _check_limit(limit)
         if mode not in get_args(Mode):
             raise InvalidInput(
                 f"no search mode '{mode}'; {did_you_mean(mode, get_args(Mode))}",
@@ -331,6 +329,15 @@ class MemoryStore:
     def _tend(self, stop: Event) -> None:
         self._vector.embed_missing(stop=stop, progress=self._progress)
         self._vector.build_index(stop=stop, progress=self._progress)
+
+
+def _check_limit(limit: object) -> None:
+    # numpy's whole numbers are some, too.
+    if not isinstance(limit, Integral) or int(limit) < 1:
+        raise InvalidInput(
+            f"limit is {limit!r}; it must be a whole number, at least 1",
+            code="memory.limit-not-positive",
+        )
 
 
 def _bytes_in(directory: Path) -> int:

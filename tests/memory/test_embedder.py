@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from stored import failing
 
 from harness.errors import InvalidInput
-from harness.memory.embedder import FunctionEmbedder, embed
+from harness.memory.embedder import FunctionEmbedder, WordLlamaEmbedder, embed
 from harness.memory.novelty import THRESHOLD, nearest, novelty
 from harness.memory.unrelated import unrelated_cosine
 
@@ -27,6 +28,30 @@ def test_vectors_are_float32_of_unit_length_whatever_the_company(embedder):
     assert np.array_equal(vectors, np.concatenate([embedder.embed([text]) for text in texts]))
     assert not embedder.embed([""]).any()
     assert embedder.embed([]).shape == (0, embedder.dimensions)
+
+
+@pytest.fixture
+def peak_bytes():
+    """Tells how much more memory was in use since the test began, at most."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+
+def test_a_long_text_is_embedded_in_little_memory_and_as_its_parts(embedder, peak_bytes):
+    shells, courts = "otters crack shells " * 2_000, "a court heard appeals " * 2_000
+    both, first, second = embedder.embed([shells + courts, shells, courts])
+
+    assert peak_bytes() < 20e6  # all tokens of one at a time: 60 MB
+    assert both @ (first + second) / np.linalg.norm(first + second) > 0.99
+    assert first @ embedder.embed(["otters crack shells"])[0] > 0.999
+    assert np.linalg.norm(embedder.embed(["日本語" * 10_000])) == pytest.approx(1)
+
+
+def test_embedders_of_one_process_share_their_weights(embedder, peak_bytes):
+    embedder.embed(["loaded"])
+    WordLlamaEmbedder().embed(["once"])
+    assert peak_bytes() < 5e6  # the weights are 33 MB
 
 
 REPLIES = {

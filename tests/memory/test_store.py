@@ -106,8 +106,13 @@ def test_a_filter_binds_both_lanes(tmp_path, embedder):
 
 @pytest.mark.parametrize(
     ("options", "code"),
-    [({"limit": 0}, "memory.limit-not-positive"), ({"mode": "lexicl"}, "memory.unknown-mode")],
-    ids=["no hits", "an unknown mode"],
+    [
+        ({"limit": 0}, "memory.limit-not-positive"),
+        ({"limit": "3"}, "memory.limit-not-positive"),
+        ({"limit": 2.5}, "memory.limit-not-positive"),
+        ({"mode": "lexicl"}, "memory.unknown-mode"),
+    ],
+    ids=["no hits", "a text", "not whole", "an unknown mode"],
 )
 def test_what_cannot_be_asked_is_refused(store, options, code):
     with failing(InvalidInput, code):
@@ -451,3 +456,30 @@ def test_the_interpreters_end_stops_it_and_waits_for_what_it_has_to_say():
     )
 
     assert (ended.stdout, ended.stderr) == ("kept what was finished\n", "")
+
+
+MANY = """
+import random, tempfile
+from pathlib import Path
+from harness.memory import MemoryStore, Passage
+
+def resident_mb():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1e3
+
+for count in range(25):
+    with tempfile.TemporaryDirectory() as directory, MemoryStore.open(directory) as store:
+        for _ in range(3):
+            store.add([Passage(text=str(random.random())) for _ in range(5)])
+            store.search("otter")
+    if count == 1:
+        before = resident_mb()
+print(resident_mb() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_stores_that_were_closed_leave_nothing_in_memory():
+    done = subprocess.run([sys.executable, "-c", MANY], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 60
