@@ -54,8 +54,6 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
-    # A hundred equal pieces in a row are a table's line as often as a model that is stuck.
-    os.environ.setdefault("REPEATED_STREAMING_CHUNK_LIMIT", "1000000000")
     import litellm  # noqa: PLC0415
 
     from harness.inference.managed.litellm_connections import (  # noqa: PLC0415
@@ -65,6 +63,8 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
 
     litellm.telemetry = False
     litellm.suppress_debug_info = True
+    # A hundred equal pieces in a row are a table's line as often as a model that is stuck.
+    litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1_000_000_000
     # aiohttp's sessions complain when the process ends, and httpx is what we make careful.
     litellm.disable_aiohttp_transport = True
     litellm.aclient_session = CLIENT
