@@ -3,6 +3,7 @@
     HarnessError
     ├── InvalidInput            what a person wrote: files, names, values
     │   ├── ConfigurationInvalid
+    │   │   └── NotTrusted      a folder's settings send a key where the user has not allowed it
     │   ├── RubricInvalid
     │   ├── PipelineInvalid
     │   ├── SameModel           producer and evaluator resolve to one model
@@ -119,6 +120,20 @@ class ConfigurationInvalid(InvalidInput):
     """`harness.toml`, an environment variable or a command-line value does not parse."""
 
     code = "config.invalid"
+
+
+class NotTrusted(ConfigurationInvalid):
+    """The settings of a folder would send a variable to a host that the user has not allowed.
+
+    Attributes:
+        entry: The line of the user's own file that allows it.
+    """
+
+    code = "trust.key-not-allowed"
+
+    def __init__(self, message: str, *, entry: str, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.entry = entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
 from collections.abc import Generator
 
 import pytest
 from demo import DemoRun, run_demo
 from hypothesis import settings
+
+# What these tests run is to be remembered elsewhere than what their user runs.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="harness-tests-")
 
 # What a test may be skipped for, by the word that stands in the reason.
 PARTS = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import TypeVar
 import click
 
 from harness.cli.failures import failures_told
+from harness.cli.trusting import refusal_after_asking, settings_for_calls
 from harness.cli.values import read_pairs, read_text
 from harness.rubric import Draft
-from harness.session import Settings, load_settings
+from harness.session import Settings
 from harness.session.evaluation import ChosenRubric, choose_rubric
 
 T = TypeVar("T")
@@ -57,16 +57,12 @@ def read_given(
         InvalidInput: One is missing, empty or not text; or the rubric or the settings have a
             mistake.
     """
-    settings = load_settings(
-        config,
-        environment=os.environ,
-        roles=read_pairs(roles, option="--role", form="role=tag"),
-    )
+    settings = settings_for_calls(config, roles=read_pairs(roles, option="--role", form="role=tag"))
     asked = read_text("task", Path(task[1:])) if task.startswith("@") else task
     evidence = tuple(read_text("source", Path(name)) for name in sources)
     return Given(
         settings=settings,
-        chosen=choose_rubric(rubric, rubrics=settings.rubrics),
+        chosen=choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking),
         task=asked,
         drafts={
             name: Draft(text=read_text("draft", Path(name)), task=asked, sources=evidence)

@@ -18,11 +18,11 @@ from rich.text import Text
 from harness.cli.consoles import log_to_stderr, results
 from harness.cli.exit_codes import FAILED
 from harness.cli.failures import failures_told
+from harness.cli.trusting import settings_for_calls
 from harness.errors import InvalidInput
 from harness.session.endpoint_check import EndpointCheck
 from harness.session.endpoint_trial import check_endpoints
 from harness.session.models import known_endpoints
-from harness.session.settings import load_settings
 
 
 @click.group()
@@ -57,7 +57,7 @@ def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
 
 
 def _check(tags: tuple[str, ...], config: Path | None) -> list[EndpointCheck]:
-    settings = load_settings(config, environment=os.environ)
+    settings = settings_for_calls(config)
     known = known_endpoints(settings)
     if not known:
         raise InvalidInput(

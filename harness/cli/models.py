@@ -22,6 +22,7 @@ from harness.cli.exit_codes import FAILED, UNUSABLE
 from harness.cli.failures import exit_code_of, failures_told
 from harness.cli.model_tables import print_models, print_plan
 from harness.cli.pipeline_file import load_pipeline
+from harness.cli.trusting import settings_for_calls
 from harness.cli.values import read_pairs
 from harness.errors import HarnessError, InvalidInput
 from harness.hardware import format_bytes
@@ -31,7 +32,7 @@ from harness.session import run_to_its_end
 from harness.session.model_control import controlled, list_models, load_model, unload_model
 from harness.session.model_plan import ITEMS, plan_models
 from harness.session.models import known_endpoints
-from harness.session.settings import Settings, load_settings
+from harness.session.settings import Settings
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ def plan(
     """
     with failures_told(as_json=as_json):
         given_roles = read_pairs(roles, option="--role", form="role=tag")
-        settings = load_settings(config, environment=os.environ, roles=given_roles)
+        settings = settings_for_calls(config, roles=given_roles)
         pipeline = load_pipeline(target)
         with _doing("finding out what the models take"):
             made = run_to_its_end(
@@ -107,7 +108,7 @@ def list_(config: Path | None, *, as_json: bool) -> None:
     Exit codes: 0 shown, 1 one could not be asked, 2 something given is not usable.
     """
     with failures_told(as_json=as_json):
-        endpoints = _endpoints(load_settings(config, environment=os.environ))
+        endpoints = _endpoints(settings_for_calls(config))
         with _doing("asking servers"):
             seen = run_to_its_end(list_models(endpoints, environment=os.environ))
     if as_json:
@@ -173,7 +174,7 @@ def _each(
     """Does something with one model after the other, and ends with the gravest exit code."""
     console, codes = results(), [0]
     with failures_told():
-        settings = load_settings(config, environment=os.environ)
+        settings = settings_for_calls(config)
         chosen = controlled(tags, _endpoints(settings))
         for endpoint in chosen:
             try:

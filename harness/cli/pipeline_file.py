@@ -53,9 +53,9 @@ def absolute_target(target: str) -> str:
     return f"{Path(file).absolute()}{colon}{name}" if Path(file).is_file() else target
 
 
-def is_there(target: str) -> bool:
-    """Whether there is a file, or a shipped pattern, for `load_pipeline` to read."""
-    return _found(target.partition(":")[0]) is not None
+def target_file(target: str) -> Path | None:
+    """What `load_pipeline` would run, a user's file or a shipped one; None if there is neither."""
+    return _found(target.partition(":")[0])
 
 
 def _find_file(file: str) -> Path:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from harness.cli.pipeline_file import absolute_target, is_there, load_pipeline
+from harness.cli.pipeline_file import absolute_target, load_pipeline, target_file
 from harness.cli.run_name import find_journal
 from harness.cli.run_options import limit_options, limits_of, memory_option
 from harness.cli.running import Order, carry_out
+from harness.cli.trusting import check_may_run, remember_run, settings_for_calls
 from harness.cli.values import read_inputs, read_pairs
 from harness.errors import InvalidInput
 from harness.graph import Question
@@ -108,18 +108,20 @@ def resume(
             **read_pairs(roles, option="--role", form="role=tag"),
         }
         chosen_memory = (memory and memory.absolute()) or (before.memory if before else None)
-        if target is None and not is_there(chosen_target):
+        if target is None and target_file(chosen_target) is None:
             raise InvalidInput(
                 f"there is no file '{chosen_target}' any more, which the run was begun from; say "
                 "where it is now: --file FILE.py",
                 code="run.file-gone",
             )
+        for path, given in ((target_file(chosen_target), target), (chosen_config, config)):
+            if given is None and path is not None:
+                check_may_run(path, named_in=journal)
+        remember_run(chosen_target, chosen_config)
         return Order(
             pipeline=load_pipeline(chosen_target),
             inputs=read_inputs(assignments),
-            settings=load_settings(
-                chosen_config, environment=os.environ, roles=chosen_roles, memory=chosen_memory
-            ),
+            settings=settings_for_calls(chosen_config, roles=chosen_roles, memory=chosen_memory),
             limits=limits_of(max_tokens, max_cost_usd, max_seconds, max_calls),
             origin=Origin(
                 target=absolute_target(chosen_target),

@@ -17,6 +17,7 @@ import orjson
 
 from harness.cli.exit_codes import UNUSABLE
 from harness.cli.failures import failures_told
+from harness.cli.trusting import refusal_after_asking
 from harness.errors import InvalidInput, Problem, RubricInvalid
 from harness.rubric import Dimension, Rubric
 from harness.rubric.files import (
@@ -157,7 +158,7 @@ def new(name: str, base: str, config: Path | None) -> None:
     """
     with failures_told():
         directory = _own_directory(config)
-        source = read_rubric(base, directory=directory)
+        source = read_rubric(base, directory=directory, refuse=refusal_after_asking)
         path = Path(name) if name.endswith((".yaml", ".yml")) else directory / f"{name}.yaml"
         if path.exists():
             raise InvalidInput(
@@ -190,7 +191,7 @@ def _own_directory(config: Path | None) -> Path:
 
 def _look(name: str, directory: Path) -> _Looked:
     try:
-        found = read_rubric(name, directory=directory)
+        found = read_rubric(name, directory=directory, refuse=refusal_after_asking)
     except RubricInvalid as error:
         return _Looked(name=name, path=error.path, mistakes=error.problems)
     warnings = advice_on(found.rubric, found.written)

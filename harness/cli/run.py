@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -10,9 +9,10 @@ import click
 from harness.cli.pipeline_file import absolute_target, load_pipeline
 from harness.cli.run_options import limit_options, limits_of, memory_option
 from harness.cli.running import Order, carry_out
+from harness.cli.trusting import remember_run, settings_for_calls
 from harness.cli.values import read_inputs, read_pairs
-from harness.session import Origin, load_settings
-from harness.session.settings import SETTINGS_FILE
+from harness.session import Origin
+from harness.session.trust import SETTINGS_FILE
 
 
 @click.command()
@@ -68,7 +68,9 @@ def run(
         inputs = read_inputs([*([f"task={task}"] if task is not None else []), *assignments])
         given_roles = read_pairs(roles, option="--role", form="role=tag")
         kept_in = memory and memory.absolute()
-        settings = load_settings(config, environment=os.environ, roles=given_roles, memory=kept_in)
+        settings = settings_for_calls(config, roles=given_roles, memory=kept_in)
+        settings_file = _settings_file(config)
+        remember_run(target, settings_file)
         return Order(
             pipeline=load_pipeline(target),
             inputs=inputs,
@@ -76,7 +78,7 @@ def run(
             limits=limits_of(max_tokens, max_cost_usd, max_seconds, max_calls),
             origin=Origin(
                 target=absolute_target(target),
-                config=_settings_file(config),
+                config=settings_file,
                 roles=given_roles,
                 memory=kept_in,
             ),

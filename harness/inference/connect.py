@@ -22,6 +22,7 @@ def connect(
     api_key: str | None,
     clock: Clock,
     keep_alive: Callable[[], float | None] | None = None,
+    check_address: Callable[[str], None] = lambda _url: None,
 ) -> Backend:
     """The bare backend of an endpoint; connects to nothing yet.
 
@@ -31,12 +32,16 @@ def connect(
         clock: The caller's.
         keep_alive: The seconds that Ollama is told to keep the model for after each call, where the
             endpoint does not say.
+        check_address: Told where litellm is about to send something; raises `NotTrusted` where it
+            must not.
     """
     match endpoint.backend:
         case "embedded":
             return EmbeddedLlamaCpp(endpoint, clock=clock)
         case "litellm":
-            return LiteLLMBackend(endpoint, api_key=api_key, clock=clock)
+            return LiteLLMBackend(
+                endpoint, api_key=api_key, clock=clock, check_address=check_address
+            )
         case "ollama":
             return OllamaWire(endpoint, api_key=api_key, clock=clock, keep_alive=keep_alive)
         case "llama-cpp-python":

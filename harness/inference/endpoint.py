@@ -137,6 +137,8 @@ class Endpoint(BaseModel):
     control_key_env: str | None = None
     """Name of the environment variable with the key that loading and unloading need, where that is
     another than `api_key_env`'s: TabbyAPI's and SGLang's admin key, TensorRT-LLM's control key."""
+    written_in: Path | None = Field(default=None, exclude=True, repr=False)
+    """The folder whose `harness.toml` it is from; None for the user's own. Filled in on loading."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)

@@ -1,5 +1,6 @@
 """Rubrics: their files, their checks, the evaluator that judges by them, and verdicts."""
 
+from harness.rubric.checks.function import Refuse
 from harness.rubric.draft import Draft
 from harness.rubric.files import load_rubric, load_rubric_file, rubric_schema
 from harness.rubric.finding import Finding
@@ -30,6 +31,7 @@ __all__ = [
     "JudgeMode",
     "Judges",
     "Noise",
+    "Refuse",
     "Rescore",
     "Rubric",
     "Scale",

@@ -23,10 +23,10 @@ from harness.session.evaluator_pool import (
     evaluator_pool,
 )
 from harness.session.fallbacks import check_fallbacks
-from harness.session.models import api_key_of
 from harness.session.roles import Roles
 from harness.session.separation import ComparedModels, Separation
 from harness.session.settings import Settings
+from harness.session.trust import api_key_of
 from harness.trace import Tracer
 
 _log = structlog.get_logger(__name__)

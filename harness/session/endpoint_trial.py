@@ -35,8 +35,9 @@ from harness.session.endpoint_check import (
     most_at_once,
     way_to_unload,
 )
-from harness.session.models import api_key_of, open_models
+from harness.session.models import open_models
 from harness.session.settings import Settings
+from harness.session.trust import api_key_of
 from harness.trace import Tracer
 
 _PROMPT = (Message("user", "Tell me a very long story about an owl."),)

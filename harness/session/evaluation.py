@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from harness.rubric import (
     Draft,
     Evaluator,
     Noise,
+    Refuse,
     Rubric,
     Verdict,
     load_noise,
@@ -20,6 +22,7 @@ from harness.rubric import (
     load_rubric_file,
 )
 from harness.session.session import Session
+from harness.session.trust import refusal_to_run
 from harness.wiggum import reasons_in, verdict_attributes
 
 SUMMARISER = "summariser"
@@ -40,12 +43,20 @@ class ChosenRubric:
     rubric that ships can have a noise file too."""
 
 
-def choose_rubric(rubric: str | Path | Rubric, *, rubrics: Path) -> ChosenRubric:
+def _refusal(path: Path) -> Notice | None:
+    return refusal_to_run(path, environment=os.environ)
+
+
+def choose_rubric(
+    rubric: str | Path | Rubric, *, rubrics: Path, refuse: Refuse = _refusal
+) -> ChosenRubric:
     """A rubric by its name, by its path, or as it is.
 
     Args:
         rubric: Which.
         rubrics: The directory of the user's own.
+        refuse: Says of code that it names whether it may be run: where the user allows it, when
+            left out.
 
     Raises:
         RubricInvalid: There is none, or it has mistakes.
@@ -54,13 +65,13 @@ def choose_rubric(rubric: str | Path | Rubric, *, rubrics: Path) -> ChosenRubric
         case Rubric():
             return ChosenRubric(rubric=rubric, directory=rubrics)
         case Path():
-            loaded = load_rubric_file(rubric, directory=rubrics)
+            loaded = load_rubric_file(rubric, directory=rubrics, refuse=refuse)
             return ChosenRubric(rubric=loaded, directory=rubric.parent)
         case str():
             path = Path(rubric)
             given_by_path = path.suffix in {".yaml", ".yml"}
             return ChosenRubric(
-                rubric=load_rubric(rubric, directory=rubrics),
+                rubric=load_rubric(rubric, directory=rubrics, refuse=refuse),
                 directory=path.parent if given_by_path else rubrics,
             )
 

@@ -21,10 +21,10 @@ from harness.inference import FILE_BACKENDS, Endpoint, server_facts
 from harness.inference.endpoint import MANAGED_BACKENDS
 from harness.residency import Host, HostReport, check_fits
 from harness.session.devices import devices_of
-from harness.session.models import api_key_of, control_key_of
 from harness.session.opened_endpoint import open_endpoint
 from harness.session.settings import Settings
 from harness.session.tenancy import tenant_of
+from harness.session.trust import api_key_of
 from harness.trace import monotonic
 
 Control = Literal["run", "managed", "fixed"]
@@ -220,8 +220,7 @@ def _as_reported(seen: ModelSeen, report: HostReport | None) -> ModelSeen:
 async def _host(endpoint: Endpoint, environment: Mapping[str, str]) -> AsyncIterator[Host]:
     opened = open_endpoint(
         endpoint,
-        api_key=api_key_of(endpoint, environment),
-        control_key=control_key_of(endpoint, environment),
+        environment=environment,
         cached=False,
         clock=monotonic,
     )

@@ -138,8 +138,7 @@ async def open_models(
                 try:
                     one = open_endpoint(
                         endpoint,
-                        api_key=api_key_of(endpoint, environment),
-                        control_key=control_key_of(endpoint, environment),
+                        environment=environment,
                         cached=cache is not None,
                         clock=tracer.now_ns,
                     )
@@ -188,36 +187,6 @@ async def open_models(
             )
         shim = InferenceShim(with_fallbacks(stacks, endpoints, tracer=tracer))
         yield OpenModels(shim=shim, budget=budget)
-
-
-def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
-    """The key that an endpoint names; None for one that names none.
-
-    Raises:
-        ConfigurationInvalid: The variable is not set.
-    """
-    return _key(endpoint.api_key_env, endpoint, environment)
-
-
-def control_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
-    """The key that loading and unloading its model need; None for an endpoint that names none.
-
-    Raises:
-        ConfigurationInvalid: The variable is not set.
-    """
-    return _key(endpoint.control_key_env, endpoint, environment)
-
-
-def _key(variable: str | None, endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
-    if variable is None:
-        return None
-    key = environment.get(variable)
-    if not key:
-        raise ConfigurationInvalid(
-            f"endpoint '{endpoint.tag}' takes its key from {variable}, which is not set; export it",
-            code="endpoint.key-not-set",
-        )
-    return key
 
 
 def _log_notice(notice: Notice) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from harness.errors import HarnessError
@@ -20,6 +20,7 @@ from harness.inference.identity.address import server_address
 from harness.residency import Host, NotingGaps, ObservedGaps
 from harness.residency.hosts import host_of
 from harness.session.tenancy import file_footprint, is_managed
+from harness.session.trust import api_key_of, control_key_of, not_allowed
 from harness.trace import Clock
 
 
@@ -44,23 +45,37 @@ class OpenedEndpoint:
 def open_endpoint(
     endpoint: Endpoint,
     *,
-    api_key: str | None,
-    control_key: str | None = None,
+    environment: Mapping[str, str],
     cached: bool,
     clock: Clock,
 ) -> OpenedEndpoint:
     """Connects to nothing yet.
 
+    Args:
+        endpoint: As written down.
+        environment: Holds the keys that it names.
+        cached: Whether its replies are.
+        clock: The caller's.
+
     Raises:
-        ConfigurationInvalid: It cannot be used as it is written down.
+        ConfigurationInvalid: It cannot be used as it is written down, or a key may not be sent.
         ModelFileInvalid: Its file is missing or not a GGUF.
     """
+    api_key = api_key_of(endpoint, environment)
+    control_key = control_key_of(endpoint, environment)
     # Files are read first: as long as they can be wrong, there is nothing to close.
     identity = reply_identity(endpoint) if cached else None
     file_footprint(endpoint)
     gaps = ObservedGaps() if endpoint.manage and endpoint.backend == "ollama" else None
     keep_alive = None if gaps is None else lambda: gaps.keep_alive_s
-    backend = connect(endpoint, api_key=api_key, clock=clock, keep_alive=keep_alive)
+
+    def check(url: str) -> None:
+        for refusal in not_allowed(endpoint, environment, url=url):
+            raise refusal
+
+    backend = connect(
+        endpoint, api_key=api_key, clock=clock, keep_alive=keep_alive, check_address=check
+    )
     host = None
     if is_managed(endpoint):
         host = host_of(

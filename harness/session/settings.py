@@ -30,10 +30,10 @@ from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
+from harness.session.trust import SETTINGS_FILE, own_directory
 from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
 from harness.wiggum import Limits
 
-SETTINGS_FILE = "harness.toml"
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
 
 WORDLLAMA = "wordllama"
@@ -266,7 +266,7 @@ def load_settings(
         ConfigurationInvalid: Something in the file, or in the variable, does not parse.
     """
     file = Path(SETTINGS_FILE) if path is None else path
-    settings = Settings() if path is None and not file.exists() else _read_file(file)
+    settings = Settings() if path is None and not file.exists() else _read_file(file, environment)
     endpoints = {**settings.endpoints, **_endpoints_from(environment)}
     kept_in = settings.memory.path if memory is None else memory
     return settings.model_copy(
@@ -278,7 +278,7 @@ def load_settings(
     )
 
 
-def _read_file(path: Path) -> Settings:
+def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text)
@@ -297,7 +297,9 @@ def _read_file(path: Path) -> Settings:
         raise ConfigurationInvalid(
             f"not TOML: {error}", path=path, line=line, code="config.not-toml"
         ) from error
-    _start_paths_at(values, path.parent)
+    folder = path.parent.resolve()
+    is_own = own_directory(environment) in {folder, *folder.parents}
+    _start_paths_at(values, path.parent, written_in=None if is_own else folder)
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -315,7 +317,7 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
         return {}
     try:
         values = {"endpoints": json.loads(text)}
-        _start_paths_at(values, Path())
+        _start_paths_at(values, Path(), written_in=None)
         return Settings.model_validate(values).endpoints
     except json.JSONDecodeError as error:
         problem = Notice(code="config.not-json", message=f"not JSON: {error}")
@@ -330,8 +332,8 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
     ) from cause
 
 
-def _start_paths_at(values: dict[str, Any], base: Path) -> None:
-    """Tells each endpoint its tag, and every relative path where it starts from: at the file."""
+def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | None) -> None:
+    """Tells each endpoint its tag and whose it is, and every relative path that it starts here."""
 
     def start(table: object, key: str) -> None:
         if isinstance(table, dict) and isinstance(table.get(key), str):
@@ -346,7 +348,7 @@ def _start_paths_at(values: dict[str, Any], base: Path) -> None:
     for tag, endpoint in endpoints.items() if isinstance(endpoints, dict) else ():
         start(endpoint, "path")
         if isinstance(endpoint, dict):
-            endpoint["tag"] = tag
+            endpoint.update(tag=tag, written_in=written_in)
 
 
 def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails, a TypedDict
@@ -375,7 +377,10 @@ _TABLES: dict[str, type[BaseModel]] = {
 def _fields_at(location: tuple[int | str, ...]) -> set[str]:
     match location:
         case ("endpoints", _):
-            return {field.alias or name for name, field in Endpoint.model_fields.items()} - {"tag"}
+            return {field.alias or name for name, field in Endpoint.model_fields.items()} - {
+                "tag",
+                "written_in",
+            }
         case ("budget",):
             return {field.alias or name for name, field in BudgetSettings.model_fields.items()}
         case ("budget", "devices", _):

@@ -16,6 +16,7 @@ import os
 import pty
 import signal
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Coroutine, Iterator, Mapping
@@ -30,7 +31,10 @@ import structlog
 from harness.cli.main import main
 
 COMMAND = Path(sys.executable).with_name("harness")
-ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "XDG_CONFIG_HOME": tempfile.mkdtemp(prefix="harness-tests-"),  # what was run may be resumed
+}
 NOBODY = "http://127.0.0.1:9"
 """At the discard port nothing listens."""
 

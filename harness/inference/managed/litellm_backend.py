@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, get_args
@@ -39,17 +39,24 @@ class LiteLLMBackend:
         endpoint: The model, and a base address if it is not the provider's own.
         api_key: The provider's key; litellm reads its usual variables when there is none.
         clock: The caller's clock.
+        check_address: Told where a request is about to go; raises `NotTrusted` to prevent it.
 
     Raises:
         ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, api_key: str | None = None, clock: Clock = monotonic
+        self,
+        endpoint: Endpoint,
+        *,
+        api_key: str | None = None,
+        clock: Clock = monotonic,
+        check_address: Callable[[str], None] = lambda _url: None,
     ) -> None:
         self._endpoint = endpoint
         self._api_key = bearer(api_key, endpoint=endpoint.tag)
         self._clock = clock
+        self._check_address = check_address
         self._litellm: Any = None
         # Some providers have no place for a schema. The model is told of it all the same, and
         # whoever asked looks at what came. Some count tokens unasked, or not at all.
@@ -138,7 +145,9 @@ class LiteLLMBackend:
 
     def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
         self._litellm.aclient_session.join(self)
-        return http_call(connect_timeout_s=self._endpoint.connect_timeout_s)
+        return http_call(
+            connect_timeout_s=self._endpoint.connect_timeout_s, check_address=self._check_address
+        )
 
     def _means(self) -> dict[str, object]:
         """By what way litellm is to ask."""

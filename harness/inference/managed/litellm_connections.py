@@ -19,6 +19,7 @@ import httpx
 from litellm.caching.llm_caching_handler import LLMClientCache
 from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
+from harness.errors import NotTrusted
 from harness.inference.managed.litellm_library import HTTP_CALL, HttpCall
 from harness.inference.wire.connection import KEEPALIVE_S, read_to_end
 
@@ -46,6 +47,11 @@ class CarefulClient(httpx.AsyncClient):
             # Of most providers litellm keeps one number only; all but connecting is limited above.
             limits = httpx.Timeout(None, connect=call.connect_timeout_s)
             request.extensions = {**request.extensions, "timeout": limits.as_dict()}
+            try:
+                call.check_address(str(request.url))
+            except NotTrusted as error:
+                call.refusal = error
+                raise
         try:
             response = await self._of_this_loop().send(request, **how)
         except (httpx.ConnectError, httpx.RemoteProtocolError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -12,15 +12,20 @@ from typing import Any
 
 import httpx
 
+from harness.errors import NotTrusted
 from harness.inference.managed.finish_word import FinishWord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class HttpCall:
     """What the HTTP client under litellm and its caller tell each other past litellm."""
 
     connect_timeout_s: float
     """Longest that connecting may take."""
+    check_address: Callable[[str], None]
+    """Raises `NotTrusted` for an address that nothing may be sent to."""
+    refusal: NotTrusted | None = None
+    """What it raised."""
     responses: list[httpx.Response] = field(default_factory=list)
     """What was answered; closed when the call is over, however it ends."""
     finish_word: FinishWord = field(default_factory=FinishWord)
@@ -32,12 +37,23 @@ HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
 
 
 @asynccontextmanager
-async def http_call(*, connect_timeout_s: float) -> AsyncIterator[HttpCall]:
-    """The block in which litellm makes a call."""
-    call = HttpCall(connect_timeout_s=connect_timeout_s)
+async def http_call(
+    *, connect_timeout_s: float, check_address: Callable[[str], None]
+) -> AsyncIterator[HttpCall]:
+    """The block in which litellm makes a call.
+
+    Raises:
+        NotTrusted: It was about to send something where nothing may be sent.
+    """
+    call = HttpCall(connect_timeout_s=connect_timeout_s, check_address=check_address)
     token = HTTP_CALL.set(call)
     try:
         yield call
+    except Exception:
+        # litellm makes an error of its own of it, and says less.
+        if call.refusal is None:
+            raise
+        raise call.refusal from None
     finally:
         HTTP_CALL.reset(token)
         for response in call.responses:

@@ -3,7 +3,8 @@
 It stands in an installed module (`my_package.checks:polite`), or in a file beside the rubric
 (`./checks.py:polite`). Such a file is run by its path and nothing else: `sys.path` stays as it is,
 so that a `json.py` beside a rubric takes nobody's place, and a file that needs another one beside
-it has to be installed. Loading a rubric runs what it names; load only rubrics that you trust.
+it has to be installed. Loading a rubric runs what it names: whoever loads one that the user may not
+have written says by `refuse` what may not be run.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from typing import Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, computed_field, model_validator
 
-from harness.errors import EvaluationFailed, Mistake, did_you_mean
+from harness.errors import EvaluationFailed, Mistake, Notice, did_you_mean
 from harness.rubric.checks.check import Check, Grade, path_beside
 from harness.rubric.draft import Draft
 from harness.rubric.finding import Finding
 
 _Score = Callable[[Draft], object]
+
+Refuse = Callable[[Path], Notice | None]
+"""Says why the code of a file may not be run; None where it may."""
 
 
 class Function(Check):
@@ -51,10 +55,11 @@ class Function(Check):
     @model_validator(mode="after")
     def _find(self, info: ValidationInfo) -> Self:
         place, _, name = self.call.rpartition(":")
-        if place.endswith(".py"):
-            module, content = _run(path_beside(place, info))
-        else:
-            module, content = _import(place)
+        path = path_beside(place, info)
+        refuse: Refuse | None = (info.context or {}).get("refuse")
+        if refuse is not None and (refusal := refuse(path)) is not None:
+            raise Mistake(refusal.message, code=refusal.code)
+        module, content = _run(path) if place.endswith(".py") else _import(place)
         function = getattr(module, name, None)
         if function is None:
             functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from harness.errors import Problem, RubricInvalid
 from harness.rubric.checks import AnyCheck, Check
+from harness.rubric.checks.function import Refuse
 from harness.rubric.files.explain import NOTHING
 from harness.rubric.files.extends import base_of, extended, over
 from harness.rubric.files.library import (
@@ -41,32 +42,34 @@ class RubricFile:
     """The same as it is written, with what it takes from the rubric it extends."""
 
 
-def load_rubric(name: str, *, directory: Path = _OWN) -> Rubric:
+def load_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = None) -> Rubric:
     """A rubric by its name (`brief`) or by its path (`drafts/mine.yaml`).
 
-    A name is looked for in `directory`, then among the rubrics that ship with the package.
+    A name is looked for in `directory`, then among the rubrics that ship with the package. What its
+    `function` checks name is run, but for what `refuse` has a reason against.
 
     Raises:
         RubricInvalid: There is none, or it has mistakes.
     """
-    return read_rubric(name, directory=directory).rubric
+    return read_rubric(name, directory=directory, refuse=refuse).rubric
 
 
-def load_rubric_file(path: Path, *, directory: Path = _OWN) -> Rubric:
+def load_rubric_file(path: Path, *, directory: Path = _OWN, refuse: Refuse | None = None) -> Rubric:
     """Reads one rubric.
 
     Args:
         path: The file.
         directory: Where a rubric that it extends by name is looked for, after the file's folder and
             before those that ship.
+        refuse: As in `load_rubric`.
 
     Raises:
         RubricInvalid: The file, or one that it extends, is missing, not YAML, or breaks a rule.
     """
-    return _read(path, (), directories(directory)).rubric
+    return _read(path, (), directories(directory), refuse).rubric
 
 
-def read_rubric(name: str, *, directory: Path = _OWN) -> RubricFile:
+def read_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = None) -> RubricFile:
     """As `load_rubric`, with the lines.
 
     Raises:
@@ -78,10 +81,12 @@ def read_rubric(name: str, *, directory: Path = _OWN) -> RubricFile:
         raise RubricInvalid(no_such_rubric(name, places), code="rubric.not-found")
     if not path.exists():
         raise RubricInvalid(no_such_file(path, places), code="rubric.not-found", path=path)
-    return _read(path, (), places)
+    return _read(path, (), places, refuse)
 
 
-def _read(path: Path, chain: tuple[Path, ...], places: tuple[Path, ...]) -> RubricFile:
+def _read(
+    path: Path, chain: tuple[Path, ...], places: tuple[Path, ...], refuse: Refuse | None
+) -> RubricFile:
     # 1. What stands in the file, and before that in those that it extends.
     own, repeated = read_written(path)
     if repeated:
@@ -90,8 +95,8 @@ def _read(path: Path, chain: tuple[Path, ...], places: tuple[Path, ...]) -> Rubr
     base = base_of(own, (*chain, path), places)
     written = own
     if base is not None:
-        inherited = _read(base, (*chain, path), places).written
-        written, misfits = extended(own, _with_checks(inherited))
+        inherited = _read(base, (*chain, path), places, refuse).written
+        written, misfits = extended(own, _with_checks(inherited, refuse))
         problems += misfits
     elif "without" in own.fields:
         problems.append(
@@ -104,7 +109,7 @@ def _read(path: Path, chain: tuple[Path, ...], places: tuple[Path, ...]) -> Rubr
             )
         )
     # 2. What all of it amounts to.
-    rubric, wrong = validated(_with_preset(written), path)
+    rubric, wrong = validated(_with_preset(written), path, refuse=refuse)
     if rubric is None or problems or wrong:
         raise _refusal([*problems, *wrong])
     named = rubric.model_copy(update={"id": path.stem, "sha256": _digest(rubric)})
@@ -144,7 +149,7 @@ def _with_preset(written: Written) -> Written:
     return over(written, _as_written(PRESETS[chosen.value], chosen))
 
 
-def _with_checks(written: Written) -> Written:
+def _with_checks(written: Written, refuse: Refuse | None) -> Written:
     """Its checks made: the files that they name are taken from the folder of the rubric that does.
 
     Those of a rubric that extends it may lie elsewhere.
@@ -152,12 +157,12 @@ def _with_checks(written: Written) -> Written:
     value = written.value
     if "check" in written.fields:
         value = _CHECK.validate_python(
-            written.plain(), context={"directories": [written.path.parent]}
+            written.plain(), context={"directories": [written.path.parent], "refuse": refuse}
         )
     elif written.fields:
-        value = {name: _with_checks(field) for name, field in written.fields.items()}
+        value = {name: _with_checks(field, refuse) for name, field in written.fields.items()}
     elif written.items:
-        value = [_with_checks(item) for item in written.items]
+        value = [_with_checks(item, refuse) for item in written.items]
     return Written(value, written.path, written.line)
 
 

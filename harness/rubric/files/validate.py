@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import Problem
+from harness.rubric.checks.function import Refuse
 from harness.rubric.files.explain import explain, worth_saying
 from harness.rubric.files.written import Written
 from harness.rubric.rubric import FILLED_IN, Rubric
@@ -16,23 +17,29 @@ from harness.rubric.rubric import FILLED_IN, Rubric
 _THRESHOLDS = (("pass_at",), ("focus_below",))
 
 
-def validated(written: Written, path: Path) -> tuple[Rubric | None, list[Problem]]:
+def validated(
+    written: Written, path: Path, *, refuse: Refuse | None
+) -> tuple[Rubric | None, list[Problem]]:
     """The rubric that values amount to, or else what is wrong with them.
 
     Args:
         written: With all that the file takes from others.
         path: The file, whose lines the problems name, and from whose folder checks take files.
+        refuse: Says of a check's code whether it may not be run.
     """
+    context = {"directories": [path.parent], "refuse": refuse}
     values = {k: v for k, v in written.plain().items() if k not in FILLED_IN}
     try:
-        return Rubric.model_validate(values, context={"directories": [path.parent]}), []
+        return Rubric.model_validate(values, context=context), []
     except ValidationError as error:
         details = error.errors()
-    details += _behind(details, values, path)
+    details += _behind(details, values, context)
     return None, [_problem(one, written, path) for one in worth_saying(details)]
 
 
-def _behind(details: list[ErrorDetails], values: dict[str, Any], path: Path) -> list[ErrorDetails]:
+def _behind(
+    details: list[ErrorDetails], values: dict[str, Any], context: dict[str, Any]
+) -> list[ErrorDetails]:
     """What is wrong between sound values, at which nobody looks while others are broken."""
     broken = {one["loc"][1] for one in details if _is_of_a_dimension(one)}
     fields = {one["loc"][0] for one in details if one["loc"]} - {"dimensions"}
@@ -44,7 +51,7 @@ def _behind(details: list[ErrorDetails], values: dict[str, Any], path: Path) -> 
     try:
         Rubric.model_validate(
             {**kept, "title": "T", "dimensions": list(sound.values())},
-            context={"directories": [path.parent]},
+            context=context,
         )
     except ValidationError as error:
         found = error.errors()

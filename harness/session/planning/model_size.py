@@ -9,7 +9,6 @@ from harness.errors import HarnessError
 from harness.hardware import Footprint
 from harness.inference import Endpoint
 from harness.residency import Tenant
-from harness.session.models import api_key_of, control_key_of
 from harness.session.opened_endpoint import open_endpoint
 from harness.session.tenancy import file_footprint, is_managed, tenant_of
 from harness.trace import monotonic
@@ -49,8 +48,7 @@ async def size_up(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSi
 async def _tenant(endpoint: Endpoint, environment: Mapping[str, str]) -> Tenant:
     opened = open_endpoint(
         endpoint,
-        api_key=api_key_of(endpoint, environment),
-        control_key=control_key_of(endpoint, environment),
+        environment=environment,
         cached=False,
         clock=monotonic,
     )

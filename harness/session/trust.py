@@ -1,0 +1,290 @@
+"""Trust: what the files of a folder may do without a question.
+
+A folder may be somebody else's, cloned a minute ago. Its settings may send a variable only to a
+host that the user has allowed for it, and its code runs only if he ran it himself or allowed it.
+What he says in Python or in the environment is his own, and so is what lies beside the file in
+which he allows things, `~/.config/harness/trust`, one a line:
+
+    # To this host, whatever folder asks; and to this one where the settings of a folder ask.
+    MY_KEY@llm.example.org
+    MY_KEY@127.0.0.1:8000 /home/me/project
+    # The code of this folder may run. A single file can stand here too.
+    /home/me/project
+
+A host without a port is meant at its scheme's own port. `*` stands for any variable: a call by way
+of litellm may carry whatever credentials it finds. Where litellm finds the host too, the provider's
+name can stand for it: `*@replicate`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import httpx
+
+from harness.errors import ConfigurationInvalid, Notice, NotTrusted
+from harness.graph.own_files import is_own_module
+from harness.inference import Endpoint
+from harness.shipped import shipped_directory
+
+KEYS_VARIABLE = "HARNESS_ALLOW_KEYS"
+"""Holds further allowances of keys, separated by commas: `MY_KEY@127.0.0.1:8000,…`."""
+CODE_VARIABLE = "HARNESS_TRUST"
+"""Holds further folders and files whose code may run, separated as in `PATH`."""
+SETTINGS_FILE = "harness.toml"
+"""The settings of a folder, which make it a project."""
+
+_ANY = "*"
+_OWN_PORT = {"http": 80, "https": 443}
+
+_PROVIDERS = {
+    "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
+    "azure": ("", ""),  # where AZURE_API_BASE says
+    "bedrock": ("bedrock-runtime.*.amazonaws.com", ""),
+    "cerebras": ("api.cerebras.ai", "CEREBRAS_API_KEY"),
+    "cohere": ("api.cohere.com api.cohere.ai", "COHERE_API_KEY CO_API_KEY"),
+    "deepseek": ("api.deepseek.com", "DEEPSEEK_API_KEY"),
+    "fireworks_ai": ("api.fireworks.ai", "FIREWORKS_API_KEY FIREWORKS_AI_API_KEY"),
+    "gemini": ("generativelanguage.googleapis.com", "GEMINI_API_KEY GOOGLE_API_KEY"),
+    "groq": ("api.groq.com", "GROQ_API_KEY"),
+    "huggingface": ("router.huggingface.co", "HF_TOKEN HUGGINGFACE_API_KEY"),
+    "mistral": ("api.mistral.ai", "MISTRAL_API_KEY"),
+    "nvidia_nim": ("integrate.api.nvidia.com", "NVIDIA_API_KEY NVIDIA_NIM_API_KEY"),
+    "openai": ("api.openai.com", "OPENAI_API_KEY"),
+    "openrouter": ("openrouter.ai", "OPENROUTER_API_KEY"),
+    "perplexity": ("api.perplexity.ai", "PERPLEXITY_API_KEY PERPLEXITYAI_API_KEY"),
+    "runpod": ("api.runpod.ai", "RUNPOD_API_KEY"),
+    "together_ai": ("api.together.xyz api.together.ai", "TOGETHER_API_KEY TOGETHERAI_API_KEY"),
+    "vertex_ai": ("aiplatform.googleapis.com *-aiplatform.googleapis.com", ""),
+    "xai": ("api.x.ai", "XAI_API_KEY"),
+}
+"""By litellm's names: where providers are, and the variables that usually hold their keys. `*` is
+a part of a host without dots."""
+
+_KEY_ALONE = frozenset(
+    {name for name, (_, variables) in _PROVIDERS.items() if variables}
+    | {"custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "ollama", "openai_like"}
+)
+"""Providers that litellm sends the key it is given, and nothing else that it finds."""
+
+_ADDRESS = re.compile(r".+_(BASE|URL|ENDPOINT)")
+"""Names of variables by which a user tells litellm where a provider is."""
+
+
+# --- keys ------------------------------------------------------------------------------------
+
+
+def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
+    """The key that calls to an endpoint carry; None for one that names none.
+
+    Raises:
+        ConfigurationInvalid: The variable is not set.
+        NotTrusted: It may not be sent there.
+    """
+    return _key(endpoint.api_key_env, endpoint, environment)
+
+
+def control_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
+    """The same of the key that loading and unloading its model need."""
+    return _key(endpoint.control_key_env, endpoint, environment)
+
+
+def _key(variable: str | None, endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
+    if variable is not None and not environment.get(variable):
+        raise ConfigurationInvalid(
+            f"endpoint '{endpoint.tag}' takes its key from {variable}, which is not set; export it",
+            code="endpoint.key-not-set",
+        )
+    for refusal in not_allowed(endpoint, environment):
+        if refusal.entry.partition("@")[0] in {variable, _ANY}:
+            raise refusal
+    return None if variable is None else environment[variable]
+
+
+def not_allowed(
+    endpoint: Endpoint, environment: Mapping[str, str], *, url: str | None = None
+) -> Iterator[NotTrusted]:
+    """Each variable that calls to an endpoint would carry and may not, as an error.
+
+    Args:
+        endpoint: As written down.
+        environment: Says what the user allows.
+        url: What is about to be called; the endpoint's own address when left out.
+    """
+    folder, url = endpoint.written_in, url or endpoint.url
+    if folder is None or (url is None and endpoint.backend != "litellm"):
+        return
+    allowed = _read(environment).keys
+    named = [one for one in (endpoint.api_key_env, endpoint.control_key_env) if one is not None]
+    provider = _provider(endpoint)
+    if endpoint.backend == "litellm" and not (named and provider in _KEY_ALONE):
+        named.append(_ANY)
+    # Where litellm finds the host, the provider's name stands for it, before a call and in one.
+    places = [] if url is None else _spellings(url)
+    if endpoint.url is None:
+        places.append(provider)
+    for name in named:
+        entries = product((f"{name}@{one}" for one in places), ("", str(folder)))
+        wider = product((f"{_ANY}@{one}" for one in places), ("", str(folder)))
+        usual = _is_usual(name, url, endpoint, environment)
+        if not usual and allowed.isdisjoint(entries) and allowed.isdisjoint(wider):
+            entry = f"{name}@{places[0]}"
+            what = "any credentials that litellm finds" if name == _ANY else name
+            line = _exported(KEYS_VARIABLE, entry, ",", environment)
+            yield NotTrusted(
+                f"endpoint {endpoint.tag!r} of {folder / SETTINGS_FILE} would send {what} to "
+                f"{places[0]}, which you have not allowed; to allow it: {line}",
+                code="trust.key-not-allowed",
+                entry=f"{entry} {folder}",
+            )
+
+
+def _provider(endpoint: Endpoint) -> str:
+    """As litellm takes it from a model's name; "" where the name says none."""
+    provider, slash, _ = endpoint.model_id.partition("/")
+    return provider if slash else ""
+
+
+def _spellings(url: str) -> list[str]:
+    """A host as allowances name it, the way to print it first."""
+    address = httpx.URL(url)  # the same that takes it apart when a call is sent
+    host = address.raw_host.decode("ascii").lower()
+    host = f"[{host}]" if ":" in host else host
+    own = _OWN_PORT.get(address.scheme)
+    port = address.port if address.port is not None else own
+    return [host, f"{host}:{port}"] if port == own else [f"{host}:{port}"]
+
+
+def _is_usual(
+    variable: str, url: str | None, endpoint: Endpoint, environment: Mapping[str, str]
+) -> bool:
+    """Whether a variable is one that everybody sends there, or to the provider if that is all."""
+    chosen = _provider(endpoint) if endpoint.backend == "litellm" else ""
+    host = ""
+    if url is not None:
+        address = httpx.URL(url)
+        host = address.host if address.scheme == "https" and address.port is None else "-"
+    for provider, (hosts, variables) in _PROVIDERS.items():
+        carried = variables.split() + [_ANY] * (endpoint.url is None or chosen == provider)
+        is_there = any(_matches(one, host) for one in hosts.split()) if host else True
+        if variable in carried and is_there and (host or chosen in {"", provider}):
+            return True
+    if variable != _ANY or endpoint.url is not None or url is None:
+        return False
+    said = (value for name, value in environment.items() if _ADDRESS.fullmatch(name))
+    return any(_spellings(url) == _spellings(one) for one in said if one.startswith("http"))
+
+
+def _matches(pattern: str, host: str) -> bool:
+    return re.fullmatch(re.escape(pattern).replace(r"\*", "[a-z0-9-]+"), host) is not None
+
+
+# --- code ------------------------------------------------------------------------------------
+
+
+def refusal_to_run(path: Path, *, environment: Mapping[str, str]) -> Notice | None:
+    """Why a file's code may not run; None where it may.
+
+    It may if it ships, if the user allows it, or if it belongs to a project whose code runs in this
+    process already.
+    """
+    path = path.resolve()
+    allowed = {*_read(environment).paths, shipped_directory("rubrics").parent.resolve()}
+    allowed.update(map(project_of, _running()))
+    if not allowed.isdisjoint([path, *path.parents]):
+        return None
+    line = _exported(CODE_VARIABLE, str(project_of(path)), os.pathsep, environment)
+    return Notice(
+        code="trust.code-not-allowed",
+        message=f"{path} would be carried out, which you have not allowed; to allow it: {line}",
+    )
+
+
+def project_of(file: Path) -> Path:
+    """What is trusted with a file: the nearest folder with settings, else the file's own.
+
+    A user's home is no project: of a file that lies there, it is the file alone.
+    """
+    file, home = file.resolve(), Path.home()
+    around = [one for one in file.parents if one not in {home, Path("/")}]
+    found = next((one for one in around if (one / SETTINGS_FILE).is_file()), file.parent)
+    return found if found in around else file
+
+
+def _running() -> Iterator[Path]:
+    """Files of the user's own whose code runs in this process; a command's script is none."""
+    for module in tuple(sys.modules.values()):
+        file = Path(getattr(module, "__file__", None) or "")
+        if file.is_absolute() and is_own_module(module) and not file.is_relative_to(sys.prefix):
+            yield file
+
+
+# --- what the user allows --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Trust:
+    keys: set[tuple[str, str]]
+    """`NAME@HOST`, and the folder whose settings may ask for it; "" for any."""
+    paths: set[Path]
+    """Folders and files whose code may run."""
+
+
+def own_directory(environment: Mapping[str, str]) -> Path | None:
+    """Where the user's own configuration lies; None where the environment does not say."""
+    configured = environment.get("XDG_CONFIG_HOME", "")
+    if Path(configured).is_absolute():
+        return Path(configured) / "harness"
+    home = environment.get("HOME", "")
+    return Path(home) / ".config/harness" if Path(home).is_absolute() else None
+
+
+def remember(entry: str, environment: Mapping[str, str]) -> None:
+    """Adds a line to the user's file.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    directory = own_directory(environment)
+    # A folder's name may hold a line's end, and after it what the user never allowed.
+    if directory is None or "\n" in entry:
+        return
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = os.open(directory / "trust", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(file, "a", encoding="utf-8", errors="surrogateescape") as lines:
+        lines.write(f"{entry}\n")
+
+
+def _read(environment: Mapping[str, str]) -> _Trust:
+    directory = own_directory(environment)
+    try:
+        text = (
+            "" if directory is None else (directory / "trust").read_text("utf-8", "surrogateescape")
+        )
+    except OSError:
+        text = ""  # nothing is allowed by it
+    lines = [line for line in text.split("\n") if line and not line.startswith("#")]
+    lines += environment.get(KEYS_VARIABLE, "").split(",")
+    lines += environment.get(CODE_VARIABLE, "").split(os.pathsep)
+    trust = _Trust(keys=set(), paths=set())
+    for line in lines:
+        if line.startswith("/"):
+            trust.paths.add(Path(line).resolve())
+        else:
+            entry, _, folder = line.strip().partition(" ")
+            name, _, host = entry.partition("@")
+            trust.keys.add((f"{name}@{host.lower()}", folder.strip()))
+    return trust
+
+
+def _exported(variable: str, entry: str, separator: str, environment: Mapping[str, str]) -> str:
+    """The line that allows something until the shell is left."""
+    known = environment.get(variable)
+    return f"export {variable}={shlex.quote(f'{known}{separator}{entry}' if known else entry)}"
