@@ -80,7 +80,7 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     # A hundred equal pieces in a row are a table's line as often as a model that is stuck.
-    litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1_000_000_000
+    litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1_000_000_000  # type: ignore[attr-defined]
     # aiohttp's sessions complain when the process ends, and httpx is what we make careful.
     litellm.disable_aiohttp_transport = True
     litellm.aclient_session = CLIENT
