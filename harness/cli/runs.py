@@ -16,7 +16,7 @@ from harness.cli.consoles import log_to_stderr, results
 from harness.cli.failures import failures_told
 from harness.cli.run_name import find_journal, traces_directory
 from harness.cli.runs_diff import comparison_as_json, print_comparison
-from harness.trace import AUDIT_LOG, AuditLine, Journal, latest_lines, read_audit_log
+from harness.trace import AUDIT_LOG, AuditLine, Journal, latest_lines, read_audit_log, with_unended
 from harness.trace.comparison import compare
 
 _TRACES = click.option(
@@ -38,19 +38,20 @@ _TRACES = click.option(
 @click.option("--json", "as_json", is_flag=True, help="Print each as a line of JSON.")
 @click.pass_context
 def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bool) -> None:
-    """List the runs that ended, the latest last; or compare two of them."""
+    """List the runs, the latest last; or compare two of them."""
     log_to_stderr()
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
     with failures_told(as_json=as_json):
         path = traces_directory(traces) / AUDIT_LOG
-        lines = deque(latest_lines(read_audit_log(path)), maxlen=limit or None)
+        ended = latest_lines(read_audit_log(path))
+        lines = deque(with_unended(ended, path.parent), maxlen=limit or None)
     if as_json:
         for line in lines:
             sys.stdout.buffer.write(orjson.dumps(line.model_dump()) + b"\n")
     elif not lines:
-        click.echo(f"no run has ended yet that is in {path}", err=True)
+        click.echo(f"there is no run yet, by {path}", err=True)
     else:
         results().print(_table(lines))
 
@@ -109,6 +110,8 @@ _STYLES = {
     "ERROR": "red",
     "WAITING": "cyan",
     "STOPPED": "yellow",
+    "SKIPPED": "yellow",
+    "KILLED": "red",
 }
 
 

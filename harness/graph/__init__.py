@@ -4,7 +4,7 @@ from harness.graph.earlier import Earlier
 from harness.graph.execution import execute
 from harness.graph.executor import Executor, InProcess, Work
 from harness.graph.graph import Graph
-from harness.graph.inputs import Input, bind_inputs, graph_inputs
+from harness.graph.inputs import Input, bind_inputs, doubtful_inputs, graph_inputs
 from harness.graph.node import Combine, Node, Parameter, When
 from harness.graph.node_call import NodeCall
 from harness.graph.outcome import (
@@ -58,6 +58,7 @@ __all__ = [
     "When",
     "Work",
     "bind_inputs",
+    "doubtful_inputs",
     "execute",
     "graph_inputs",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import PipelineInvalid
+from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.annotations import described, fits, item_of
 from harness.graph.node import Node, Parameter
 from harness.graph.policies import Default
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 def check_graph(graph: Graph) -> None:
     """Raises for the first mistake; see `Graph.check`."""
+    if graph.result is not None and graph.result not in graph.nodes:
+        raise PipelineInvalid(
+            f"result='{graph.result}' of pipeline '{graph.name}' is none of its nodes; "
+            + did_you_mean(graph.result, graph.nodes),
+            code="pipeline.result-unknown",
+        )
     for node in graph.nodes.values():
         _check_output(node, graph)
         for parameter in node.everything_taken:

@@ -32,6 +32,7 @@ class Graph:
             `Default(value)`.
         fail_fast: Whether the first failure ends the run, and not only what depends on it. What
             fails inside of a node (`run.call`, `run.map`) counts when the node fails by it.
+        result: The node whose output is the result of a run; the last one when None.
 
     Attributes:
         nodes: By name, in the order of definition.
@@ -50,8 +51,10 @@ class Graph:
         concurrency: Concurrency | None = None,
         on_error: OnError | None = None,
         fail_fast: bool = False,
+        result: str | None = None,
     ) -> None:
         self.name = name
+        self.result = result
         self.nodes: dict[str, Node] = {}
         self.fail_fast = fail_fast
         self.policies = Policies(
@@ -206,6 +209,11 @@ class Graph:
                 self._remove(node)
             raise
 
+    @property
+    def result_node(self) -> str:
+        """The name of the node whose output is the result; empty as long as there is none."""
+        return self.result or next(reversed(self.nodes), "")
+
     def dependencies(self, node: Node) -> tuple[str, ...]:
         """The nodes that must be done before this one starts."""
         return tuple(source for source in node.sources if source in self.nodes)
@@ -221,7 +229,7 @@ class Graph:
 
     def code_parts(self) -> tuple[object, ...]:
         """What its outputs depend on, of all that is written in it; see `code_digest`."""
-        return tuple(
+        return self.result, *(
             (
                 node.name,
                 node.function,

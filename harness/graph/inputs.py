@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from harness.errors import PipelineInvalid, did_you_mean
+from harness.errors import Notice, PipelineInvalid, did_you_mean
 from harness.graph.graph import Graph
 from harness.graph.node import Node, Parameter
 
@@ -55,6 +55,28 @@ def graph_inputs(graph: Graph) -> dict[str, Input]:
                 found = Input(name=name, node=node, parameter=parameter)
                 inputs[name] = _agreed(inputs[name], found) if name in inputs else found
     return inputs
+
+
+def doubtful_inputs(graph: Graph, given: Collection[str]) -> Iterator[Notice]:
+    """Inputs that are at their default, and perhaps meant for a node that is called nearly so."""
+    for name, item in graph_inputs(graph).items():
+        near = next((node for node in graph.nodes if _is_one_edit(name, node)), None)
+        if near is not None and name not in given and near != item.node.name:
+            yield Notice(
+                code="pipeline.input-like-node",
+                message=f"{item.node.path}:{item.node.line}: '{name}' of node '{item.node.name}' "
+                f"is at its default, and does not come from node '{near}'; if that is meant, write "
+                f"'{near}'",
+            )
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    """Whether a letter more, less, changed, or two that changed places make one of the other."""
+    while one[:1] == other[:1] != "":
+        one, other = one[1:], other[1:]
+    while one[-1:] == other[-1:] != "":
+        one, other = one[:-1], other[:-1]
+    return max(len(one), len(other)) == 1 or (len(one) == 2 and one == other[::-1])
 
 
 def _agreed(first: Input, second: Input) -> Input:

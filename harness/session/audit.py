@@ -54,6 +54,7 @@ def audit_entry(
     spans = [span for span in journal.spans() if span.name in {"node", "recall"}]
     earlier = restored_rounds(earlier_loops, journal)
     passed = all(one.passed for one in earlier_loops) and all(one.passed for one in loops)
+    is_skipped = any(one.code == "run.result-skipped" for one in casting.warnings)
     roles, draw, separation = casting.roles, casting.draw, casting.separation
     return AuditEntry(
         run_id=started.run_id,
@@ -74,15 +75,19 @@ def audit_entry(
             *(_earlier_entry(one, earlier[one.key], redactor, content) for one in earlier_loops),
             *(_loop_entry(loop, redactor, content) for loop in loops),
         ),
-        final=_final(ended, passed=passed),
+        final=_final(
+            ended, is_skipped=is_skipped, passed=passed if loops or earlier_loops else None
+        ),
         error=ended.error if ended else "killed",
     )
 
 
-def _final(ended: RunEnded | None, *, passed: bool) -> RunVerdict:
+def _final(ended: RunEnded | None, *, is_skipped: bool, passed: bool | None) -> RunVerdict:
     match ended:
+        case RunEnded(status="ok") if is_skipped:
+            return "SKIPPED"
         case RunEnded(status="ok"):
-            return "PASS" if passed else "FAIL"
+            return "DONE" if passed is None else "PASS" if passed else "FAIL"
         case RunEnded(status="waiting"):
             return "WAITING"
         case RunEnded(status="stopped"):

@@ -33,6 +33,7 @@ class Pipeline(Graph):
         on_error: What becomes of a node whose last attempt raised: `"fail"`, `"skip"`, or
             `Default(value)`.
         fail_fast: Whether the first failure ends the run, and not only what depends on it.
+        result: The node whose output is the result; the last one when None.
         limits: What a whole run may take; before those of the settings.
         parallel_calls: How many calls of all nodes may be under way at once; as many as there are
             when None.
@@ -48,6 +49,7 @@ class Pipeline(Graph):
         concurrency: Concurrency | None = None,
         on_error: OnError | None = None,
         fail_fast: bool = False,
+        result: str | None = None,
         limits: Limits | None = None,
         parallel_calls: int | None = 16,
     ) -> None:
@@ -59,6 +61,7 @@ class Pipeline(Graph):
             concurrency=concurrency,
             on_error=on_error,
             fail_fast=fail_fast,
+            result=result,
         )
         if not isinstance(limits, Limits | None):
             raise InvalidInput(

@@ -19,13 +19,14 @@ from harness.graph import (
     NodeCall,
     Question,
     bind_inputs,
+    doubtful_inputs,
     execute,
 )
 from harness.inference import Backend
 from harness.session.cast import Cast
 from harness.session.forecasting import Forecaster
 from harness.session.output_cache import OUTPUT_CACHE, StoredOutputs
-from harness.session.result import RunFiles, RunResult, last_output
+from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import EarlierRun, read_earlier_run
 from harness.session.resume_answers import match_answers
 from harness.session.resume_finished import result_if_nothing_to_do
@@ -184,10 +185,14 @@ class PipelineRun:
                     session.replies.ask_anew(part.earlier.misled)
                 with session.trace.span("run", label=self._graph.name):
                     await self._record_beginning(session, part)
+                    for notice in doubtful_inputs(self._graph, part.given):
+                        session.casting.warn(notice, session.trace)
                     if part.earlier is not None:
                         await _remember_again(session, part.earlier)
                     ended = await self._execute(session, part)
                     record_outcome(session.trace, ended)
+                    for notice in result_notices(self._graph, ended):
+                        session.casting.warn(notice, session.trace)
                     if ended.status == "finished":
                         session.replies.drop()
                     if ended.failures:
@@ -291,7 +296,7 @@ class PipelineRun:
             pipeline=self._graph.name,
             status=ended.status,
             outputs=ended.outputs,
-            result=last_output(self._graph, ended),
+            result=result_of(self._graph, ended),
             failures=ended.failures,
             skips=ended.skips,
             questions=ended.questions,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +50,8 @@ class RunResult:
     outputs: Mapping[str, object]
     """What every node gave that gave something; `Skipped` where one was skipped."""
     result: object
-    """What the last node returned; None when it gave nothing."""
+    """What the pipeline's result node returned: the last one, or the one that `Pipeline(result=…)`
+    names. None when that gave nothing; when it was skipped, a warning says so."""
     failures: tuple[NodeFailure, ...] = ()
     """What failed, in the order it did."""
     skips: tuple[NodeSkip, ...] = ()
@@ -107,10 +108,21 @@ class CallResult:
     outputs: Mapping[str, object]
     """What every node returned."""
     result: object
-    """What the last node returned."""
+    """What its result node returned; see `RunResult.result`."""
 
 
-def last_output(graph: Graph, ended: Execution) -> object:
-    """What the last node returned; None when it gave nothing."""
-    last = ended.outputs.get(next(reversed(graph.nodes), ""))
-    return None if isinstance(last, Skipped) else last
+def result_of(graph: Graph, ended: Execution) -> object:
+    """What the result node returned; None when it gave nothing."""
+    given = ended.outputs.get(graph.result_node)
+    return None if isinstance(given, Skipped) else given
+
+
+def result_notices(graph: Graph, ended: Execution) -> Iterator[Notice]:
+    """That there is no result since its node was skipped, if so."""
+    given = ended.outputs.get(graph.result_node)
+    if isinstance(given, Skipped):
+        yield Notice(
+            code="run.result-skipped",
+            message=f"there is no result: its node '{graph.result_node}' was skipped "
+            f'({given.reason}); if another gives it, write Pipeline(…, result="…")',
+        )

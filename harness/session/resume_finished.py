@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 
 from harness.errors import InvalidInput
 from harness.graph import Execution, Graph, Work, execute
-from harness.session.result import RunFiles, RunResult, last_output
+from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import EarlierRun
 from harness.trace import AUDIT_LOG, TIMELINES, Tracer, calls_of, group_calls
 
@@ -67,7 +67,7 @@ def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunRes
         pipeline=graph.name,
         status="finished",
         outputs=ended.outputs,
-        result=last_output(graph, ended),
+        result=result_of(graph, ended),
         skips=ended.skips,
         reused=ended.reused,
         parts=journal.parts,
@@ -83,5 +83,5 @@ def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunRes
             perfetto_trace=there["perfetto"],
             audit_log=path.parent / AUDIT_LOG,
         ),
-        warnings=earlier.notices,
+        warnings=(*earlier.notices, *result_notices(graph, ended)),
     )

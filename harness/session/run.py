@@ -123,7 +123,7 @@ class Run:
             RunLimitReached: A limit of the run ended it.
         """
         outputs = await self._call.call(pipeline, inputs)
-        return CallResult(outputs=outputs, result=outputs.get(next(reversed(pipeline.nodes), "")))
+        return CallResult(outputs=outputs, result=outputs.get(pipeline.result_node))
 
     @overload
     async def map(

@@ -14,6 +14,7 @@ from harness.trace.audit_log import (
     append_line,
     latest_lines,
     read_audit_log,
+    with_unended,
 )
 from harness.trace.calls import Call, Interval, calls_of
 from harness.trace.clock import Clock, ManualClock, monotonic
@@ -115,6 +116,7 @@ __all__ = [
     "read_audit_log",
     "report_of",
     "sha256_of",
+    "with_unended",
     "write_chrome_trace",
     "write_perfetto_trace",
 ]

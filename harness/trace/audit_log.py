@@ -14,15 +14,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from harness.errors import InvalidInput, Notice
+from harness.errors import InvalidInput, JournalInvalid, Notice
+from harness.trace.journal_line import line_start
+from harness.trace.journal_reader import Journal
 from harness.trace.lenient_json import dump_json
+from harness.trace.records import RunEnded
+from harness.trace.run_files import JOURNAL_SUFFIX, journal_of, part_of, paths_beside
+from harness.trace.run_lock import is_going
 
+_TAIL_BYTES = 4096
 _log = structlog.get_logger(__name__)
 
 SCHEMA_VERSION = 1
@@ -30,8 +37,9 @@ SCHEMA_VERSION = 1
 AUDIT_LOG = "runs.jsonl"
 """The file's name, beside the journals."""
 
-RunVerdict = Literal["PASS", "FAIL", "ERROR", "WAITING", "STOPPED"]
-"""PASS: every loop passed, or there was none. ERROR: the run did not finish.
+RunVerdict = Literal["PASS", "FAIL", "DONE", "SKIPPED", "ERROR", "WAITING", "STOPPED"]
+"""PASS: every loop passed. DONE: it finished, and nothing was judged. SKIPPED: it finished, and the
+node that gives its result was skipped. ERROR: the run did not finish.
 
 The series has no more than PASS, FAIL and ERROR, and whoever counts its runs takes ERROR for a
 fault. A run that waits for an answer, or that a limit stopped, has none, and may be resumed.
@@ -150,7 +158,7 @@ class AuditEntry:
     final: RunVerdict
     """How it ended; see there."""
     error: str | None = None
-    """What ended it, when `final` is none of PASS and FAIL."""
+    """What ended it, when it did not finish."""
 
     def as_line(self) -> bytes:
         """The entry as one line of JSON, with the series' fields."""
@@ -269,7 +277,7 @@ class AuditLine(BaseModel):
     stop_reason: str | None = None
     """Why that loop ended."""
     final: str | None = None
-    """PASS, FAIL, ERROR, WAITING or STOPPED."""
+    """See `RunVerdict`; KILLED or GOING of a run that has no line."""
     error: str | None = None
     """What ended it."""
 
@@ -312,6 +320,45 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
         raise InvalidInput(
             f"cannot be read ({error.strerror})", code="audit.unreadable", path=path
         ) from error
+
+
+def with_unended(lines: Iterable[AuditLine], directory: Path) -> list[AuditLine]:
+    """The lines and, by when they began, one for each run that was killed or still goes on.
+
+    Args:
+        lines: Of the log in that directory.
+        directory: Where runs land.
+    """
+    listed = list(lines)
+    for path in sorted(directory.glob(f"*{JOURNAL_SUFFIX}")):
+        beside = [one for one in paths_beside(path) if part_of(one, path)]
+        if journal_of(path) != path or _has_end([path, *beside][-1]):
+            continue
+        try:
+            journal = Journal(path)
+            if journal.ended is not None:
+                continue
+        except (JournalInvalid, OSError):
+            continue  # no run's, or `trace check` has more to say of it
+        began = datetime.fromtimestamp(journal.started.wall_ns / 1e9, tz=UTC).isoformat()
+        line = AuditLine(
+            run_id=journal.started.run_id,
+            timestamp=began,
+            pipeline=journal.started.name,
+            run_duration_s=journal.duration_ns / 1e9,
+            final="GOING" if is_going(path) else "KILLED",
+        )
+        listed = [one for one in listed if one.run_id != line.run_id]
+        place = sum(1 for one in listed if (one.timestamp or "") <= began)
+        listed.insert(place, line)
+    return listed
+
+
+def _has_end(path: Path) -> bool:
+    """Whether a journal's file ends as those of runs do that were not killed, nearly surely."""
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
+        return line_start(RunEnded) in file.read()
 
 
 def latest_lines(lines: Iterable[AuditLine]) -> list[AuditLine]:

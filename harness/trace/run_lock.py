@@ -59,6 +59,15 @@ class RunLock:
             self._descriptor = None
 
 
+def is_going(journal: Path) -> bool:
+    """Whether somebody has the run."""
+    try:
+        RunLock(journal).release()
+    except InvalidInput:
+        return True
+    return False
+
+
 @cache
 def _let_go_in_children() -> None:
     """A forked child has the lock too, and might outlive a process that was killed."""

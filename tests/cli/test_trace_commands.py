@@ -45,15 +45,37 @@ def journal(project: Path) -> Path:
 # --- runs ----------------------------------------------------------------------------------------
 
 
-def test_the_runs_that_ended_are_listed_the_latest_last(project: Path) -> None:
+def test_runs_are_listed_the_latest_last(project: Path) -> None:
     done = harness("runs", cwd=project)
 
     assert done.exit_code == 0, done.stderr
     log = (project / "traces/runs.jsonl").read_text().splitlines()
     first, second = (json.loads(line)["run_id"] for line in log)
     assert done.stdout.index(first) < done.stdout.index(second)
-    line = harness("runs", "--json", "--limit", "1", cwd=project).json
-    assert (line["task"], line["final"], line["pipeline"]) == ("cake", "PASS", "echo")
+    listed = harness("runs", "--json", "--limit", "2", cwd=project).stdout.splitlines()
+    ends = [(one["task"], one["final"], one["pipeline"]) for one in map(json.loads, listed)]
+    assert ends == [("cake", "DONE", "echo"), ("", "KILLED", "killed")]
+
+
+def test_runs_that_were_killed_or_still_go_on_are_listed_too(tmp_path: Path) -> None:
+    (tmp_path / "echo.py").write_text(ECHO)
+    harness("run", "echo.py", "--task", "tea", cwd=tmp_path)
+    (ended,) = (tmp_path / "traces").glob("2*.jsonl")
+
+    def listed() -> dict[str, str]:
+        lines = harness("runs", "--json", cwd=tmp_path).stdout.splitlines()
+        return {one["run_id"]: one["final"] for one in map(json.loads, lines)}
+
+    assert listed() == {ended.stem: "DONE"}
+    with RunTrace(tmp_path / "traces", name="goes on") as going:
+        going.flush()
+        assert listed() == {ended.stem: "DONE", going.run_id: "GOING"}
+    going.journal_path.unlink()
+    other = ended.with_stem(RUN_ID)
+    other.write_bytes(encode(RunStarted(1, other.stem, "killed", 0, 0, 1)))
+    resumed = RunStarted(1, ended.stem, "echo", 0, 0, 1, joined_ns=2_000_000_000, part=1)
+    ended.with_suffix(".1.jsonl").write_bytes(encode(resumed))  # and killed again
+    assert list(listed().items()) == [(other.stem, "KILLED"), (ended.stem, "KILLED")]
 
 
 def test_where_there_are_no_runs_the_list_says_so(tmp_path: Path) -> None:
