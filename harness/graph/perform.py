@@ -103,7 +103,7 @@ async def perform(call: Call, shared: Shared) -> Given:
             if delay_s is None:
                 raise CallFailed(error, attempt) from error
         attempt += 1
-        with nullcontext() if call.around is None else call.around.pulse.rest():
+        with nullcontext() if call.around is None else call.around.pulse.doing("rest"):
             await asyncio.sleep(delay_s)
 
 

@@ -63,8 +63,9 @@ class Timeout:
     total_s: float | None = None
     """From its start to its end."""
     idle_s: float | None = None
-    """Without a sign of life: a piece of a reply, a call to a model that begins or ends, an item,
-    or `run.beat()`. Waiting for the next attempt of what is nested in it does not count."""
+    """Without a sign of life: a piece of a reply, a request to a model that is sent or answered, an
+    item, or `run.beat()`. What is waited for on this side does not count: a place at the endpoint,
+    a model that loads, room within the limits, the next attempt of what is nested in it."""
 
     def __post_init__(self) -> None:
         for name in ("total_s", "idle_s"):

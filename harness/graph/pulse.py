@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Literal
+
+Doing = Literal["rest", "call", "sent"]
+"""`rest`: it waits as it is meant to, and so shows no sign of life. `call`: it asks a model, and
+rests, as in a queue of ours, until a request is with a server: `sent`."""
 
 
 class Pulse:
@@ -19,7 +25,8 @@ class Pulse:
         # A plain function beats from its thread, where no loop is running.
         self._now_s = asyncio.get_running_loop().time
         self._beat_s = self._now_s()
-        self._rests = 0
+        # How many of each are under way.
+        self._now: Counter[Doing] = Counter()
         self._asks = 0
         self._asked_from_s = 0.0
         self._asked_s = 0.0
@@ -31,14 +38,15 @@ class Pulse:
             self._around.beat()
 
     @contextmanager
-    def rest(self) -> Iterator[None]:
-        """While it waits as it is meant to, and so shows no sign of life."""
-        self._rests += 1
+    def doing(self, what: Doing) -> Iterator[None]:
+        """While it does that; see `Doing`."""
+        self._now[what] += 1
+        self._beat_s = self._now_s()
         try:
-            with nullcontext() if self._around is None else self._around.rest():
+            with nullcontext() if self._around is None else self._around.doing(what):
                 yield
         finally:
-            self._rests -= 1
+            self._now[what] -= 1
             self._beat_s = self._now_s()
 
     @contextmanager
@@ -59,7 +67,9 @@ class Pulse:
     @property
     def alive_s(self) -> float:
         """When nothing was wrong with it at the latest, by the loop's clock."""
-        return self._now_s() if self._rests or self._asks else self._beat_s
+        now = self._now
+        waits = self._asks or now["rest"] or (now["call"] and not now["sent"])
+        return self._now_s() if waits else self._beat_s
 
     @property
     def is_asking(self) -> bool:

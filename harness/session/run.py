@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -288,11 +289,9 @@ class Run:
         """
         model = self._session.roles.model(role)
         request = EmbedRequest(model=model, role=role, texts=tuple(texts))
-        self.beat()
-        with self._asking(model):
-            embeddings = await self._session.spending.embed(request)
-        self.beat()
-        return embeddings
+        pulse = self._call.pulse
+        with pulse.doing("call"), self._asking(model):
+            return await self._session.spending.embed(request, sending=partial(pulse.doing, "sent"))
 
     async def count_tokens(self, role: str, prompt: Prompt) -> int:
         """How many tokens a prompt is to the model that plays a role, by its own tokenizer.
@@ -494,16 +493,13 @@ class Run:
 
     async def _chat(self, request: ChatRequest) -> Completion:
         """A reply within the run's limits; that it begins, comes and ends are signs of life."""
-        self.beat()
-        try:
-            with self._asking(request.model):
-                return await self._session.replies.ask(
-                    replace(request, on_piece=self.beat),
-                    label=self._call.label,
-                    send=self._session.spending.chat,
-                )
-        finally:
-            self.beat()
+        pulse = self._call.pulse
+        with pulse.doing("call"), self._asking(request.model):
+            return await self._session.replies.ask(
+                replace(request, on_piece=self.beat),
+                label=self._call.label,
+                send=partial(self._session.spending.chat, sending=partial(pulse.doing, "sent")),
+            )
 
     def _asking(self, model: str | None) -> AbstractContextManager[None]:
         """Around a call of a model; of none, where there is no model."""

@@ -207,6 +207,41 @@ def test_items_that_come_and_what_is_nested_and_ends_are_signs_of_life(graph):
     assert timed_out(graph) == ("idle_s", 5 * 1.5 + 2)
 
 
+def asks_a_model(queue_s, reply_s):
+    """A call of a model that waits so long on this side before it is sent."""
+
+    async def asks(run):
+        with run.pulse.doing("call"):
+            await asyncio.sleep(queue_s)
+            with run.pulse.doing("sent"):
+                await asyncio.sleep(reply_s)
+            await asyncio.sleep(queue_s)
+
+    return asks
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_call_that_waits_for_its_turn_is_not_idle_and_one_that_was_sent_is(graph, nested):
+    @graph.node(timeout=Timeout(idle_s=2))
+    async def asks(run):
+        async def ask(queue_s, inner):
+            await asks_a_model(queue_s, reply_s=1)(inner)
+
+        async def mapped(run, queue_s):
+            await ask(queue_s, run)
+
+        if nested:
+            await run.map(mapped, [5, 9])
+        else:
+            await ask(5, run)
+            await ask(9, run)
+        # One that hangs is found while others still wait.
+        await asyncio.gather(asks_a_model(0, 100)(run), asks_a_model(100, 1)(run))
+
+    waits_s = 19 if nested else 11 + 19
+    assert timed_out(graph) == ("idle_s", waits_s + 2)
+
+
 def test_a_timeout_of_a_node_that_nests_ends_what_is_nested(graph):
     sub = Graph("sub")
     step(sub, "slow", seconds=10)

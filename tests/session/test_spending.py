@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -417,6 +418,30 @@ def test_money_that_is_held_in_fractions_is_all_there_again_afterwards():
         await asyncio.wait_for(spending.chat(request(room=4)), timeout=60)
 
     asyncio.run(use())
+
+
+def test_a_call_is_being_sent_while_its_server_is_asked_and_not_while_it_waits():
+    sending, seen = [], []
+
+    @contextmanager
+    def being_sent():
+        sending.append(1)
+        yield
+        sending.pop()
+
+    async def use():
+        async def send(_):
+            seen.append(len(sending))
+            await asyncio.sleep(0)
+            return reply(1, 1)
+
+        spending = spending_of(send, ManualClock(), limits=Limits(max_tokens=150))
+        calls = [spending.chat(request(), sending=being_sent) for _ in range(3)]
+        calls.append(spending.embed(EmbedRequest(model="m", texts=("a",)), sending=being_sent))
+        await asyncio.gather(*calls)
+
+    asyncio.run(use())
+    assert (seen, sending) == ([1, 1, 1], [])
 
 
 class Counted(ScriptedBackend):
