@@ -53,7 +53,7 @@ from harness.inference.request import (
     Request,
 )
 from harness.inference.scripted import ScriptedBackend
-from harness.inference.server_facts import ServerFacts, server_facts
+from harness.inference.server_facts import ServerFacts, server_facts, slots_source
 from harness.inference.shim import InferenceShim
 from harness.inference.structured import ReplyType
 from harness.inference.to_its_end import to_its_end
@@ -141,5 +141,6 @@ __all__ = [
     "served_identity",
     "served_metadata",
     "server_facts",
+    "slots_source",
     "to_its_end",
 ]

@@ -153,7 +153,8 @@ class Endpoint(BaseModel):
     """Whether replies are streamed, whoever asks: only so is the time to the first token measured.
     False for servers, or ways to them, that cannot."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Calls to it at one time; further ones wait here for their turn."""
+    """Calls to it at one time; further ones wait here for their turn. When left out, as many as its
+    server has slots, where it says that (llama-server does)."""
     fallback: tuple[str, ...] = ()
     """Tags of the endpoints that are asked instead, in order, when this one cannot answer."""
     drop: tuple[SamplingField, ...] = ()

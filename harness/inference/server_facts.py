@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +66,29 @@ async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> Ser
         await server.aclose()
 
 
+def slots_source(
+    endpoint: Endpoint, *, api_key: str | None = None
+) -> Callable[[], Awaitable[int | None]] | None:
+    """Asks a server how many calls it answers side by side; None for one that has no such page.
+
+    Of a model that the budget loads it is not asked: a router would load it for the question.
+    """
+    profile = PROFILES.get(endpoint.backend)
+    page = None if profile is None else profile.context
+    if page is None or page.slots is None or endpoint.manage:
+        return None
+
+    async def ask() -> int | None:
+        server = _Server(endpoint, api_key=api_key)
+        try:
+            told = _parsed(await server.ask(server.root + page.path, of_model=True))
+        finally:
+            await server.aclose()
+        return _whole(_at(told, str(page.slots))) or None
+
+    return ask
+
+
 async def _of_profile(server: _Server, profile: Profile) -> ServerFacts:
     listed = _parsed(await server.ask(f"{server.url}/models"))
     models = _names(_at(listed, "data"), "id")
@@ -74,8 +98,7 @@ async def _of_profile(server: _Server, profile: Profile) -> ServerFacts:
     if profile.context:
         told = _parsed(await server.ask(server.root + profile.context.path, of_model=True))
         context_tokens = _whole(_at(told, *profile.context.keys, model_id=server.model_id))
-        # llama-server's alone, which tells both in one place.
-        slots = _whole(_at(told, "total_slots"))
+        slots = _whole(_at(told, profile.context.slots)) if profile.context.slots else None
     return ServerFacts(models=models, context_tokens=context_tokens, slots=slots, metrics=metrics)
 
 

@@ -14,7 +14,7 @@ lease       the model in memory, for embedded ones
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from harness.inference import (
@@ -58,6 +58,7 @@ def call_stack(
     leased: bool,
     identity: str | None,
     schemas: SchemaKnowledge | None = None,
+    slots: Callable[[], Awaitable[int | None]] | None = None,
 ) -> Backend:
     """One endpoint's stack, fallback apart.
 
@@ -68,6 +69,7 @@ def call_stack(
         leased: Whether its model is the budget's.
         identity: What its replies are cached by; None for never.
         schemas: What its model's server does with schemas, where other stacks are to know it too.
+        slots: Finds out how many calls its server answers side by side.
     """
     tracer = shared.tracer
     backend = Timed(backend, endpoint=endpoint)
@@ -81,8 +83,10 @@ def call_stack(
         )
     if endpoint.url is not None:
         backend = CircuitBreaking(backend, policy=CircuitPolicy(), tracer=tracer)
-    if endpoint.max_concurrency is not None:
-        backend = Limited(backend, max_concurrency=endpoint.max_concurrency, tracer=tracer)
+    if endpoint.max_concurrency is not None or slots is not None:
+        backend = Limited(
+            backend, max_concurrency=endpoint.max_concurrency, slots=slots, tracer=tracer
+        )
     if endpoint.backend != "scripted":
         backend = SchemaKeeping(
             backend, tracer=tracer, known=schemas or SchemaKnowledge(endpoint.structured)

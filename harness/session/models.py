@@ -23,6 +23,7 @@ from harness.inference import (
     InferenceShim,
     SchemaKnowledge,
     metrics_source,
+    slots_source,
 )
 from harness.inference.identity.address import server_address
 from harness.residency import Host, KeepAliveBudget, Tenant, check_fits
@@ -184,6 +185,9 @@ async def open_models(
                 leased=tag in tenants,
                 identity=one.identity,
                 schemas=schemas[tag],
+                slots=None
+                if one.server is None
+                else slots_source(one.endpoint, api_key=one.api_key),
             )
         shim = InferenceShim(with_fallbacks(stacks, endpoints, tracer=tracer))
         yield OpenModels(shim=shim, budget=budget)

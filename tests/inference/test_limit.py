@@ -123,6 +123,28 @@ def test_a_call_gives_its_place_to_the_next_that_waits_when_it(how, then):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(("slots", "begun"), [(2, ["a", "b"]), (None, ["a", "b", "c", "d"])])
+def test_without_a_limit_of_its_own_there_are_as_many_places_as_the_server_says(slots, begun):
+    asked = []
+
+    async def ask_the_server():
+        asked.append(1)
+        await asyncio.sleep(0)
+        return slots
+
+    async def main():
+        held = Held()
+        limited = Limited(held, max_concurrency=None, slots=ask_the_server, tracer=Tracer())
+        calls = await calls_to(limited, "abcd")
+        assert (held.begun, asked) == (begun, [1])
+        for name in "abcd":
+            held.answer(name)
+            await until_idle()
+        assert [(await call).text for call in calls.values()] == list("abcd")
+
+    asyncio.run(main())
+
+
 def test_a_wait_is_the_calls_queue_phase_and_no_wait_is_none():
     async def main():
         clock, records = ManualClock(), []

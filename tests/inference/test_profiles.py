@@ -19,6 +19,7 @@ from harness.inference import (
     Endpoint,
     ServerFacts,
     server_facts,
+    slots_source,
 )
 from harness.inference.endpoint import WireName
 from harness.inference.wire.profile import ALWAYS
@@ -129,6 +130,22 @@ def test_every_server_is_asked_in_its_own_way(backend):
     # No emulated one has its counters on.
     assert facts.metrics == (False if backend in METRICS else None)
     assert {one.headers["authorization"] for one in asked} == {"Bearer sk-1"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "fields", "slots"),
+    [("llamacpp", {}, 4), ("llamacpp", {"manage": True}, None), ("vllm", {}, None)],
+    ids=["it says so", "a router would load the model", "it does not say"],
+)
+def test_a_server_is_asked_for_its_slots_where_it_tells_them(backend, fields, slots):
+    async def main():
+        async with server_of(backend) as server:
+            url = f"{server.root}/v1"
+            endpoint = Endpoint(tag="judge", model_id=MODEL, backend=backend, url=url, **fields)
+            source = slots_source(endpoint)
+            return None if source is None else await source()
+
+    assert asyncio.run(main()) == slots
 
 
 @pytest.mark.parametrize(

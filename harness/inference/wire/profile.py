@@ -61,6 +61,8 @@ class ContextReport:
     keys: tuple[str | int, ...]
     """The way through the reply's JSON to the number, or to a list of models as `/v1/models` has
     it, followed by the key in the model's entry."""
+    slots: str | None = None
+    """Where the same page says how many calls it answers side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,9 @@ _ROWS: Mapping[WireName, Profile] = {
         ),
         embeds="--embeddings",
         side_by_side="--parallel",
-        context=ContextReport(path="/props", keys=("default_generation_settings", "n_ctx")),
+        context=ContextReport(
+            path="/props", keys=("default_generation_settings", "n_ctx"), slots="total_slots"
+        ),
         load_control=LoadControl(
             load="/models/load",
             unload="/models/unload",
