@@ -305,6 +305,30 @@ def test_an_error_is_told_by_status_and_words_after_one_request(refusal, error, 
     assert {name: getattr(caught, name) for name in facts} == facts
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(
+    "model_id",
+    [OPENAI, CLAUDE, VLLM, "gemini/g", "azure/a", "mistral/m", "oobabooga/o", "maritalk/m"],
+)
+def test_no_redirect_takes_a_key_or_a_prompt_to_another_host(model_id, streamed):
+    """Some of them by a client of their own, which has no event loop."""
+
+    async def run():
+        async with Loopback([]) as other:
+            location = other.url.replace("127.0.0.1", "localhost")
+            moved = [error_reply(307, {}, ("location", location)) for _ in range(4)]
+            async with (
+                Provider(moved) as server,
+                backend_at(server, stream=streamed, **of(model_id)) as backend,
+            ):
+                with pytest.raises((ServerError, StreamCut)):
+                    await backend.chat(REQUEST)
+            assert server.asked
+            return other.asked
+
+    assert asyncio.run(run()) == []
+
+
 def unconnected(model_id, api_key=None, **fields):
     return LiteLLMBackend(
         Endpoint(tag="judge", backend="litellm", model_id=model_id, **fields), api_key=api_key

@@ -3,7 +3,8 @@
 litellm's own sends a request again, unasked, when the server hangs up. It splits event streams at
 every character that Unicode calls a line's end, those inside a JSON string included, and passes
 over a piece of the reply that holds one without a word. Of some clients it keeps one for all event
-loops, and one loop's connections fail in another.
+loops, and one loop's connections fail in another. It follows redirects to any host, with the
+provider's key and the prompt; here none is followed.
 
 This module imports litellm: import it after litellm's settings are made.
 """
@@ -11,13 +12,13 @@ This module imports litellm: import it after litellm's settings are made.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import httpx
 from litellm.caching.llm_caching_handler import LLMClientCache
-from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler, HTTPHandler
 
 from harness.errors import NotTrusted
 from harness.inference.managed.litellm_library import HTTP_CALL, HttpCall
@@ -32,7 +33,7 @@ class CarefulClient(httpx.AsyncClient):
     """A client whose connections are pooled by event loop, for all users that the loop has."""
 
     def __init__(self) -> None:
-        super().__init__(follow_redirects=True)
+        super().__init__()
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
             WeakKeyDictionary()
         )
@@ -47,11 +48,7 @@ class CarefulClient(httpx.AsyncClient):
             # Of most providers litellm keeps one number only; all but connecting is limited above.
             limits = httpx.Timeout(None, connect=call.connect_timeout_s)
             request.extensions = {**request.extensions, "timeout": limits.as_dict()}
-            try:
-                call.check_address(str(request.url))
-            except NotTrusted as error:
-                call.refusal = error
-                raise
+            _check_address(request)
         try:
             response = await self._of_this_loop().send(request, **how)
         except (httpx.ConnectError, httpx.RemoteProtocolError) as error:
@@ -83,7 +80,7 @@ class CarefulClient(httpx.AsyncClient):
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
             limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
-            self._by_loop[loop] = httpx.AsyncClient(limits=limits, follow_redirects=True)
+            self._by_loop[loop] = httpx.AsyncClient(limits=limits)
         return self._by_loop[loop]
 
 
@@ -99,6 +96,32 @@ class CarefulCache(LLMClientCache):
         if isinstance(value, AsyncHTTPHandler):
             value.client = CLIENT
         super().set_cache(key, value, *args, **how)
+
+
+def _check_address(request: httpx.Request) -> None:
+    call = HTTP_CALL.get()
+    if call is not None:
+        try:
+            call.check_address(str(request.url))
+        except NotTrusted as error:
+            call.refusal = error
+            raise
+
+
+def _careful(create_client: Callable[..., Any]) -> Callable[..., Any]:
+    def created(*args: Any, **how: Any) -> Any:  # noqa: ANN401
+        client = create_client(*args, **how)
+        client.follow_redirects = False
+        if isinstance(client, httpx.Client):
+            client.event_hooks = {"request": [_check_address]}
+        return client
+
+    return created
+
+
+# A few providers are called by handlers that no cache sees, some of them without an event loop.
+for _handler in (HTTPHandler, AsyncHTTPHandler):
+    _handler.create_client = _careful(_handler.create_client)  # type: ignore[method-assign]
 
 
 class _EventStream(httpx.AsyncByteStream):

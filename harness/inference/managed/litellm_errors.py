@@ -98,6 +98,13 @@ def _refusal(
     *,
     endpoint: Endpoint,
 ) -> InferenceError:
+    if response.has_redirect_location:
+        return ServerError(
+            f"HTTP {response.status_code}: it sends callers on to {response.headers['location']}; "
+            "is the endpoint's url right?",
+            endpoint=endpoint.tag,
+            status=response.status_code,
+        )
     try:
         body = response.content
     except httpx.ResponseNotRead:
