@@ -61,6 +61,7 @@ async def sections(run: Run, topic: str, source: str) -> str:
         "producer",
         f"{source}\n\nCopy the two most important sentences of this text about {topic}.",
         max_output_tokens=80,
+        on_cut="keep",
         stop=["\n\n"],
     )
     return f"## {topic}\n\n{text}\n"

@@ -45,9 +45,9 @@ async def sections(run: Run, function: Function) -> str:
     """One function's findings, and a docstring to begin with where it lacks one."""
     lines = [f"- {finding}" for finding in function.findings] or ["- nothing found"]
     if "no docstring" in "".join(function.findings):
-        question = f"{function.code}\n\nIn one sentence, what does this function do?"
-        said = await run.chat("producer", question, max_output_tokens=60, stop=["\n", ". "])
-        lines.append(f"- a docstring to begin with: “{said.removesuffix('.')}.”")
+        ask = f"{function.code}\n\nIn one sentence, what does this function do?"
+        it = await run.chat("producer", ask, max_output_tokens=60, on_cut="keep", stop=["\n", ". "])
+        lines.append(f"- a docstring to begin with: “{it.removesuffix('.')}.”")
     return "\n".join([f"## {function.title}", *lines])
 
 

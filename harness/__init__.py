@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from harness.version import __version__
 
 if TYPE_CHECKING:
-    from harness.errors import HarnessError, NodeFailed, Notice
+    from harness.errors import HarnessError, NodeFailed, Notice, ReplyCut
     from harness.graph import Cache, Concurrency, Default, Retry, Skipped, Timeout
     from harness.inference import (
         ChatRequest,
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
         EmbedRequest,
         Endpoint,
         Message,
+        OnCut,
         ScriptedBackend,
+        Usage,
     )
     from harness.memory import Hit, MemoryStore, Passage
     from harness.rubric import Draft, Finding, Rubric, Verdict, load_rubric
@@ -64,8 +66,10 @@ __all__ = [
     "Message",
     "NodeFailed",
     "Notice",
+    "OnCut",
     "Passage",
     "Pipeline",
+    "ReplyCut",
     "Retry",
     "Round",
     "Rubric",
@@ -77,6 +81,7 @@ __all__ = [
     "Skipped",
     "Timeout",
     "TraceOptions",
+    "Usage",
     "Verdict",
     "WiggumResult",
     "__version__",
@@ -92,7 +97,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "errors": ("HarnessError", "NodeFailed", "Notice"),
+    "errors": ("HarnessError", "NodeFailed", "Notice", "ReplyCut"),
     "graph": ("Cache", "Concurrency", "Default", "Retry", "Skipped", "Timeout"),
     "inference": (
         "ChatRequest",
@@ -102,7 +107,9 @@ _HOMES = {
         "Embeddings",
         "Endpoint",
         "Message",
+        "OnCut",
         "ScriptedBackend",
+        "Usage",
     ),
     "memory": ("Hit", "MemoryStore", "Passage"),
     "rubric": ("Draft", "Finding", "Rubric", "Verdict", "load_rubric"),

@@ -19,6 +19,9 @@
     │   ├── CallTimeout
     │   ├── StreamCut
     │   ├── ReplyInvalid
+    │   ├── ReplyCut            it ended before it was whole
+    │   │   ├── ReplyFiltered   the provider's filter ended it
+    │   │   └── ReplyEmpty      it calls tools and has no text
     │   ├── NotOffered          the server has no such kind of call
     │   └── ServerError
     ├── ModelFileInvalid        a GGUF that is missing, cut or not a GGUF
@@ -317,6 +320,44 @@ class ReplyInvalid(InferenceError):
     def __init__(self, message: str, *, endpoint: str, text: str) -> None:
         super().__init__(message, endpoint=endpoint)
         self.text = text
+
+
+class ReplyCut(InferenceError):
+    """A reply ended before it was whole, at its token limit or its context's end.
+
+    Attributes:
+        text: The part that arrived.
+        finish_reason: Why it ended, as in `Completion.finish_reason`.
+        usage: Its tokens, a `Usage`; None when nobody counted them.
+    """
+
+    code = "call.reply-cut"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        endpoint: str,
+        text: str,
+        finish_reason: str,
+        usage: Any = None,  # noqa: ANN401 - its class stands in a layer above
+    ) -> None:
+        super().__init__(message, endpoint=endpoint)
+        self.text = text
+        self.finish_reason = finish_reason
+        self.usage = usage
+
+
+class ReplyFiltered(ReplyCut):
+    """The provider's filter ended the reply, or withheld it."""
+
+    code = "call.reply-filtered"
+
+
+class ReplyEmpty(ReplyCut):
+    """The reply calls tools, and has no text."""
+
+    code = "call.reply-empty"
 
 
 class NotOffered(InferenceError):

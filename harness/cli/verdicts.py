@@ -59,7 +59,8 @@ def decision(verdict: Verdict, rubric: Rubric) -> str:
         f"{name} {verdict.vector[name]:g} is below its floor {floors[name]:g}"
         for name in verdict.below_floor
     ]
-    return f"not passed ({', and '.join(reasons)})"
+    # Of a loop's draft whose reply was cut, the scores are not to blame.
+    return f"not passed ({', and '.join(reasons) or 'its reply was cut'})"
 
 
 def remarks(

@@ -63,6 +63,7 @@ from harness.inference.token_bound import (
     most_tokens_of,
     most_tokens_of_messages,
 )
+from harness.inference.whole_reply import OnCut, check_whole, whole_reply
 from harness.inference.wire.ollama import OllamaWire
 from harness.inference.wire.openai import OpenAIWire
 from harness.inference.wire.profile import Profile
@@ -98,6 +99,7 @@ __all__ = [
     "ModelIdentity",
     "ModelMetadata",
     "OllamaWire",
+    "OnCut",
     "OpenAIWire",
     "Phase",
     "Profile",
@@ -124,6 +126,7 @@ __all__ = [
     "answer_again",
     "as_messages",
     "call_key",
+    "check_whole",
     "completion_as_text",
     "connect",
     "machine_memory_bytes",
@@ -143,4 +146,5 @@ __all__ = [
     "server_facts",
     "slots_source",
     "to_its_end",
+    "whole_reply",
 ]

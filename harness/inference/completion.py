@@ -18,8 +18,8 @@ PhaseName = Literal["queue", "load", "prefill", "decode"]
 PhaseSource = Literal["measured", "reported", "derived"]
 """By our clock, by the server's word, or by subtraction of the two."""
 
-FinishReason = Literal["stop", "length", "content_filter"]
-"""The model was done, the token limit cut it, or the provider did."""
+FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]
+"""The model was done, the token limit cut it, the provider did, or the model calls tools."""
 
 StructuredMode = Literal["enforced", "advisory", "ignored"]
 """What became of a reply's schema: the server lets nothing else be generated; the model was told of
@@ -126,6 +126,8 @@ class Completion:
     attempts: int = 1
     """Requests that were sent for it: more than one where a field was refused, or where the server
     had closed the connection that was chosen."""
+    cut_by: Literal["tokens", "cost"] | None = None
+    """The run's limit that decided where the reply was cut; None where the call said it."""
     from_cache: bool = False
     """Whether an earlier call was answered with it, and no model was asked for this one."""
 

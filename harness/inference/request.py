@@ -21,6 +21,11 @@ _MOST_LOGPROBS = 20
 _MOST_PENALTY = 2
 """The same."""
 
+_GO_ON = (
+    "Your answer was cut off there. Write the rest of it, beginning with the very next word: no "
+    "introduction, and nothing again that you have written."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
@@ -52,6 +57,8 @@ class ChatRequest:
     top_logprobs: int | None = None
     """Of each token of the reply, the log probability, and those of this many alternatives, from 0
     to 20; None for no log probabilities."""
+    goes_on: bool = False
+    """Whether the last message is the beginning of the reply, and the rest is asked for."""
     timeout_s: float | None = None
     """Longest that the call may take, if less than the endpoint's."""
     deadline: Deadline | None = field(default=None, compare=False, repr=False)
@@ -90,6 +97,11 @@ class ChatRequest:
                 code="request.logprobs-out-of-range",
             )
         _check_time(self.timeout_s)
+
+    @property
+    def conversation(self) -> tuple[Message, ...]:
+        """The messages for a server that only answers: it is asked in words for the rest."""
+        return (*self.messages, Message("user", _GO_ON)) if self.goes_on else self.messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

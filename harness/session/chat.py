@@ -14,9 +14,11 @@ from harness.inference import (
     Embeddings,
     EmbedRequest,
     InferenceShim,
+    OnCut,
     Prompt,
     ReplyType,
     as_messages,
+    whole_reply,
 )
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.settings import Settings, load_settings
@@ -65,6 +67,7 @@ async def chat(
     messages: Prompt,
     *,
     max_output_tokens: int | None = ...,
+    on_cut: OnCut = ...,
     temperature: float = ...,
     frequency_penalty: float = ...,
     seed: int | None = ...,
@@ -81,6 +84,7 @@ async def chat(
     *,
     returns: type[T],
     max_output_tokens: int | None = ...,
+    on_cut: OnCut = ...,
     temperature: float = ...,
     frequency_penalty: float = ...,
     seed: int | None = ...,
@@ -96,6 +100,7 @@ async def chat(
     *,
     returns: Any,  # noqa: ANN401
     max_output_tokens: int | None = ...,
+    on_cut: OnCut = ...,
     temperature: float = ...,
     frequency_penalty: float = ...,
     seed: int | None = ...,
@@ -109,6 +114,7 @@ async def chat(
     *,
     returns: Any = None,
     max_output_tokens: int | None = None,
+    on_cut: OnCut = "error",
     temperature: float = 0.0,
     frequency_penalty: float = 0.0,
     seed: int | None = None,
@@ -131,6 +137,9 @@ async def chat(
         returns: The type to answer in: a pydantic model, a dataclass, a builtin, or any of these
             annotated. The reply is then a value of it, and else a `Completion`.
         max_output_tokens: Where the reply is cut. When left out, where the model's context ends.
+        on_cut: What becomes of a reply that was cut, filtered or has no text: `error` raises,
+            `keep` takes it as it is, and `continue` asks for the rest, a few times at most, and
+            joins it.
         temperature: 0 is greedy.
         frequency_penalty: From 0 to 2; keeps small models from saying one thing for ever.
         seed: Makes sampling repeatable where the server can.
@@ -142,9 +151,10 @@ async def chat(
 
     Raises:
         ConfigurationInvalid: There is no such endpoint.
+        ReplyCut: The reply was cut; `ReplyFiltered` and `ReplyEmpty` are kinds of it.
         InferenceError: There is no reply, or it is not of the type asked for.
     """
-    reply_type: ReplyType[Any] | None = None if returns is None else ReplyType(returns)
+    reply_type = None if returns in (None, Completion) else ReplyType(returns)
     request = ChatRequest(
         model=model,
         messages=as_messages(messages),
@@ -159,7 +169,7 @@ async def chat(
         on_text=on_text,
     )
     async with open_shim(model, settings=settings) as shim:
-        completion = await shim.chat(request)
+        completion = await whole_reply(shim.chat, request, on_cut=on_cut)
     return completion if reply_type is None else reply_type.parse(completion, endpoint=model)
 
 

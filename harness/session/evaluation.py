@@ -159,6 +159,7 @@ def _summarise(session: Session, rubric: Rubric, ask: Ask) -> Summarise | None:
                 model=model,
                 role=SUMMARISER,
                 messages=(Message("user", prompt),),
+                # One that is cut there is kept as it is: it only has to be shorter.
                 max_output_tokens=rubric.shorten.evaluate_over // _CHARS_PER_TOKEN,
             )
         )

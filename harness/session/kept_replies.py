@@ -96,7 +96,8 @@ class KeptReplies:
         except BaseException:
             taken.remove(number)  # for the call that repeats this one
             raise
-        if not self._holds_a_secret(completion):
+        # What a limit cut is asked anew, when the run goes on with a higher one.
+        if completion.cut_by is None and not self._holds_a_secret(completion):
             text = completion_as_text(completion)
             try:
                 # What it took first, so that nothing is kept of which the run does not know the

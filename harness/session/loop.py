@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from harness.errors import ReplyInvalid
-from harness.inference import ChatRequest, as_messages, most_prompt_tokens
+from harness.inference import ChatRequest, as_messages, check_whole, most_prompt_tokens
 from harness.rubric import Ask, Draft, Rubric
 from harness.session.evaluation import (
     ChosenRubric,
@@ -68,7 +68,7 @@ async def run_loop(
 
     # 2. Something to begin with.
     empty = Draft(text="", task=task, sources=tuple(sources))
-    draft_span = None
+    draft_span, draft_cut = None, False
     if draft is None and rounds:
         draft = rounds[0].draft
     elif draft is None:
@@ -94,7 +94,10 @@ async def run_loop(
         meter.check_room(most_tokens(room), what="the first draft and its evaluation")
         with session.trace.span("draft") as span:
             draft_span = span.id
-            draft = (await meter.ask(request)).text.strip()
+            reply = await meter.ask(request)
+            draft, draft_cut = reply.text.strip(), reply.finish_reason == "length"
+            if not draft_cut:
+                check_whole(reply, endpoint=producer)
     elif not rounds:
         # Nor is an evaluation that would have to be broken off.
         to_judge = evaluator.most_tokens(replace(empty, text=draft))
@@ -123,6 +126,7 @@ async def run_loop(
         ),
         tracer=session.trace,
         draft_span=draft_span,
+        draft_cut=draft_cut,
         rounds=rounds,
         key=key,
     )

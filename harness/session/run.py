@@ -18,9 +18,11 @@ from harness.inference import (
     CountRequest,
     Embeddings,
     EmbedRequest,
+    OnCut,
     Prompt,
     ReplyType,
     as_messages,
+    whole_reply,
 )
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import Draft, Rubric, Verdict
@@ -184,6 +186,7 @@ class Run:
         prompt: Prompt,
         *,
         max_output_tokens: int | None = ...,
+        on_cut: OnCut = ...,
         temperature: float = ...,
         frequency_penalty: float = ...,
         seed: int | None = ...,
@@ -199,6 +202,7 @@ class Run:
         *,
         returns: type[T],
         max_output_tokens: int | None = ...,
+        on_cut: OnCut = ...,
         temperature: float = ...,
         frequency_penalty: float = ...,
         seed: int | None = ...,
@@ -214,6 +218,7 @@ class Run:
         *,
         returns: Any,  # noqa: ANN401
         max_output_tokens: int | None = ...,
+        on_cut: OnCut = ...,
         temperature: float = ...,
         frequency_penalty: float = ...,
         seed: int | None = ...,
@@ -227,6 +232,7 @@ class Run:
         *,
         returns: Any = None,
         max_output_tokens: int | None = None,
+        on_cut: OnCut = "error",
         temperature: float = 0.0,
         frequency_penalty: float = 0.0,
         seed: int | None = None,
@@ -240,9 +246,13 @@ class Run:
             role: `producer`, `planner`, or any name under `[roles]`.
             prompt: A text, or a conversation.
             returns: The type to answer in: a pydantic model, a dataclass, a builtin, or any of
-                these annotated. The server is given its JSON Schema. A text when left out.
+                these annotated. The server is given its JSON Schema. A text when left out; with
+                `Completion`, the text and all that is known of the call, as `harness.chat` gives.
             max_output_tokens: Where the reply is cut. When left out, where the model's context or a
                 limit of the run ends it.
+            on_cut: What becomes of a reply that was cut, filtered or has no text: `error` raises,
+                `keep` takes it as it is, and `continue` asks for the rest, a few times at most, and
+                joins it.
             temperature: 0 is greedy.
             frequency_penalty: From 0 to 2; keeps small models from saying one thing for ever.
             seed: Makes sampling repeatable where the server can.
@@ -255,28 +265,28 @@ class Run:
             SameModel: By the server's word it is the model that it must not be.
             SameFamily: The same of a relative, where those are refused.
             RunLimitReached: The run's limits leave no room for it.
+            ReplyCut: The reply was cut; `ReplyFiltered` and `ReplyEmpty` are kinds of it.
             InferenceError: There is no reply, or it is not of the type asked for.
         """
-        reply_type: ReplyType[Any] | None = None if returns is None else ReplyType(returns)
+        reply_type = None if returns in (None, Completion) else ReplyType(returns)
         model = self._session.roles.model(role)
-        completion = await self._chat(
-            ChatRequest(
-                model=model,
-                role=role,
-                messages=as_messages(prompt),
-                max_output_tokens=max_output_tokens,
-                temperature=temperature,
-                frequency_penalty=frequency_penalty,
-                seed=seed,
-                stop=tuple(stop),
-                reply_schema=reply_type.schema if reply_type else None,
-                timeout_s=timeout_s,
-                on_text=on_text,
-            )
+        request = ChatRequest(
+            model=model,
+            role=role,
+            messages=as_messages(prompt),
+            max_output_tokens=max_output_tokens,
+            temperature=temperature,
+            frequency_penalty=frequency_penalty,
+            seed=seed,
+            stop=tuple(stop),
+            reply_schema=reply_type.schema if reply_type else None,
+            timeout_s=timeout_s,
+            on_text=on_text,
         )
-        if reply_type is None:
-            return completion.text.strip()
-        return reply_type.parse(completion, endpoint=model)
+        completion = await whole_reply(self._chat, request, on_cut=on_cut)
+        if reply_type is not None:
+            return reply_type.parse(completion, endpoint=model)
+        return completion if returns is Completion else completion.text.strip()
 
     async def embed(self, role: str, texts: Sequence[str]) -> Embeddings:
         """Makes vectors of texts, by the model that plays a role.

@@ -110,7 +110,11 @@ class Spending:
             InferenceError: As whoever is asked raises it.
         """
         async with self._let_in(request, sending) as let_in:
-            return await self._chat(let_in)
+            completion = await self._chat(let_in)
+        was_sized = let_in.max_output_tokens != request.max_output_tokens
+        if not was_sized or completion.finish_reason != "length":
+            return completion
+        return replace(completion, cut_by="cost" if self.limits.max_tokens is None else "tokens")
 
     async def embed(self, request: EmbedRequest, *, sending: Around = nullcontext) -> Embeddings:
         """Vectors, counted and limited as a reply is; see `chat`."""

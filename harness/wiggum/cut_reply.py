@@ -38,6 +38,11 @@ def without_broken_end(text: str) -> str:
     return text[: text.rindex(cut_in)].rstrip() or text
 
 
+def is_broken(text: str) -> bool:
+    """Whether a cut reply ends where it was cut, since nothing whole would be left before that."""
+    return without_broken_end(text) == text and not _ENDED.search(text.rstrip())
+
+
 def _open_fence(text: str) -> tuple[int, str] | None:
     """Where a fence begins that is never closed, and what closes it."""
     opened: tuple[int, str] | None = None

@@ -15,7 +15,7 @@ from harness.compress.sentences import sentence_pieces
 from harness.rubric import DimensionScore, Draft
 from harness.wiggum.nearest import nearest_sources
 from harness.wiggum.remarks import cited, listed, score_history
-from harness.wiggum.round import Round
+from harness.wiggum.round import Round, is_cut
 
 _SECTION_SOURCES_CHARS = 1_500
 """How much of the sources the rewriting of one section sees, those nearest to it: a section is a
@@ -32,6 +32,8 @@ _QUOTED_CHARS = 60
 
 _SHORT_CHARS = 12
 """A sentence this short may stand in a remark by chance."""
+
+_BREAKS_OFF = "It breaks off before its end: be brief enough to come to it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +121,15 @@ class RevisionPrompts:
 
     def whole(self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]) -> str:
         """One that asks for the whole draft, begun as the first was asked for."""
+        breaks_off = [_BREAKS_OFF] if is_cut(draft, rounds) else []
         return (
             f"{self._opening(draft)}"
             f"An earlier version:\n{draft.text.strip()}\n\n"
             f"{_paragraph(score_history(rounds))}"
             "Write it again, and nothing else: the text itself, and nothing about it or about the "
             "task; keep to the task, and keep what is good. "
-            f"Avoid what was wrong with the earlier version:\n{_bullets(listed(focus))}"
+            "Avoid what was wrong with the earlier version:\n"
+            f"{_bullets([*listed(focus), *breaks_off])}"
         )
 
     def _opening(self, draft: Draft) -> str:

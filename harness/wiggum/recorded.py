@@ -51,6 +51,7 @@ def record_round(one: Round, tracer: Tracer) -> None:
         base_round=one.base_round,
         composite=one.verdict.composite,
         passed=one.verdict.passed,
+        cut=one.cut,
         changed_chars=one.changed_chars,
         calls=spent.calls,
         input_tokens=spent.input_tokens,

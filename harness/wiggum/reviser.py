@@ -3,9 +3,11 @@
 Where there are headings, only sections are written again, and put back: what was not criticised
 stays as it was, byte for byte. Findings that name sections lead to one call for each of those;
 anything said about the whole leads to one call that is shown the draft and returns the sections
-that it changes. Without headings, or when that is asked for, the whole draft is written again.
+that it changes. Without headings, or when that is asked for, the whole draft is written again; and
+so is one that was cut, which has no end to be put back to.
 
-A reply that has no text, or has the marks of a shortened one, changes nothing.
+A reply that has no text, or has the marks of a shortened one, changes nothing. One that was cut
+loses the sentence that it was cut in.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from typing import Literal
 from harness.compress import apply_edits, edits_in, splice
 from harness.compress.parts import MARK
 from harness.errors import InvalidInput, ReplyInvalid
-from harness.inference import ChatRequest, Message, most_tokens_of
+from harness.inference import ChatRequest, Message, check_whole, most_tokens_of
 from harness.rubric import Ask, DimensionScore, Draft
-from harness.wiggum.cut_reply import without_broken_end
+from harness.wiggum.cut_reply import is_broken, without_broken_end
 from harness.wiggum.prompts import RevisionPrompts
 from harness.wiggum.remarks import located
-from harness.wiggum.round import Round
+from harness.wiggum.round import Round, is_cut
 
 RevisionMode = Literal["sections", "whole"]
 """Whether only sections are written again, where there are headings, or always the whole draft."""
@@ -50,6 +52,8 @@ class Revision:
     """Empty when the producer gave none, or none but with the marks of a shortened text."""
     how: Literal["sections", "edits", "whole"]
     """Made of calls for single sections, of the sections that one call returned, or anew."""
+    cut: bool = False
+    """Whether a reply in it was cut, and had no whole sentence to be trimmed to."""
 
 
 class Reviser:
@@ -100,11 +104,13 @@ class Reviser:
             LimitReached: The loop's limits left no room for it.
         """
         if requests := self._section_requests(draft, focus, rounds):
-            return Revision(text=await self._with_sections(draft, requests), how="sections")
-        if self._has_sections(draft) and (edited := await self._edited(draft, focus, rounds)):
-            return Revision(text=edited, how="edits")
-        text = await self._text(self._whole_request(draft, focus, rounds))
-        return Revision(text="" if _is_shortened(text, draft.text) else text, how="whole")
+            return await self._with_sections(draft, requests)
+        if self._has_sections(draft, rounds):
+            edited = await self._edited(draft, focus, rounds)
+            if edited.text:
+                return edited
+        text, cut = await self._text(self._whole_request(draft, focus, rounds))
+        return Revision(text="" if _is_shortened(text, draft.text) else text, how="whole", cut=cut)
 
     def most_tokens(
         self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
@@ -127,18 +133,21 @@ class Reviser:
         if by_section := self._section_requests(draft, focus, rounds):
             return list(by_section.values())
         whole = self._whole_request(draft, focus, rounds)
-        if not self._has_sections(draft):
+        if not self._has_sections(draft, rounds):
             return [whole]
         return [self._edit_request(draft, focus, rounds)[0], whole]
 
-    def _has_sections(self, draft: Draft) -> bool:
-        return self._mode == "sections" and any(section.level for section in draft.sections)
+    def _has_sections(self, draft: Draft, rounds: Sequence[Round]) -> bool:
+        """Whether it can be revised by section."""
+        if self._mode == "whole" or is_cut(draft, rounds):
+            return False
+        return any(section.level for section in draft.sections)
 
     def _section_requests(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> dict[int, ChatRequest]:
         """One for each section that something is said against; none when sections are no way."""
-        findings = located(focus, draft.sections) if self._has_sections(draft) else None
+        findings = located(focus, draft.sections) if self._has_sections(draft, rounds) else None
         return {
             # No more than it needs: a small model fills all the room there is.
             index: self._request(prompt, rounds, room=self._enough(draft.sections[index].body))
@@ -178,7 +187,7 @@ class Reviser:
 
     # --- what is made of the replies -------------------------------------------------------------
 
-    async def _with_sections(self, draft: Draft, requests: Mapping[int, ChatRequest]) -> str:
+    async def _with_sections(self, draft: Draft, requests: Mapping[int, ChatRequest]) -> Revision:
         """The draft with these sections written again; empty when no call gave any text."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -189,35 +198,44 @@ class Reviser:
         except ExceptionGroup as failed:
             # One failed call ends the round; the first says why.
             raise failed.exceptions[0] from None
-        texts = {index: task.result() for index, task in tasks.items()}
-        written = {
-            index: text
-            for index, text in texts.items()
-            if text and not _is_shortened(text, draft.sections[index].body)
+        replies = {
+            index: task.result()
+            for index, task in tasks.items()
+            if task.result()[0] and not _is_shortened(task.result()[0], draft.sections[index].body)
         }
+        written = {index: text for index, (text, _) in replies.items()}
         try:
-            return splice(draft.text, written) if written else ""
+            return Revision(
+                text=splice(draft.text, written) if written else "",
+                how="sections",
+                cut=any(cut for _, cut in replies.values()),
+            )
         except InvalidInput as error:
             raise self._misfit(error, written.values()) from error
 
     async def _edited(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> str:
+    ) -> Revision:
         """The draft with the sections that the reply has; empty when it has none."""
         request, shown = self._edit_request(draft, focus, rounds)
-        reply = await self._text(request)
+        reply, cut = await self._text(request)
         edits = edits_in(reply, draft.text, allowed=shown)
         seen = {index: text for index, text in edits.replacements.items() if index in shown}
         edits = replace(edits, replacements=seen)
         try:
-            return apply_edits(draft.text, edits) if edits else ""
+            text = apply_edits(draft.text, edits) if edits else ""
+            return Revision(text=text, how="edits", cut=cut)
         except InvalidInput as error:
             raise self._misfit(error, [reply]) from error
 
-    async def _text(self, request: ChatRequest) -> str:
+    async def _text(self, request: ChatRequest) -> tuple[str, bool]:
+        """A reply, if cut trimmed to its last whole sentence; and whether it is cut still."""
         completion = await self._ask(request)
         text = completion.text.strip()
-        return without_broken_end(text) if completion.finish_reason == "length" else text
+        if completion.finish_reason == "length":
+            return without_broken_end(text), is_broken(text)
+        check_whole(completion, endpoint=self._model)
+        return text, False
 
     def _misfit(self, error: InvalidInput, replies: Iterable[str]) -> ReplyInvalid:
         return ReplyInvalid(

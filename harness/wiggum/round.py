@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.rubric import Verdict
+from harness.rubric import Draft, Verdict
 from harness.wiggum.spent import NOTHING, Spent
 
 StopReason = Literal[
@@ -46,6 +46,8 @@ class Round:
     """The text that was evaluated."""
     verdict: Verdict
     """What the evaluation found."""
+    cut: bool = False
+    """Whether the reply that it is was cut. Such a draft does not pass, whatever its score."""
     base_round: int | None = None
     """The round whose draft it was made from; None for the first draft."""
     changed_chars: int = 0
@@ -59,6 +61,11 @@ class Round:
     def spent(self) -> Spent:
         """What the round took in all."""
         return self.drafting + self.judging
+
+
+def is_cut(draft: Draft, rounds: Iterable[Round]) -> bool:
+    """Whether a draft is that of a round whose reply was cut."""
+    return any(one.cut and one.draft == draft.text for one in rounds)
 
 
 def best_round(rounds: Sequence[Round]) -> Round:

@@ -82,6 +82,12 @@ def test_why_a_draft_passed_or_not_and_what_is_to_be_known_of_it_are_said() -> N
     assert_shown("verdicts", "\n".join(lines))
 
 
+def test_a_draft_that_did_not_pass_though_its_scores_suffice_was_cut() -> None:
+    good = verdict(composite=9.0, passed=False, below_floor=(), gates=())
+
+    assert decision(good, RUBRIC) == "not passed (its reply was cut)"
+
+
 def test_the_reason_and_every_finding_is_told_once() -> None:
     judged = DimensionScore(
         name="clear",

@@ -78,6 +78,7 @@ ANOTHER = [
     {"messages": (Message("system", "Write."),)},
     {"messages": (*REQUEST.messages, Message("assistant", "Well."))},
     {"max_output_tokens": 64},
+    {"goes_on": True},
     {"temperature": 0.7, "seed": 7},
     {"frequency_penalty": 0.5},
     {"seed": 7},

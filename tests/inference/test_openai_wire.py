@@ -57,6 +57,33 @@ def test_a_plain_request_is_sent_as_it_is_and_nothing_more():
     }
 
 
+GO_ON = [{"role": "user", "content": "Go!"}, {"role": "assistant", "content": "I we"}]
+
+
+@pytest.mark.parametrize(
+    ("backend", "fields"),
+    [
+        ("llamacpp", {}),
+        ("vllm", {"continue_final_message": True, "add_generation_prompt": False}),
+        ("sglang", {"continue_final_message": True}),
+        ("openai", None),
+    ],
+)
+def test_the_rest_of_a_reply_is_the_servers_to_go_on_with_or_is_asked_for_in_words(backend, fields):
+    request = replace(
+        REQUEST, messages=tuple(Message(m["role"], m["content"]) for m in GO_ON), goes_on=True
+    )
+
+    _, server = ask(WHOLE, request=request, backend=backend)
+
+    body = server.asked[0].body
+    assert body["messages"][:2] == GO_ON
+    assert [m["role"] for m in body["messages"][2:]] == ([] if fields is not None else ["user"])
+    assert {name: body[name] for name in body if name.split("_")[0] in {"continue", "add"}} == (
+        fields or {}
+    )
+
+
 @pytest.mark.parametrize(("stated", "sent"), [(None, 1024), (7, 7)])
 def test_a_server_that_would_take_a_few_tokens_for_no_room_is_told_one(stated, sent):
     request = replace(REQUEST, max_output_tokens=stated)
@@ -155,12 +182,13 @@ def test_a_reply_carries_text_usage_and_the_servers_name_for_the_model(stream, c
 @pytest.mark.parametrize(
     ("meant", "words"),
     [
-        ("stop", "stop tool_calls function_call eos eos_token stop_sequence end_turn STOP"),
+        ("stop", "stop eos eos_token stop_sequence end_turn STOP"),
         ("length", "length max_tokens model_length"),
         ("content_filter", "content_filter refusal"),
+        ("tool_calls", "tool_calls tool_use function_call"),
     ],
 )
-def test_a_finish_reason_is_one_of_three(meant, words):
+def test_a_finish_reason_is_one_of_four(meant, words):
     for word in words.split():
         completion, _ = ask(Reply(steps=llama_server_stream("Hello", finish_reason=word)))
         assert completion.finish_reason == meant, word

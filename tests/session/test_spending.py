@@ -122,6 +122,35 @@ def test_a_call_that_states_no_room_has_what_the_limits_leave(limits, room):
     assert sent == [room]
 
 
+class Rambling(ScriptedBackend):
+    """Fills whatever room it has."""
+
+    def __init__(self):
+        super().__init__(lambda asked: "so " * asked.max_output_tokens)
+
+    async def chat(self, request):
+        return replace(await super().chat(request), finish_reason="length")
+
+
+@pytest.mark.parametrize("on_cut", ["error", "keep"])
+def test_a_reply_that_a_limit_cut_is_told_as_that_limit_and_asked_anew(tmp_path, on_cut):
+    async def said(run: Run) -> str:
+        return await run.chat("producer", PROMPT, on_cut=on_cut)
+
+    writer, settings = Rambling(), settings_of(tmp_path, max_tokens=300)
+    pipeline = pipeline_of(said)
+    result = run(pipeline, settings, backends={"writer": writer})
+    room = writer.requests[0].max_output_tokens
+    if on_cut == "keep":
+        assert (result.status, len(result.result.split())) == ("finished", room)
+        return
+    assert (result.status, "limit of tokens" in result.stopped_by) == ("stopped", True)
+
+    more = settings_of(tmp_path, max_tokens=2_000)
+    done = ScriptedBackend(["two words"])
+    assert run(pipeline, more, backends={"writer": done}, resume="latest").result == "two words"
+
+
 def test_no_call_outlives_the_runs_time(tmp_path):
     writer = ScriptedBackend(lambda _: "too late", delay_s=600)
     settings = settings_of(tmp_path, max_seconds=0.3)

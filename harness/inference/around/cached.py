@@ -91,6 +91,7 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
     content = {
         "format": _FORMAT,
         "identity": identity,
+        "goes_on": request.goes_on,
         "messages": [[message.role, message.content] for message in request.messages],
         "max_output_tokens": request.max_output_tokens,
         "temperature": float(request.temperature),

@@ -157,7 +157,7 @@ class LlamaCppEngine:
         Raises:
             ContextOverflow: The prompt leaves no room for a token.
         """
-        prompt = self.prompt(request.messages)
+        prompt = self.prompt(request.conversation)
         context_tokens = self._endpoint.context_tokens
         room = context_tokens - len(prompt)
         if room < 1:

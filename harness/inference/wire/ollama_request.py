@@ -50,7 +50,7 @@ def chat_fields(
         options["stop"] = list(request.stop)
     fields: dict[str, object] = {
         "model": endpoint.model_id,
-        "messages": wire_messages(request.messages),
+        "messages": wire_messages(request.conversation),
         "stream": endpoint.stream,
         # Ollama cuts what is too long and says nothing of it, unless it is told not to: `truncate`
         # is for the prompt, `shift` for a context that fills up while the reply is written.

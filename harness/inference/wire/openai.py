@@ -34,7 +34,7 @@ from harness.inference.wire.openai_reply import (
     token_logprobs,
     usage_of,
 )
-from harness.inference.wire.openai_request import wire_fields
+from harness.inference.wire.openai_request import wire_fields, wire_messages
 from harness.inference.wire.profile import Profile
 from harness.inference.wire.profiles import PROFILES
 from harness.inference.wire.reported_times import TimesTold
@@ -81,6 +81,8 @@ class OpenAIWire:
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
         wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
+        if request.goes_on and self._profile.continues is not None:
+            wanted |= {"messages": wire_messages(request.messages), **self._profile.continues}
         if request.max_output_tokens is None and self._profile.room_tokens:
             wanted["max_tokens"] = self._profile.room_tokens
         if request.reply_schema is not None and self._profile.schema:

@@ -18,9 +18,9 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop_sequence": "stop",  # TGI, Anthropic
     "end_turn": "stop",  # Anthropic
     "complete": "stop",  # Cohere
-    "tool_calls": "stop",
-    "tool_use": "stop",  # Anthropic
-    "function_call": "stop",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",  # Anthropic
+    "function_call": "tool_calls",
     "length": "length",
     "max_tokens": "length",  # Anthropic, Cohere, Gemini
     "model_length": "length",  # Mistral

@@ -20,7 +20,7 @@ def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> 
     """
     fields: dict[str, object] = {
         "model": model_id,
-        "messages": wire_messages(request.messages),
+        "messages": wire_messages(request.conversation),
         "temperature": request.temperature,
     }
     if request.max_output_tokens is not None:

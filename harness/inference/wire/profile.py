@@ -93,6 +93,8 @@ class Profile:
     room_tokens: int | None = None
     """Sent with a call that states no room; None where the server then takes what its context
     leaves."""
+    continues: Fields | None = None
+    """What makes it go on with a last message of the assistant's; None where it would answer."""
     refuses: frozenset[str] = frozenset()
     """Fields of ours that it answers with an error, or takes and does not mean."""
     counts_usage: bool = True

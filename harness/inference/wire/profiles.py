@@ -64,6 +64,7 @@ _VLLM = Profile(
     # 0.32
     title="vLLM",
     schema=nested_schema,
+    continues={"continue_final_message": True, "add_generation_prompt": False},
     cached_tokens="--enable-prompt-tokens-details",
     times=vllm_metrics,
     timings="--enable-per-request-metrics",
@@ -91,6 +92,7 @@ _ROWS: Mapping[WireName, Profile] = {
         # b11434; router mode, which is llama-server started without a model, included
         title="llama-server",
         schema=nested_schema,
+        continues={},
         progress={"return_progress": True},
         cached_tokens=ALWAYS,
         times=llama_timings,
@@ -125,6 +127,7 @@ _ROWS: Mapping[WireName, Profile] = {
         # 0.5.23. `/health` generates a token. `/tokenize` takes a text, not a conversation.
         title="SGLang",
         schema=nested_schema,
+        continues={"continue_final_message": True},
         cached_tokens="--enable-cache-report",
         embeds="--is-embedding",
         context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),

@@ -64,7 +64,7 @@ class TritonWire:
         # That a field was refused, the server does not say: only those known of can be left out.
         sampling, dropped = self._refused.without(_sampling(request, stop=self._turns.stop))
         fields = {
-            "text_input": prompt_text(self._turns, request.messages),
+            "text_input": prompt_text(self._turns, request.conversation),
             "parameters": _parameters(sampling, stream=self._endpoint.stream),
         }
         async with (

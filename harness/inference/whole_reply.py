@@ -1,0 +1,147 @@
+"""Whole replies, and what becomes of one that was cut, filtered, or has no text."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import fields, replace
+from typing import Any, Literal, get_args
+
+from harness.errors import (
+    InferenceError,
+    InvalidInput,
+    ReplyCut,
+    ReplyEmpty,
+    ReplyFiltered,
+    RunLimitReached,
+)
+from harness.inference.completion import Completion, Usage
+from harness.inference.message import Message
+from harness.inference.request import ChatRequest
+
+OnCut = Literal["error", "keep", "continue"]
+"""What becomes of a reply that is not whole: an error that carries its text, the reply as it is, or
+the rest, asked for and joined to it. `continue` is for a cut reply; a filtered one is an error."""
+
+_MOST_CALLS_FOR_THE_REST = 4
+"""A model that goes on for ever is stopped after this many."""
+
+
+async def whole_reply(
+    ask: Callable[[ChatRequest], Awaitable[Completion]], request: ChatRequest, *, on_cut: OnCut
+) -> Completion:
+    """The reply to a call, whole unless `on_cut` is `keep`.
+
+    Raises:
+        InvalidInput: There is no such `on_cut`.
+        ReplyCut: The reply is not whole, even after the rest was asked for; `ReplyFiltered` and
+            `ReplyEmpty` are kinds of it.
+        InferenceError: As `ask` raises it.
+    """
+    if on_cut not in get_args(OnCut):
+        raise InvalidInput(
+            f"on_cut is '{on_cut}'; it can be {', '.join(get_args(OnCut))}",
+            code="request.on-cut-unknown",
+        )
+    completion = await ask(request)
+    if on_cut == "keep":
+        return completion
+    for _ in range(_MOST_CALLS_FOR_THE_REST if on_cut == "continue" else 0):
+        if completion.finish_reason != "length" or not completion.text.strip():
+            break
+        completion = await _gone_on(ask, request, completion)
+    check_whole(completion, endpoint=request.model)
+    return completion
+
+
+def check_whole(completion: Completion, *, endpoint: str) -> None:
+    """That a reply is all that the model had to say.
+
+    Raises:
+        ReplyCut: It is not.
+        RunLimitReached: It is not, since a limit left it too little room.
+    """
+    reason = completion.finish_reason
+    if reason == "stop" or (reason == "tool_calls" and completion.text.strip()):
+        return
+    kind, why = {
+        "length": (ReplyCut, "was cut before its end; give it more max_output_tokens, ask for"),
+        "content_filter": (ReplyFiltered, "was stopped by the provider's filter; ask for"),
+        "tool_calls": (ReplyEmpty, "calls tools and has no text; no tool was offered, so ask for"),
+    }[reason]
+    cut = kind(
+        f"the reply {why} less, or take it as it is with on_cut='keep'. "
+        f"It begins: {completion.text[:160]!r}",
+        endpoint=endpoint,
+        text=completion.text,
+        finish_reason=reason,
+        usage=completion.usage,
+    )
+    if completion.cut_by is None:
+        raise cut
+    raise RunLimitReached(
+        f"the run is at its limit of {completion.cut_by}, which cut a reply of '{endpoint}' at "
+        f"{len(completion.text)} characters; to go on it needs more of it",
+        limit=completion.cut_by,
+    ) from cut
+
+
+async def _gone_on(
+    ask: Callable[[ChatRequest], Awaitable[Completion]], request: ChatRequest, cut: Completion
+) -> Completion:
+    """A cut reply with more of it.
+
+    It is gone on with behind its last whole word. The rest begins with a word then, whether the
+    server continues the text or the model is asked in words to do so.
+    """
+    kept, gap = _whole_words(cut.text)
+    asked = replace(
+        request,
+        messages=(*request.messages, Message("assistant", kept)),
+        goes_on=True,
+        reply_schema=None,  # a grammar would begin again
+    )
+    try:
+        more = await ask(asked)
+    except InferenceError:
+        # The text that there is says more than why there is no more of it, which is its cause.
+        check_whole(cut, endpoint=request.model)
+        raise
+    has_more = bool(more.text.strip())
+    ended = more.finish_reason if has_more or more.finish_reason == "content_filter" else "length"
+    return replace(
+        more,
+        text=kept + ("" if more.text[:1].isspace() else gap) + more.text if has_more else cut.text,
+        reasoning=cut.reasoning + more.reasoning,
+        finish_reason=ended,
+        usage=_together(cut.usage, more.usage),
+        sent_ns=cut.sent_ns,
+        first_token_ns=cut.first_token_ns,
+        phases=(*cut.phases, *more.phases),
+        itl=None,
+        logprobs=(),
+        structured=cut.structured,
+        cost_usd=_sum(cut.cost_usd, more.cost_usd),
+        attempts=cut.attempts + more.attempts,
+        from_cache=cut.from_cache and more.from_cache,
+    )
+
+
+def _whole_words(text: str) -> tuple[str, str]:
+    """A text without its last word, and the space that stood before that; all, if it has one."""
+    words = text.rstrip()
+    if words != text:
+        return words, text[len(words) :]
+    head = words[: -len(words.split()[-1])]
+    return (head.rstrip(), head[len(head.rstrip()) :]) if head.strip() else (text, "")
+
+
+def _together(first: Usage | None, second: Usage | None) -> Usage | None:
+    """The sum; what one of them does not say is not known of both."""
+    if first is None or second is None:
+        return None
+    names = (field.name for field in fields(Usage))
+    return Usage(**{name: _sum(getattr(first, name), getattr(second, name)) for name in names})
+
+
+def _sum(first: Any, second: Any) -> Any:  # noqa: ANN401 - a number, or None
+    return None if first is None or second is None else first + second
