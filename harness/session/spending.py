@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from harness.errors import Notice, RunLimitReached
+from harness.errors import ContextOverflow, Notice, RunLimitReached
 from harness.inference import ChatRequest, Completion, Embeddings, EmbedRequest, Endpoint
 from harness.rubric import Ask
 from harness.session.casting import Casting
@@ -35,6 +35,9 @@ R = TypeVar("R", ChatRequest, EmbedRequest)
 A = TypeVar("A", Completion, Embeddings)
 
 Around = Callable[[], AbstractContextManager[object]]
+
+_QUIET_TURNS = 5
+"""Of the event loop, until no more calls are expected to be made just now."""
 
 
 @dataclass(slots=True)
@@ -93,6 +96,8 @@ class Spending:
         self._under_way = Room()
         # The same of calls that were let in, and have sent nothing yet.
         self._awaited = Room()
+        # How many calls wait to be let in.
+        self._ready = 0
         # Whoever has its turn is let in next, or sent, as soon as there is room for it.
         self._turn = asyncio.Lock()
         self._turn_to_send = asyncio.Lock()
@@ -109,10 +114,15 @@ class Spending:
             RunLimitReached: There is no room for it; it was not sent, or not waited for to its end.
             InferenceError: As whoever is asked raises it.
         """
-        async with self._let_in(request, sending) as let_in:
-            completion = await self._chat(let_in)
+        try:
+            async with self._let_in(request, sending) as let_in:
+                completion = await self._chat(let_in)
+        except ContextOverflow as error:
+            if request.max_output_tokens or not self._charges.has_less_room(let_in, error):
+                raise
+            return await self.chat(request, sending=sending)
         was_sized = let_in.max_output_tokens != request.max_output_tokens
-        if not was_sized or completion.finish_reason != "length":
+        if completion.finish_reason != "length" or not was_sized or self._charges.is_full(let_in):
             return completion
         return replace(completion, cut_by="cost" if self.limits.max_tokens is None else "tokens")
 
@@ -160,9 +170,13 @@ class Spending:
         Gives the call as it is to be sent: with its room, where it stated none.
         """
         # 1. Wait for what is under way, if that may leave enough.
-        let_in, need = await self._wait(
-            self._turn, request, held=lambda: self._under_way + self._awaited
-        )
+        self._ready += 1
+        try:
+            let_in, need = await self._wait(
+                self._turn, request, held=lambda: self._under_way + self._awaited
+            )
+        finally:
+            self._ready -= 1
         self._tracer.flush()
         self._tracer.check_written()
         # 2. Nobody else comes between the decision and this: there is no await.
@@ -215,6 +229,7 @@ class Spending:
         has_to_wait = turn.locked() or self._refusal(sized.model, need, held=held())
         with self._tracer.span("wait for room") if has_to_wait else nullcontext():
             async with turn:
+                await self._gathered(request)
                 sized, need = self._sized(request, held())
                 while self._refusal(sized.model, need, held=held()):
                     if refused := self._refusal(sized.model, need, held=Room()):
@@ -224,6 +239,21 @@ class Spending:
                     sized, need = self._sized(request, held())
         return sized, need
 
+    async def _gathered(self, request: ChatRequest | EmbedRequest) -> None:
+        """Returns when all calls that are about to be made wait here, if they share what is left.
+
+        Nodes that begin together ask within a few turns of the event loop.
+        """
+        limits = self.limits
+        if limits.max_tokens is None and limits.max_cost_usd is None:
+            return
+        if isinstance(request, EmbedRequest) or request.max_output_tokens is not None:
+            return
+        ready, quiet = self._ready, 0
+        while quiet < _QUIET_TURNS:
+            await asyncio.sleep(0)
+            ready, quiet = self._ready, quiet + 1 if ready == self._ready else 0
+
     def _await_no_more(self, call: _Call) -> None:
         """A call that was let in sends something now, or will not."""
         self._awaited = _without(self._awaited, call.need)
@@ -232,7 +262,7 @@ class Spending:
     def _sized(self, request: R, held: Room) -> tuple[R, Room]:
         """The call with the room that its reply has now, and what it takes at most."""
         tokens, usd = left_of(self.limits, spent=self.spent, held=held)
-        request = self._charges.sized(request, tokens=tokens, usd=usd)
+        request = self._charges.sized(request, tokens=tokens, usd=usd, among=max(1, self._ready))
         return request, self._charges.most(request)
 
     def _refusal(self, model: str, need: Room, *, held: Room) -> Refusal | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from harness.errors import CircuitOpen
+from harness.errors import CircuitOpen, ContextOverflow
 from harness.inference import (
     ChatRequest,
     Completion,
@@ -39,6 +39,11 @@ class TokenPrice:
         ) / 1e6
 
 
+_AMPLE = 8_192
+"""Tokens of a reply that hardly any is longer than. Servers refuse more room than they have, so no
+more is sent; nor is it kept from other calls."""
+_OF_USE = 256
+"""Tokens of a reply, some 190 words: with less of a share, fewer calls go at once."""
 _PER_TEXT = 4
 """What an embedder puts around a text."""
 
@@ -54,33 +59,57 @@ class Charges:
         self._prices = dict(prices)
         # By the endpoint's tag: how many times the estimate a prompt was, by the server's count.
         self._longer: dict[str, float] = {}
+        # Likewise: the model's context, where a call that was given its room has overrun it.
+        self._contexts: dict[str, int] = {}
 
     def most(self, request: ChatRequest | EmbedRequest) -> Room:
         """What a call takes at most."""
         asked = self._most_asked(request)
-        written = (request.max_output_tokens or 0) if isinstance(request, ChatRequest) else 0
+        written = (request.max_output_tokens or _AMPLE) if isinstance(request, ChatRequest) else 0
         usd = self._priced(request.model, asked, written) or 0.0
         return Room(tokens=asked + written, usd=usd, calls=1)
 
-    def sized(self, request: R, *, tokens: float | None, usd: float | None) -> R:
-        """The call, with its room as stated, or else as much as what is left allows, at least 1.
+    def sized(self, request: R, *, tokens: float | None, usd: float | None, among: int = 1) -> R:
+        """The call, with its room as stated, or else with its share of what is left, at least 1.
 
-        This is where the room of a call is decided under a limit. Without one it stays unstated,
-        and is what the model's context leaves.
+        This is where the room of a call is decided under a limit. Without one, or where the share
+        is ample, it stays unstated, and is what the model's context leaves.
 
         Args:
             request: The call.
-            tokens: Left for it; None without a limit.
+            tokens: Left; None without a limit.
             usd: Likewise.
+            among: How many calls share it. A share that is of no use goes to fewer.
         """
         if not isinstance(request, ChatRequest) or request.max_output_tokens is not None:
             return request
         asked, price = self._most_asked(request), self._prices.get(request.model)
-        rooms = [] if tokens is None else [tokens - asked]
+        rooms: list[float] = []
+        if tokens is not None:
+            rooms = [tokens / parts - asked for parts in (1, among)]
         if usd is not None and price is not None and price.usd_per_million_output_tokens:
-            for_reply = usd - price.of(asked, 0)
-            rooms.append(for_reply * 1e6 / price.usd_per_million_output_tokens)
-        return replace(request, max_output_tokens=max(1, int(min(rooms)))) if rooms else request
+            per_token = price.usd_per_million_output_tokens / 1e6
+            paid_for = [(usd / parts - price.of(asked, 0)) / per_token for parts in (1, among)]
+            rooms = list(map(min, rooms or paid_for, paid_for))
+        if not rooms:
+            return request
+        alone, shared = rooms
+        room = max(1, int(max(shared, min(alone, _OF_USE))))
+        if self._contexts.get(request.model, math.inf) < asked + room:
+            room = max(1, self._contexts[request.model] - asked)
+        return request if room > _AMPLE else replace(request, max_output_tokens=room)
+
+    def is_full(self, request: ChatRequest) -> bool:
+        """Whether a call has all the room that its model's context leaves, as far as is known."""
+        context = self._contexts.get(request.model)
+        return context is not None and self.most(request).tokens >= context
+
+    def has_less_room(self, sized: ChatRequest, error: ContextOverflow) -> bool:
+        """Whether a call that was too long for its model's context is shorter if sized again."""
+        if error.context_tokens is None or sized.max_output_tokens is None:
+            return False
+        self._contexts[sized.model] = error.context_tokens
+        return max(1, error.context_tokens - self._most_asked(sized)) < sized.max_output_tokens
 
     def taken(self, request: ChatRequest | EmbedRequest, answer: Completion | Embeddings) -> Spent:
         """What a call took that was answered by a model."""

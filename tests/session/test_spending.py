@@ -19,7 +19,7 @@ from session_runs import BAD, GOOD, ONE_QUESTION, Calls, Charging, codes, fail, 
 from session_runs import settings_of as plain_settings_of
 
 from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend, load_run
-from harness.errors import RunLimitReached, ServerError, StreamCut
+from harness.errors import ContextOverflow, RunLimitReached, ServerError, StreamCut
 from harness.inference import (
     ChatRequest,
     Completion,
@@ -586,6 +586,65 @@ def test_no_call_is_refused_that_would_fit_if_nothing_were_under_way(calls, limi
         assert spending.spent.tokens <= limit
 
     asyncio.run(all_of_them())
+
+
+@pytest.mark.parametrize(
+    ("limits", "rooms"),
+    [
+        pytest.param({"max_tokens": 4_000}, [918] * 4, id="tokens"),
+        pytest.param({"max_cost_usd": 4.0}, [918] * 4, id="money"),
+        # 256 and a prompt of 82: two at a time, and what the first two leave.
+        pytest.param({"max_tokens": 700}, [256, 256, 268, 268], id="too little for all at once"),
+        pytest.param({"max_tokens": 400_000}, [None] * 4, id="ample"),
+        pytest.param({"max_calls": 4}, [None] * 4, id="no such limit"),
+    ],
+)
+def test_calls_that_state_no_room_share_what_is_left(limits, rooms):
+    sent = []
+
+    async def send(asked):
+        sent.append(asked.max_output_tokens)
+        await asyncio.sleep(0.01)
+        return reply(0, 0)
+
+    async def use():
+        price = TokenPrice(usd_per_million_input_tokens=1e3, usd_per_million_output_tokens=1e3)
+        spending = spending_of(send, ManualClock(), limits=Limits(**limits), prices={"m": price})
+
+        async def soon(turns):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await spending.chat(request(room=None))
+
+        # Not all at the very same time.
+        await asyncio.gather(*map(soon, range(4)))
+
+    asyncio.run(use())
+    assert sent == rooms
+
+
+def test_room_that_was_given_by_a_limit_is_no_more_than_a_context_has():
+    rooms = []
+
+    async def send(asked):
+        await asyncio.sleep(0)
+        rooms.append(asked.max_output_tokens)
+        prompt = len(asked.messages[0].content)
+        if prompt + asked.max_output_tokens > 1_000:
+            raise ContextOverflow("long", endpoint="m", context_tokens=1_000)
+        return replace(reply(30, 5), finish_reason="length")
+
+    async def use(asked):
+        spending = spending_of(send, ManualClock(), limits=Limits(max_tokens=6_000))
+        for _ in range(2):
+            assert (await spending.chat(asked)).cut_by is None, "it was the context"
+
+    asyncio.run(use(request(room=None)))
+    assert rooms == [5_918, 918, 918]
+    with pytest.raises(ContextOverflow):  # what was stated is not changed
+        asyncio.run(use(request(room=2_000)))
+    with pytest.raises(ContextOverflow):  # the prompt alone is too long
+        asyncio.run(use(request(room=None, chars=6_000)))
 
 
 def test_what_a_server_counts_is_what_is_expected_of_its_next_prompts():
