@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar, get_args
 
 import click
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from harness.cli.consoles import log_to_stderr, results
@@ -22,7 +22,7 @@ from harness.cli.memory_progress import doing
 from harness.cli.passage_files import Given, files_of
 from harness.cli.scalars import read_filter, read_metadata
 from harness.errors import HarnessError, InvalidInput
-from harness.memory import Hit, MemoryStore, Mode, Passage
+from harness.memory import Hit, MemoryStore, Merge, Mode, Passage
 from harness.memory.truth import FILE_NAME
 from harness.session import Settings, load_settings
 from harness.session.open_store import open_store
@@ -30,6 +30,7 @@ from harness.session.open_store import open_store
 F = TypeVar("F", bound=Callable[..., None])
 
 _EXCERPT_CHARS = 160
+_MERGES_SHOWN = 20
 
 
 def _store_options(command: F) -> F:
@@ -189,9 +190,8 @@ def delete(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> 
     """Remove the passages that are known by these IDs."""
     wanted = dict.fromkeys(ids)
     with _existing(store, config) as opened:
-        unknown = [one for one in wanted if opened.get(one) is None]
-        deleted = opened.delete(*wanted)
-    click.echo(f"{deleted} deleted")
+        unknown = [one for one in wanted if not opened.delete(one)]
+    click.echo(f"{len(wanted) - len(unknown)} deleted")
     if unknown:
         click.echo(f"harness: not in the store: {', '.join(unknown)}", err=True)
         sys.exit(FAILED)
@@ -201,17 +201,33 @@ def delete(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> 
 @_AS_JSON
 @_store_options
 def stats(*, as_json: bool, store: Path | None, config: Path | None) -> None:
-    """Say what the store holds, and how its lanes are."""
+    """Say what the store holds, how its lanes are, and which passages became one with others."""
     with _existing(store, config, as_json=as_json) as opened:
-        found = asdict(opened.stats())
+        merges = (stats := opened.stats()).merges
+    found = asdict(replace(stats, merges=()))
     if as_json:
-        _write_json(found)
+        _write_json(found | {"merges": [_merge_as_json(one) for one in merges]})
         return
     table = Table(show_header=False)
-    for name, value in found.items():
+    for name, value in (found | {"merges": len(merges)}).items():
         shown = f"{value:,}" if isinstance(value, int) else value or "-"
         table.add_row(name.replace("_", " "), Text(str(shown)))
     results().print(table)
+    if merges:
+        listed = Table("became one", "with", "by", Column("passage", overflow="fold"))
+        for one in merges[-_MERGES_SHOWN:]:
+            listed.add_row(Text(one.id), Text(one.into), one.rule, _excerpt(one.passage))
+        results().print(listed)
+
+
+@memory.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@_store_options
+def split(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> None:
+    """Store passages by themselves that became one with others, as stats lists them."""
+    with _existing(store, config) as opened:
+        for one in dict.fromkeys(ids):
+            click.echo(f"{opened.split(one).id} is stored by itself")
 
 
 @memory.command()
@@ -267,16 +283,24 @@ def _hits_table(hits: list[Hit]) -> Table:
     table.add_column("source", overflow="fold")
     table.add_column("id", no_wrap=True)
     for hit in hits:
-        text = " ".join(hit.text.split())
-        shown = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
         table.add_row(
             str(hit.rank),
             f"{hit.score:.2f}",
-            Text.assemble((hit.title, "bold"), "\n" if hit.title else "", shown),
+            _excerpt(hit.passage),
             Text(hit.passage.source or "-"),
             Text(hit.id),
         )
     return table
+
+
+def _excerpt(passage: Passage) -> Text:
+    text = " ".join(passage.text.split())
+    shown = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
+    return Text.assemble((passage.title, "bold"), "\n" if passage.title else "", shown)
+
+
+def _merge_as_json(merge: Merge) -> dict[str, object]:
+    return {"into": merge.into, "rule": merge.rule, **_passage_as_json(merge.passage)}
 
 
 def _hit_as_json(hit: Hit) -> dict[str, object]:

@@ -53,7 +53,7 @@ class Tally:
         parts = {
             "new": self.new,
             "known already": self.known,
-            "merged with near duplicates": self.merged,
+            "merged (harness memory stats lists them)": self.merged,
             "refused": len(self.refused),
         }
         said = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)

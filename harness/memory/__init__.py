@@ -9,7 +9,7 @@ from harness.memory.passage import Passage, Scalar
 from harness.memory.protocol import Mode, PassageStore
 from harness.memory.ranking import Ranking
 from harness.memory.store import MemoryStore
-from harness.memory.truth import FILE_NAME, Progress
+from harness.memory.truth import FILE_NAME, Merging, Progress
 from harness.memory.where import Filter
 from harness.memory.words import LANGUAGES
 
@@ -25,6 +25,7 @@ __all__ = [
     "Hits",
     "MemoryStore",
     "Merge",
+    "Merging",
     "Mode",
     "Passage",
     "PassageStore",

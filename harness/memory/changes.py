@@ -7,18 +7,18 @@ moves on to another, or is deleted, `removed` says which number is no more, and 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from harness.memory.duplicates import bands_of
 from harness.memory.passage import Passage
+from harness.memory.reading import number_of
 from harness.memory.rows import COLUMNS, row_of
 from harness.memory.stored_vectors import tables
 from harness.memory.where import tags_of
 
-_VALUES = ", ".join("?" for _ in COLUMNS.split(","))
-_INSERT = f"INSERT INTO passage ({COLUMNS}) VALUES ({_VALUES})"  # noqa: S608  # constants
-_REPLACE = f"UPDATE passage SET ({COLUMNS}) = ({_VALUES}) WHERE sequence = ?"  # noqa: S608  # constants
+_COLUMNS = f"{COLUMNS}, reading"
+_VALUES = ", ".join("?" for _ in _COLUMNS.split(","))
+_INSERT = f"INSERT INTO passage ({_COLUMNS}) VALUES ({_VALUES})"  # noqa: S608  # constants
+_REPLACE = f"UPDATE passage SET ({_COLUMNS}) = ({_VALUES}) WHERE sequence = ?"  # noqa: S608  # constants
 
 
 class Changes:
@@ -29,33 +29,25 @@ class Changes:
         self._sequence = int(db.execute("SELECT sequence FROM state").fetchone()[0])
         self._before = self._sequence
 
-    def insert(self, passage: Passage, bands: Sequence[int]) -> int:
-        """Stores a new passage; returns its sequence number."""
+    def insert(self, passage: Passage, number: int) -> int:
+        """Stores a new passage, with the number of its reading; returns its sequence number."""
         sequence = self._next()
-        self._db.execute(_INSERT, row_of(sequence, passage))
+        self._db.execute(_INSERT, (*row_of(sequence, passage), number))
         self._tag(sequence, passage)
-        self._band(sequence, bands)
         return sequence
 
     def replace(self, sequence: int, old: Passage, new: Passage) -> int:
         """Puts one passage in the place of another; vectors stay if both read the same."""
         moved = self._next()
         self._db.execute("INSERT INTO removed VALUES (?, ?)", (moved, sequence))
-        self._db.execute(_REPLACE, (*row_of(moved, new), sequence))
+        self._db.execute(_REPLACE, (*row_of(moved, new), number_of(new), sequence))
         self._untag(sequence, old)
         self._tag(moved, new)
-        bands = _bands(old)
         if old.searchable == new.searchable:
-            self._db.executemany(
-                "UPDATE band SET sequence = ? WHERE band = ? AND sequence = ?",
-                [(moved, band, sequence) for band in bands],
-            )
             for table in tables(self._db):
                 statement = f"UPDATE {table} SET sequence = ? WHERE sequence = ?"  # noqa: S608  # a number of ours
                 self._db.execute(statement, (moved, sequence))
         else:
-            self._unband(sequence, bands)
-            self._band(moved, _bands(new))
             self._without_vectors(sequence)
         return moved
 
@@ -64,7 +56,6 @@ class Changes:
         self._db.execute("INSERT INTO removed VALUES (?, ?)", (self._next(), sequence))
         self._db.execute("DELETE FROM passage WHERE sequence = ?", (sequence,))
         self._untag(sequence, passage)
-        self._unband(sequence, _bands(passage))
         self._without_vectors(sequence)
 
     def finish(self) -> None:
@@ -87,19 +78,6 @@ class Changes:
         rows = [(tag, sequence) for tag in tags_of(passage)]
         self._db.executemany("DELETE FROM tag WHERE tag = ? AND sequence = ?", rows)
 
-    def _band(self, sequence: int, bands: Iterable[int]) -> None:
-        rows = [(band, sequence) for band in bands]
-        self._db.executemany("INSERT INTO band VALUES (?, ?)", rows)
-
-    def _unband(self, sequence: int, bands: Iterable[int]) -> None:
-        rows = [(band, sequence) for band in bands]
-        self._db.executemany("DELETE FROM band WHERE band = ? AND sequence = ?", rows)
-
     def _without_vectors(self, sequence: int) -> None:
         for table in tables(self._db):
             self._db.execute(f"DELETE FROM {table} WHERE sequence = ?", (sequence,))  # noqa: S608  # a number of ours
-
-
-def _bands(passage: Passage) -> list[int]:
-    bands: list[int] = bands_of([passage.searchable])[0].tolist()
-    return bands

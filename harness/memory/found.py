@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.memory.passage import Passage
+from harness.memory.reading import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +60,18 @@ class Hits(list[Hit]):
 class Merge:
     """A passage that says what another already says."""
 
-    id: str
-    """Of the passage that came."""
+    passage: Passage
+    """The one that came. It is kept beside the store's passages, and can be split off again."""
     into: str
-    """Of the passage that was there, and stays."""
-    similarity: float
-    """Of their words in runs of three, as sets: 0 to 1 (Jaccard)."""
+    """Id of the passage that was there, and stays as it is."""
+    rule: Rule
+    """`same`: equal but for white space and Unicode's forms of a letter; `near`: also but for
+    typographic signs and what else `harness.memory.reading` lists."""
+
+    @property
+    def id(self) -> str:
+        """Of the passage that came."""
+        return self.passage.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +97,7 @@ class Added:
     known: tuple[str, ...] = ()
     """Ids of those that were there, or came twice: nothing has changed."""
     merged: tuple[Merge, ...] = ()
-    """Those that are all but the same as one that was there."""
+    """Those that say the same as one that was there."""
     refused: tuple[Refusal, ...] = ()
     """Those that look like instructions to a model."""
 
@@ -119,3 +126,5 @@ class Stats:
     """Of all files in the directory."""
     last_written: str | None
     """When the last passage was stored, as ISO 8601; None for an empty store."""
+    merges: tuple[Merge, ...]
+    """Passages that became one with others, in the order in which they came."""

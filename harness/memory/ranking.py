@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,9 +53,6 @@ class Ranking:
     """Quality below this counts half, 0 to 10."""
     unknown_quality: float = 0.5
     """What counts for a passage that nobody judged, 0 to 1."""
-    unique_titles: bool = True
-    """Whether, of passages with the same title that say much the same, only the best is given
-    back; see `are_duplicates`."""
 
     def __post_init__(self) -> None:
         limits = {"quality_weight": 1, "low_quality": 10, "unknown_quality": 1}
@@ -104,15 +100,6 @@ def rank(
     """The best `limit` candidates, best first; of equal ones, the older first."""
     scored = [(ranking.score(candidate), candidate) for candidate in candidates]
     scored.sort(key=lambda pair: (-pair[0], pair[1].sequence))
-    best: list[tuple[float, Candidate]] = []
-    for score, candidate in scored:
-        if len(best) == limit:
-            break
-        if ranking.unique_titles and any(
-            are_duplicates(candidate.passage, better.passage) for _, better in best
-        ):
-            continue
-        best.append((score, candidate))
     return [
         Hit(
             passage=candidate.passage,
@@ -123,29 +110,5 @@ def rank(
             vector=candidate.vector,
             fallback=fallback,
         )
-        for place, (score, candidate) in enumerate(best, start=1)
+        for place, (score, candidate) in enumerate(scored[:limit], start=1)
     ]
-
-
-def are_duplicates(one: Passage, other: Passage) -> bool:
-    """Whether two passages have the same title, in any case, and say much the same.
-
-    That is so when half of the words of the shorter are in the other, or when it has but few, and
-    its title says most. Two sections may well be called `Introduction`, and two abstracts be
-    listed under one heading.
-    """
-    title = one.title.strip().lower()
-    if not title or title != other.title.strip().lower():
-        return False
-    fewer, more = sorted((_words(one), _words(other)), key=len)
-    return len(fewer) < _FEW_WORDS or len(fewer & more) >= len(fewer) / 2
-
-
-_FEW_WORDS = 20
-
-# Shorter ones are in every text.
-_WORD = re.compile(r"\w{4,}")
-
-
-def _words(passage: Passage) -> set[str]:
-    return set(_WORD.findall(passage.text.lower()))

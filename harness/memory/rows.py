@@ -12,11 +12,11 @@ from harness.memory.passage import Passage
 COLUMNS = "sequence, id, text, title, source, quality, created, metadata"
 """What a row holds, in the order of the functions below."""
 
-Row = tuple[int, str, str, str, str, float | None, str, str]
+Row = tuple[int | None, str, str, str, str, float | None, str, str]
 
 
-def row_of(sequence: int, passage: Passage) -> Row:
-    """What is stored of a passage; `created` must be known."""
+def row_of(sequence: int | None, passage: Passage) -> Row:
+    """What is stored of a passage; `created` must be known. Without a number it gets the next."""
     assert passage.created is not None
     return (
         sequence,

@@ -12,12 +12,30 @@ import numpy as np
 from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.memory.changes import Changes
 from harness.memory.connections import Connections
-from harness.memory.duplicates import BANDS, bands_of
 from harness.memory.passage import RESERVED, Passage, Scalar, is_finite
+from harness.memory.reading import number_of
 from harness.memory.stored_vectors import make_table, tables
 from harness.memory.words import check_language
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+
+# A passage that became one with the passage `kept`, by a rule.
+_MERGED = (
+    """CREATE TABLE merged (
+        sequence INTEGER PRIMARY KEY,
+        id       TEXT NOT NULL UNIQUE,
+        text     TEXT NOT NULL,
+        title    TEXT NOT NULL,
+        source   TEXT NOT NULL,
+        quality  REAL,
+        created  TEXT NOT NULL,
+        metadata TEXT NOT NULL,
+        kept     TEXT NOT NULL,
+        rule     TEXT NOT NULL
+    )""",
+    "CREATE INDEX merged_kept ON merged (kept)",
+    "CREATE INDEX passage_reading ON passage (reading)",
+)
 
 _TABLES = (
     # One row. `sequence` counts writes; up to `compacted`, `removed` is forgotten. `place` is
@@ -37,7 +55,8 @@ _TABLES = (
         source   TEXT NOT NULL,
         quality  REAL,
         created  TEXT NOT NULL,
-        metadata TEXT NOT NULL
+        metadata TEXT NOT NULL,
+        reading  INTEGER NOT NULL  -- the number of its reading
     )""",
     # The write `at` left no passage with this sequence number.
     """CREATE TABLE removed (
@@ -49,11 +68,6 @@ _TABLES = (
         sequence INTEGER NOT NULL,
         PRIMARY KEY (tag, sequence)
     ) WITHOUT ROWID""",
-    """CREATE TABLE band (
-        band     INTEGER NOT NULL,
-        sequence INTEGER NOT NULL,
-        PRIMARY KEY (band, sequence)
-    ) WITHOUT ROWID""",
     # Each has a table `vector_<number>` beside it. `unrelated`: see `memory.unrelated`.
     """CREATE TABLE embedder (
         number     INTEGER PRIMARY KEY,
@@ -62,6 +76,15 @@ _TABLES = (
         unrelated  REAL,
         UNIQUE (name, dimensions)
     )""",
+    *_MERGED,
+)
+
+# From version 2, which compared words in runs of three.
+_FROM_VERSION_2 = (
+    "DROP TABLE band",
+    "ALTER TABLE passage ADD COLUMN reading INTEGER NOT NULL DEFAULT 0",
+    "UPDATE passage SET reading = number_of(title, text)",
+    *_MERGED,
 )
 
 _DEFAULT_LANGUAGE = "english"
@@ -144,10 +167,13 @@ def _bring_up(connections: Connections, version: int, language: str) -> None:
             return  # another process was quicker
         if version == 1:
             db.execute("ALTER TABLE passage RENAME TO old_passage")
-        for statement in _TABLES:
+        if version == 2:
+            db.create_function("number_of", 2, _number_of, deterministic=True)
+        for statement in _FROM_VERSION_2 if version == 2 else _TABLES:
             db.execute(statement)
-        place = _place(connections.path)
-        db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", (language, place))
+        if version < 2:
+            place = _place(connections.path)
+            db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", (language, place))
         if version == 1:
             _take_over(db)
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -171,13 +197,17 @@ def _take_over(db: sqlite3.Connection) -> None:
             created=now,
             metadata={_name(name): _value(value) for name, value in json.loads(metadata).items()},
         )
-        sequence = changes.insert(passage, bands_of([passage.searchable])[0].tolist())
+        sequence = changes.insert(passage, number_of(passage))
         if vector is not None:
             table = make_table(db, embedder, len(vector) // np.dtype(np.float32).itemsize)
             db.execute(f"INSERT INTO {table} VALUES (?, ?)", (sequence, vector))  # noqa: S608  # a number of ours
     changes.finish()
     db.execute("DROP TABLE embedding")
     db.execute("DROP TABLE old_passage")
+
+
+def _number_of(title: str, text: str) -> int:
+    return number_of(Passage(title=title, text=text))
 
 
 def _name(name: str) -> str:
@@ -220,7 +250,7 @@ def _fault(db: sqlite3.Connection) -> str | None:
         # What a number stands for never changes: a row of any moment is right, if its passage is.
         strays = [
             (f"'{table}' has rows of no passage", _STRAYS.format(table))
-            for table in ("tag", "band", *tables(db))
+            for table in ("tag", *tables(db))
         ]
         for wrong, query in (*_COUNTS, *strays):
             found, expected = db.execute(query).fetchone()
@@ -249,9 +279,5 @@ _COUNTS = (
         """SELECT (SELECT count(*) FROM tag), coalesce(sum(
             2 + (SELECT count(*) FROM json_each(metadata))
         ), 0) FROM passage""",
-    ),
-    (
-        "bands are missing",
-        f"SELECT (SELECT count(*) FROM band), {BANDS} * count(*) FROM passage",  # noqa: S608  # a constant
     ),
 )

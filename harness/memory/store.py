@@ -28,7 +28,7 @@ from harness.memory.passage import Passage
 from harness.memory.protocol import Mode
 from harness.memory.ranking import Ranking
 from harness.memory.search import Searcher
-from harness.memory.truth import Progress, Truth
+from harness.memory.truth import Merging, Progress, Truth
 from harness.memory.upkeep import Upkeep
 from harness.memory.vector import EXACT_UP_TO, Device, VectorLane
 from harness.memory.where import Filter, Where
@@ -51,7 +51,7 @@ class MemoryStore:
         vector: VectorLane,
         searcher: Searcher,
         embedder: Embedder,
-        merges: bool,
+        merge: Merging,
         progress: Progress | None,
     ) -> None:
         self._truth = truth
@@ -59,7 +59,7 @@ class MemoryStore:
         self._vector = vector
         self._searcher = searcher
         self._embedder = embedder
-        self._merges = merges
+        self._merge = merge
         self._progress = progress
         self._written = 0  # the last write of ours, which every later search of ours must see
         self._noting = Lock()
@@ -77,7 +77,7 @@ class MemoryStore:
         ranking: Ranking | None = None,
         device: Device = "cpu",
         exact_up_to: int = EXACT_UP_TO,
-        merge: bool = True,
+        merge: Merging = True,
         read_only: bool = False,
         progress: Progress | None = None,
     ) -> Self:
@@ -96,15 +96,23 @@ class MemoryStore:
             device: Where the vectors are: `cuda` needs torch.
             exact_up_to: How many vectors are all compared with a query. Of more a graph proposes
                 some, which is quicker and misses a few.
-            merge: Whether a passage that says what another says becomes one with it.
+            merge: Whether a passage that says what another says, in the same words, becomes one
+                with it: if they are equal but for white space and Unicode's forms of a letter,
+                also but for typographic signs (`near`), or never (False).
             read_only: Whether nothing is ever written there.
             progress: Told what is being done, how much of it is, and how much there is; in another
                 thread, if that is done in the background.
 
         Raises:
             MemoryStoreFailed: It cannot be read or made.
-            InvalidInput: The language is unknown or not the store's, or there is no such device.
+            InvalidInput: The language is unknown or not the store's, or there is no such device,
+                or no such way to merge.
         """
+        if merge not in (True, False, "near"):
+            raise InvalidInput(
+                f"merge is {merge!r}; it must be True, False or 'near'",
+                code="memory.unknown-merge",
+            )
         directory = Path(path)
         embedder = embedder or WordLlamaEmbedder()
         truth = Truth.open(directory, language=language, read_only=read_only)
@@ -135,7 +143,7 @@ class MemoryStore:
             vector=vector,
             searcher=searcher,
             embedder=embedder,
-            merges=merge,
+            merge=merge,
             progress=progress,
         )
 
@@ -148,7 +156,8 @@ class MemoryStore:
         """Stores passages, all of them or, when it raises, none.
 
         Passages with a known id change nothing (see `update`), those that say what another says
-        become one with it, and those that look like instructions to a model are refused.
+        become one with it (see `open` and `split`), and those that look like instructions to a
+        model are refused.
 
         Raises:
             MemoryStoreFailed: They cannot be written.
@@ -165,7 +174,7 @@ class MemoryStore:
         added = self._truth.add(
             [(passage, vector_of.get(passage.id)) for passage in accepted],
             embedder=self._embedder,
-            merge=self._merges,
+            merge=self._merge,
         )
         self._has_written()
         return replace(added, refused=refused)
@@ -188,10 +197,23 @@ class MemoryStore:
         self._has_written()
 
     def delete(self, *ids: str) -> int:
-        """Removes passages; returns how many there were."""
+        """Removes passages, and those that became one with them; returns how many ids it knew."""
         deleted = self._truth.delete(ids)
         self._has_written()
         return deleted
+
+    def split(self, id: str) -> Passage:  # noqa: A002 - as for `get`
+        """Stores a passage by itself that became one with another, as `stats` lists them.
+
+        Raises:
+            InvalidInput: None with this id did.
+            MemoryStoreFailed: It cannot be written.
+        """
+        vectors = embed(self._embedder, [one.passage.searchable for one in self._truth.merges(id)])
+        vector = vectors[0] if len(vectors) else None
+        passage = self._truth.split(id, vector, self._embedder)
+        self._has_written()
+        return passage
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
         """The passage that is known by an id."""
@@ -259,6 +281,7 @@ class MemoryStore:
             vector_bytes=self._vector.resident_bytes,
             disk_bytes=_bytes_in(self._truth.directory),
             last_written=self._truth.last_written(),
+            merges=tuple(self._truth.merges()),
         )
 
     def rebuild(self, progress: Progress | None = None) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from harness.errors import InvalidInput
 from harness.memory.changes import Changes
 from harness.memory.connections import Connections
-from harness.memory.duplicates import bands_of
 from harness.memory.embedder import Embedder
 from harness.memory.found import Added, Merge
-from harness.memory.near import merge as merge_into
-from harness.memory.near import near_duplicate
+from harness.memory.merges import forget, keep, merge_of, merges
 from harness.memory.passage import Passage
+from harness.memory.reading import Rule, number_of
 from harness.memory.rows import COLUMNS, fetch, find, passage_of, sequence_of
 from harness.memory.schema import prepare
 from harness.memory.stored_vectors import (
@@ -45,6 +44,10 @@ from harness.memory.where import Where
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is, and how much there is."""
+
+Merging = bool | Literal["near"]
+"""Which passages become one: those that are the same (True), also those that are near it, or none
+(False). See `harness.memory.reading`."""
 
 FILE_NAME = "passages.sqlite"
 
@@ -105,30 +108,32 @@ class Truth:
         passages: Sequence[tuple[Passage, NDArray[np.float32] | None]],
         *,
         embedder: Embedder | None,
-        merge: bool = True,
+        merge: Merging = True,
     ) -> Added:
         """Stores passages, each with its vector by `embedder` if it has one.
 
-        One whose id is known changes nothing. A near-duplicate, if `merge`, becomes one with the
-        passage that was there: that keeps its texts and takes the better quality, and metadata
-        that it did not have. All are durable when this returns; none is stored when it raises.
+        One whose id is known changes nothing. One that says what another says, by `merge`, is kept
+        beside that one, which stays as it is. All are durable when this returns; none is stored
+        when it raises.
         """
         now = datetime.now(UTC)
         new: list[str] = []
         known: list[str] = []
         merged: list[Merge] = []
         # Before anything is locked.
-        all_bands = bands_of([passage.searchable for passage, _ in passages]).tolist()
+        readings = [number_of(passage) for passage, _ in passages]
+        rule: Rule = "near" if merge == "near" else "same"
         with self._connections.writing() as db:
             changes = Changes(db)
-            for (passage, vector), bands in zip(passages, all_bands, strict=True):
+            for (passage, vector), number in zip(passages, readings, strict=True):
+                dated = passage if passage.created else replace(passage, created=now)
                 if sequence_of(db, passage.id) is not None:
                     known.append(passage.id)
-                elif merge and (near := near_duplicate(db, passage, bands)):
-                    merged.append(merge_into(changes, near, passage))
+                elif merge and (found := merge_of(db, dated, number, rule)):
+                    keep(db, found)
+                    merged.append(found)
                 else:
-                    dated = passage if passage.created else replace(passage, created=now)
-                    sequence = changes.insert(dated, bands)
+                    sequence = changes.insert(dated, number)
                     if vector is not None and embedder is not None:
                         put_vectors(db, embedder, [sequence], vector[np.newaxis])
                     new.append(passage.id)
@@ -159,7 +164,7 @@ class Truth:
             changes.finish()
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Removes passages; returns how many there were."""
+        """Removes passages, and those that became one with them; returns how many ids it knew."""
         deleted = 0
         with self._connections.writing() as db:
             changes = Changes(db)
@@ -167,9 +172,36 @@ class Truth:
                 found = find(db, id_)
                 if found is not None:
                     changes.remove(*found)
+                if forget(db, id_) or found is not None:
                     deleted += 1
             changes.finish()
         return deleted
+
+    def split(
+        self,
+        id: str,  # noqa: A002 - as for `get`
+        vector: NDArray[np.float32] | None,
+        embedder: Embedder | None,
+    ) -> Passage:
+        """Stores a passage by itself that became one with another; that one stays as it is.
+
+        Raises `InvalidInput` when none with this id did, or another has this id by now.
+        """
+        with self._connections.writing() as db:
+            found = merges(db, id)
+            if not found or find(db, id):
+                raise InvalidInput(
+                    f"{self.directory}: no passage '{id}' that became one with another",
+                    code="memory.not-merged",
+                )
+            passage = found[0].passage
+            forget(db, id)
+            changes = Changes(db)
+            sequence = changes.insert(passage, number_of(passage))
+            if vector is not None and embedder is not None:
+                put_vectors(db, embedder, [sequence], vector[np.newaxis])
+            changes.finish()
+        return passage
 
     def put_vectors(
         self,
@@ -214,14 +246,10 @@ class Truth:
         with self._connections.reading() as db:
             return {passage.id for passage in passages if sequence_of(db, passage.id) is not None}
 
-    def near_duplicate_of(self, passage: Passage) -> Merge | None:
-        """What adding this passage would merge it with."""
-        bands = bands_of([passage.searchable])[0].tolist()
+    def merges(self, id: str | None = None) -> list[Merge]:  # noqa: A002 - as for `get`
+        """The passages that became one with others, or that with an id; as they came."""
         with self._connections.reading() as db:
-            near = near_duplicate(db, passage, bands)
-        if near is None or near.passage.id == passage.id:
-            return None
-        return Merge(id=passage.id, into=near.passage.id, similarity=near.similarity)
+            return merges(db, id)
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
         """The passage that is known by an id."""

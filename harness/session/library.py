@@ -121,10 +121,7 @@ class PassageLibrary:
                 passages=len(passages),
                 added=len(added.new),
                 known=len(added.known),
-                merged=[
-                    {"id": one.id, "into": one.into, "similarity": one.similarity}
-                    for one in added.merged
-                ],
+                merged=[{"id": one.id, "into": one.into, "rule": one.rule} for one in added.merged],
             )
             for refusal in added.refused:
                 self._tracer.instant(

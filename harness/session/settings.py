@@ -137,8 +137,10 @@ class MemorySettings(BaseModel):
     made with, and English for a new one."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the vectors are searched; `cuda` needs torch."""
-    merge: bool = True
-    """Whether a passage that says all but the same as one that is there becomes one with it."""
+    merge: Literal[True, False, "near"] = True
+    """Whether a passage becomes one with another that says the same in the same words: if they are
+    equal but for white space and Unicode's forms of a letter (`true`), also but for typographic
+    signs (`"near"`), or never (`false`)."""
 
 
 class TraceSettings(BaseModel):

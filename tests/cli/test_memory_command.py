@@ -233,6 +233,21 @@ def test_stats_say_what_there_is(made: Path) -> None:
     assert "passages" in memory("stats", cwd=made).stdout
 
 
+def test_what_became_one_is_listed_and_can_be_split_off(tmp_path: Path) -> None:
+    lines = '{"_id": "a", "text": "It floats."}\n{"_id": "b", "text": "It  floats."}\n'
+    assert memory("add", "-", "--jsonl", "--json", cwd=tmp_path, stdin=lines).json["merged"] == 1
+    (merge,) = memory("stats", "--json", cwd=tmp_path).json["merges"]
+    assert [merge[key] for key in ("id", "into", "rule", "text")] == [
+        *("b", "a", "same", "It  floats.")
+    ]
+    assert "It floats." in memory("stats", cwd=tmp_path).stdout
+    assert memory("split", "b", cwd=tmp_path).exit_code == 0
+    assert memory("get", "b", cwd=tmp_path).json["text"] == "It  floats."
+    assert memory("stats", "--json", cwd=tmp_path).json["merges"] == []
+    again = memory("split", "b", cwd=tmp_path)
+    assert again.exit_code == 2
+
+
 # --- an endpoint that embeds ---------------------------------------------------------------------
 
 EMBEDDER = """\

@@ -16,7 +16,7 @@ from harness.memory.fusion import (
     reciprocal_rank_fusion,
 )
 from harness.memory.passage import Passage
-from harness.memory.ranking import Candidate, Floor, Ranking, are_duplicates, is_relevant, rank
+from harness.memory.ranking import Candidate, Floor, Ranking, is_relevant, rank
 
 # --- fusion ------------------------------------------------------------------------------------
 
@@ -162,44 +162,6 @@ def test_the_best_come_first_and_of_equals_the_older(scores, limit):
     naive = sorted(candidates, key=lambda c: (-ranking.score(c), c.sequence))[:limit]
     assert [hit.passage for hit in hits] == [c.passage for c in naive]
     assert [hit.rank for hit in hits] == list(range(1, len(naive) + 1))
-
-
-LONG = "Sea otters anchor themselves with kelp while they sleep upon their backs, holding paws"
-OTHER = "Grey herons stand motionless among reeds until fishes come near enough for their beaks"
-MANY = {animal: [f"{animal}{n}" for n in range(30)] for animal in ("otter", "heron")}
-DUPLICATES = {
-    "notes": (("It floats.", "It eats crabs."), ("Otters", "otters"), True),
-    "an edit": ((LONG * 3, LONG * 3 + " firmly"), ("Otters", " OTTERS"), True),
-    "within": ((LONG * 3, f"{OTHER} {LONG}"), ("Otters", "Otters"), True),
-    "two long texts": (
-        (" ".join(MANY["otter"]), " ".join(MANY["heron"])),
-        ("Start", "Start"),
-        False,
-    ),
-    "other titles": ((LONG, LONG), ("Otters", "Herons"), False),
-    "no titles": ((LONG, LONG), ("", ""), False),
-}
-
-
-@pytest.mark.parametrize(("texts", "titles", "duplicates"), DUPLICATES.values(), ids=DUPLICATES)
-def test_duplicates_have_one_title_and_say_much_the_same(texts, titles, duplicates):
-    one, other = (Passage(text=x, title=t) for x, t in zip(texts, titles, strict=True))
-
-    assert are_duplicates(one, other) is are_duplicates(other, one) is duplicates
-
-
-def test_of_equal_titles_the_best_stays_and_the_next_moves_up():
-    candidates = [
-        candidate(1, fused=0.5, title="Otters"),
-        candidate(2, fused=0.9, title="OTTERS "),
-        candidate(3, fused=0.4, title="Herons"),
-        candidate(4, fused=0.3),
-        candidate(5, fused=0.2, title="  "),
-    ]
-
-    assert order(candidates, limit=3) == [2, 3, 4]
-    assert order(candidates) == [2, 3, 4, 5]
-    assert order(candidates, ranking=Ranking(unique_titles=False)) == [2, 1, 3, 4, 5]
 
 
 IMPOSSIBLE = {

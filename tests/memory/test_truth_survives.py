@@ -164,7 +164,6 @@ def test_a_process_that_does_not_stop_writing_is_said(made):
 
 LACKING = {
     "tags": "DELETE FROM tag WHERE sequence = 2",
-    "bands": "DELETE FROM band WHERE sequence = 2",
     "a passage": "DELETE FROM passage WHERE sequence = 2",
     "a vector too many": "INSERT INTO vector_1 VALUES (999, x'00')",
     "the counter": "UPDATE state SET sequence = 2",
@@ -270,7 +269,6 @@ def old(tmp_path) -> Path:
     database = sqlite3.connect(tmp_path / FILE_NAME)
     insert = "INSERT INTO passage VALUES (?, ?, ?, ?, ?, ?, ?)"
     database.execute(insert, (1, "a", "one two three", "T", "s", 7.5, json.dumps(OLD_METADATA)))
-    # What version 1 knew nothing of: that this is a near-duplicate.
     database.execute(insert, (3, "b", "One, two, three!", "T", "", None, "{}"))
     blob = np.array([1, 1], "<f4").tobytes()
     database.execute("INSERT INTO embedding VALUES (1, 'e', ?)", (blob,))
@@ -296,11 +294,32 @@ def test_a_store_of_version_1_is_brought_up_with_all_it_holds(old):
         }
         assert truth.tagged(Where.parse({"topic": "otters"})).tolist() == [1]
         assert [number for number, _ in truth.without_vector(EMBEDDER, 9)] == [2]
-        assert truth.near_duplicate_of(Passage(text=kept.text, title="T")).into == "a"
         truth.close()
     stored(old, "new")
     copy = Truth.open(shutil.copytree(old, old / "copy"))  # whole, as far as can be checked
     assert copy.extent() == (3, 3)
+    copy.close()
+
+
+VERSION_2 = """
+DROP TABLE merged;
+DROP INDEX passage_reading;
+ALTER TABLE passage DROP COLUMN reading;
+CREATE TABLE band (band INTEGER, sequence INTEGER, PRIMARY KEY (band, sequence)) WITHOUT ROWID;
+INSERT INTO band VALUES (7, 1);
+PRAGMA user_version = 2;
+"""
+
+
+def test_a_store_of_version_2_is_brought_up_and_knows_what_comes_again(tmp_path):
+    stored(tmp_path, "one two")
+    change(tmp_path, VERSION_2)
+    truth = Truth.open(tmp_path)
+    added = truth.add([(Passage(text="one  two", id="again"), None)], embedder=None)
+    assert [(one.id, one.into) for one in added.merged] == [("again", "one two")]
+    truth.close()
+    copy = Truth.open(shutil.copytree(tmp_path, tmp_path / "copy"))  # whole, as it is checked
+    assert [one.passage.text for one in copy.merges()] == ["one  two"]
     copy.close()
 
 

@@ -73,18 +73,20 @@ def test_what_is_remembered_is_given_back_as_it_is_recalled_by_filter_and_mode(t
     assert recall["where"] == {"day": [2, 3], "run": result.run_id}
 
 
-@pytest.mark.parametrize("merge", [True, False])
-def test_a_near_duplicate_is_given_back_as_the_passage_that_it_became(tmp_path, *, merge):
+@pytest.mark.parametrize(
+    ("merge", "rule"), [(True, None), ("near", "near"), (False, None)], ids=["same", "near", "no"]
+)
+def test_what_says_the_same_is_given_back_as_the_passage_that_it_became(tmp_path, merge, rule):
     async def twice(run: Run) -> list[str]:
-        first = await run.remember(LONG, source="a")
-        second = await run.remember(f"{LONG} more", source="b")
-        assert (first[0].id == second[0].id) is merge
+        first = await run.remember(f"{LONG} isn\u2019t", source="a")
+        second = await run.remember(f"{LONG} isn't", source="b")
+        assert (first[0].id == second[0].id) is (rule is not None)
         return [one.source for one in second]
 
     result = run_node(twice, kept_in(tmp_path, merge=merge))
-    assert result.result == (["a"] if merge else ["b"])
+    assert result.result == (["a"] if rule else ["b"])
     *_, merging = spans_of(result, "remember")
-    assert [one["similarity"] >= 0.9 for one in merging["merged"]] == [True] * merge
+    assert [one["rule"] for one in merging["merged"]] == ([rule] if rule else [])
 
 
 @pytest.mark.parametrize("content", ["full", "hash"])
