@@ -91,9 +91,10 @@ async def _gone_on(
     """A cut reply with more of it.
 
     It is gone on with behind its last whole word. The rest begins with a word then, whether the
-    server continues the text or the model is asked in words to do so.
+    server continues the text or the model is asked in words to do so. What a grammar has led is
+    kept to the letter.
     """
-    kept, gap = _whole_words(cut.text)
+    kept, gap = _whole_words(cut.text) if request.reply_schema is None else (cut.text, "")
     asked = replace(
         request,
         messages=(*request.messages, Message("assistant", kept)),

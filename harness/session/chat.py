@@ -146,7 +146,8 @@ async def chat(
         stop: Texts that end the reply.
         top_logprobs: Of each token, the log probability and those of so many alternatives.
         timeout_s: Longest that it may take, if less than the endpoint's.
-        on_text: Told each piece of the answer as it arrives.
+        on_text: Told each piece of the answer as it arrives; where the rest was asked for, the
+            word that was cut is told again.
         settings: In place of those of the directory and the environment.
 
     Raises:

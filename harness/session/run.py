@@ -258,7 +258,8 @@ class Run:
             seed: Makes sampling repeatable where the server can.
             stop: Texts that end the reply.
             timeout_s: Longest that it may take, if less than the endpoint's.
-            on_text: Told each piece of the answer as it arrives.
+            on_text: Told each piece of the answer as it arrives; where the rest was asked for, the
+                word that was cut is told again.
 
         Raises:
             ConfigurationInvalid: No model plays the role.

@@ -43,6 +43,7 @@ from harness.inference import (
     model_identity,
     served_metadata,
     server_facts,
+    whole_reply,
 )
 from harness.inference.engines.placement import type_number
 from harness.inference.token_bound import most_tokens_in
@@ -61,6 +62,32 @@ def resident_bytes():
 
 def numbers(readings):
     return {reading.name: reading.value for reading in readings}
+
+
+@slow
+def test_a_reply_that_was_cut_and_gone_on_with_is_the_one_that_was_not_cut():
+    prompt = "Write two paragraphs about the sea, and then stop."
+
+    async def act(model):
+        calls = [
+            whole_reply(model.chat, request(prompt, max_output_tokens=room), on_cut="continue")
+            for room in (None, 40)
+        ]
+        return [await call for call in calls]
+
+    whole, joined = with_model(act)
+    assert whole.usage.output_tokens > 40
+    assert (whole.attempts, joined.attempts) == (1, 2)
+    assert joined.text == whole.text
+
+
+@slow
+@either_engine
+def test_a_call_that_states_no_room_has_what_the_context_leaves(backend):
+    prompt = "word " * 200 + "Say all of this again, ten times."
+    [completion] = replies([request(prompt)], backend, context_tokens=256)
+    assert completion.finish_reason == "length"
+    assert completion.usage.input_tokens + completion.usage.output_tokens in range(250, 258)
 
 
 def test_the_embedded_engine_answers_tells_of_itself_and_goes_when_nobody_uses_its_address():

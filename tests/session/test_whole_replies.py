@@ -156,6 +156,15 @@ def test_a_rest_that_the_filter_ends_or_the_context_has_no_room_for_is_not_whole
     assert isinstance(caught.value.__context__, ContextOverflow)
 
 
+def test_json_is_gone_on_with_from_its_last_letter_and_without_its_grammar():
+    writer = Ending(['{"answer": [', '"a"]}'], "length", "stop")
+    found = asyncio.run(
+        whole_reply(writer.chat, asked(reply_schema={"type": "object"}), on_cut="continue")
+    )
+    assert found.text == '{"answer": ["a"]}'
+    assert [one.reply_schema for one in writer.requests] == [{"type": "object"}, None]
+
+
 def test_what_is_to_become_of_a_cut_reply_is_one_of_three():
     with refused("request.on-cut-unknown"):
         asyncio.run(whole_reply(ScriptedBackend([]).chat, asked(), on_cut="Keep"))
