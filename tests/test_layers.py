@@ -14,6 +14,7 @@ LAYERS = [
     "version",
     "errors",
     "shipped",
+    "private",
     "trace",
     "hardware",
     "inference",

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import MemoryStoreFailed, Notice
+from harness.private import make_private
 
 # Idle ones that are kept; more are opened when more threads read at once.
 _IDLE_CONNECTIONS = 16
@@ -86,6 +87,7 @@ class Connections:
         with self._translated():
             if not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                make_private(path)
             self.read_only = read_only or not _may_be_written(path)
             if not self.read_only:
                 self._writer = self._connect("mode=rwc")

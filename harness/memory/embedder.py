@@ -78,14 +78,15 @@ def _model() -> WordLlamaInference:
 
 @cache
 def _loaded() -> WordLlamaInference:
-    # Importing wordllama calls logging.basicConfig(level=INFO). The root logger belongs to
-    # the application: put it back as it was.
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    import wordllama  # noqa: PLC0415  # 0.2 s
-
-    root.setLevel(level)
-    root.handlers[:] = handlers
+    # Importing wordllama calls logging.basicConfig(level=INFO), which does nothing where the root
+    # logger has a handler. That logger belongs to the application: to put it back afterwards would
+    # let other threads log for a moment what nobody asked for, and an import that fails for good.
+    last_resort = logging.lastResort or logging.NullHandler()
+    logging.root.addHandler(last_resort)
+    try:
+        import wordllama  # noqa: PLC0415  # 0.2 s
+    finally:
+        logging.root.removeHandler(last_resort)
     # Told where: its own look-up seeks the tokenizer it ships under another folder's name,
     # misses it, and goes to the network.
     return wordllama.WordLlama.load(

@@ -167,7 +167,7 @@ class LexicalLane:
             for left in (new, old):  # by who was killed at this
                 shutil.rmtree(left, ignore_errors=True)
             try:
-                new.mkdir()
+                new.mkdir(mode=0o700)
                 index = self._opened(new)
                 self._write(index, 0, self._truth.last_sequence(), progress)
                 # Aside in one step: whoever opens it leaves lock files in what is being emptied.

@@ -141,10 +141,8 @@ class KeptReplies:
         if not self._was_opened:
             self._was_opened = True
             try:
-                # What models say may be meant for nobody else on this machine.
-                self._path.touch(mode=0o600)
                 self._cache = CallCache(self._path)
-            except (ConfigurationInvalid, OSError) as error:
+            except ConfigurationInvalid as error:
                 self._warn(
                     Notice(
                         code="resume.replies-not-kept",

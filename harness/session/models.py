@@ -33,9 +33,11 @@ from harness.session.devices import devices_of
 from harness.session.fallbacks import check_fallbacks
 from harness.session.opened_endpoint import OpenedEndpoint, Unusable, open_endpoint
 from harness.session.sampler import Noticing, Sampled, sampling
+from harness.session.secrets import known_secrets
 from harness.session.settings import Settings
 from harness.session.tenancy import check_managed, tenant_of
 from harness.trace import Tracer, describe
+from harness.trace.secrets import Redactor
 
 _log = structlog.get_logger(__name__)
 
@@ -128,7 +130,9 @@ async def open_models(
         # close, then the cache.
 
         # 1. Each for itself.
-        cache = _open_cache(settings)
+        named = [name for name in settings.trace.secrets if name in environment]
+        secrets = known_secrets(endpoints.values(), environment=environment, named=named)
+        cache = _open_cache(settings, Redactor(secrets))
         if cache:
             stack.push_async_callback(cache.aclose)
         opened: dict[str, OpenedEndpoint] = {}
@@ -197,14 +201,14 @@ def _log_notice(notice: Notice) -> None:
     _log.warning(notice.message, code=notice.code)
 
 
-def _open_cache(settings: Settings) -> CallCache | None:
+def _open_cache(settings: Settings, redactor: Redactor) -> CallCache | None:
     match settings.cache:
         case None:
             return None
         case "run":
             return CallCache(None)
         case "disk":
-            return CallCache(settings.traces / CALL_CACHE)
+            return CallCache(settings.traces / CALL_CACHE, clean=redactor.clean)
 
 
 def _check_required(required: Collection[str], endpoints: Mapping[str, Endpoint]) -> None:

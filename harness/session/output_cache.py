@@ -21,13 +21,20 @@ class StoredOutputs:
     Args:
         path: The file.
         warn: Told why it cannot be opened.
+        clean: Takes secrets out of a text; an output that holds any is not kept.
         wall_s: Unix time, in seconds.
     """
 
     def __init__(
-        self, path: Path, *, warn: Callable[[Notice], None], wall_s: Callable[[], float] = time.time
+        self,
+        path: Path,
+        *,
+        warn: Callable[[Notice], None],
+        clean: Callable[[str], str] = str,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
+        self._clean = clean
         self._warn = warn
         self._wall_s = wall_s
         self._cache: CallCache | None = None
@@ -59,7 +66,7 @@ class StoredOutputs:
         if not self._was_opened:
             self._was_opened = True
             try:
-                self._cache = CallCache(self._path)
+                self._cache = CallCache(self._path, clean=self._clean)
             except ConfigurationInvalid as error:
                 self._warn(
                     Notice(

@@ -252,6 +252,7 @@ class PipelineRun:
             cache = StoredOutputs(
                 self._settings.traces / OUTPUT_CACHE,
                 warn=partial(session.casting.warn, tracer=trace),
+                clean=trace.redactor.clean,
             )
             stack.push_async_callback(cache.aclose)
             ended = await execute(

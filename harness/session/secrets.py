@@ -26,7 +26,7 @@ def secret_variables(endpoints: Iterable[Endpoint], *, named: Collection[str]) -
         endpoints: Name the variables of their keys.
         named: Further ones, as `[trace] secrets` has them.
     """
-    keys = {endpoint.api_key_env for endpoint in endpoints if endpoint.api_key_env is not None}
+    keys = {key for one in endpoints for key in (one.api_key_env, one.control_key_env) if key}
     return tuple(sorted(keys.union(named)))
 
 

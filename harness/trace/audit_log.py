@@ -22,6 +22,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from harness.errors import InvalidInput, JournalInvalid, Notice
+from harness.private import private
 from harness.trace.journal_line import line_start
 from harness.trace.journal_reader import Journal
 from harness.trace.lenient_json import dump_json
@@ -242,7 +243,7 @@ def append_line(path: Path, line: bytes) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    with path.open("a+b", buffering=0) as file:
+    with open(path, "a+b", buffering=0, opener=private) as file:
         if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
             line = b"\n" + line  # after a line that a full disk cut off
         while line:

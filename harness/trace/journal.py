@@ -85,7 +85,7 @@ class JournalWriter:
         self._durability = durability
         self._observers = tuple(observers)
         self._descriptor: int | None = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600
         )
         if durability != "exit":
             sync_path(path.parent)

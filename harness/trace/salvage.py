@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from harness.errors import InvalidInput, JournalInvalid
+from harness.private import private
 from harness.trace.journal_line import decode, encode, seal, sealed_number
 from harness.trace.journal_reader import Journal
 from harness.trace.records import (
@@ -99,7 +100,7 @@ def repair_journal(path: Path, out: Path) -> tuple[Loss, ...]:
             found.begin_with(_beginning(found, run, number=number, path=path, out=out))
         loss = found.loss(is_part=number is not None)
         target = out if file == path else out.with_name(out.stem + file.name[len(path.stem) :])
-        with target.open("xb") as copy:
+        with open(target, "xb", opener=private) as copy:
             copy.writelines(seal(encode(one), n) for n, one in enumerate(found.written(loss), 1))
         losses += [loss] if loss else []
     if not out.exists():

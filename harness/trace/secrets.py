@@ -51,6 +51,10 @@ _KEY = r"(?:sk-|sk_|pk_|gsk_|hf_|r8_|ghp_|xoxb-)"
 _HOST = r"[^\s/@:\"'<>\\]"  # what may stand before a colon or an @ in an address
 
 _NAME = re.compile(rf"[\w.-]*?(?:{_WORD}|(?P<token>token))", re.IGNORECASE | re.ASCII)
+# Variables have more such names, and parts after them: `MY_KEYS`, `GH_PAT`, `DB_PASS_2`.
+_VARIABLE = re.compile(
+    r"(.*_)?(key|pat|pass(word|wd|phrase)?|credential|token|secret)s?(?P<more>_.*)?", re.IGNORECASE
+)
 _TOKEN = re.compile(_LETTERED, re.IGNORECASE | re.ASCII)
 # How names look in a folded text, see `_folded`, when a value follows.
 _NAMES = (
@@ -182,8 +186,16 @@ def secret_values(environment: Mapping[str, str], *, named: Iterable[str]) -> se
         environment: Variables. Those whose names say so are secret.
         named: Further ones that are, set or not.
     """
-    names = {*named, *filter(_NAME.fullmatch, environment)}
+    names = {*named, *(name for name, value in environment.items() if _is_variable(name, value))}
     return {environment[name] for name in names if name in environment}
+
+
+def _is_variable(name: str, value: str) -> bool:
+    """Whether a variable holds a secret; no number of tokens does, and no place of a key's file."""
+    match = _VARIABLE.fullmatch(name)
+    if match is None or value.isdigit():
+        return _NAME.fullmatch(name) is not None
+    return match["more"] is None or not value.startswith(("/", "~"))
 
 
 def _is_secret(name: str, value: object) -> bool:

@@ -209,3 +209,25 @@ def test_a_batch_that_repeats_is_below_the_gates_threshold_and_one_about_else_ab
 
     assert novelty(nearest(batch[:1], known), unrelated=0.16) < THRESHOLD
     assert novelty(nearest(batch[1:], known), unrelated=0.16) > 9
+
+
+WATCHED = """
+import logging, sys
+
+class Busy:  # as other threads are, while something is imported
+    def find_spec(self, name, *_):
+        logging.getLogger("httpx").info("https://me:secret@host/")
+
+from harness.memory import WordLlamaEmbedder
+
+sys.meta_path.insert(0, Busy())
+WordLlamaEmbedder().embed(["tea"])
+assert (logging.root.level, logging.root.handlers) == (logging.WARNING, [])
+"""
+
+
+def test_nobody_elses_log_is_printed_while_the_embedder_is_imported():
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -138,6 +138,19 @@ def test_what_must_be_a_secret_is_replaced_though_nobody_told_of_it(text, cleane
     assert in_a_line(said) == {"said": cleaned, "all": [{"said": cleaned}]}
 
 
+def secret_variables(*names, value=PLAIN):
+    return [name for name in names if secret_values({name: value}, named=())]
+
+
+def test_more_variables_are_secret_than_end_in_a_secrets_name():
+    names = "MY_KEY", "GH_PAT", "DB_PASS", "AWS_CREDENTIALS", "API_KEYS", "MY_KEY_PROD", "K_TOKEN_2"
+    assert secret_variables(*names) == [*names]
+    others = "PATH", "PATTERN", "COMPASS", "KEYBOARD", "TOKENIZERS_PARALLELISM", "MONKEY"
+    assert secret_variables(*others) == []
+    assert secret_variables("MAX_TOKENS", value="100000") == [], "a count"
+    assert secret_variables("SSH_KEY_PATH", value="/home/me/key") == [], "a place"
+
+
 SECRET_NAMES = [
     "Authorization", "x-api-key", "api_key", "OPENAI_API_KEY", "password", "passwd", "secret",
     "HF_TOKEN", "refresh_token", "access-token", "aws_secret_access_key", "client_secret",

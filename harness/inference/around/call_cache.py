@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +17,7 @@ import structlog
 
 from harness.errors import ConfigurationInvalid
 from harness.inference.to_its_end import to_its_end
+from harness.private import make_private
 
 _log = structlog.get_logger(__name__)
 
@@ -34,13 +35,15 @@ class CallCache:
 
     Args:
         path: The file, made if there is none; None to keep everything in memory.
+        clean: Takes secrets out of a text; one that holds any is not kept.
 
     Raises:
         ConfigurationInvalid: The file cannot be opened, or is something else.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, clean: Callable[[str], str] = str) -> None:
         self._path = path
+        self._clean = clean
         self._db = _open(path)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="call cache")
         self._has_warned = False
@@ -73,6 +76,8 @@ class CallCache:
         return row[0] if row else None
 
     def _keep(self, key: str, text: str) -> None:
+        if self._clean(text) != text:
+            return
         try:
             self._db.execute("INSERT OR REPLACE INTO reply VALUES (?, ?)", (key, text))
         except sqlite3.Error as error:
@@ -88,6 +93,7 @@ def _open(path: Path | None) -> sqlite3.Connection:
     with _translated(path):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(path)
         db = sqlite3.connect(
             path or ":memory:",
             timeout=_BUSY_S,

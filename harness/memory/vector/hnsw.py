@@ -116,7 +116,7 @@ def write(
         MemoryStoreFailed: It cannot be written.
     """
     try:
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         with _alone(directory) as alone:
             if not alone:
                 return False

@@ -8,6 +8,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
+from harness.private import private
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
@@ -26,7 +28,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         # A name of its own: two may write the same timeline at once.
         partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
         try:
-            with partial.open("wb") as file:
+            with open(partial, "wb", opener=private) as file:
                 yield file
             partial.replace(path)
         finally:
