@@ -24,6 +24,8 @@ from pathlib import PurePath
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from harness.graph.own_files import is_own, library_name
+
 PLAIN = frozenset(
     {
         *(types.NoneType, types.EllipsisType, types.NotImplementedType),
@@ -45,6 +47,7 @@ _NOT_OF_THE_CLASS = frozenset(
         # what Python keeps there for itself, or once the class is used
         *("__dict__", "__weakref__", "__abstractmethods__", "_abc_impl", "__slotnames__"),
         *("__protocol_attrs__", "__non_callable_proto_members__"),
+        *("__callable_proto_members_only__", "__mutable_keys__", "__readonly_keys__"),
         *("_member_map_", "_value2member_map_", "_hashable_values_", "_unhashable_values_"),
         "_unhashable_values_map_",
     }
@@ -79,7 +82,7 @@ def parts_of_class(cls: type) -> Parts:
     document = vars(cls).get("__doc__")
     # The one that dataclasses make up repeats the fields.
     if isinstance(document, str) and not document.startswith(f"{cls.__name__}("):
-        label += f" {document!r}"
+        label += f" {inspect.cleandoc(document)!r}"  # as Python 3.13 keeps it
     parts: list[object] = [cls.__bases__, _annotations(cls)]
     members: set[str] = set()
     if issubclass(cls, enum.Enum):
@@ -88,6 +91,8 @@ def parts_of_class(cls: type) -> Parts:
     if issubclass(cls, BaseModel):
         parts.append(tuple(cls.model_fields.items()))
     if dataclasses.is_dataclass(cls):
+        made: typing.Any = vars(cls).get("__dataclass_params__")
+        parts.append(made and (made.eq, made.order, made.frozen, made.unsafe_hash))
         parts.append(
             tuple(
                 (f.name, f.default, f.default_factory, f.init, f.compare, f.kw_only)
@@ -97,9 +102,20 @@ def parts_of_class(cls: type) -> Parts:
     parts += [
         (name, value)
         for name, value in sorted(vars(cls).items())
-        if name not in _NOT_OF_THE_CLASS | members and not name.startswith("__pydantic_")
+        if name not in _NOT_OF_THE_CLASS | members
+        and not name.startswith("__pydantic_")
+        and not (name.startswith("_") and _is_made(value))
     ]
     return Parts(label=label, parts=tuple(parts))
+
+
+def _is_made(member: object) -> bool:
+    """Whether Python or a library made a method, as dataclasses do: each version makes others."""
+    function = inspect.unwrap(getattr(member, "__func__", member))  # type: ignore[arg-type]
+    if not isinstance(function, types.FunctionType):
+        return False
+    filename = function.__code__.co_filename
+    return filename == "<string>" or not is_own(filename)
 
 
 def _annotations(cls: type) -> tuple[object, ...]:
@@ -148,7 +164,9 @@ def _of_callable(value: object) -> Parts | None:  # noqa: PLR0911 - one for each
         case functools.cached_property():
             return Parts(label="property", parts=(value.func,))
         case types.BuiltinFunctionType():
-            return Parts(label=f"function {value.__module__}.{value.__qualname__}", parts=())
+            return Parts(
+                label=f"function {library_name(value.__module__, value.__qualname__)}", parts=()
+            )
         case _:
             wrapped = inspect.getattr_static(value, "__wrapped__", None)
             return Parts(label="wrapper", parts=(type(value), wrapped)) if wrapped else None

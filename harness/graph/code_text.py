@@ -1,33 +1,26 @@
-"""Compiled functions as text that stays the same wherever they are written.
+"""Functions as text that stays the same wherever they are written, and under every Python.
 
-Instructions with their constants and names in place; without lines, docstrings and the names of
-local variables.
+The text is that of the source's syntax tree, without lines, comments, docstrings, annotations and
+the names of local variables. Where the source is not at hand, or is not what was compiled (a file
+that was edited since, a cell of a closed notebook), it is the bytecode, which hangs on the version
+of Python; more counts then, such as docstrings.
 """
 
 from __future__ import annotations
 
+import ast
 import dis
 import functools
-import inspect
-from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass
+import linecache
+import tokenize
+import warnings
+from collections.abc import Set
+from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any
 
-# They do nothing, or stand there because of how far away something else is, or which line it is on.
-_NO_INSTRUCTIONS = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME"})
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_NOT_SAID = frozenset({"ctx", "kind", "type_comment", "type_params", "simple"})
 _READ_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-_READ_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
-_CONSTANTS, _NAMES = frozenset(dis.hasconst), frozenset(dis.hasname)
-_FLAGS = (
-    inspect.CO_VARARGS
-    | inspect.CO_VARKEYWORDS
-    | inspect.CO_GENERATOR
-    | inspect.CO_COROUTINE
-    | inspect.CO_ASYNC_GENERATOR
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,65 +37,207 @@ class Import:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeText:
-    """What a compiled function says, functions inside it included."""
+    """What a function says, functions inside it included."""
 
     text: str
-    """Its instructions."""
+    """Its statements, or its bytecode."""
     reads: tuple[tuple[str, ...], ...]
     """The global names that it reads, each with the attributes read of it at once:
-    `("prompts", "SYSTEM")`."""
+    `("prompts", "SYSTEM")`. Of bytecode, all names that may be such."""
     imports: tuple[Import, ...]
     """What it imports itself."""
 
 
 @functools.lru_cache(maxsize=4096)
 def code_text(code: CodeType) -> CodeText:
-    """A compiled function as text, and what it refers to."""
-    bytecode: Any = dis.Bytecode(code)  # typeshed leaves its exception_entries out
-    instructions = [i for i in bytecode if i.opname not in _NO_INSTRUCTIONS]
-    place = functools.partial(bisect_left, [instruction.offset for instruction in instructions])
-    arguments = code.co_argcount + code.co_kwonlyargcount
-    arguments += bool(code.co_flags & inspect.CO_VARARGS)
-    arguments += bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
-    names = code.co_varnames[:arguments], code.co_freevars
-    lines = [f"code {counts} {code.co_flags & _FLAGS} {names}"]
-    lines += [
-        f"try {place(entry.start)} {place(entry.end)} {place(entry.target)} {entry.depth}"
-        for entry in bytecode.exception_entries
+    """A function as text, and what it refers to."""
+    try:
+        with tokenize.open(code.co_filename) as file:
+            source = file.read()
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        source = "".join(linecache.getlines(code.co_filename))
+    module = _parsed(source)
+    if code not in module.compiled:
+        return _compiled_text(code)
+    # Several lambdas on a line are not told apart: all of them count.
+    nodes = module.functions[code.co_firstlineno, code.co_name]
+    outer = _global_names(code)
+    writer = _Writer(outer=outer, variables=_variables(nodes) - outer - {*code.co_freevars})
+    try:
+        for node in nodes:
+            writer.add_function(node)
+    except RecursionError:
+        return _compiled_text(code)
+    return CodeText(
+        text="\n".join(writer.words), reads=tuple(writer.reads), imports=tuple(writer.imports)
+    )
+
+
+@dataclass(slots=True)
+class _Parsed:
+    """A file's functions, as they are written and as they are compiled."""
+
+    functions: dict[tuple[int, str], list[_Function]] = field(default_factory=dict)
+    compiled: set[CodeType] = field(default_factory=set)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(source: str) -> _Parsed:
+    found = _Parsed()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+            waiting = [compile(source, "", "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError, RecursionError):
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, _Function):
+            name = getattr(node, "name", "<lambda>")
+            first = (*getattr(node, "decorator_list", ()), node)[0]
+            found.functions.setdefault((first.lineno, name), []).append(node)
+    while waiting:
+        inner = [one for one in waiting.pop().co_consts if isinstance(one, CodeType)]
+        waiting += inner
+        found.compiled.update(
+            one for one in inner if (one.co_firstlineno, one.co_name) in found.functions
+        )
+    return found
+
+
+class _Writer:
+    """A walk over a function's syntax tree, which writes down what it says.
+
+    Args:
+        outer: The global names that it reads.
+        variables: Those whose name does not count.
+    """
+
+    def __init__(self, *, outer: Set[str], variables: Set[str]) -> None:
+        self.words: list[str] = []
+        self.reads: dict[tuple[str, ...], None] = {}
+        self.imports: dict[Import, None] = {}
+        self._outer = outer
+        self._variables = variables
+        self._numbers: dict[str, int] = {}
+
+    def add_function(self, node: _Function) -> None:
+        """A function, without its name, decorators and defaults."""
+        self.words.append(type(node).__name__)
+        for kind in ("posonlyargs", "args", "vararg", "kwonlyargs", "kwarg"):
+            given = getattr(node.args, kind)
+            names = [one.arg for one in (given if isinstance(given, list) else [given]) if one]
+            self.words.append(f"{kind} {names}")
+        match node.body:
+            case [ast.Expr(value=ast.Constant(value=str())), *body]:  # a docstring
+                self._add(body)
+            case _:
+                self._add(node.body)
+
+    def _add(self, value: object, *, in_class: bool = False) -> None:  # noqa: PLR0912 - of each kind
+        match value:
+            case ast.Name() if value.id in self._variables:
+                number = self._numbers.setdefault(value.id, len(self._numbers))
+                self.words.append(f"variable {number}")
+            case ast.Name() | ast.Attribute() if path := self._path(value):
+                self.words.append(f"name {'.'.join(path)}")
+                self.reads[path] = None
+            case ast.Constant():
+                self.words.append(f"{type(value.value).__name__} {value.value!r}")
+            case ast.JoinedStr(values=values):  # in which Python 3.12 has empty texts too
+                self.words.append("JoinedStr")
+                self._add([one for one in values if getattr(one, "value", None) != ""])
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                self.words.append(getattr(value, "name", ""))
+                self._add(getattr(value, "decorator_list", []))
+                self._add([*value.args.defaults, "*", *value.args.kw_defaults])
+                self.add_function(value)
+            case ast.ClassDef():
+                self._add([value.name, value.decorator_list, value.bases, value.keywords])
+                for statement in value.body:
+                    self._add(statement, in_class=True)
+            case ast.AnnAssign() if not in_class:
+                if value.value is not None:
+                    self._add(ast.Assign(targets=[value.target], value=value.value))
+            case ast.AST():
+                self._add_node(value)
+            case list():
+                self.words.append(f"list {len(value)}")
+                for one in value:
+                    self._add(one)
+            case _:
+                self.words.append(repr(value))
+
+    def _add_node(self, node: ast.AST) -> None:
+        match node:
+            case ast.Import():
+                for one in node.names:
+                    self.imports[Import(module=one.name, level=0, names=())] = None
+            case ast.ImportFrom(module=module, level=level):
+                names = tuple(one.name for one in node.names)
+                self.imports[Import(module=module or "", level=level, names=names)] = None
+        self.words.append(type(node).__name__)
+        for name, value in ast.iter_fields(node):
+            if value not in (None, []) and name not in _NOT_SAID:
+                self.words.append(name)
+                self._add(value)
+
+    def _path(self, node: ast.expr) -> tuple[str, ...]:
+        """A global name that is read, with the attributes that are read of it; else nothing."""
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) if name in self._outer:
+                return (name,)
+            case ast.Attribute(value=inner, attr=attribute) if path := self._path(inner):
+                return *path, attribute
+            case _:
+                return ()
+
+
+def _variables(nodes: list[_Function]) -> set[str]:
+    """The names that are set and stand for nothing else anywhere: whatever they are, it is one."""
+    stored: set[str] = set()
+    fixed: set[str] = set()
+    for node in (inner for one in nodes for inner in ast.walk(one)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                stored.add(name)
+            case ast.ClassDef():
+                # What is set in its body are attributes.
+                fixed |= {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        if not isinstance(node, ast.Name | ast.Attribute | ast.Constant):
+            for _, value in ast.iter_fields(node):  # as parameters, imports, global statements do
+                named = value if isinstance(value, list) else [value]
+                fixed |= {one.partition(".")[0] for one in named if isinstance(one, str)}
+    return stored - fixed
+
+
+def _global_names(code: CodeType) -> set[str]:
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in _READ_GLOBALS}
+    return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+def _compiled_text(code: CodeType) -> CodeText:
+    inner = [_compiled_text(one) for one in code.co_consts if isinstance(one, CodeType)]
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    constants = [_constant(one) for one in code.co_consts if not isinstance(one, CodeType)]
+    says: list[object] = [
+        counts,
+        code.co_varnames[: sum(counts[::2])],
+        code.co_freevars,
+        code.co_names,
     ]
-    reads: dict[tuple[str, ...], None] = {}
+    says += [code.co_code.hex(), code.co_exceptiontable.hex(), constants]
     imports: dict[Import, None] = {}
+    instructions = [*dis.get_instructions(code)]
     for index, instruction in enumerate(instructions):
-        value = instruction.argval
-        if isinstance(value, CodeType):
-            inner = code_text(value)
-            lines.append(inner.text)
-            reads |= dict.fromkeys(inner.reads)
-            imports |= dict.fromkeys(inner.imports)
-        elif instruction.opcode in _CONSTANTS:
-            lines.append(f"{instruction.opname} {_constant(value)}")
-        elif instruction.opcode in _JUMPS:
-            lines.append(f"{instruction.opname} to {place(value)}")
-        elif instruction.opcode in _NAMES:
-            if value == "__firstlineno__":  # Python 3.13 keeps it in the body of a class
-                lines[-1] = "a line"
-            lines.append(f"{instruction.opname} {value}")
-        else:
-            lines.append(f"{instruction.opname} {instruction.arg}")
-        if instruction.opname in _READ_GLOBALS:
-            reads[value, *_attributes_after(instructions, index)] = None
-        elif instruction.opname == "IMPORT_NAME":
-            level, taken = (before.argval for before in instructions[index - 2 : index])
-            imports[Import(module=value, level=level, names=taken or ())] = None
-    return CodeText(text="\n".join(lines), reads=tuple(reads), imports=tuple(imports))
-
-
-def _attributes_after(instructions: list[dis.Instruction], index: int) -> Iterator[str]:
-    for instruction in instructions[index + 1 :]:
-        if instruction.opname not in _READ_ATTRIBUTES:
-            return
-        yield instruction.argval
+        if instruction.opname == "IMPORT_NAME":
+            level, names = (before.argval for before in instructions[index - 2 : index])
+            imports[Import(module=instruction.argval, level=level, names=names or ())] = None
+    return CodeText(
+        text="\n".join(["bytecode", *map(repr, says), *(one.text for one in inner)]),
+        reads=(*((name,) for name in code.co_names), *(r for one in inner for r in one.reads)),
+        imports=(*imports, *(i for one in inner for i in one.imports)),
+    )
 
 
 def _constant(value: object) -> str:

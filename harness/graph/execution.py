@@ -110,7 +110,11 @@ class _Running:
         self._watcher = watcher
         self._parent = parent
         self._shared = shared
-        self._outputs = Outputs(shared, None if parent is None else parent.attempts)
+        self._outputs = Outputs(
+            shared,
+            None if parent is None else parent.attempts,
+            {f"{prefix}{name}" for name in graph.nodes},
+        )
         depth = 0 if parent is None else parent.depth + 1
         self._calls = Calls(self._run_call, places=shared.places, depth=depth, log=shared.log)
         self._schedule = Schedule(
@@ -172,6 +176,7 @@ class _Running:
             questions=tuple(self._questions),
             reused=tuple(log.reused),
             reruns=tuple(log.reruns),
+            renamed=dict(log.renamed),
             stopped_by=self._stopped_by,
         )
 

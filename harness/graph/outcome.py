@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.errors import RunLimitReached
@@ -73,8 +73,8 @@ class Rerun:
     node: str
     """As in `NodeFailure`."""
     reason: str
-    """What changed: `its code changed`, which what its function refers to is part of, or
-    `its input 'question' changed`."""
+    """What changed: `its code changed: 'helper' (nodes.py:12)`, or `its input 'question' changed`.
+    What its function refers to is part of its code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,8 @@ class Execution:
     attempt of a node gave is not among them."""
     reruns: tuple[Rerun, ...] = ()
     """Calls that were made again, and why."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Of the reused calls, those whose node had another name before, with their label then."""
     stopped_by: RunLimitReached | None = None
     """The limit that ended it; None when none did."""
 

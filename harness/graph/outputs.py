@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import orjson
 
-from harness.graph.earlier import Earlier, change_since
+from harness.graph.earlier import Earlier
 from harness.graph.outcome import Rerun, Skipped
 from harness.graph.perform import Given
 from harness.graph.schedule import Taken
@@ -23,9 +23,11 @@ class Outputs:
         shared: Knows the journal, what earlier parts of the run gave, and the cache.
         attempts: What earlier attempts of the call that the graph is nested in gave; None if that
             is called only once.
+        nodes: The paths of the graph's nodes.
     """
 
-    def __init__(self, shared: Shared, attempts: Earlier | None) -> None:
+    def __init__(self, shared: Shared, attempts: Earlier | None, nodes: Set[str]) -> None:
+        self._nodes = nodes
         self._shared = shared
         self._attempts = attempts
         self._has_earlier = shared.earlier is not None or attempts is not None
@@ -39,8 +41,9 @@ class Outputs:
         policy = state.step.policies.cache
         if not self._has_earlier and policy is None:
             return None
-        output = None if self._attempts is None else self._attempts.find(state.path, item)
-        known = None if output is None else _known(output, state, taken)
+        attempts = self._attempts
+        output = None if attempts is None else attempts.find(state.path, item)
+        known = _known(attempts, output, state, taken) if attempts and output else None
         if known is not None and not isinstance(known, str):
             return known  # and nothing is said: it was when it was made
         found = self._found_earlier(state, item, taken)
@@ -78,6 +81,10 @@ class Outputs:
         skipped: str | None = None,
     ) -> None:
         """Takes down in the journal what a call gave, and what it was made of."""
+        step, log = state.step, self._shared.log
+        if step.code not in log.codes:
+            log.codes.add(step.code)
+            self._shared.tracer.instant("code", code=step.code, parts=step.says.parts)
         self._shared.tracer.output(
             state.path,
             None if data is None else orjson.Fragment(data),
@@ -102,10 +109,18 @@ class Outputs:
         self, state: State, item: int | None, taken: Taken
     ) -> tuple[object, str] | None:
         earlier, log = self._shared.earlier, self._shared.log
-        output = None if earlier is None else earlier.find(state.path, item)
-        if output is None:
+        if earlier is None:
             return None
-        known = _known(output, state, taken)
+        output = earlier.find(state.path, item)
+        if output is None:
+            code, inputs = state.step.code, taken.inputs
+            output = earlier.find_renamed(
+                state.path, item, code=code, inputs=inputs, there=self._nodes
+            )
+            if output is None:
+                return None
+            log.renamed[state.label(item)] = label_of(output)
+        known = _known(earlier, output, state, taken)
         if not isinstance(known, str):
             return known
         log.reruns[Rerun(node=state.label(item), reason=known)] = None
@@ -128,10 +143,17 @@ class Outputs:
         return await self.keep(state, item, taken, Given(value, data, 0))
 
 
-def _known(output: NodeOutput, state: State, taken: Taken) -> tuple[object, str] | str:
+def label_of(output: NodeOutput) -> str:
+    """The label of the call that gave an output."""
+    return output.node if output.item is None else f"{output.node}[{output.item}]"
+
+
+def _known(
+    earlier: Earlier, output: NodeOutput, state: State, taken: Taken
+) -> tuple[object, str] | str:
     """An output as it was when it was recorded, with its digest; or why it does not hold."""
     form = state.step.form
-    change = change_since(output, inputs=taken.inputs, code=state.step.code)
+    change = earlier.change_since(output, inputs=taken.inputs, code=state.step.says)
     if change is not None:
         return change
     if output.skipped is not None:

@@ -46,6 +46,12 @@ def is_own_class(cls: type) -> bool:
     return module is None or is_own_module(module)
 
 
+def library_name(module: str | None, name: str) -> str:
+    """What a function or class of a library is called; Python's own move between its modules."""
+    first = (module or "").partition(".")[0].lstrip("_")
+    return f"{first if first in sys.stdlib_module_names else module}.{name}"
+
+
 def imported_files(name: str, *, level: int, names: Iterable[str], package: str) -> list[Path]:
     """The user's own files that an import statement leads to; none of them is imported.
 

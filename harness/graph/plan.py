@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from harness.graph.annotations import asks_for, item_of
 from harness.graph.check import returned
-from harness.graph.fingerprint import code_digest
+from harness.graph.fingerprint import Code, code_of
 from harness.graph.graph import Graph
 from harness.graph.node import Node, Parameter
 from harness.graph.outcome import Skipped
@@ -28,8 +28,8 @@ class Step:
     """What one call of it gives, as a value that can be written down and read back."""
     item_form: ValueForm | None
     """Of a generating node: what it yields."""
-    code: str
-    """The digest of its function's code."""
+    says: Code
+    """What its function's code says."""
     mapped: tuple[Parameter, ...]
     """Its mapped parameters."""
     whole: tuple[Parameter, ...]
@@ -44,6 +44,11 @@ class Step:
     """Who needs its whole output."""
     followers: list[Step] = field(default_factory=list)
     """Who takes its items as they come."""
+
+    @property
+    def code(self) -> str:
+        """The digest of its function's code."""
+        return self.says.digest
 
     @property
     def gives_items(self) -> bool:
@@ -66,7 +71,7 @@ def plan_of(graph: Graph) -> Sequence[Step]:
         plan = _PLANS[graph] = _compile(graph)
     else:
         for step in plan:  # what it refers to may be another now, as in a notebook
-            step.code = code_digest(step.node.function)
+            step.says = code_of(step.node.function)
     return plan
 
 
@@ -93,7 +98,7 @@ def _step(node: Node, graph: Graph) -> Step:
         policies=node.policies.over(graph.policies),
         form=value_form(returned(node)),
         item_form=value_form(item_of(node.annotation("return"))) if node.is_streaming else None,
-        code=code_digest(node.function),
+        says=code_of(node.function),
         mapped=tuple(one for one in node.parameters if one.is_mapped),
         whole=tuple(one for one in both if not one.is_mapped),
         takes_skipped=_asking(node, graph, lambda annotation: annotation),

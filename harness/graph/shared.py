@@ -66,6 +66,10 @@ class Log:
     """Whose outputs earlier parts of the run had, or a cache; as keys: each once."""
     reruns: dict[Rerun, None] = field(default_factory=dict)
     """What was made again, and why; as keys."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Those of the reused that had another label in the earlier parts, with that."""
+    codes: set[str] = field(default_factory=set)
+    """The digests of code whose parts stand in the journal."""
     left_behind: set[asyncio.Task[object]] = field(default_factory=set)
     """Calls that did not end when they were cancelled."""
 

@@ -269,7 +269,11 @@ class PipelineRun:
                 watcher=forecaster,
             )
         if earlier is not None:
-            session.earlier_loops.extend(earlier.loops.within(frozenset(ended.reused)))
+            reused = frozenset(ended.reused).union(ended.renamed.values())
+            session.earlier_loops.extend(earlier.loops.within(reused))
+        for now, before in ended.renamed.items():
+            said = f"'{now}' is what '{before}' was: it is not made again under its new name"
+            session.casting.warn(Notice(code="resume.node-renamed", message=said), trace)
         return ended
 
     async def _forecaster(self, session: Session) -> Forecaster | None:

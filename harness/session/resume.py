@@ -111,7 +111,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
         inputs=_with_texts(
             {**{name: {} for name in found.beginning.inputs or ()}, **found.inputs}, journal
         ),
-        outputs=Earlier(found.outputs),
+        outputs=Earlier(found.outputs, found.codes),
         answers=found.answers,
         questions=tuple(found.questions.values()),
         loops=earlier_loops(journal, found.outputs, lost=bool(found.lost)),
@@ -136,6 +136,7 @@ class _Found:
         self.questions: dict[str, Question] = {}
         self.misled: set[str] = set()
         self.lost: list[str] = []
+        self.codes: dict[str, Mapping[str, str]] = {}
 
     def note_call(self, span: SpanRecord) -> None:
         """Takes in a call of a node; of several attempts the last one counts."""
@@ -160,6 +161,8 @@ class _Found:
                 asked = self.questions.get(said["key"])
                 if asked is not None and asked.text == said["text"]:
                     del self.questions[said["key"]]
+            case "code":
+                self.codes[said["code"]] = said["parts"]
             case "salvaged":
                 self.lost.append(said["detail"])
             case "outcome":

@@ -73,7 +73,7 @@ def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunRes
         parts=journal.parts,
         had_finished=True,
         loops=(),
-        earlier_loops=earlier.loops.within(frozenset(ended.reused)),
+        earlier_loops=earlier.loops.within(frozenset(ended.reused).union(ended.renamed.values())),
         models=tuple(group_calls(calls_of(journal.spans()), by=lambda call: call.model)),
         spent=earlier.spent,
         duration_s=0.0,

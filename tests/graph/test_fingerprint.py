@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from harness.graph.fingerprint import code_digest
+from harness.graph.fingerprint import code_digest, code_of
 
 _numbers = itertools.count(1)
 
@@ -466,6 +466,98 @@ def test_an_object_may_say_what_it_is_made_of():
     assert digest("a") != digest("b")
 
 
+# --- what changed --------------------------------------------------------------------------------
+
+TOLD = """
+PROMPT = "a"
+LIMITS = {"words": 1}
+def innermost(text): return text.strip()
+def helper(text): return innermost(text) + PROMPT
+def node(text): return helper(text) * LIMITS["words"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("strip", "rstrip", "'innermost' (nodes.py:4)"),
+        ('"a"', '"b"', "'PROMPT'"),
+        ("1}", "2}", "'LIMITS'"),
+        ("helper(text) *", "helper(text) +", "'node' (nodes.py:6)"),
+        (" + PROMPT", "", "'helper' (nodes.py:5), 'PROMPT', which is gone"),
+    ],
+)
+def test_what_changed_is_named_with_its_place_and_nothing_else(tmp_path, old, new, told):
+    (tmp_path / "nodes.py").write_text(TOLD)
+    before = code_of(load(tmp_path / "nodes.py").node)
+    (tmp_path / "nodes.py").write_text(TOLD.replace(old, new))
+
+    changed = code_of(load(tmp_path / "nodes.py").node)
+
+    assert changed.digest != before.digest
+    assert changed.changes_since(before.parts) == told
+    assert before.changes_since({}) == ""
+
+
+# --- other versions of Python --------------------------------------------------------------------
+
+VERSIONS = '''
+import asyncio, collections, contextlib, enum, json, os, re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Optional, Protocol, TypedDict
+Pair = collections.namedtuple("Pair", "a b")
+class Named(NamedTuple):
+    x: Optional[int] = 1
+class Typed(TypedDict, total=False):
+    a: str
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Data:
+    """Of two lines,
+        one of them indented.
+    """
+    a: int = 1
+    b: list[str] = field(default_factory=list)
+class Colour(enum.StrEnum):
+    RED = "red"
+class Bits(enum.IntFlag):
+    ONE = 1
+class Speaks(Protocol):
+    def speak(self) -> str: ...
+class Odd(Exception):
+    def __init__(self, x): super().__init__(x)
+def generated(xs):
+    yield from (f"{x!r:>{10}} {x=} {{}} {1:.2f}" "b" for x in xs)
+def helper(x: Any, *rest, k=1, **more):
+    try:
+        with open(x) as file, contextlib.suppress(ValueError):
+            return [y for z in rest for y in z if (w := y)], {**more, "file": file}
+    except* (OSError, Odd) as error:
+        raise error from None
+    finally:
+        del x
+async def node(run, path: Path = Path("a/b")):
+    match path:
+        case {"a": [1, *rest], **more} if rest: return more
+        case Pair(a=1) | Named(x=2) as found: return found
+        case Colour.RED | None: pass
+    async with asyncio.timeout(1):
+        async for item in run: print(item, end="")
+    parts = [os.path.join("a", "b"), re.compile("x"), json.dumps({}), 1_000 * 2, -1, 2j, b"x", ...]
+    double = lambda value, *, more=3: value + more
+    class Inner:
+        y: int = 3
+        def inside(self): return __class__, parts
+    assert double(1), "no"
+    return Data(), Bits.ONE, Speaks, Typed, generated, helper, Inner, Literal["a"], asyncio.sleep
+'''
+
+
+def test_a_digest_is_the_same_under_every_version_of_python(digest_of):
+    """It was taken under 3.11, 3.12 and 3.13; a version that gives another one fails here."""
+    assert digest_of(VERSIONS) == "f83dfea97a44aa4bf0dd40fba92f52d1"
+
+
 # --- other processes -----------------------------------------------------------------------------
 
 KEPT = """
@@ -480,7 +572,7 @@ SPACE = types.SimpleNamespace(a=1)
 """
 PRINTS = """
 import sys
-from harness.graph.fingerprint import code_digest
+from harness.graph.fingerprint import code_digest, code_of
 sys.path.insert(0, sys.argv[1])
 {before}
 import nodes

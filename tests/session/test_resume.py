@@ -102,7 +102,9 @@ def test_what_changed_is_run_again_with_what_it_reaches_and_nothing_else(setting
     calls.made.clear()
     changed = resume(chain(calls, ending="?"), settings)
     assert (changed.result, calls.made) == ("B C?", ["joined"])
-    assert [(one.node, one.reason) for one in changed.reruns] == [("joined", "its code changed")]
+    assert [(one.node, one.reason) for one in changed.reruns] == [
+        ("joined", "its code changed: 'ending'")
+    ]
 
 
 def test_a_finished_run_is_not_begun_again_and_gives_its_result(settings):
@@ -550,3 +552,36 @@ def test_a_node_that_failed_of_a_reply_asks_for_another(settings):
     backends = {"producer": ScriptedBackend(["not a number"])}
     assert fail(pipeline, settings, backends=backends).__cause__.code == "call.reply-invalid"
     assert resume(pipeline, settings, says=['{"answer": 3}']).result == 3
+
+
+# --- nodes of another name -----------------------------------------------------------------------
+
+
+def test_a_node_that_was_renamed_is_recognized_and_said(settings):
+    calls = Calls()
+
+    def asked(task: str) -> str:
+        calls.note(task)
+        return task.upper()
+
+    def last(task: str) -> str:
+        if len(calls.made) < 2:
+            calls.note("fails")
+            raise OSError(task)
+        return task
+
+    def pipeline(name):
+        renamed = Pipeline("one")
+        renamed.node(name=name)(asked)
+        renamed.node(last)
+        return renamed
+
+    fail(pipeline("asked"), settings, {"task": "tea"})
+    result = resume(pipeline("question"), settings)
+
+    assert (calls.made, result.outputs["question"]) == (["tea", "fails"], "TEA")
+    assert (result.reused, codes(result.warnings)) == (("question",), ["resume.node-renamed"])
+    # What is still there under its own name is no other node's.
+    both = pipeline("asked")
+    both.node(name="again")(asked)
+    assert resume(both, settings).reused == ("asked", "last")
