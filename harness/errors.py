@@ -313,13 +313,15 @@ class ReplyInvalid(InferenceError):
 
     Attributes:
         text: The reply as it came.
+        problem: What is wrong with it, for the model to mend.
     """
 
     code = "call.reply-invalid"
 
-    def __init__(self, message: str, *, endpoint: str, text: str) -> None:
+    def __init__(self, message: str, *, endpoint: str, text: str, problem: str = "") -> None:
         super().__init__(message, endpoint=endpoint)
         self.text = text
+        self.problem = problem or message
 
 
 class ReplyCut(InferenceError):

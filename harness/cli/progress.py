@@ -140,6 +140,8 @@ def _calls_line(state: RunState) -> str:
     ]
     if state.cost_usd:
         parts.append(f"${state.cost_usd:.4f}")
+    if state.retries:
+        parts.append(f"{state.retries:,} tried again")
     if state.in_flight:
         parts.append(f"{state.in_flight:,} in flight")
     parts += [f"{name} …" for name in state.under_way]

@@ -126,6 +126,7 @@ class RunState:
         nodes: By name; those of nested pipelines by that of the node that calls them, and theirs.
         loops: By their span, those that are under way and the last that are over.
         calls: Of models, that ended.
+        retries: How often one of them, or a node, was tried again.
         input_tokens: Theirs, as counted by the servers.
         output_tokens: The same.
         cost_usd: What they cost, as far as servers say.
@@ -140,6 +141,7 @@ class RunState:
         self.nodes = {name: NodeState(clock) for name in nodes}
         self.loops: dict[int, LoopState] = {}
         self.calls = 0
+        self.retries = 0
         self.input_tokens = 0
         self.output_tokens = 0
         self.cost_usd = 0.0
@@ -202,6 +204,8 @@ class RunState:
                 self._set(said, "skipped")
             case "reuse":
                 self._set(said, "reused")
+            case "retry":
+                self.retries += 1
             case "items":
                 self._node(said).expect(said["total"])
             case "round" if instant.span in self.loops:

@@ -36,7 +36,7 @@ def resume_command(journal: Path) -> str:
 
 def print_end(result: RunResult, console: Console) -> None:
     """Says what there is to say beside the outputs; nothing of a run that simply finished."""
-    for line in (*_resumed(result), *_left_out(result)):
+    for line in (*_resumed(result), *_tried_again(result), *_left_out(result)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if result.stopped_by is not None:
         _say(f"Stopped: {result.stopped_by}", console, style="yellow")
@@ -106,6 +106,7 @@ def end_as_json(result: RunResult) -> dict[str, object]:
         "questions": [asdict(one) for one in result.questions],
         "reused": list(result.reused),
         "reruns": [asdict(one) for one in result.reruns],
+        "retries": dict(result.retries),
         "parts": result.parts,
     }
 
@@ -124,6 +125,13 @@ def _resumed(result: RunResult) -> Iterator[str]:
         return
     yield f"{calls}; made again:"
     yield from _capped([f"  {one.node}: {one.reason}" for one in result.reruns])
+
+
+def _tried_again(result: RunResult) -> Iterator[str]:
+    if result.retries:
+        yield "Tried again:"
+        times = result.retries.items()
+        yield from _capped([f"  {who}: {n:,} time{'s' if n > 1 else ''}" for who, n in times])
 
 
 def _left_out(result: RunResult) -> Iterator[str]:

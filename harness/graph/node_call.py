@@ -48,6 +48,8 @@ class NodeCall:
         pulse: Its signs of life.
         attempts: What finished inside of it and of the calls that it is nested in, for the next
             attempt of one of them; None if none is called again.
+        left: What attempts left for the next one to know, by any key; also of those that it is
+            nested in.
     """
 
     def __init__(
@@ -66,6 +68,9 @@ class NodeCall:
         self.attempts: Earlier | None = None if parent is None else parent.attempts
         if self.attempts is None and step.policies.retry is not None:
             self.attempts = Earlier()
+        self.left: dict[object, object] = {} if parent is None else parent.left
+        self._repeats = 0
+        self._parent = parent
         self._step = step
         self._inputs = inputs
         self._shared = shared
@@ -74,12 +79,18 @@ class NodeCall:
         # The tasks of the node that wait for something nested.
         self._nesting: set[asyncio.Task[Any]] = set()
 
-    def begin_attempt(self) -> None:
+    @property
+    def repeats(self) -> int:
+        """How often it was called again by now, and what it is nested in."""
+        return self._repeats + (0 if self._parent is None else self._parent.repeats)
+
+    def begin_attempt(self, attempt: int) -> None:
         """From here on things are counted anew.
 
         So what the call does in a second attempt bears the names that it had in the first: what
         finished then is found, here as in a resumed run, which begins with a first one.
         """
+        self._repeats = attempt - 1
         if self._counts:
             # What was left out inside the attempt before is done again, or left out again.
             log, inside = self._shared.log, f"{self.label}/"

@@ -102,6 +102,14 @@ async def perform(call: Call, shared: Shared) -> Given:
             delay_s = None if task.cancelling() else _delay_s(call, error, attempt)
             if delay_s is None:
                 raise CallFailed(error, attempt) from error
+        shared.tracer.instant(
+            "retry",
+            node=call.label,
+            reason=type(error).__name__,
+            detail=shared.tracer.excerpt(message_of(error)),
+            attempt=attempt,
+            delay_s=delay_s,
+        )
         attempt += 1
         with nullcontext() if call.around is None else call.around.pulse.doing("rest"):
             await asyncio.sleep(delay_s)
@@ -135,7 +143,7 @@ async def _attempt(call: Call, attempt: int, shared: Shared) -> Given:
             span.set(attempt=attempt)
         tracer.flows("output", sources=call.needs, target=span.id)
         if call.handle is not None:
-            call.handle.begin_attempt()
+            call.handle.begin_attempt(attempt)
         arguments = call.arguments
         if step.node.takes_run:
             assert call.handle is not None

@@ -15,7 +15,9 @@ class Retry:
     What would only fail again is not tried again: a mistake that a person made (`InvalidInput`),
     and a limit that is reached. Nor is a node that yields its items one by one: others may have
     gone on with those that it gave. What finished inside of a node (`run.call`, `run.map`) is not
-    made again; what the node asks models itself is.
+    made again; what the node asks models itself is: with another seed, and at a temperature
+    of 0.3 where that was 0, since the model would say the same again. What was wrong with a reply
+    that was not of the type asked for, the model is told.
 
     Raises:
         InvalidInput: A number is out of its range.

@@ -60,6 +60,7 @@ class ReplyType(Generic[T]):
                 + _UNENFORCED.get(completion.structured, ""),
                 endpoint=endpoint,
                 text=text,
+                problem=why,
             ) from error
         value: T = parsed.answer if self._wrapped else parsed
         return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ from harness.session.session import Session, open_session
 from harness.session.settings import Settings
 from harness.session.uses import uses_of
 from harness.session.usual_rounds import usual_rounds
-from harness.trace import AUDIT_LOG, Sink, describe, monotonic
+from harness.trace import AUDIT_LOG, Instant, Record, Sink, describe, monotonic
 from harness.trace.run_name import find_journal
 from harness.wiggum import NOTHING, Limits, merged
 
@@ -108,6 +109,7 @@ class PipelineRun:
         self._observers = observers
         self._asker = asker
         self._origin = origin
+        self._retries: Counter[str] = Counter()
 
     async def begin(self, inputs: Mapping[str, object]) -> RunResult:
         """Runs the graph from its beginning; see `Pipeline.run_async`."""
@@ -172,7 +174,7 @@ class PipelineRun:
                 task=str(part.inputs.get("task", "")),
                 environment=os.environ,
                 backends=self._backends,
-                observers=self._observers,
+                observers=(*self._observers, self._note_retry),
                 limits=merged(part.limits, self._own_limits),
                 needed_roles=_needed_roles(self._graph),
                 resume=part.earlier.journal.path if part.earlier else None,
@@ -206,6 +208,11 @@ class PipelineRun:
                 error.result = self._result(session, ended, part, started_ns=started_ns)
             raise
         return self._result(session, ended, part, started_ns=started_ns)
+
+    def _note_retry(self, record: Record) -> None:
+        if isinstance(record, Instant) and record.name == "retry":
+            said = record.attributes
+            self._retries[str(said.get("node") or said.get("model"))] += 1
 
     async def _record_beginning(self, session: Session, part: _Part) -> None:
         trace = session.trace
@@ -308,6 +315,7 @@ class PipelineRun:
             stopped_by=None if ended.stopped_by is None else str(ended.stopped_by),
             reused=ended.reused,
             reruns=ended.reruns,
+            retries=dict(self._retries),
             parts=part.earlier.journal.parts + 1 if part.earlier else 1,
             loops=tuple(session.loops),
             earlier_loops=tuple(session.earlier_loops),

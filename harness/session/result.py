@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import Notice
@@ -65,6 +65,9 @@ class RunResult:
     node has a `Cache`, has what they gave."""
     reruns: tuple[Rerun, ...] = ()
     """Calls that were made again although an earlier part of the run has what they gave, and why.
+    """
+    retries: Mapping[str, int] = field(default_factory=dict)
+    """How often a call of a node, or calls of a model, were tried again in the last part, by name.
     """
     parts: int = 1
     """How often it was begun: once, and once more whenever it was resumed."""

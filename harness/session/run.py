@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
-from harness.errors import InvalidInput, Notice
+from harness.errors import InvalidInput, Notice, ReplyInvalid
 from harness.graph import Graph, NodeCall, Retry
 from harness.inference import (
     ChatRequest,
@@ -18,6 +18,7 @@ from harness.inference import (
     CountRequest,
     Embeddings,
     EmbedRequest,
+    Message,
     OnCut,
     Prompt,
     ReplyType,
@@ -37,6 +38,9 @@ from harness.trace import Span
 from harness.wiggum import LoopLimits, RevisionMode, Round, WiggumResult, check_rounds
 
 T = TypeVar("T")
+
+_TEMPERATURE_AGAIN = 0.3
+"""Of a greedy call in a further attempt."""
 
 
 class Run:
@@ -284,9 +288,14 @@ class Run:
             timeout_s=timeout_s,
             on_text=on_text,
         )
-        completion = await whole_reply(self._chat, request, on_cut=on_cut)
+        key = (role, request.messages)
+        completion = await whole_reply(self._chat, self._varied(request, key), on_cut=on_cut)
         if reply_type is not None:
-            return reply_type.parse(completion, endpoint=model)
+            try:
+                return reply_type.parse(completion, endpoint=model)
+            except ReplyInvalid as error:
+                self._call.left[key] = error
+                raise
         return completion if returns is Completion else completion.text.strip()
 
     async def embed(self, role: str, texts: Sequence[str]) -> Embeddings:
@@ -500,6 +509,28 @@ class Run:
             Draft(text=draft, task=task, sources=tuple(sources)),
             await self._choose(rubric),
             ask=self._chat,
+        )
+
+    def _varied(self, request: ChatRequest, key: object) -> ChatRequest:
+        """The call as a further attempt of the node makes it: it would only fail again the same.
+
+        Args:
+            request: The call.
+            key: By which its last reply was left, if that was not of the type asked for.
+        """
+        repeats, invalid = self._call.repeats, self._call.left.get(key)
+        if not repeats:
+            return request
+        if isinstance(invalid, ReplyInvalid) and invalid.text.strip():
+            told = f"That is not what was asked for: {invalid.problem}. Answer again, in full."
+            more = (Message("assistant", invalid.text), Message("user", told))
+            request = replace(request, messages=(*request.messages, *more))
+        if request.temperature and request.seed is None:
+            return request  # it is another each time
+        return replace(
+            request,
+            temperature=request.temperature or _TEMPERATURE_AGAIN,
+            seed=(request.seed or 0) + repeats,
         )
 
     async def _chat(self, request: ChatRequest) -> Completion:

@@ -66,6 +66,13 @@ def test_figures_say_how_they_were_come_by(result: RunResult) -> None:
     assert said in " ".join(printed(partial(print_failure, failed)).split())
 
 
+def test_what_was_tried_again_is_said_to_people_and_to_scripts(result: RunResult) -> None:
+    again = replace(result, retries={"findings[2]": 2, "writer": 1})
+    said = shown(again)
+    assert [name for name in ("findings[2]: 2", "writer: 1") if name not in said] == []
+    assert json.loads(result_as_json(again))["retries"] == again.retries
+
+
 def test_every_reason_to_stop_has_words(result: RunResult) -> None:
     for reason in get_args(StopReason):
         loop = replace(result.loops[0], stop_reason=reason, stop_detail="what there is to say")

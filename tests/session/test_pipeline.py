@@ -25,9 +25,10 @@ from session_runs import (
     spans_of,
 )
 
-from harness import Pipeline, Retry, Run, ScriptedBackend, Timeout, load_run
+from harness import Journal, Pipeline, Retry, Run, ScriptedBackend, Timeout, load_run
 from harness.errors import NodeFailed, ServerError, StreamCut
 from harness.session import event_loop, run_to_its_end
+from harness.trace import report_of
 
 
 @pytest.fixture
@@ -421,3 +422,61 @@ def test_ctrl_c_that_cancels_nothing_leaves_the_coroutine_its_time_to_clean_up(m
     with pytest.raises(KeyboardInterrupt):
         run_to_its_end(main())
     assert ended == [True]
+
+
+# --- tried again -------------------------------------------------------------------------------
+
+
+def tried_again(tmp_path, replies, *, nested=False, **options):
+    """What a writer was asked in the attempts of a node, and the run."""
+    writer = ScriptedBackend(replies)
+
+    async def number(run: Run) -> int:
+        return await run.chat("producer", "How many owls?", returns=int, **options)
+
+    async def nests(run: Run) -> list[int]:
+        async def inner(run: Run, item: int) -> int:
+            return await number(run)
+
+        return await run.map(inner, [1])
+
+    pipeline = pipeline_of(nests if nested else number, retry=Retry(3, first_delay_s=0))
+    settings = settings_of(tmp_path, roles={"producer": "writer"})
+    return writer.requests, run(pipeline, settings, backends={"writer": writer})
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_further_attempt_is_not_greedy_and_tells_the_model_what_was_wrong(tmp_path, nested):
+    wrong = ["many", '{"answer": "many"}', '{"answer": 3}']
+    requests, result = tried_again(tmp_path, wrong, nested=nested)
+
+    assert result.result == ([3] if nested else 3)
+    sampled = [(one.temperature, one.seed) for one in requests]
+    assert sampled == [(0, None), (0.3, 1), (0.3, 2)]
+    first, second, third = (one.messages for one in requests)
+    assert second[:1] == third[:1] == first
+    assert [(len(one), one[1].content) for one in (second, third)] == [(3, wrong[0]), (3, wrong[1])]
+    assert "answer" in third[2].content
+    # As the record has it, and for who reads the end.
+    assert [(c["temperature"], c["seed"]) for c in spans_of(result, "chat")] == sampled
+    assert result.retries == {"nests" if nested else "number": 2}
+    assert report_of(Journal(result.files.journal)).retries == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "again"),
+    [({"seed": 7}, (0.3, 8)), ({"temperature": 0.7}, (0.7, None))],
+    ids=["a seed of its own", "sampled"],
+)
+def test_what_is_asked_for_is_kept_in_a_further_attempt_where_it_would_not_repeat(
+    tmp_path, options, again
+):
+    requests, _ = tried_again(tmp_path, ["many", '{"answer": 3}'], **options)
+
+    assert (requests[1].temperature, requests[1].seed) == again
+
+
+def test_a_reply_without_a_text_is_not_handed_back(tmp_path):
+    requests, _ = tried_again(tmp_path, [" ", '{"answer": 3}'])
+
+    assert requests[0].messages == requests[1].messages

@@ -276,7 +276,7 @@ class _Reading:
                     device = str(item.attributes.get("device", MACHINE))
                     said = item.attributes.get("reserve_bytes")
                     self.reserves[device] = _whole(said, default=0)
-                case Instant(name="retry"):
+                case Instant(name="retry") if "model" in item.attributes:
                     self._note_retry(item)
                 case Instant(name="fallback"):
                     self._note_fallback(item)
