@@ -21,6 +21,8 @@ class Draft:
     """What was asked for."""
     sources: tuple[str, ...] = ()
     """What it may rest on."""
+    cut: bool = False
+    """Whether the reply that it comes from was cut: such a draft passes no loop."""
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:

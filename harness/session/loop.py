@@ -68,7 +68,7 @@ async def run_loop(
 
     # 2. Something to begin with.
     empty = Draft(text="", task=task, sources=tuple(sources))
-    draft_span, draft_cut = None, False
+    draft_span = None
     if draft is None and rounds:
         draft = rounds[0].draft
     elif draft is None:
@@ -84,20 +84,20 @@ async def run_loop(
             judged = evaluator.most_tokens(lengthened(empty, tokens=room))
             return most_prompt_tokens(request) + room + judged
 
-        room, left = max_output_tokens or 0, meter.limits.max_tokens
+        room, left, kept = max_output_tokens or 0, meter.limits.max_tokens, 0
         if not room and left is not None:
             # A part for each round, of which the evaluation, that reads it, takes one half.
             room = max(_LEAST_DRAFT_TOKENS, left // (2 * limits.max_rounds))
             while room > _LEAST_DRAFT_TOKENS and most_tokens(room) > left:
                 room = max(_LEAST_DRAFT_TOKENS, room // 2)
-            request = replace(request, max_output_tokens=room)
+            kept = left - most_prompt_tokens(request) - room
         meter.check_room(most_tokens(room), what="the first draft and its evaluation")
-        with session.trace.span("draft") as span:
+        with session.trace.span("draft") as span, meter.holding(tokens=kept):
             draft_span = span.id
             reply = await meter.ask(request)
-            draft, draft_cut = reply.text.strip(), reply.finish_reason == "length"
-            if not draft_cut:
+            if reply.finish_reason != "length":
                 check_whole(reply, endpoint=producer)
+            draft, empty = reply.text.strip(), replace(empty, cut=reply.finish_reason == "length")
     elif not rounds:
         # Nor is an evaluation that would have to be broken off.
         to_judge = evaluator.most_tokens(replace(empty, text=draft))
@@ -126,7 +126,6 @@ async def run_loop(
         ),
         tracer=session.trace,
         draft_span=draft_span,
-        draft_cut=draft_cut,
         rounds=rounds,
         key=key,
     )

@@ -69,7 +69,6 @@ async def revise_until_met(
     tracer: Tracer,
     policy: LoopPolicy | None = None,
     draft_span: int | None = None,
-    draft_cut: bool = False,
     rounds: Sequence[Round] = (),
     key: str | None = None,
 ) -> WiggumResult:
@@ -83,7 +82,6 @@ async def revise_until_met(
         tracer: Sees every evaluation and revision.
         policy: What to revise, and when to give up.
         draft_span: The span in which the first draft was written, for the trace alone.
-        draft_cut: Whether the reply that is the first draft was cut.
         rounds: Those that this loop had before it was cut off: it goes on behind them.
         key: What the record knows the loop by; see `recorded_loops`.
 
@@ -105,7 +103,7 @@ async def revise_until_met(
     with tracer.span("wiggum", rubric=rubric.id, rubric_sha256=rubric.sha256, key=key) as span:
         try:
             loop.go_on_from(rounds)
-            stop = await loop.run(draft_span, draft_cut=draft_cut)
+            stop = await loop.run(draft_span)
         except asyncio.CancelledError:
             loop.say_stopped(Stop(reason="cancelled"), span)
             raise
@@ -162,11 +160,11 @@ class _Loop:
             self.rounds.append(one)
             record_round(one, self._tracer)
 
-    async def run(self, draft_span: int | None, *, draft_cut: bool) -> Stop:
+    async def run(self, draft_span: int | None) -> Stop:
         """Adds rounds until there is a reason to stop."""
         if not self.rounds:
             # An error here is the caller's: there is nothing to return.
-            await self._evaluate(self._first_draft, None, written_in=draft_span, cut=draft_cut)
+            await self._evaluate(self._first_draft, None, written_in=draft_span)
         while True:
             # 1. Decide.
             step = self._decide()
@@ -175,14 +173,14 @@ class _Loop:
             # 2. Revise.
             self.revisions.append(step)
             try:
-                draft, written_in, cut = await self._revise(step)
+                draft, written_in = await self._revise(step)
             except HarnessError as error:
                 return _stop_for(error, otherwise="producer_failed")
             if stop := decide_on_draft(draft.text, self.rounds):
                 return stop
             # 3. Evaluate. An error leaves the rounds before it.
             try:
-                await self._evaluate(draft, step, written_in=written_in, cut=cut)
+                await self._evaluate(draft, step, written_in=written_in)
             except HarnessError as error:
                 return _stop_for(error, otherwise="evaluator_failed")
 
@@ -213,7 +211,7 @@ class _Loop:
 
     def _most_tokens(self, step: Revise) -> int:
         """What a revision and its evaluation take at most."""
-        base = replace(self._first_draft, text=step.base.draft)
+        base = self._base(step)
         written = self._reviser.most_output_tokens(base, step.focus, rounds=self.rounds)
         evaluation = self._evaluator.most_tokens(lengthened(base, tokens=written))
         # What is judged anew in part may have to be judged as a whole after that.
@@ -221,8 +219,11 @@ class _Loop:
         revision = self._reviser.most_tokens(base, step.focus, rounds=self.rounds)
         return revision + evaluations * evaluation
 
-    async def _revise(self, step: Revise) -> tuple[Draft, int, bool]:
-        """The next draft, the id of the span that it was written in, and whether it was cut."""
+    def _base(self, step: Revise) -> Draft:
+        return replace(self._first_draft, text=step.base.draft, cut=step.base.cut)
+
+    async def _revise(self, step: Revise) -> tuple[Draft, int]:
+        """The next draft, and the id of the span that it was written in."""
         tracer = self._tracer
         number = self.rounds[-1].number + 1
         with tracer.span(
@@ -234,24 +235,21 @@ class _Loop:
         ) as span:
             judged_in = self._judged_in.get(step.base.number)
             tracer.flow("verdict", source=judged_in, target=span.id)
-            base = replace(self._first_draft, text=step.base.draft)
+            base = self._base(step)
             cost, seconds = greatest([one.judging for one in self.rounds])
             # What is left of both is not all for the revision: it has to be evaluated too.
             with self._meter.holding(usd=cost, seconds=seconds):
                 revision = await self._reviser.revise(base, step.focus, rounds=self.rounds)
             span.set(draft_sha256=tracer.content(revision.text), how=revision.how)
-        return replace(base, text=revision.text), span.id, revision.cut
+        return replace(base, text=revision.text, cut=revision.cut), span.id
 
-    async def _evaluate(
-        self, draft: Draft, step: Revise | None, *, written_in: int | None, cut: bool
-    ) -> None:
+    async def _evaluate(self, draft: Draft, step: Revise | None, *, written_in: int | None) -> None:
         """Adds the draft's round.
 
         Args:
             draft: What to evaluate.
             step: What it was made for; None for the first.
             written_in: The id of the span that it was written in.
-            cut: Whether it was cut, and so does not pass.
         """
         tracer = self._tracer
         number = len(self.rounds) + 1
@@ -264,7 +262,7 @@ class _Loop:
         ) as span:
             tracer.flow("draft", source=written_in, target=span.id)
             verdict = await self._verdict(draft, step)
-            verdict = replace(verdict, passed=verdict.passed and not cut)
+            verdict = replace(verdict, passed=verdict.passed and not draft.cut)
             span.set(**verdict_attributes(verdict), findings=tracer.excerpt(reasons_in(verdict)))
             tracer.counter("composite", verdict.composite, unit="points")
             for score in verdict.scores:
@@ -274,7 +272,7 @@ class _Loop:
             number=number,
             draft=draft.text,
             verdict=verdict,
-            cut=cut,
+            cut=draft.cut,
             base_round=base.number if base else None,
             changed_chars=changed_chars(base.draft, draft.text) if base else 0,
             drafting=drafting,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from harness.errors import CallTimeout, LimitReached, RunLimitReached
+from harness.errors import CallTimeout, ContextOverflow, LimitReached, RunLimitReached
 from harness.inference import ChatRequest, Completion
 from harness.rubric import Ask
 from harness.trace import Clock
@@ -62,7 +62,15 @@ class Meter:
             InferenceError: As whoever is asked raises it.
         """
         tokens, usd = left_of(self.limits, spent=self.spent, held=self._held)
-        request = self._charges.sized(request, tokens=tokens, usd=usd)
+        sized = self._charges.sized(request, tokens=tokens, usd=usd)
+        try:
+            return await self._sent(sized)
+        except ContextOverflow as error:
+            if request.max_output_tokens or not self._charges.has_less_room(sized, error):
+                raise
+        return await self.ask(request)
+
+    async def _sent(self, request: ChatRequest) -> Completion:
         need = self._charges.most(request)
         left_s = self._check(request.model, need)
         if left_s is not None:

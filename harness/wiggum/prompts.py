@@ -15,7 +15,7 @@ from harness.compress.sentences import sentence_pieces
 from harness.rubric import DimensionScore, Draft
 from harness.wiggum.nearest import nearest_sources
 from harness.wiggum.remarks import cited, listed, score_history
-from harness.wiggum.round import Round, is_cut
+from harness.wiggum.round import Round
 
 _SECTION_SOURCES_CHARS = 1_500
 """How much of the sources the rewriting of one section sees, those nearest to it: a section is a
@@ -121,7 +121,7 @@ class RevisionPrompts:
 
     def whole(self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]) -> str:
         """One that asks for the whole draft, begun as the first was asked for."""
-        breaks_off = [_BREAKS_OFF] if is_cut(draft, rounds) else []
+        breaks_off = [_BREAKS_OFF] if draft.cut else []
         return (
             f"{self._opening(draft)}"
             f"An earlier version:\n{draft.text.strip()}\n\n"

@@ -25,7 +25,7 @@ from harness.rubric import Ask, DimensionScore, Draft
 from harness.wiggum.cut_reply import is_broken, without_broken_end
 from harness.wiggum.prompts import RevisionPrompts
 from harness.wiggum.remarks import located
-from harness.wiggum.round import Round, is_cut
+from harness.wiggum.round import Round
 
 RevisionMode = Literal["sections", "whole"]
 """Whether only sections are written again, where there are headings, or always the whole draft."""
@@ -105,7 +105,7 @@ class Reviser:
         """
         if requests := self._section_requests(draft, focus, rounds):
             return await self._with_sections(draft, requests)
-        if self._has_sections(draft, rounds):
+        if self._has_sections(draft):
             edited = await self._edited(draft, focus, rounds)
             if edited.text:
                 return edited
@@ -133,21 +133,20 @@ class Reviser:
         if by_section := self._section_requests(draft, focus, rounds):
             return list(by_section.values())
         whole = self._whole_request(draft, focus, rounds)
-        if not self._has_sections(draft, rounds):
+        if not self._has_sections(draft):
             return [whole]
         return [self._edit_request(draft, focus, rounds)[0], whole]
 
-    def _has_sections(self, draft: Draft, rounds: Sequence[Round]) -> bool:
+    def _has_sections(self, draft: Draft) -> bool:
         """Whether it can be revised by section."""
-        if self._mode == "whole" or is_cut(draft, rounds):
-            return False
-        return any(section.level for section in draft.sections)
+        by_section = self._mode == "sections" and not draft.cut
+        return by_section and any(section.level for section in draft.sections)
 
     def _section_requests(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> dict[int, ChatRequest]:
         """One for each section that something is said against; none when sections are no way."""
-        findings = located(focus, draft.sections) if self._has_sections(draft, rounds) else None
+        findings = located(focus, draft.sections) if self._has_sections(draft) else None
         return {
             # No more than it needs: a small model fills all the room there is.
             index: self._request(prompt, rounds, room=self._enough(draft.sections[index].body))
@@ -198,18 +197,14 @@ class Reviser:
         except ExceptionGroup as failed:
             # One failed call ends the round; the first says why.
             raise failed.exceptions[0] from None
-        replies = {
-            index: task.result()
-            for index, task in tasks.items()
-            if task.result()[0] and not _is_shortened(task.result()[0], draft.sections[index].body)
-        }
-        written = {index: text for index, (text, _) in replies.items()}
+        written, cut = {}, False
+        for index, task in tasks.items():
+            text, is_cut = task.result()
+            if text and not _is_shortened(text, draft.sections[index].body):
+                written[index], cut = text, cut or is_cut
         try:
-            return Revision(
-                text=splice(draft.text, written) if written else "",
-                how="sections",
-                cut=any(cut for _, cut in replies.values()),
-            )
+            text = splice(draft.text, written) if written else ""
+            return Revision(text=text, how="sections", cut=cut)
         except InvalidInput as error:
             raise self._misfit(error, written.values()) from error
 

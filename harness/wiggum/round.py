@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.rubric import Draft, Verdict
+from harness.rubric import Verdict
 from harness.wiggum.spent import NOTHING, Spent
 
 StopReason = Literal[
@@ -61,11 +61,6 @@ class Round:
     def spent(self) -> Spent:
         """What the round took in all."""
         return self.drafting + self.judging
-
-
-def is_cut(draft: Draft, rounds: Iterable[Round]) -> bool:
-    """Whether a draft is that of a round whose reply was cut."""
-    return any(one.cut and one.draft == draft.text for one in rounds)
 
 
 def best_round(rounds: Sequence[Round]) -> Round:

@@ -23,7 +23,7 @@ from session_runs import (
 )
 
 from harness import Run, ScriptedBackend, Verdict, load_rubric
-from harness.errors import LimitReached
+from harness.errors import ContextOverflow, LimitReached
 from harness.inference import Endpoint
 from harness.rubric import Noise, write_noise
 from harness.session.spending import token_prices
@@ -131,6 +131,18 @@ def test_the_first_draft_counts_among_what_a_loop_took(judged, rubric):
         ("producer", "writer"),
         ("evaluator", "strict"),
     ]
+
+
+def test_a_first_draft_that_states_no_room_has_its_part_and_no_more_than_the_context(
+    judged, rubric
+):
+    full = ContextOverflow("full", endpoint="writer", context_tokens=1_000)
+    looped = looping(rubric, draft=None, max_tokens=12_000, max_rounds=2)
+    (loop,) = judged(looped, full, GOOD, strict=judge(9)).loops
+    first, second = (one.max_output_tokens for one in judged.writer.requests)
+    assert first <= 3_000
+    assert second < 1_000
+    assert loop.passed
 
 
 def test_what_tokens_cost_is_taken_from_the_settings_where_both_prices_stand():
