@@ -48,6 +48,8 @@ class _Call:
     """For what; nothing any more once it has sent something."""
     sending: Around
     """See `Spending.chat`."""
+    room: int | None
+    """For its reply, where a limit decided that."""
 
 
 class Spending:
@@ -121,8 +123,9 @@ class Spending:
             if request.max_output_tokens or not self._charges.has_less_room(let_in, error):
                 raise
             return await self.chat(request, sending=sending)
-        was_sized = let_in.max_output_tokens != request.max_output_tokens
-        if completion.finish_reason != "length" or not was_sized or self._charges.is_full(let_in):
+        if completion.finish_reason != "length" or _room_given(request, let_in) is None:
+            return completion
+        if self._charges.is_full(let_in):
             return completion
         return replace(completion, cut_by="cost" if self.limits.max_tokens is None else "tokens")
 
@@ -180,7 +183,7 @@ class Spending:
         self._tracer.flush()
         self._tracer.check_written()
         # 2. Nobody else comes between the decision and this: there is no await.
-        call = _Call(need, sending)
+        call = _Call(need, sending, room=_room_given(request, let_in))
         self._awaited += need
         left_s = seconds_left(self.limits, spent=self.spent, held=Room())
         try:
@@ -203,7 +206,9 @@ class Spending:
         as for a probe of the model that they ask too.
         """
         self._await_no_more(call)
-        _, need = await self._wait(self._turn_to_send, request, held=lambda: self._under_way)
+        request, need = await self._wait(
+            self._turn_to_send, request, held=lambda: self._under_way, given=call.room
+        )
         self._under_way += need
         try:
             with call.sending():
@@ -218,25 +223,30 @@ class Spending:
         return answer
 
     async def _wait(
-        self, turn: asyncio.Lock, request: R, *, held: Callable[[], Room]
+        self,
+        turn: asyncio.Lock,
+        request: R,
+        *,
+        held: Callable[[], Room],
+        given: int | None = None,
     ) -> tuple[R, Room]:
         """The call with the room that its reply has, and all that it takes at most, when that fits.
 
         Raises:
             RunLimitReached: It would not even if nothing were held.
         """
-        sized, need = self._sized(request, held())
+        sized, need = self._sized(request, held(), given)
         has_to_wait = turn.locked() or self._refusal(sized.model, need, held=held())
         with self._tracer.span("wait for room") if has_to_wait else nullcontext():
             async with turn:
                 await self._gathered(request)
-                sized, need = self._sized(request, held())
+                sized, need = self._sized(request, held(), given)
                 while self._refusal(sized.model, need, held=held()):
                     if refused := self._refusal(sized.model, need, held=Room()):
                         raise self._reached(refused, need)
                     self._ended.clear()
                     await self._ended.wait()
-                    sized, need = self._sized(request, held())
+                    sized, need = self._sized(request, held(), given)
         return sized, need
 
     async def _gathered(self, request: ChatRequest | EmbedRequest) -> None:
@@ -259,10 +269,11 @@ class Spending:
         self._awaited = _without(self._awaited, call.need)
         call.need = Room()
 
-    def _sized(self, request: R, held: Room) -> tuple[R, Room]:
+    def _sized(self, request: R, held: Room, given: int | None) -> tuple[R, Room]:
         """The call with the room that its reply has now, and what it takes at most."""
         tokens, usd = left_of(self.limits, spent=self.spent, held=held)
-        request = self._charges.sized(request, tokens=tokens, usd=usd, among=max(1, self._ready))
+        among = max(1, self._ready) if given is None else 1
+        request = self._charges.sized(request, tokens=tokens, usd=usd, among=among, given=given)
         return request, self._charges.most(request)
 
     def _refusal(self, model: str, need: Room, *, held: Room) -> Refusal | None:
@@ -280,6 +291,13 @@ class Spending:
             "Pipeline(limits=...), or [limits] in harness.toml)",
             limit=refused.limit,
         )
+
+
+def _room_given(asked: ChatRequest | EmbedRequest, sized: ChatRequest | EmbedRequest) -> int | None:
+    """The room that a call has, where it stated none."""
+    if isinstance(asked, EmbedRequest) or isinstance(sized, EmbedRequest):
+        return None
+    return sized.max_output_tokens if asked.max_output_tokens is None else None
 
 
 def _without(held: Room, need: Room) -> Room:

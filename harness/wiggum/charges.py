@@ -69,7 +69,15 @@ class Charges:
         usd = self._priced(request.model, asked, written) or 0.0
         return Room(tokens=asked + written, usd=usd, calls=1)
 
-    def sized(self, request: R, *, tokens: float | None, usd: float | None, among: int = 1) -> R:
+    def sized(
+        self,
+        request: R,
+        *,
+        tokens: float | None,
+        usd: float | None,
+        among: int = 1,
+        given: int | None = None,
+    ) -> R:
         """The call, with its room as stated, or else with its share of what is left, at least 1.
 
         This is where the room of a call is decided under a limit. Without one, or where the share
@@ -80,8 +88,9 @@ class Charges:
             tokens: Left; None without a limit.
             usd: Likewise.
             among: How many calls share it. A share that is of no use goes to fewer.
+            given: The room that was decided for it before: it may be less now, and not more.
         """
-        if not isinstance(request, ChatRequest) or request.max_output_tokens is not None:
+        if not isinstance(request, ChatRequest) or request.max_output_tokens not in (None, given):
             return request
         asked, price = self._most_asked(request), self._prices.get(request.model)
         rooms: list[float] = []
@@ -94,7 +103,7 @@ class Charges:
         if not rooms:
             return request
         alone, shared = rooms
-        room = max(1, int(max(shared, min(alone, _OF_USE))))
+        room = max(1, int(min(given or math.inf, max(shared, min(alone, _OF_USE)))))
         if self._contexts.get(request.model, math.inf) < asked + room:
             room = max(1, self._contexts[request.model] - asked)
         return request if room > _AMPLE else replace(request, max_output_tokens=room)

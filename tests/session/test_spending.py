@@ -321,9 +321,9 @@ def test_a_loop_that_goes_on_in_a_later_part_has_what_the_run_has_left(tmp_path)
 # --- by itself -------------------------------------------------------------------------------
 
 
-def request(model="m", *, chars=30, room=20):
+def request(model="m", *, chars=30, room=20, **more):
     message = Message("user", "x" * chars)
-    return ChatRequest(model=model, messages=(message,), max_output_tokens=room)
+    return ChatRequest(model=model, messages=(message,), max_output_tokens=room, **more)
 
 
 def spending_of(chat, clock, *, limits, before=NOTHING, prices=None):
@@ -499,7 +499,7 @@ class Counted(ScriptedBackend):
                 raise ServerError("no", endpoint="m", status=400)
         finally:
             self.under_way -= 1
-        return reply(tokens, request.max_output_tokens)
+        return reply(tokens, request.max_output_tokens or 9_000)
 
 
 call = st.tuples(
@@ -511,14 +511,16 @@ call = st.tuples(
 
 @given(
     calls=st.lists(call, max_size=16),
-    limits=st.builds(Limits, max_tokens=st.integers(1, 2_000), max_calls=st.integers(1, 20)),
+    limits=st.builds(Limits, max_tokens=st.integers(1, 30_000), max_calls=st.integers(1, 20)),
     places=st.integers(1, 16),
     gone=st.sets(st.integers(0, 15)),
-    schema=st.sampled_from([None, {"type": "object"}]),
+    stated=st.tuples(st.sampled_from([None, {"type": "object"}]), st.sampled_from([None, 20])),
 )
 def test_a_limit_is_overrun_by_the_calls_that_are_under_way_when_it_is_reached_and_no_more(
-    calls, limits, places, gone, schema
+    calls, limits, places, gone, stated
 ):
+    schema, room = stated
+
     async def all_of_them():
         server = Counted(calls)
         backend = Limited(
@@ -543,10 +545,13 @@ def test_a_limit_is_overrun_by_the_calls_that_are_under_way_when_it_is_reached_a
             tracer=Tracer(),
         )
         tasks = [
-            asyncio.create_task(spending.chat(replace(request(), seed=number, reply_schema=schema)))
+            asyncio.create_task(
+                spending.chat(replace(request(room=room), seed=number, reply_schema=schema))
+            )
             for number in range(len(calls))
         ]
-        await asyncio.sleep(0)
+        for _ in range(7):
+            await asyncio.sleep(0)
         for number in gone & set(range(len(calls))):
             tasks[number].cancel()
         ends = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=60)
@@ -645,6 +650,27 @@ def test_room_that_was_given_by_a_limit_is_no_more_than_a_context_has():
         asyncio.run(use(request(room=2_000)))
     with pytest.raises(ContextOverflow):  # the prompt alone is too long
         asyncio.run(use(request(room=None, chars=6_000)))
+
+
+def test_a_call_whose_probe_took_of_its_room_is_sent_with_what_is_left():
+    rooms = []
+
+    async def send(asked):
+        await asyncio.sleep(0)
+        rooms.append(asked.max_output_tokens)
+        return reply(40, 60)
+
+    async def use():
+        timed = Timed(ScriptedBackend([]), endpoint=Endpoint(tag="m", backend="scripted"))
+        timed._backend.chat = send
+        keeping = SchemaKeeping(timed, tracer=Tracer())
+        spending = spending_of(None, ManualClock(), limits=Limits(max_tokens=2_000))
+        spending._chat = keeping.chat
+        await spending.chat(request(room=None, reply_schema={"type": "object"}))
+
+    asyncio.run(use())
+    probe, room = rooms
+    assert (probe, room < 1_900 - 82) == (256, True)
 
 
 def test_what_a_server_counts_is_what_is_expected_of_its_next_prompts():
