@@ -12,7 +12,7 @@ import signal
 import subprocess
 import webbrowser
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from command import COMMAND, harness, interrupt
@@ -65,7 +65,7 @@ def test_it_serves_until_it_is_told_to_end_which_is_no_failure(
     pages = []
 
     def browser(url: str) -> None:
-        with urlopen(url) as page:
+        with build_opener(HTTPCookieProcessor()).open(url) as page:
             pages.append(page.read())
         interrupt(number)
 

@@ -28,11 +28,17 @@ except KeyboardInterrupt:
 """
 
 
+def cookie(url):
+    """What a browser shows that was given the address."""
+    address = urlsplit(url)
+    return f"a=b; harness-{address.port}={address.query.removeprefix('token=')}"
+
+
 @contextmanager
 def ask(url, path, **headers):
     """The answer to a GET of exactly this path."""
     connection = HTTPConnection(urlsplit(url).netloc, timeout=10)
-    connection.request("GET", path, headers=headers)
+    connection.request("GET", path, headers={"Cookie": cookie(url), **headers})
     with connection.getresponse() as answer:
         yield answer
     connection.close()
@@ -43,7 +49,8 @@ def open_page(url):
     """All that an open page is to the server."""
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), timeout=10) as page:
-        page.sendall(f"GET /harness-alive HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        headers = f"Host: {address.netloc}\r\nCookie: {cookie(url)}"
+        page.sendall(f"GET /harness-alive HTTP/1.1\r\n{headers}\r\n\r\n".encode())
         lines = page.makefile("rb")
         assert any(line == b"retry: 1000\n" for line in lines)
         yield
@@ -137,6 +144,24 @@ def test_it_answers_to_its_own_names_alone(viewer, host, status):
     with ask(viewer.url, "/localtrace", Host=host.format(viewer.server_port)) as answer:
         assert answer.status == status
         assert (b"traceEvents" in answer.read()) == (status == 200)
+
+
+@pytest.mark.parametrize("path", ["/", "/localtrace", "/harness-alive", "/?token=guessed"])
+@pytest.mark.parametrize("shown", ["", "harness=x", "harness-{}=x"])
+def test_another_account_of_this_machine_sees_nothing(viewer, path, shown):
+    with ask(viewer.url, path, Cookie=shown.format(viewer.server_port)) as answer:
+        assert answer.status == 403
+        assert answer.headers["Set-Cookie"] is None
+
+
+def test_the_address_gives_a_browser_what_it_shows_from_then_on(viewer):
+    address = urlsplit(viewer.url)
+    with ask(viewer.url, f"/?{address.query}", Cookie="") as answer:
+        assert (answer.status, answer.headers["Location"]) == (303, "/")
+        given, *how = answer.headers["Set-Cookie"].split("; ")
+    assert {*how} == {"HttpOnly", "SameSite=Strict"}
+    with ask(viewer.url, "/localtrace", Cookie=given) as answer:
+        assert answer.status == 200
 
 
 @pytest.mark.parametrize("path", ["/../viewer.py", "/%2e%2e/viewer.py", "//etc/passwd", "/%00"])

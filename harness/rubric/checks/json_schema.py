@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import JsonValue, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import Field, JsonValue, ValidationInfo, WithJsonSchema, field_validator
 
 from harness.errors import EvaluationFailed, Mistake
+from harness.rubric.checks import schema_faults
 from harness.rubric.checks.check import Check, Grade, path_beside
+from harness.rubric.checks.regex import ask_program
+from harness.rubric.checks.schema_faults import draft_of, faults_of, registry_with
 from harness.rubric.draft import Draft
 from harness.rubric.finding import Finding
-
-_MOST_FAULTS = 10
-_MOST_CHARS = 200
 
 _Schema = Annotated[dict[str, JsonValue], WithJsonSchema({"type": ["object", "string"]})]
 
@@ -27,8 +28,11 @@ class Json(Check):
     check: Literal["json"] = "json"
     against: _Schema
     """The JSON Schema: written here, or the name of the file that holds it, from this rubric's
-    directory. References must stay inside it, since nothing is fetched; a `pattern` in it is
-    searched as it stands, so let it not repeat what repeats."""
+    directory. References must stay inside it, since nothing is fetched. A `pattern` in it
+    has a time, as that of `regex` has."""
+    timeout_s: float = Field(default=5, gt=0, le=60, exclude=True)
+    """How long a draft may take, in seconds, where there is a pattern in the schema. One that takes
+    longer than this tries too many ways to match, and there is no verdict."""
 
     @field_validator("against", mode="before")
     @classmethod
@@ -57,7 +61,7 @@ class Json(Check):
                 break
         try:
             instance = json.loads(text, parse_constant=_refuse)
-            faults = list(itertools.islice(self._faults(instance), _MOST_FAULTS))
+            faults = self._faults(instance)
         except ValueError as error:  # JSONDecodeError, and numbers of 5,000 digits
             return Grade(
                 0.0,
@@ -77,22 +81,34 @@ class Json(Check):
         )
         return Grade(1 / (1 + len(findings)), findings)
 
-    def _faults(self, instance: object) -> Iterator[str]:
+    def _faults(self, instance: object) -> list[str]:
         # Imported by whoever uses it: 80 ms that most rubrics never need.
         from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
+        if not any(key in _PATTERNS for key in _keys_of(self.against)):
+            try:
+                return faults_of(self.against, instance)
+            except Unresolvable as error:
+                raise EvaluationFailed(
+                    f"the JSON Schema of a check refers to '{error.ref}', which is not in it"
+                ) from error
         try:
-            registry = _registry_with(self.against)
-            validator = _draft_of(self.against)(self.against, registry=registry)
-            for error in validator.iter_errors(instance):
-                message = error.message
-                if len(message) > _MOST_CHARS:  # it quotes the instance, and the reason comes last
-                    message = f"{message[: _MOST_CHARS // 2]} … {message[-_MOST_CHARS // 2 :]}"
-                yield f"{error.json_path}: {message}"
-        except Unresolvable as error:
+            found = ask_program(
+                [schema_faults.__file__],
+                {"path": sys.path, "schema": self.against, "instance": instance},
+                timeout_s=self.timeout_s,
+            )
+        except subprocess.TimeoutExpired as error:
             raise EvaluationFailed(
-                f"the JSON Schema of a check refers to '{error.ref}', which is not in it"
+                f"a JSON Schema was not through with this draft after {self.timeout_s:g} s: a "
+                "pattern in it tries too many ways to match; write repeats inside repeats so that "
+                "they give nothing back (`++`, `*+`, `(?>...)`)"
             ) from error
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise EvaluationFailed(f"a JSON Schema could not be tried ({error})") from error
+        if found is None:
+            raise RecursionError
+        return [str(fault) for fault in found]
 
 
 def _content_of(path: Path) -> object:
@@ -121,7 +137,7 @@ def _check_schema(schema: dict[str, JsonValue]) -> None:
     try:
         # What has an id of its own may be referred to by that; such references wait for a draft.
         if not any(_values_of("$id", [*schema.values()])):
-            resolver = _registry_with(schema).resolver(str(schema.get("$id", "")))
+            resolver = registry_with(schema).resolver(str(schema.get("$id", "")))
             for reference in _values_of("$ref", schema):
                 resolver.lookup(reference)
     except Unresolvable as error:
@@ -132,32 +148,25 @@ def _check_schema(schema: dict[str, JsonValue]) -> None:
 
 
 def _draft_of(schema: dict[str, JsonValue]) -> Any:  # noqa: ANN401
-    """The class that validates by the schema's draft; its stubs leave out a parameter we use."""
-    from jsonschema import validators  # noqa: PLC0415 - as above
-
-    latest = validators.Draft202012Validator
-    named = schema.get("$schema", latest.META_SCHEMA["$id"])
-    draft: Any = validators.validator_for({"$schema": named}, default=None)  # type: ignore[arg-type]
+    draft = draft_of(schema)
     if draft is None:
         raise Mistake(
-            f"'$schema: {named}' is no draft of JSON Schema that we know",
+            f"'$schema: {schema['$schema']}' is no draft of JSON Schema that we know",
             code="rubric.schema-draft",
         )
     return draft
 
 
-def _registry_with(schema: dict[str, JsonValue]) -> Any:  # noqa: ANN401
-    """The schema and the drafts of JSON Schema, under their ids; nothing else can be found.
+_PATTERNS = frozenset({"pattern", "patternProperties"})
 
-    A `referencing.Registry`, which cannot be named without importing it. Without one, jsonschema
-    goes to the network for what it does not find.
-    """
-    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # noqa: PLC0415
-    from referencing import Resource  # noqa: PLC0415 - as above
-    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415 - as above
 
-    resource = Resource.from_contents(schema, default_specification=DRAFT202012)
-    return REGISTRY.with_resource(resource.id() or "", resource)
+def _keys_of(schema: dict[str, JsonValue] | list[JsonValue]) -> Iterator[str]:
+    """All keys, of whatever they are, anywhere in a schema."""
+    if isinstance(schema, dict):
+        yield from schema
+    for value in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(value, dict | list):
+            yield from _keys_of(value)
 
 
 def _values_of(keyword: str, schema: JsonValue) -> Iterator[str]:

@@ -11,7 +11,8 @@ import json
 import re
 import subprocess
 import sys
-from typing import Literal, Self
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -167,13 +168,8 @@ class Regex(Check):
         texts = [section.text for section in draft.sections]
         asked = {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES}
         try:
-            done = subprocess.run(  # noqa: S603 - this Python, and a program that stands above
-                [sys.executable or "", "-I", "-S", "-c", _SEARCH],
-                input=json.dumps(asked),
-                capture_output=True,
-                encoding="ascii",
-                timeout=self.timeout_s,
-                check=True,
+            found: list[list[str]] = ask_program(
+                ["-S", "-c", _SEARCH], asked, timeout_s=self.timeout_s
             )
         except subprocess.TimeoutExpired as error:
             raise EvaluationFailed(
@@ -185,5 +181,22 @@ class Regex(Check):
             raise EvaluationFailed(
                 f"the pattern {self.pattern} could not be searched for ({error})"
             ) from error
-        found: list[list[str]] = json.loads(done.stdout)
         return found
+
+
+def ask_program(program: Sequence[str], asked: object, *, timeout_s: float) -> Any:  # noqa: ANN401
+    """What a program of this package answers, that a pattern may keep from ever ending.
+
+    Raises:
+        subprocess.SubprocessError: It took too long, or failed.
+        OSError: It cannot be run.
+    """
+    done = subprocess.run(  # noqa: S603 - this Python, and a program of ours
+        [sys.executable or "", "-I", *program],
+        input=json.dumps(asked),
+        capture_output=True,
+        encoding="ascii",
+        timeout=timeout_s,
+        check=True,
+    )
+    return json.loads(done.stdout)

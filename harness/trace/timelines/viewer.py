@@ -17,7 +17,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from secrets import token_urlsafe
+from secrets import compare_digest, token_urlsafe
 
 from harness.errors import InvalidInput
 from harness.trace.clock import Clock, monotonic
@@ -60,7 +60,7 @@ class TraceViewer(ThreadingHTTPServer):
     """Serves the Perfetto UI with one trace in it, to this machine only.
 
     Leave it as a context manager or with `server_close`. Other accounts on this machine can reach
-    it too, as they can any loopback address.
+    any loopback address: only the browser that was given `url` gets an answer.
 
     Args:
         trace: What to show: `.json`, `.json.gz` or `.pftrace`. Read anew for each page.
@@ -86,6 +86,7 @@ class TraceViewer(ThreadingHTTPServer):
     ) -> None:
         if not trace.is_file():
             raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
+        self.token = token_urlsafe()
         nonce = token_urlsafe()
         self.policy = _POLICY.format(nonce=nonce)
         self.site = _site(trace.absolute(), nonce=nonce)
@@ -104,8 +105,13 @@ class TraceViewer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address to open in a browser."""
-        return f"http://127.0.0.1:{self.server_port}/"
+        """The address to open in a browser; whoever has it can see the trace."""
+        return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
+
+    @property
+    def cookie(self) -> str:
+        """What a browser shows that had the address. Ports do not tell cookies apart; names do."""
+        return f"harness-{self.server_port}={self.token}"
 
     def serve_until_closed(self) -> None:
         """Serves until the last page has gone, or no first one came."""
@@ -145,9 +151,16 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def do_GET(self) -> None:
-        port, path = self.server.server_port, self.path.partition("?")[0]
+        port, (path, _, query) = self.server.server_port, self.path.partition("?")
         if self.headers["Host"] not in (f"127.0.0.1:{port}", f"localhost:{port}"):
             # Some site's name was made to point here, so that its pages could read the trace.
+            self.send_error(HTTPStatus.FORBIDDEN)
+        elif compare_digest(query.encode(), f"token={self.server.token}".encode()):
+            self.send_response(HTTPStatus.SEE_OTHER)
+            self.send_header("Set-Cookie", f"{self.server.cookie}; HttpOnly; SameSite=Strict")
+            self.send_header("Location", "/")
+            self.end_headers()
+        elif self.server.cookie not in self.headers.get("Cookie", "").split("; "):
             self.send_error(HTTPStatus.FORBIDDEN)
         elif path == "/harness-alive":
             self._begin("text/event-stream")

@@ -363,3 +363,26 @@ def test_a_file_that_was_changed_is_read_again_and_makes_another_rubric(director
     assert first == again
     assert first.model_dump() == again.model_dump() != changed.model_dump()
     assert changed.grade(draft("a")).share == 0
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"items": {"pattern": "^(a+)+$"}},
+        {"items": {"type": "string", "anyOf": [{"pattern": "(a|a)+b"}]}},
+    ],
+    ids=["nested", "either"],
+)
+def test_a_pattern_in_a_schema_has_its_time(schema):
+    with pytest.raises(EvaluationFailed):
+        Json(against=schema, timeout_s=0.5).grade(draft(json.dumps(["a" * 40 + "!"])))
+
+
+def test_a_schema_with_a_pattern_is_kept_to_like_any_other():
+    check = Json(against={"items": {"pattern": "^[0-9]+$"}})
+    assert check.grade(draft('["17"]')).share == 1
+    graded = check.grade(draft('["x"]'))
+    assert [finding.code for finding in graded.findings] == ["check.schema-violated"]
+    too_deep = Json(against={"items": {"$ref": "#"}, "pattern": "x"})
+    graded = too_deep.grade(draft("[" * 900 + "]" * 900))
+    assert [finding.code for finding in graded.findings] == ["check.json-too-deep"]

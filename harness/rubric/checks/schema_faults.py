@@ -1,0 +1,69 @@
+"""What in a JSON document breaks a schema; as a program too, for schemas with patterns in them.
+
+Knows nothing of this package, so that the program begins fast. It reads one JSON object and prints
+the faults, or null for a document that is nested too deeply.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import islice
+from typing import Any
+
+_MOST_FAULTS = 10
+_MOST_CHARS = 200
+
+
+def faults_of(schema: dict[str, Any], instance: object) -> list[str]:
+    """The first faults, each with its place.
+
+    Raises:
+        Unresolvable: A reference in the schema leads to nothing inside it.
+        RecursionError: The document is nested too deeply.
+    """
+    validator = draft_of(schema)(schema, registry=registry_with(schema))
+    faults = []
+    for error in islice(validator.iter_errors(instance), _MOST_FAULTS):
+        message = error.message
+        if len(message) > _MOST_CHARS:  # it quotes the instance, and the reason comes last
+            message = f"{message[: _MOST_CHARS // 2]} … {message[-_MOST_CHARS // 2 :]}"
+        faults.append(f"{error.json_path}: {message}")
+    return faults
+
+
+def draft_of(schema: dict[str, Any]) -> Any:  # noqa: ANN401
+    """The class that validates by the schema's draft, None for an unknown one.
+
+    Its stubs leave out a parameter that we use.
+    """
+    # Imported by whoever uses it: 80 ms that most rubrics never need.
+    from jsonschema import validators  # noqa: PLC0415
+
+    latest = validators.Draft202012Validator
+    named = schema.get("$schema", latest.META_SCHEMA["$id"])
+    return validators.validator_for({"$schema": named}, default=None)  # type: ignore[arg-type]
+
+
+def registry_with(schema: dict[str, Any]) -> Any:  # noqa: ANN401
+    """The schema and the drafts of JSON Schema, under their ids; nothing else can be found.
+
+    A `referencing.Registry`, which cannot be named without importing it. Without one, jsonschema
+    goes to the network for what it does not find.
+    """
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # noqa: PLC0415
+    from referencing import Resource  # noqa: PLC0415 - as above
+    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415 - as above
+
+    resource = Resource.from_contents(schema, default_specification=DRAFT202012)
+    return REGISTRY.with_resource(resource.id() or "", resource)
+
+
+if __name__ == "__main__":
+    asked = json.load(sys.stdin)
+    sys.path[:] = asked["path"]
+    try:
+        found: list[str] | None = faults_of(asked["schema"], asked["instance"])
+    except RecursionError:
+        found = None
+    json.dump(found, sys.stdout)
