@@ -15,6 +15,7 @@ LAYERS = [
     "errors",
     "shipped",
     "private",
+    "log",
     "trace",
     "hardware",
     "inference",

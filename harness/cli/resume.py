@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
+from harness.cli.consoles import LogFormat
 from harness.cli.pipeline_file import absolute_target, load_pipeline, target_file
 from harness.cli.run_name import find_journal
-from harness.cli.run_options import limit_options, limits_of, memory_option
+from harness.cli.run_options import limit_options, limits_of, log_option, memory_option
 from harness.cli.running import Order, carry_out
 from harness.cli.trusting import check_may_run, remember_run, settings_for_calls
 from harness.cli.values import read_inputs, read_pairs
@@ -60,6 +61,7 @@ from harness.trace.salvage import salvage_run
 )
 @memory_option
 @limit_options
+@log_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def resume(
     *,
@@ -76,6 +78,7 @@ def resume(
     max_cost_usd: float | None,
     max_seconds: float | None,
     max_calls: int | None,
+    log_format: LogFormat,
     as_json: bool,
 ) -> None:
     """Go on with RUN: a run's id, a part of it, one of its files, or "latest".
@@ -133,7 +136,7 @@ def resume(
             answers=_named(answers, earlier.questions),
         )
 
-    carry_out(order, as_json=as_json)
+    carry_out(order, as_json=as_json, log_format=log_format)
 
 
 def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:

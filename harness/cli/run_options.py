@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import click
 
+from harness.cli.consoles import LogFormat
 from harness.wiggum import Limits
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -21,6 +22,14 @@ memory_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Where passages are kept for further runs, in place of [memory] path.",
+)
+
+
+log_option = click.option(
+    "--log-format",
+    type=click.Choice(get_args(LogFormat)),
+    default="text",
+    help="How warnings are written on standard error.",
 )
 
 

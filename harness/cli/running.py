@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from harness.cli.asking import TerminalAsker
-from harness.cli.consoles import log_to_stderr
+from harness.cli.consoles import LogFormat, log_to_stderr
 from harness.cli.exit_codes import FAILED, STOPPED, WAITING
 from harness.cli.failures import (
     error_as_json,
@@ -52,14 +52,15 @@ class Order:
     """To that run's questions."""
 
 
-def carry_out(order: Callable[[], Order], *, as_json: bool) -> None:
+def carry_out(order: Callable[[], Order], *, as_json: bool, log_format: LogFormat) -> None:
     """Runs, reports, and ends the process with its exit code unless that is 0.
 
     Args:
         order: Reads what was given; may raise for what is not usable.
         as_json: Whether the report is for scripts: one JSON object, however the run ended.
+        log_format: How warnings are written.
     """
-    log_to_stderr()
+    log_to_stderr(log_format)
     begun: list[Path] = []
     interrupts = Interrupts()
     try:

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-import structlog
-
 from harness.errors import NodeFailed, RunLimitReached
 from harness.graph.calls import Calls, Going
 from harness.graph.changed import changed_outputs
@@ -31,11 +29,10 @@ from harness.graph.shared import GRACE_S, Answers, Asker, OutputCache, Shared, W
 from harness.graph.state import NO_DIGEST, PENDING, Blocked, State, digest_of_value
 from harness.graph.suspended import Suspended
 from harness.graph.values import digest
+from harness.log import log_warning
 from harness.trace import Tracer, describe
 
 _NOT_WANTED = "its when= was not true"
-
-_log = structlog.get_logger(__name__)
 
 
 async def execute(
@@ -157,7 +154,7 @@ class _Running:
             if self._parent is not None:
                 self._shared.log.failed_inside += self._failures
         for label in changed_outputs(self._schedule.states.values()):
-            _log.warning(
+            log_warning(
                 "an output was changed after it was written down, and a run that goes on from the "
                 "journal would not see that; let the node that takes it change a copy",
                 code="run.output-changed",

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import structlog
-
 from harness.graph.shared import Log
+from harness.log import log_debug, log_warning
 from harness.trace import describe
-
-_log = structlog.get_logger(__name__)
 
 
 class LeftBehind(BaseException):
@@ -34,7 +31,7 @@ def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
     task.add_done_callback(forget)
     if task.done():
         return
-    _log.warning(
+    log_warning(
         "a node goes on although it was cancelled, and is left behind",
         code="run.node-left-behind",
         node=label,
@@ -49,7 +46,7 @@ def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
     except (LeftBehind, StopIteration):
         pass
     except Exception as error:  # noqa: BLE001 - whatever it has to say on its way out
-        _log.debug("a node that was left behind ended", node=label, error=describe(error))
+        log_debug("a node that was left behind ended", node=label, error=describe(error))
     task.cancel()  # wakes the task, which finds its coroutine ended
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from threading import Event, Lock, Thread
 
-import structlog
-
 from harness.errors import message_of
+from harness.log import log_warning
 
 _LAST_WORDS_S = 5.0
 """How long closing, and the interpreter's end, wait for the thread."""
@@ -42,7 +42,9 @@ class Upkeep:
                 return
             # No thread that the interpreter's end would wait for: to embed everything anew may
             # take minutes, and can go on another time.
-            self._thread = Thread(target=self._run, name="memory upkeep", daemon=True)
+            self._thread = Thread(
+                target=copy_context().run, args=(self._run,), name="memory upkeep", daemon=True
+            )
             atexit.register(self.close)
             self._thread.start()
 
@@ -67,7 +69,7 @@ class Upkeep:
             # What is closed under work that would not end is no fault of that work.
             if not self._stop.is_set():
                 self._not_before = time.monotonic() + _PAUSE_S
-                structlog.get_logger().warning(
+                log_warning(
                     "the memory store's upkeep stopped",
                     code="memory.upkeep-stopped",
                     error=type(error).__name__,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import structlog
-
 from harness.errors import InvalidInput
 from harness.inference import to_its_end
+from harness.log import log_warning
 from harness.residency.guest import Guest
 from harness.residency.ledger import GuestEntry
 from harness.trace import Tracer, describe
-
-_log = structlog.get_logger(__name__)
 
 
 class Guests:
@@ -87,7 +84,7 @@ class Guests:
                 await to_its_end(guest.restore)
                 span.set(bytes=guest.resident_bytes)
         except Exception as error:  # noqa: BLE001 - who needs it does without, and the run goes on
-            _log.warning(
+            log_warning(
                 "a guest could not come back",
                 code="budget.guest-not-back",
                 guest=name,

@@ -6,17 +6,14 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-import structlog
-
 from harness.errors import LoadFailed
 from harness.inference import MACHINE
+from harness.log import log_warning
 from harness.residency.guests import Guests
 from harness.residency.ledger import Need, Resident
 from harness.residency.residents import Residents
 from harness.residency.state import Load, State, Unload
 from harness.trace import Tracer, describe
-
-_log = structlog.get_logger(__name__)
 
 _BEFORE_A_PREFETCH_S = 0.05
 
@@ -183,7 +180,7 @@ class Movers:
                 async with asyncio.timeout(tenant.load_timeout_s):
                     await self._residents.host(model).unload()
         except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know of it
-            _log.warning(
+            log_warning(
                 "a model could not be unloaded",
                 code="budget.model-not-unloaded",
                 model=model,
@@ -241,7 +238,7 @@ class Movers:
         return NOTHING_REFUSED
 
     def _cannot_come(self, model: str, error: Exception) -> Mapping[str, Exception]:
-        _log.warning(
+        log_warning(
             "a model could not be loaded",
             code="budget.model-not-loaded",
             model=model,

@@ -7,15 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-import structlog
-
 from harness.errors import EndpointUnreachable
 from harness.inference import MACHINE
+from harness.log import log_debug
 from harness.residency.host import Host, HostReport
 from harness.residency.ledger import Device, Need, Resident, Tenant
 from harness.trace import Tracer, describe
-
-_log = structlog.get_logger(__name__)
 
 _LOOK_EVERY_S = 10.0
 """Between two looks whether a model is still where the ledger has it."""
@@ -203,11 +200,11 @@ class Residents:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
                 return await self._hosts[model].report()
         except EndpointUnreachable as error:
-            _log.debug("a server is not there", model=model, error=describe(error))
+            log_debug("a server is not there", model=model, error=describe(error))
             if not self._leases[model]:
                 return HostReport(resident=False)  # what has died has nothing in memory
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for an answer
-            _log.debug("a host does not say what it holds", model=model, error=describe(error))
+            log_debug("a host does not say what it holds", model=model, error=describe(error))
         return None
 
     async def adopt(self) -> None:

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
-import structlog
-
 from harness.errors import ConfigurationInvalid, Notice
 from harness.inference import (
     TELLING_BACKENDS,
@@ -16,6 +14,7 @@ from harness.inference import (
     relation_of,
     served_metadata,
 )
+from harness.log import log_warning, warnings_heard_by
 from harness.session.evaluator_pool import (
     EvaluatorDraw,
     EvaluatorPanel,
@@ -28,8 +27,6 @@ from harness.session.separation import ComparedModels, Separation
 from harness.session.settings import Settings
 from harness.session.trust import api_key_of
 from harness.trace import Tracer
-
-_log = structlog.get_logger(__name__)
 
 
 class Casting:
@@ -185,8 +182,8 @@ class Casting:
     def warn(self, notice: Notice, tracer: Tracer) -> None:
         """Tells whoever reads the log, the timeline, or the result."""
         self.warnings.append(notice)
-        tracer.instant("warning", code=notice.code, message=notice.message)
-        _log.warning(notice.message, code=notice.code)
+        with warnings_heard_by(tracer.warned):
+            log_warning(notice.message, code=notice.code)
 
     def _pool(self, tags: tuple[str, ...]) -> EvaluatorPool:
         """Those of the tags that may evaluate, by what is known by now."""

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-import structlog
-
 from harness.errors import (
     ConfigurationInvalid,
     HarnessError,
@@ -26,6 +24,7 @@ from harness.inference import (
     slots_source,
 )
 from harness.inference.identity.address import server_address
+from harness.log import log_warning
 from harness.residency import Host, KeepAliveBudget, Tenant, check_fits
 from harness.session.call_stack import Shared, call_stack, with_fallbacks
 from harness.session.demo_model import demo_endpoint
@@ -38,8 +37,6 @@ from harness.session.settings import Settings
 from harness.session.tenancy import check_managed, tenant_of
 from harness.trace import Tracer, describe
 from harness.trace.secrets import Redactor
-
-_log = structlog.get_logger(__name__)
 
 CALL_CACHE = "calls.sqlite"
 """Where calls are kept, among the runs, with `cache = "disk"`."""
@@ -198,7 +195,7 @@ async def open_models(
 
 
 def _log_notice(notice: Notice) -> None:
-    _log.warning(notice.message, code=notice.code)
+    log_warning(notice.message, code=notice.code)
 
 
 def _open_cache(settings: Settings, redactor: Redactor) -> CallCache | None:
@@ -245,7 +242,7 @@ async def _tenants(
         elif tag in required:
             raise tenant
         else:
-            _log.warning(
+            log_warning(
                 "a model is not the budget's",
                 code="budget.model-not-counted",
                 endpoint=tag,

@@ -7,12 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-import structlog
-
 from harness.inference import Backend, MetricsSource, R, T, Wrapper
+from harness.log import log_warning
 from harness.trace import Tracer, describe
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +76,7 @@ async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
                     )
             await asyncio.sleep(max(every_s, server.source.pause_s))
     except Exception as error:  # noqa: BLE001 - a server's word about itself must not end the run
-        _log.warning(
+        log_warning(
             "a server is sampled no more",
             code="sampling.stopped",
             server=server.track,

@@ -7,12 +7,9 @@ from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import unquote, unquote_plus, urlsplit
 
-import structlog
-
 from harness.inference import Endpoint
+from harness.log import log_warning
 from harness.trace.secrets import secret_values
-
-_log = structlog.get_logger(__name__)
 
 _SECRET_PARAMETER = re.compile(
     r"key|token|secret|passw|auth|signature|credential|^(?:x-.*-)?sig$|^code$", re.IGNORECASE
@@ -45,7 +42,7 @@ def known_secrets(
     endpoints = tuple(endpoints)
     for name in named:
         if name not in environment:
-            _log.warning(
+            log_warning(
                 "a variable of [trace] secrets is not set",
                 code="trace.secret-not-set",
                 variable=name,

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import structlog
-
 from harness.errors import ConfigurationInvalid, Notice, did_you_mean
 from harness.inference import Backend, Endpoint, InferenceShim, to_its_end
+from harness.log import log_warning, warnings_heard_by
 from harness.residency import KeepAliveBudget
 from harness.session.audit import audit_entry
 from harness.session.casting import Casting
@@ -36,8 +35,6 @@ from harness.trace import (
     monotonic,
 )
 from harness.wiggum import NOTHING, Limits, RecordedLoop, Spent, WiggumResult, merged
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +117,16 @@ async def open_session(
     casting = Casting(endpoints, settings)
     needed = casting.required | _models_for(needed_roles or {}, casting.roles)
     needed |= _embedder_of(settings.memory, endpoints)
-    secrets = known_secrets(
-        endpoints.values(), environment=environment, named=settings.trace.secrets
-    )
+    early: list[tuple[str, Mapping[str, object]]] = []
+
+    def keep(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
+        early.append((message, details))
+        return {}
+
+    with warnings_heard_by(keep):
+        secrets = known_secrets(
+            endpoints.values(), environment=environment, named=settings.trace.secrets
+        )
     options = TraceOptions(
         content=settings.trace.content,
         durability=settings.trace.durability,
@@ -131,13 +135,16 @@ async def open_session(
         secrets=secrets,
         secret_variables=secret_variables(endpoints.values(), named=settings.trace.secrets),
     )
-    trace = _start_record(settings.traces, name, options, observers, resume=resume)
+    with warnings_heard_by(keep):
+        trace = _start_record(settings.traces, name, options, observers, resume=resume)
     began_ns = monotonic()
     made = _Made()
     try:
         async with AsyncExitStack() as stack:
             # 2. The record first, so that everything after it is in it.
             await stack.enter_async_context(_recorded(trace))
+            for message, details in early:
+                trace.warned(message, details)
             describe_endpoints(endpoints, trace)
             await casting.ask_servers(trace, environment=environment)
             casting.choose_evaluators(trace, task=task, run_id=trace.run_id)
@@ -242,7 +249,8 @@ async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
     """The trace's block. It is left in a thread: to draw a long run takes a while."""
     trace.__enter__()
     try:
-        yield
+        with warnings_heard_by(trace.warned):
+            yield
     except BaseException as error:
         await to_its_end(partial(trace.__exit__, type(error), error, error.__traceback__))
         raise
@@ -291,7 +299,7 @@ def _conclude(
         )
         append_line(path, trace.redactor.clean_line(entry.as_line()))
     except Exception as error:  # noqa: BLE001 - as above
-        _log.warning(
+        log_warning(
             "the run is not in the audit log",
             code="audit.not-written",
             path=str(path),

@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from harness.errors import InvalidInput, JournalInvalid, Notice
+from harness.log import log_warning
 from harness.private import private
 from harness.trace.journal_line import line_start
 from harness.trace.journal_reader import Journal
@@ -31,7 +31,6 @@ from harness.trace.run_files import JOURNAL_SUFFIX, journal_of, part_of, paths_b
 from harness.trace.run_lock import is_going
 
 _TAIL_BYTES = 4096
-_log = structlog.get_logger(__name__)
 
 SCHEMA_VERSION = 1
 
@@ -309,7 +308,7 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
                 try:
                     yield AuditLine.model_validate_json(line)
                 except ValidationError:
-                    _log.warning(
+                    log_warning(
                         "not a run, and left out",
                         code="audit.line-skipped",
                         path=str(path),

@@ -19,8 +19,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-import structlog
-
+from harness.log import log_warning
 from harness.trace.journal_line import encode, seal
 from harness.trace.records import (
     Content,
@@ -40,7 +39,6 @@ OnFailure = Literal["stop", "continue"]
 """Once the journal cannot be written, on a full disk say: the run begins no further call, or goes
 on without it."""
 
-_log = structlog.get_logger(__name__)
 
 _EVERY_S = 0.025
 """More often, and the thread is in the way of an event loop that is busy: it writes best while that
@@ -315,7 +313,7 @@ def sync_path(path: Path) -> None:
             os.close(descriptor)
 
 
-def _warn(what: str, **details: object) -> None:
+def _warn(what: str, *, code: str, **details: object) -> None:
     # Nobody may be there to read it: a pipe that was closed, a disk that is full.
     with suppress(Exception):
-        _log.warning(what, **details)
+        log_warning(what, code=code, **details)

@@ -18,16 +18,13 @@ import heapq
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import structlog
-
 from harness.errors import JournalInvalid
+from harness.log import log_warning
 from harness.trace.journal_file import HINT, Item, JournalFile, first_record
 from harness.trace.journal_line import decode
 from harness.trace.records import CounterSet, Flow, Instant, RunStarted, SpanRecord
 from harness.trace.run_clock import joined_shift_ns, part_shift_ns
 from harness.trace.run_files import part_of, paths_beside
-
-_log = structlog.get_logger(__name__)
 
 
 class Journal:
@@ -209,7 +206,7 @@ def _joined_files(path: Path, parts: Sequence[JournalFile]) -> Iterator[JournalF
                 )
             yield JournalFile(beside, size=_sound_bytes(beside))
         except (JournalInvalid, OSError) as error:
-            _log.warning(
+            log_warning(
                 "what a process did for the run is left out",
                 code="trace.process-left-out",
                 path=str(beside),
@@ -235,7 +232,7 @@ def _sound_bytes(path: Path) -> int:
             try:
                 decode(line, number=number)
             except ValueError as error:
-                _log.warning(
+                log_warning(
                     "what a process did for the run is known in part",
                     code="trace.process-known-in-part",
                     path=str(path),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -74,6 +74,10 @@ class JournalTracer(Tracer):
             error: What ended it.
         """
         self._end = (status, error)
+
+    def warned(self, message: str, details: Mapping[str, object]) -> dict[str, object]:
+        """See `Tracer.warned`."""
+        return {"run_id": self.run_id, **super().warned(message, details)}
 
     async def persisted(self) -> None:
         """See `Tracer.persisted`, and `Durability`."""

@@ -8,11 +8,9 @@ from functools import cache
 from pathlib import Path
 from weakref import WeakSet
 
-import structlog
-
 from harness.errors import InvalidInput
+from harness.log import log_warning
 
-_log = structlog.get_logger(__name__)
 _held: WeakSet[RunLock] = WeakSet()
 
 
@@ -43,7 +41,7 @@ class RunLock:
                 path=journal,
             ) from error
         except OSError as error:
-            _log.warning(
+            log_warning(
                 "the run cannot be kept from being resumed while it goes on",
                 code="trace.lock-refused",
                 path=str(journal),

@@ -15,9 +15,8 @@ from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
 
-import structlog
-
 from harness.errors import JournalInvalid
+from harness.log import log_warning
 from harness.trace.clock import Clock, monotonic
 from harness.trace.joined_trace import Invitation
 from harness.trace.journal import sync_path
@@ -29,8 +28,6 @@ from harness.trace.run_files import JOURNAL_SUFFIX
 from harness.trace.run_lock import RunLock
 from harness.trace.timelines.formats import TIMELINES
 from harness.trace.tracer import Sink, describe
-
-_log = structlog.get_logger(__name__)
 
 
 class RunTrace(JournalTracer):
@@ -125,7 +122,7 @@ class RunTrace(JournalTracer):
         try:
             return Journal(self.journal_path)
         except (OSError, JournalInvalid) as error:
-            _log.warning(
+            log_warning(
                 "the journal cannot be read", code="trace.journal-unreadable", error=str(error)
             )
             return None
@@ -154,7 +151,7 @@ class RunTrace(JournalTracer):
                 TIMELINES[form][1](journal, path)
             except Exception as error:  # noqa: BLE001 - it can be drawn again, and not be run again
                 del self.timeline_paths[form]
-                _log.warning(
+                log_warning(
                     "a timeline is missing",
                     code="trace.timeline-missing",
                     path=str(path),

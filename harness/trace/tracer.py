@@ -138,6 +138,25 @@ class Tracer:
         self._take(Instant(self.current_id, name, time_ns, attributes))
         self._relieve()
 
+    def warned(self, message: str, details: Mapping[str, object]) -> dict[str, object]:
+        """Takes down a warning of the log, as an instant, and says where it was given."""
+        said = {"message": message, **details}
+        self._take(Instant(self.current_id, "warning", self.now_ns(), said))
+        span = _current_span.get()
+        if span is None or span.tracer is not self:
+            return {}
+        around: Span | None = span
+        while around is not None and "node" not in around.attributes:
+            around = around._outer  # noqa: SLF001 - another span
+        return (
+            {"span": span.id}
+            if around is None
+            else {
+                "node": around.attributes.get("label", around.attributes["node"]),
+                "span": span.id,
+            }
+        )
+
     def counter(self, name: str, value: float, *, unit: str, track: str | None = None) -> None:
         """A quantity's new value. What is no finite number is left out.
 

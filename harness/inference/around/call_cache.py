@@ -13,13 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import structlog
-
 from harness.errors import ConfigurationInvalid
 from harness.inference.to_its_end import to_its_end
+from harness.log import log_warning
 from harness.private import make_private
-
-_log = structlog.get_logger(__name__)
 
 _APPLICATION_ID = int.from_bytes(b"hrnc")
 """Tells the file from other programs' databases; `file` shows it too."""
@@ -86,7 +83,7 @@ class CallCache:
     def _warn(self, what: str, error: sqlite3.Error, *, code: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            _log.warning(what, code=code, path=str(self._path), error=str(error))
+            log_warning(what, code=code, path=str(self._path), error=str(error))
 
 
 def _open(path: Path | None) -> sqlite3.Connection:

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import httpx
-import structlog
 
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
@@ -21,8 +20,7 @@ from harness.inference.engines.embedded import EmbeddedLlamaCpp
 from harness.inference.metrics.server_metrics import Reading, RunTotals, slot_readings
 from harness.inference.wire.connection import bearer, http_client
 from harness.inference.wire.profiles import PROFILES
-
-_log = structlog.get_logger(__name__)
+from harness.log import log_warning
 
 _TIMEOUT_S = 1.0
 _LARGEST_BYTES = 4_000_000
@@ -146,7 +144,7 @@ class MetricsSource:
             return self._paths[path](bytes(body))
         except ValueError as error:
             del self._paths[path]
-            _log.warning(
+            log_warning(
                 "a server's counters cannot be read",
                 code="metrics.unreadable",
                 endpoint=self._tag,
