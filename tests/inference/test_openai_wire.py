@@ -254,6 +254,21 @@ def test_what_is_said_is_told_apart_from_all_else(stream, backend, reasoning, te
     assert "".join(heard) == text
 
 
+SECOND = chunk(choices=[{"index": 1, "delta": {"content": "No"}, "finish_reason": "length"}])
+"""A part of a reply that nobody asked for, and its end."""
+
+
+@pytest.mark.parametrize("backend", ["llamacpp", "litellm"])
+def test_a_mark_before_the_stream_and_a_second_reply_in_it_leave_the_reply_whole(backend):
+    _, hel, lo = TOKENS
+    steps = (b"\xef\xbb\xbf" + hel, SECOND, lo, FINISHED, SECOND, USAGE, DONE)
+    model_id = "openai/served-name" if backend == "litellm" else "served-name"
+
+    completion, _ = ask(Reply(steps=steps), backend=backend, model_id=model_id, api_key="sk-1")
+
+    assert (completion.text, completion.finish_reason) == ("Hello", "stop")
+
+
 def test_who_listens_hears_a_thought_that_only_its_end_gives_away():
     heard = []
     stream = llama_server_stream("I count.\n", "</think>\n\n", "Three.")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.inference.engines.stop_texts import StopTexts
 from harness.inference.reasoning import ReasoningSplitter, split_unopened
-from harness.inference.wire.sse import event_data
+from harness.inference.wire.lines import event_data
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,8 @@ from harness.inference.wire.sse import event_data
             ["a\u2028b\u2029c\x85d".encode()],
             id="Unicode's own line ends are text",
         ),
+        pytest.param(b"\xef\xbb\xbfdata: one\n\n", [b"one"], id="a byte-order mark"),
+        pytest.param(b"\xef\xbb\xbfdata: one", [b"one"], id="a byte-order mark, one line"),
     ],
 )
 @pytest.mark.parametrize("size", [1, 2, 5, 1000], ids="chunks of {}".format)
@@ -37,6 +39,29 @@ def test_payloads_do_not_depend_on_how_the_stream_was_cut(stream, expected, size
         return [data async for data in event_data(arriving())]
 
     assert asyncio.run(main()) == expected
+
+
+def test_a_long_line_is_put_together_once():
+    class Counted(bytes):
+        """Bytes that count how many are copied when something is added to them."""
+
+        copied = 0
+
+        def __radd__(self, before):
+            Counted.copied += len(before)
+            return NotImplemented
+
+    async def arriving():
+        yield b"data: "
+        for _ in range(1000):
+            yield Counted(b"x" * 100)
+        yield b"\n"
+
+    async def main():
+        return [len(data) async for data in event_data(arriving())]
+
+    assert asyncio.run(main()) == [100_000]
+    assert Counted.copied == 0
 
 
 def divided(*pieces):

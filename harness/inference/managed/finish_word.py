@@ -15,7 +15,6 @@ class FinishWord:
     def __init__(self) -> None:
         self._has_place = False
         self._word: str | None = None
-        self._line = b""
 
     def look_in(self, body: bytes) -> None:
         """Looks in a reply, or in one event of a stream."""
@@ -24,6 +23,8 @@ class FinishWord:
         except orjson.JSONDecodeError:
             return  # an event of another kind, such as [DONE]; what is no reply, litellm refuses
         match value:
+            case {"choices": [{"index": int(index)}, *_]} if index:
+                pass  # a second reply, which nobody asked for
             case (
                 {"choices": [{"finish_reason": str(word)}, *_]}
                 | {"type": "message", "stop_reason": str(word)}
@@ -33,13 +34,6 @@ class FinishWord:
                 self._word = word or self._word
             case {"choices": [{}, *_]}:
                 self._has_place = True
-
-    def look_in_stream(self, data: bytes) -> None:
-        """Looks in the next bytes of an event stream, wherever they begin and end."""
-        *lines, self._line = (self._line + data).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                self.look_in(line.removeprefix(b"data:"))
 
     def or_else(self, translated: str | None) -> str | None:
         """The word; in other formats, what litellm made of it."""

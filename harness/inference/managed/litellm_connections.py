@@ -23,6 +23,7 @@ from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler, HTTPHandler
 from harness.errors import NotTrusted
 from harness.inference.managed.litellm_library import HTTP_CALL, HttpCall
 from harness.inference.wire.connection import KEEPALIVE_S, read_to_end
+from harness.inference.wire.lines import lines
 
 _DONE = b"[DONE]"
 _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
@@ -129,33 +130,24 @@ class _EventStream(httpx.AsyncByteStream):
 
     def __init__(self, stream: httpx.AsyncByteStream, call: HttpCall | None) -> None:
         self._stream = stream
-        self._pieces = aiter(stream)
+        self._lines = lines(aiter(stream))
         self._call = call
         self._done = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        held = b""
-        async for data in self._pieces:
-            known, held = _without_beginning(held + data)
+        async for line in self._lines:
             for end, escaped in _LINE_ENDS.items():
-                known = known.replace(end, escaped)
-            self._done = known.rstrip().endswith(_DONE)
-            if self._call is not None:
-                self._call.finish_word.look_in_stream(known)
-            yield known
-        yield held
+                line = line.replace(end, escaped)  # noqa: PLW2901 - the same line
+            if line.startswith(b"data:"):
+                data = line[5:].strip()
+                self._done = data == _DONE
+                if self._call is not None:
+                    self._call.finish_word.look_in(data)
+            yield line + b"\n"
 
     async def aclose(self) -> None:
         if self._done:
             # OpenAI's library stops reading here, and only a reply that was read to its end leaves
             # its connection to the next.
-            await read_to_end(self._pieces)
+            await read_to_end(self._lines)
         await self._stream.aclose()
-
-
-def _without_beginning(data: bytes) -> tuple[bytes, bytes]:
-    """Divides before what may be the first bytes of a line end, whose others are still to come."""
-    for n in (2, 1):
-        if any(end.startswith(data[-n:]) and len(end) > n for end in _LINE_ENDS):
-            return data[:-n], data[-n:]
-    return data, b""

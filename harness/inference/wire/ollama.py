@@ -21,7 +21,7 @@ from harness.inference.time_limits import TimeLimits
 from harness.inference.vectors import as_vectors
 from harness.inference.wire.connection import Connection
 from harness.inference.wire.exchange import Exchange
-from harness.inference.wire.ndjson import json_lines
+from harness.inference.wire.lines import json_lines
 from harness.inference.wire.ollama_reply import OllamaEmbeddings, OllamaLine
 from harness.inference.wire.ollama_request import (
     chat_fields,

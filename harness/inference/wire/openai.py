@@ -38,7 +38,7 @@ from harness.inference.wire.openai_request import wire_fields, wire_messages
 from harness.inference.wire.profile import Profile
 from harness.inference.wire.profiles import PROFILES
 from harness.inference.wire.reported_times import TimesTold
-from harness.inference.wire.sse import event_data
+from harness.inference.wire.lines import event_data
 from harness.trace import Clock, monotonic
 
 _DONE = b"[DONE]"

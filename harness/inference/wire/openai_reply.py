@@ -126,8 +126,9 @@ _NOTHING = Delta()
 
 
 class Choice(BaseModel):
-    """The only choice, since one is asked for."""
+    """A reply, or what a chunk has of it."""
 
+    index: int | None = None
     added: Delta | None = Field(default=None, alias="delta")
     message: Delta | None = None
     """In place of the delta, where the reply is whole."""
@@ -156,8 +157,8 @@ class Chunk(BaseModel):
 
     @property
     def choices(self) -> list[Choice]:
-        """One, or none."""
-        return self.given or []
+        """One, or none: a second reply, which nobody asked for, is no part of the first."""
+        return [choice for choice in self.given or () if not choice.index]
 
     @property
     def is_error(self) -> bool:
