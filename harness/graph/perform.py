@@ -64,8 +64,8 @@ class Call(NamedTuple):
     """By parameter, without the run."""
     inputs: Digests
     """The digests of the arguments."""
-    needs: tuple[int, ...]
-    """The spans in which they were made."""
+    needs: tuple[int | str, ...]
+    """The spans in which they were made; of what an earlier part of the run made, labels."""
     handle: NodeCall | None
     """What stands behind its `run`; None when nothing asks for it."""
     around: NodeCall | None
@@ -141,7 +141,10 @@ async def _attempt(call: Call, attempt: int, shared: Shared) -> Given:
     ) as span:
         if attempt > 1:
             span.set(attempt=attempt)
-        tracer.flows("output", sources=call.needs, target=span.id)
+        needs = call.needs
+        tracer.flows("output", sources=[n for n in needs if type(n) is int], target=span.id)
+        if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):
+            span.set(needs=before)
         if call.handle is not None:
             call.handle.begin_attempt(attempt)
         arguments = call.arguments

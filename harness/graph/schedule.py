@@ -37,8 +37,8 @@ class Taken(NamedTuple):
     """By parameter."""
     inputs: dict[str, str]
     """The digests of these."""
-    needs: tuple[int, ...]
-    """The spans in which they were made."""
+    needs: tuple[int | str, ...]
+    """The spans in which they were made; of what an earlier part of the run made, labels."""
 
 
 class Schedule:
@@ -118,7 +118,7 @@ class Schedule:
         """The values of a call's parameters, all of which are there."""
         arguments: dict[str, Any] = {}
         digests: dict[str, str] = {}
-        needs: dict[int | None, None] = {}
+        needs: dict[int | str, None] = {}
         for parameter in parameters:
             name, source = parameter.name, self.states.get(parameter.source)
             if parameter.is_mapped:
@@ -128,22 +128,23 @@ class Schedule:
                 if source is not None:
                     # Of a list that came as a whole, the span of that whole.
                     of_item = source.spans.get(index) if source.step.gives_items else None
-                    needs[of_item or source.span] = None
+                    needs[of_item or source.span or source.label(index)] = None
             elif source is None:
                 arguments[name] = self._inputs[parameter.source]
                 digests[name] = self._input_digests[parameter.source]
             elif source.items is None:
                 arguments[name], digests[name] = source.outcome, source.digest
-                needs[source.span] = None
+                needs[source.span or source.path] = None
             else:
                 with_skipped = name in state.step.takes_skipped_items
                 arguments[name], digests[name] = source.whole(with_skipped=with_skipped)
-                needs[source.span] = None
+                if source.span or not source.spans:
+                    needs[source.span or source.path] = None
                 if item is None:
                     needs |= dict.fromkeys(source.spans.values())
-                else:  # of the many arrows to each of many items, the last one's is enough
-                    needs[next(reversed(source.spans.values()), None)] = None
-        return Taken(arguments, digests, tuple(span for span in needs if span))
+                elif source.spans:  # of the many arrows to each of many items, the last is enough
+                    needs[next(reversed(source.spans.values()))] = None
+        return Taken(arguments, digests, tuple(needs))
 
     # --- nodes and items that can begin -----------------------------------------------------------
 

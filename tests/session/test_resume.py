@@ -25,7 +25,7 @@ from harness.errors import InvalidInput, ServerError
 from harness.graph import Question, Retry
 from harness.session import read_earlier_run
 from harness.session.resume_answers import match_answers, only_question
-from harness.trace import Journal
+from harness.trace import Journal, report_of
 from harness.wiggum import Limits
 
 
@@ -585,3 +585,14 @@ def test_a_node_that_was_renamed_is_recognized_and_said(settings):
     both = pipeline("asked")
     both.node(name="again")(asked)
     assert resume(both, settings).reused == ("asked", "last")
+
+
+def test_the_critical_path_of_a_resumed_run_is_of_all_its_parts(settings):
+    calls = Calls()
+    fail(chain(calls, fails=True), settings, {"text": "a b"})
+    resume(chain(calls), settings)
+
+    steps = report_of(Journal(journal_of(settings))).critical_path.steps
+
+    assert [one.node.partition("[")[0] for one in steps] == ["words", "loud", "joined"]
+    assert len(calls.made) == 5

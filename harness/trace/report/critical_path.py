@@ -74,16 +74,25 @@ def _chain(nodes: Sequence[SpanRecord], flows: Iterable[Flow]) -> list[SpanRecor
     by_id = {span.id: span for span in nodes}
     sources: dict[int, list[SpanRecord]] = {}
     for flow in flows:
-        # Spans are numbered as they begin, so a source has the smaller number. A journal that says
-        # otherwise must not send us in a circle.
+        # Spans are numbered as they begin, so a source has the smaller number.
         if flow.name == "output" and flow.source in by_id and flow.source < flow.target:
             sources.setdefault(flow.target, []).append(by_id[flow.source])
-    chain = []
-    span = _last(nodes)
-    while span is not None:
-        chain.append(span)
-        span = _last(sources.get(span.id, ()))
-    return chain[::-1]
+    calls: dict[str, list[SpanRecord]] = {}  # by label, and by node for those of all its items
+    for span in nodes:
+        for name in {title(span), str(span.attributes.get("node"))}:
+            calls.setdefault(name, []).append(span)
+    for span in nodes:
+        # What an earlier part of the run made has a label here, and no flow.
+        needs = span.attributes.get("needs")
+        for name in needs if isinstance(needs, list) else ():
+            earlier = (one for one in calls.get(str(name), ()) if one.end_ns <= span.start_ns)
+            sources.setdefault(span.id, []).extend(earlier)
+    chain: dict[int, SpanRecord] = {}
+    last = _last(nodes)
+    while last is not None and last.id not in chain:  # as in a journal that was tampered with
+        chain[last.id] = last
+        last = _last(sources.get(last.id, ()))
+    return [*chain.values()][::-1]
 
 
 def _last(spans: Iterable[SpanRecord]) -> SpanRecord | None:
