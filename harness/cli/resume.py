@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from harness.cli.consoles import LogFormat
+from harness.cli.consoles import LogFormat, log_to_stderr
+from harness.cli.failures import failures_told, json_object
 from harness.cli.pipeline_file import absolute_target, load_pipeline, target_file
 from harness.cli.run_name import find_journal
 from harness.cli.run_options import limit_options, limits_of, log_option, memory_option
@@ -16,8 +19,20 @@ from harness.cli.trusting import check_may_run, remember_run, settings_for_calls
 from harness.cli.values import read_inputs, read_pairs
 from harness.errors import InvalidInput
 from harness.graph import Question
-from harness.session import Origin, load_settings, only_question, read_earlier_run
+from harness.session import (
+    EarlierRun,
+    Origin,
+    Remake,
+    load_settings,
+    only_question,
+    read_earlier_run,
+    run_to_its_end,
+    to_make_again,
+)
 from harness.trace.salvage import salvage_run
+
+_MANY_TOKENS, _MANY_USD = 50_000, 1.0
+"""From so much on, taken when it was made before, nothing is made again without being asked."""
 
 
 @click.command()
@@ -59,6 +74,8 @@ from harness.trace.salvage import salvage_run
     is_flag=True,
     help="Of a damaged journal, take what is certain; it is kept beside as it was.",
 )
+@click.option("--dry-run", is_flag=True, help="Say what would be made again, and do nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask, however much is made again.")
 @memory_option
 @limit_options
 @log_option
@@ -73,6 +90,8 @@ def resume(
     roles: tuple[str, ...],
     traces: Path | None,
     salvage: bool,
+    dry_run: bool,
+    yes: bool,
     memory: Path | None,
     max_tokens: int | None,
     max_cost_usd: float | None,
@@ -84,11 +103,18 @@ def resume(
     """Go on with RUN: a run's id, a part of it, one of its files, or "latest".
 
     No call of a node is made again whose code and inputs are what they were; revise loops go on at
-    their round. Limits are for the whole run, with what it took before. Exit codes are those of
-    harness run.
+    their round. Where what is made again took many tokens or dollars before, you are asked first.
+    Limits are for the whole run, with what it took before. Exit codes are those of harness run.
     """
 
     def order() -> Order:
+        made, earlier = read()
+        spent = earlier.spent
+        if not yes and (spent.tokens >= _MANY_TOKENS or (spent.cost_usd or 0) >= _MANY_USD):
+            _confirm(run_to_its_end(to_make_again(made.pipeline, made.inputs, earlier)))
+        return made
+
+    def read() -> tuple[Order, EarlierRun]:
         where = traces
         if where is None and config is not None:
             where = load_settings(config, environment={}).traces
@@ -121,7 +147,7 @@ def resume(
             if given is None and path is not None:
                 check_may_run(path, named_in=journal)
         remember_run(chosen_target, chosen_config)
-        return Order(
+        made = Order(
             pipeline=load_pipeline(chosen_target),
             inputs=read_inputs(assignments),
             settings=settings_for_calls(chosen_config, roles=chosen_roles, memory=chosen_memory),
@@ -135,8 +161,53 @@ def resume(
             resume=journal,
             answers=_named(answers, earlier.questions),
         )
+        return made, earlier
 
-    carry_out(order, as_json=as_json, log_format=log_format)
+    if not dry_run:
+        carry_out(order, as_json=as_json, log_format=log_format)
+        return
+    log_to_stderr(log_format)
+    with failures_told(as_json=as_json):
+        made, earlier = read()
+        again = run_to_its_end(to_make_again(made.pipeline, made.inputs, earlier))
+    if as_json:
+        sys.stdout.buffer.write(json_object({"made_again": [asdict(one) for one in again]}))
+    else:
+        click.echo("\n".join(_listed(again)))
+
+
+def _listed(again: Sequence[Remake]) -> Iterator[str]:
+    for one in again:
+        yield f"{one.node}: {one.reason} ({_took([one])})"
+    yield f"Made again: {len(again)} ({_took(again)})" if again else "Nothing is made again."
+
+
+def _took(again: Sequence[Remake]) -> str:
+    """What calls took when they were made."""
+    calls, tokens_in, tokens_out = (
+        sum(getattr(one, name) for one in again)
+        for name in ("calls", "input_tokens", "output_tokens")
+    )
+    usd = [one.cost_usd for one in again if one.cost_usd is not None]
+    cost = f", dollars: {sum(usd):.4f}" if usd else ""
+    return f"took calls: {calls}, tokens in: {tokens_in:,}, out: {tokens_out:,}{cost}"
+
+
+def _confirm(again: Sequence[Remake]) -> None:
+    """Asks whether so much is to be made again, if it is much.
+
+    Raises:
+        InvalidInput: No, or nobody is there to be asked.
+    """
+    tokens = sum(one.input_tokens + one.output_tokens for one in again)
+    if tokens < _MANY_TOKENS and sum(one.cost_usd or 0 for one in again) < _MANY_USD:
+        return
+    click.echo("\n".join(_listed(again)), err=True)
+    if not sys.stdin.isatty() or not click.confirm("Make all that again?", err=True):
+        raise InvalidInput(
+            "much would be made again, and nobody agreed; to go on all the same, add --yes",
+            code="resume.not-confirmed",
+        )
 
 
 def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from harness.session.pipeline import Pipeline
 from harness.session.result import CallResult, RunFiles, RunResult
 from harness.session.resume import EarlierRun, read_earlier_run
 from harness.session.resume_answers import only_question
+from harness.session.resume_finished import Remake, to_make_again
 from harness.session.resume_record import Origin
 from harness.session.run import Run
 from harness.session.separation import Separation
@@ -20,6 +21,7 @@ __all__ = [
     "EvaluatorPanel",
     "Origin",
     "Pipeline",
+    "Remake",
     "Run",
     "RunFiles",
     "RunResult",
@@ -35,4 +37,5 @@ __all__ = [
     "open_shim",
     "read_earlier_run",
     "run_to_its_end",
+    "to_make_again",
 ]

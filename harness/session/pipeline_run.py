@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from harness.errors import InvalidInput, NodeFailed, Notice
+from harness.errors import NodeFailed, Notice
 from harness.graph import (
     Answers,
     Asker,
@@ -30,7 +30,7 @@ from harness.session.output_cache import OUTPUT_CACHE, StoredOutputs
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import EarlierRun, read_earlier_run
 from harness.session.resume_answers import match_answers
-from harness.session.resume_finished import result_if_nothing_to_do
+from harness.session.resume_finished import inputs_now, result_if_nothing_to_do
 from harness.session.resume_loops import NO_LOOPS
 from harness.session.resume_memory import remember_again, remembered_in
 from harness.session.resume_record import (
@@ -38,7 +38,6 @@ from harness.session.resume_record import (
     Origin,
     record_beginning,
     record_outcome,
-    restored_inputs,
 )
 from harness.session.run import Run
 from harness.session.session import Session, open_session
@@ -133,20 +132,7 @@ class PipelineRun:
         graph.check()
         path = find_journal(run, lambda: self._settings.traces)
         earlier = read_earlier_run(path)
-        if earlier.journal.started.name != graph.name:
-            raise InvalidInput(
-                f"a run of the pipeline '{earlier.journal.started.name}', and not of "
-                f"'{graph.name}'; resume it with that one",
-                path=path,
-                code="resume.other-pipeline",
-            )
-        given = restored_inputs(
-            graph,
-            earlier.inputs,
-            inputs,
-            are_all_recorded=earlier.beginning.inputs is not None,
-        )
-        values = bind_inputs(graph, given)
+        values, given = inputs_now(graph, inputs, earlier)
         answered = match_answers(answers, earlier.questions)
         if earlier.is_finished:
             result = await result_if_nothing_to_do(graph, values, earlier)
@@ -155,7 +141,7 @@ class PipelineRun:
         return await self._run(
             _Part(
                 inputs=values,
-                given=frozenset(given),
+                given=given,
                 limits=merged(self._limits, earlier.beginning.limits),
                 origin=self._origin or earlier.beginning.origin,
                 answers={**earlier.answers, **answered},

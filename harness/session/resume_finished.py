@@ -1,14 +1,17 @@
-"""Whether there is anything left to do for a run that is resumed; if not, its result."""
+"""What is left to do, or to be made again, for a run that is resumed; if nothing, its result."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 
 from harness.errors import InvalidInput
-from harness.graph import Execution, Graph, Work, execute
+from harness.graph import Execution, Graph, Work, bind_inputs, execute
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import EarlierRun
+from harness.session.resume_record import restored_inputs
 from harness.trace import AUDIT_LOG, TIMELINES, Tracer, calls_of, group_calls
+from harness.trace.node_records import NodeRecord, node_records
 
 
 async def result_if_nothing_to_do(
@@ -24,7 +27,94 @@ async def result_if_nothing_to_do(
         earlier: What was done.
     """
     nobody = _Nobody()
-    ended = await execute(
+    ended = await _rehearsed(graph, inputs, earlier, nobody)
+    if nobody.was_asked or ended.status != "finished":
+        return None
+    return _from_journal(graph, ended, earlier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remake:
+    """A call of a node that a resumed run makes again, with what it took, nested ones included."""
+
+    node: str
+    """Its label: `findings[2]`."""
+    reason: str
+    """What changed since."""
+    calls: int
+    """Calls of models."""
+    input_tokens: int
+    """Of these."""
+    output_tokens: int
+    """The same."""
+    cost_usd: float | None
+    """Of those whose price is known."""
+
+
+async def to_make_again(
+    graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun
+) -> tuple[Remake, ...]:
+    """What a resumed run makes again although it was done; nothing is called.
+
+    Args:
+        graph: What was run.
+        inputs: Those that are given now.
+        earlier: What was done.
+
+    Raises:
+        InvalidInput: As the run itself would raise it.
+    """
+    values, _ = inputs_now(graph, inputs, earlier)
+    ended = await _rehearsed(graph, values, earlier, _Nobody())
+    reasons = {one.node: one.reason for one in ended.reruns}
+    kept = {*ended.reused, *ended.renamed.values()}
+    took: dict[str, list[NodeRecord]] = {}
+    for record in node_records(earlier.journal):
+        took.setdefault(record.label.partition("/")[0], []).append(record)
+    again = []
+    for label, records in took.items():
+        own = next((one for one in records if one.label == label), None)
+        is_done = own is not None and own.status in {"done", "reused"} and own.node in graph.nodes
+        if not is_done or label in kept:
+            continue
+        costs = [one.cost_usd for one in records if one.cost_usd is not None]
+        again.append(
+            Remake(
+                node=label,
+                reason=reasons.get(label, "what it takes is made again"),
+                calls=sum(one.calls for one in records),
+                input_tokens=sum(one.input_tokens for one in records),
+                output_tokens=sum(one.output_tokens for one in records),
+                cost_usd=sum(costs) if costs else None,
+            )
+        )
+    return tuple(again)
+
+
+def inputs_now(
+    graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun
+) -> tuple[dict[str, object], frozenset[str]]:
+    """The value of every input of a run that is resumed, and which of them were given.
+
+    Raises:
+        InvalidInput: It is another pipeline's run, or an input cannot be had or does not fit.
+    """
+    if earlier.journal.started.name != graph.name:
+        raise InvalidInput(
+            f"a run of the pipeline '{earlier.journal.started.name}', and not of "
+            f"'{graph.name}'; resume it with that one",
+            path=earlier.journal.path,
+            code="resume.other-pipeline",
+        )
+    are_all = earlier.beginning.inputs is not None
+    given = restored_inputs(graph, earlier.inputs, inputs, are_all_recorded=are_all)
+    return bind_inputs(graph, given), frozenset(given)
+
+
+async def _rehearsed(
+    graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun, nobody: _Nobody
+) -> Execution:
+    return await execute(
         graph,
         inputs,
         run_of=lambda _call: None,
@@ -32,9 +122,6 @@ async def result_if_nothing_to_do(
         executor=nobody,
         earlier=earlier.outputs,
     )
-    if nobody.was_asked or ended.status != "finished":
-        return None
-    return _from_journal(graph, ended, earlier)
 
 
 class _Nobody:

@@ -10,7 +10,9 @@ import pytest
 from command import Done, harness
 from pipelines import ASKS, FAILS, WAITS
 
-from harness import Pipeline, Run, Settings
+from harness import NodeFailed, Pipeline, Run, ScriptedBackend, Settings
+from harness.cli.pipeline_file import load_pipeline
+from harness.session import Origin
 
 LEAVES = """\
 import sys
@@ -282,3 +284,59 @@ def test_a_run_with_a_damaged_line_goes_on_from_what_is_certain(project: Path) -
 
     assert (done.exit_code, done.json["result"]) == (0, "A B")
     assert [one["code"] for one in done.json["warnings"]] == ["resume.salvaged"]
+
+
+# --- what would be made again --------------------------------------------------------------------
+
+MUCH = """\
+from harness import Pipeline, Run
+
+much = Pipeline("much")
+
+@much.node
+async def asked(run: Run) -> str:
+    return await run.chat("producer", "word " * 60_000)
+
+@much.node
+def last(asked: str) -> str:
+    raise OSError(asked)
+"""
+
+
+@pytest.fixture
+def much(project: Path) -> Path:
+    """A project with a failed run that took many tokens, and whose code was edited since."""
+    file = project / "much.py"
+    file.write_text(MUCH)
+    run = load_pipeline(str(file)).run_async(
+        {},
+        settings=Settings(traces=project / "traces"),
+        backends={"producer": ScriptedBackend(["yes"])},
+        origin=Origin(target=str(file)),
+    )
+    with pytest.raises(NodeFailed):
+        asyncio.run(run)
+    file.write_text(MUCH.replace("word ", "other "))
+    return project
+
+
+def test_a_dry_run_says_what_would_be_made_again_and_why_and_what_it_took(much: Path) -> None:
+    files = sorted((much / "traces").iterdir())
+
+    (again,) = resumed(much, "--dry-run", "--json").json["made_again"]
+    shown = resumed(much, "--dry-run")
+
+    assert again.pop("reason").startswith("its code changed: 'asked' (much.py:5)")
+    took = {"calls": 1, "input_tokens": 60_000, "output_tokens": 1, "cost_usd": None}
+    assert again == {"node": "asked", **took}
+    assert shown.exit_code == 0
+    assert "60,000" in shown.stdout
+    assert sorted((much / "traces").iterdir()) == files
+
+
+def test_much_is_not_made_again_unasked(much: Path) -> None:
+    refused = resumed(much, "--json")
+    assert (refused.exit_code, refused.code) == (2, "resume.not-confirmed")
+
+    # As far as the model that the settings do not have.
+    assert resumed(much, "--yes", "--json").code == "node.failed"
