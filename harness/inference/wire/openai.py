@@ -25,6 +25,7 @@ from harness.inference.time_limits import TimeLimits
 from harness.inference.vectors import as_vectors
 from harness.inference.wire.connection import Connection
 from harness.inference.wire.exchange import Exchange, ServerReply
+from harness.inference.wire.lines import event_data
 from harness.inference.wire.openai_reply import (
     Chunk,
     LlamaTimings,
@@ -38,7 +39,6 @@ from harness.inference.wire.openai_request import wire_fields, wire_messages
 from harness.inference.wire.profile import Profile
 from harness.inference.wire.profiles import PROFILES
 from harness.inference.wire.reported_times import TimesTold
-from harness.inference.wire.lines import event_data
 from harness.trace import Clock, monotonic
 
 _DONE = b"[DONE]"

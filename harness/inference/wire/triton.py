@@ -26,10 +26,10 @@ from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.time_limits import TimeLimits
 from harness.inference.wire.connection import Connection
 from harness.inference.wire.exchange import Exchange
+from harness.inference.wire.lines import event_data
 from harness.inference.wire.openai_reply import finish_reason
 from harness.inference.wire.profile import UNSTATED_ROOM_TOKENS
 from harness.inference.wire.prompt_templates import TURN_FORMATS, prompt_text
-from harness.inference.wire.lines import event_data
 from harness.trace import Clock, monotonic
 
 
