@@ -210,12 +210,23 @@ class Spending:
             self._turn_to_send, request, held=lambda: self._under_way, given=call.room
         )
         self._under_way += need
+        pieces = 0
+        on_piece: Callable[[], None] | None = getattr(request, "on_piece", None)
+
+        def arrived() -> None:
+            nonlocal pieces
+            pieces += 1
+            if on_piece:
+                on_piece()
+
+        if isinstance(request, ChatRequest):
+            request = replace(request, on_piece=arrived)
         try:
             with call.sending():
                 answer = await send(request)
             self._taken += self._charges.taken(request, answer)
         except BaseException as error:
-            self._taken += self._charges.lost(request, error)
+            self._taken += self._charges.lost(request, error, pieces=pieces)
             raise
         finally:
             self._under_way = _without(self._under_way, need)
@@ -255,9 +266,8 @@ class Spending:
         Nodes that begin together ask within a few turns of the event loop.
         """
         limits = self.limits
-        if limits.max_tokens is None and limits.max_cost_usd is None:
-            return
-        if isinstance(request, EmbedRequest) or request.max_output_tokens is not None:
+        is_shared = limits.max_tokens is not None or limits.max_cost_usd is not None
+        if isinstance(request, EmbedRequest) or request.max_output_tokens or not is_shared:
             return
         ready, quiet = self._ready, 0
         while quiet < _QUIET_TURNS:

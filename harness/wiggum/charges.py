@@ -146,15 +146,19 @@ class Charges:
             unpriced_calls=int(cost is None),
         )
 
-    def lost(self, request: ChatRequest | EmbedRequest, error: BaseException) -> Spent:
+    def lost(
+        self, request: ChatRequest | EmbedRequest, error: BaseException, *, pieces: int = 0
+    ) -> Spent:
         """What a call took that failed, or was not waited for.
 
-        What became of it nobody knows; that the prompt was read is likely.
+        What became of it nobody knows; that the prompt was read is likely, and of the reply the
+        pieces that came are a token each, or more.
         """
         if isinstance(error, CircuitOpen):
             return NOTHING  # it was not sent
         asked = _most_input_tokens(request)
-        return Spent(calls=1, input_tokens=asked, estimated_calls=1, unpriced_calls=1)
+        estimated = Spent(calls=1, estimated_calls=1, unpriced_calls=1)
+        return replace(estimated, input_tokens=asked, output_tokens=pieces)
 
     def _most_asked(self, request: ChatRequest | EmbedRequest) -> int:
         return math.ceil(_most_input_tokens(request) * self._longer.get(request.model, 1.0))

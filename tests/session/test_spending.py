@@ -673,6 +673,24 @@ def test_a_call_whose_probe_took_of_its_room_is_sent_with_what_is_left():
     assert (probe, room < 1_900 - 82) == (256, True)
 
 
+def test_what_came_of_a_reply_before_it_broke_off_counts():
+    told = []
+
+    async def use():
+        async def send(asked):
+            for _ in range(5):
+                asked.on_piece()
+            raise StreamCut("cut", endpoint="m")
+
+        spending = spending_of(send, ManualClock(), limits=Limits(max_tokens=1_000))
+        with pytest.raises(StreamCut):
+            await spending.chat(request(on_piece=lambda: told.append(1)))
+        return spending.spent
+
+    spent = asyncio.run(use())
+    assert (spent.input_tokens, spent.output_tokens, len(told)) == (82, 5, 5)
+
+
 def test_what_a_server_counts_is_what_is_expected_of_its_next_prompts():
     async def use():
         async def send(_):
