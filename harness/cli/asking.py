@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import click
-
+from harness.cli.consoles import say
 from harness.cli.progress import Progress
 from harness.graph import Question
 from harness.graph.answer import answer_problem
@@ -30,12 +29,12 @@ class TerminalAsker:
                 problem = question.problem
                 while True:
                     if problem:
-                        click.echo(problem, err=True)
-                    click.echo(f"{question.node} asks: {question.text}", err=True)
-                    click.echo(f"({question.form}) ", nl=False, err=True)
+                        say(problem, err=True)
+                    say(f"{question.node} asks: {question.text}", err=True)
+                    say(f"({question.form}) ", nl=False, err=True)
                     line = await _next_line()
                     if not line:
-                        click.echo(err=True)
+                        say(err=True)
                         return None
                     answer = line.strip()
                     problem = answer_problem(answer, question.form)

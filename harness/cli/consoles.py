@@ -1,14 +1,26 @@
-"""Where the command prints."""
+"""Where the command prints, without secrets, and without what a terminal would obey.
+
+What people and models wrote, and what servers answer, is only shown: an escape sequence in it could
+write to the clipboard, or over what stands above.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
 
+import click
+import orjson
 import structlog
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from structlog.typing import EventDict
+
+from harness.trace.secrets import Redactor, secret_values
 
 LogFormat = Literal["text", "json"]
 
@@ -16,10 +28,65 @@ _PIPED_WIDTH = 120
 """Characters. For a pipe rich takes 80, at which tables lose their numbers."""
 
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""All but tabs and line ends."""
+
+_hidden: set[str] = set()
+
+
+def hide(secrets: Iterable[str]) -> None:
+    """Has these values printed nowhere, beside those of variables whose names say so."""
+    _hidden.update(secrets)
+
+
+def say(what: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Prints a text; see `click.echo`."""
+    text = _redactor().clean(str(what))
+    is_terminal = (sys.stderr if err else sys.stdout).isatty()
+    click.echo(_harmless(text) if is_terminal else text, err=err, nl=nl)
+
+
+def write_json(data: bytes) -> None:
+    """Prints one JSON document on standard output."""
+    redactor = _redactor()
+    if redactor.finds_any(data):
+        cleaned = redactor.clean_values(orjson.loads(data))
+        indent = orjson.OPT_INDENT_2 if b"\n" in data[:-1] else 0
+        data = orjson.dumps(cleaned, option=indent | orjson.OPT_APPEND_NEWLINE)
+    sys.stdout.buffer.write(data)
+
+
+class Shown(Console):
+    """A console for what others wrote."""
+
+    def __init__(self, **how: Any) -> None:  # noqa: ANN401 - see `Console`
+        super().__init__(**how)
+        self._redactor = _redactor()
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """See `Console.render`: everything that is printed passes here, before it has styles."""
+        for text, style, control in super().render(renderable, options):
+            if control is None:
+                shown = self._redactor.clean(text)
+                yield Segment(_harmless(shown) if self.is_terminal else shown, style)
+            else:
+                yield Segment(text, style, control)
+
+
+def _harmless(text: str) -> str:
+    return _CONTROLS.sub("?", text)  # as ls shows names
+
+
+def _redactor() -> Redactor:
+    return Redactor(secret_values(os.environ, named=()) | _hidden)
+
+
 def results() -> Console:
     """Standard output, for what was asked for."""
     chosen = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if chosen else _PIPED_WIDTH)
+    return Shown(width=None if chosen else _PIPED_WIDTH)
 
 
 def log_to_stderr(log_format: LogFormat = "text") -> None:
@@ -38,6 +105,14 @@ def log_to_stderr(log_format: LogFormat = "text") -> None:
         ]
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        processors=[structlog.processors.add_log_level, *render],
+        processors=[structlog.processors.add_log_level, _shown_event, *render],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def _shown_event(_logger: object, _method: str, event: EventDict) -> EventDict:
+    redactor = _redactor()
+    return {
+        name: _harmless(redactor.clean(one)) if isinstance(one, str) else one
+        for name, one in event.items()
+    }

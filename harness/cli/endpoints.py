@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.consoles import log_to_stderr, results
+from harness.cli.consoles import Shown, log_to_stderr, results, write_json
 from harness.cli.exit_codes import FAILED
 from harness.cli.failures import failures_told
 from harness.cli.trusting import settings_for_calls
@@ -49,7 +49,7 @@ def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
         checks = _check(tags, config)
     if as_json:
         said = orjson.dumps([asdict(one) for one in checks], option=orjson.OPT_INDENT_2)
-        sys.stdout.buffer.write(said + b"\n")
+        write_json(said + b"\n")
     else:
         print_checks(checks, results())
     if any(one.error for one in checks):
@@ -65,7 +65,7 @@ def _check(tags: tuple[str, ...], config: Path | None) -> list[EndpointCheck]:
             "or set HARNESS_ENDPOINTS",
             code="config.no-endpoints",
         )
-    with Console(stderr=True).status("") as status:
+    with Shown(stderr=True).status("") as status:
         return asyncio.run(
             check_endpoints(
                 settings,

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import click
 import orjson
 
+from harness.cli.consoles import say, write_json
 from harness.cli.exit_codes import FAILED, UNUSABLE
 from harness.cli.interrupts import Interrupts
 from harness.errors import (
@@ -41,12 +41,12 @@ def failures_told(
     try:
         yield interrupts
     except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
+        say("interrupted", err=True)
         sys.exit(interrupts.exit_code)
     except HarnessError as error:
-        click.echo(f"harness: {error}", err=True)
+        say(f"harness: {error}", err=True)
         if as_json:
-            sys.stdout.buffer.write(error_as_json(error, more=more))
+            write_json(error_as_json(error, more=more))
         is_given = of_journals and isinstance(error, JournalInvalid)
         sys.exit(UNUSABLE if is_given else exit_code_of(error))
 

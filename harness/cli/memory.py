@@ -14,7 +14,7 @@ import click
 from rich.table import Column, Table
 from rich.text import Text
 
-from harness.cli.consoles import log_to_stderr, results
+from harness.cli.consoles import log_to_stderr, results, say, write_json
 from harness.cli.exit_codes import FAILED
 from harness.cli.failures import failures_told, json_object
 from harness.cli.memory_add import Tally, add_all
@@ -108,7 +108,7 @@ def add(
                 add_all(opened, chosen, given, jsonl=jsonl, progress=progress, tally=tally)
             except KeyboardInterrupt:
                 # It may have come when a batch was stored and not yet counted.
-                click.echo(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
+                say(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
                 sys.exit(interrupts.exit_code)
             except HarnessError as error:
                 failure = error
@@ -159,13 +159,13 @@ def search(
     with _existing(store, config, as_json=as_json) as opened:
         hits = opened.search(query, limit=limit, mode=mode, where=read_filter(pairs))
     if hits.fallback is not None:
-        click.echo(f"by words alone: {hits.fallback}", err=True)
+        say(f"by words alone: {hits.fallback}", err=True)
     if as_json:
         _write_json({"fallback": hits.fallback, "hits": [_hit_as_json(hit) for hit in hits]})
     elif hits:
         results().print(_hits_table(hits))
     else:
-        click.echo("no passage has to do with that", err=True)
+        say("no passage has to do with that", err=True)
 
 
 @memory.command()
@@ -191,9 +191,9 @@ def delete(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> 
     wanted = dict.fromkeys(ids)
     with _existing(store, config) as opened:
         unknown = [one for one in wanted if not opened.delete(one)]
-    click.echo(f"{len(wanted) - len(unknown)} deleted")
+    say(f"{len(wanted) - len(unknown)} deleted")
     if unknown:
-        click.echo(f"harness: not in the store: {', '.join(unknown)}", err=True)
+        say(f"harness: not in the store: {', '.join(unknown)}", err=True)
         sys.exit(FAILED)
 
 
@@ -227,7 +227,7 @@ def split(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> N
     """Store passages by themselves that became one with others, as stats lists them."""
     with _existing(store, config) as opened:
         for one in dict.fromkeys(ids):
-            click.echo(f"{opened.split(one).id} is stored by itself")
+            say(f"{opened.split(one).id} is stored by itself")
 
 
 @memory.command()
@@ -241,7 +241,7 @@ def rebuild(*, store: Path | None, config: Path | None) -> None:
         opened.rebuild(progress)
         opened.wait()
         count = len(opened)
-    click.echo(f"made again from {count:,} passages")
+    say(f"made again from {count:,} passages")
 
 
 @memory.command()
@@ -252,7 +252,7 @@ def compact(*, store: Path | None, config: Path | None) -> None:
         before = opened.stats().disk_bytes
         opened.compact()
         after = opened.stats().disk_bytes
-    click.echo(f"{before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB now")
+    say(f"{before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB now")
 
 
 def _settings(store: Path | None, config: Path | None) -> Settings:
@@ -327,4 +327,4 @@ def _passage_as_json(passage: Passage) -> dict[str, object]:
 
 
 def _write_json(value: dict[str, object]) -> None:
-    sys.stdout.buffer.write(json_object(value))
+    write_json(json_object(value))

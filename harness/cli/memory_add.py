@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import click
-
+from harness.cli.consoles import say
 from harness.cli.passage_files import Found, Given, bytes_of, passages_in
 from harness.errors import HarnessError
 from harness.memory import Added, MemoryStore, Progress, Refusal
@@ -46,7 +45,7 @@ class Tally:
     def print_refused(self) -> None:
         """Says on standard error what was not stored, and why."""
         for one in self.refused:
-            click.echo(f"harness: refused '{one.title or one.id}': {one.reason}", err=True)
+            say(f"harness: refused '{one.title or one.id}': {one.reason}", err=True)
 
     def print_counts(self, store: MemoryStore) -> None:
         """Says in one line what was done."""
@@ -57,7 +56,7 @@ class Tally:
             "refused": len(self.refused),
         }
         said = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
-        click.echo(f"{said or 'nothing to add'}; {len(store):,} passages in the store")
+        say(f"{said or 'nothing to add'}; {len(store):,} passages in the store")
 
 
 def add_all(

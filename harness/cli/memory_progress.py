@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from harness.cli.consoles import Shown
 from harness.memory import Progress as Told
 
 
 @contextmanager
 def doing() -> Iterator[Told]:
     """What to tell how far things are: a bar for each, while the block runs."""
-    console = Console(stderr=True)
+    console = Shown(stderr=True)
     bars: dict[str, TaskID] = {}
     with Progress(
         TextColumn("{task.description}"),

@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 import click
 import orjson
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from harness.cli.consoles import log_to_stderr, results
+from harness.cli.consoles import Shown, log_to_stderr, results, say, write_json
 from harness.cli.exit_codes import FAILED, UNUSABLE
 from harness.cli.failures import exit_code_of, failures_told
 from harness.cli.model_tables import print_models, print_plan
@@ -181,7 +180,7 @@ def _each(
                 with _doing(f"{doing} {endpoint.tag}"):
                     said = run_to_its_end(act(endpoint, settings))
             except HarnessError as error:
-                click.echo(f"harness: {error}", err=True)
+                say(f"harness: {error}", err=True)
                 codes.append(exit_code_of(error))
             else:
                 console.print(Text(f"{endpoint.tag}: {said}"), soft_wrap=True)
@@ -210,7 +209,7 @@ def _endpoints(settings: Settings) -> dict[str, Endpoint]:
 @contextmanager
 def _doing(what: str) -> Iterator[None]:
     """Says on a terminal what is being done, and for how long; nothing anywhere else."""
-    console = Console(stderr=True)
+    console = Shown(stderr=True)
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -225,4 +224,4 @@ def _doing(what: str) -> Iterator[None]:
 
 def _write(value: object) -> None:
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    sys.stdout.buffer.write(orjson.dumps(value, option=options))
+    write_json(orjson.dumps(value, option=options))

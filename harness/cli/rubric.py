@@ -15,6 +15,7 @@ from shlex import quote
 import click
 import orjson
 
+from harness.cli.consoles import say, write_json
 from harness.cli.exit_codes import UNUSABLE
 from harness.cli.failures import failures_told
 from harness.cli.trusting import refusal_after_asking
@@ -101,7 +102,7 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
             _print(one)
         warnings = sum(len(one.warnings) for one in looked)
         if strict and warnings:
-            click.echo(f"{_counted(warnings, 'warning')}, which --strict counts as mistakes")
+            say(f"{_counted(warnings, 'warning')}, which --strict counts as mistakes")
     if any(one.mistakes or (strict and one.warnings) for one in looked):
         sys.exit(UNUSABLE)
 
@@ -111,7 +112,7 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
 def schema(output: Path | None) -> None:
     """Print the JSON Schema by which editors check rubrics."""
     if output is None:
-        sys.stdout.buffer.write(_schema())
+        write_json(_schema())
         return
     with failures_told(), _writing(output):
         output.write_bytes(_schema())
@@ -143,7 +144,7 @@ def list_rubrics(config: Path | None, *, as_json: bool) -> None:
         mistakes = _counted(len(one.mistakes), "mistake")
         said = row["title"] or f"{mistakes}, named by: harness rubric check {one.name}"
         where = "ships" if row["ships"] else row["path"]
-        click.echo(f"{one.name:{width}}  {said} ({where})")
+        say(f"{one.name:{width}}  {said} ({where})")
 
 
 @rubric.command()
@@ -168,11 +169,11 @@ def new(name: str, base: str, config: Path | None) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.written.path, path)
             path.with_name("rubric.schema.json").write_bytes(_schema())
-    click.echo(f"{path}: a copy of '{base}'; next: harness rubric check {quote(str(path))}")
+    say(f"{path}: a copy of '{base}'; next: harness rubric check {quote(str(path))}")
     if extends := source.rubric.extends:
-        click.echo(f"What it does not say is taken from '{extends}', which it extends.")
+        say(f"What it does not say is taken from '{extends}', which it extends.")
     if path.parent == directory and path.stem in known_rubrics(directories(directory)[1:]):
-        click.echo(f"From now on, '{path.stem}' means this one and not the one that ships.")
+        say(f"From now on, '{path.stem}' means this one and not the one that ships.")
 
 
 @contextmanager
@@ -201,11 +202,11 @@ def _look(name: str, directory: Path) -> _Looked:
 def _print(one: _Looked) -> None:
     """A line for each mistake and warning, as compilers do, and one for the whole."""
     for problem in one.mistakes:
-        click.echo(f"{_where(problem.path, problem.line)}{problem.message}")
+        say(f"{_where(problem.path, problem.line)}{problem.message}")
     for advice in one.warnings:
-        click.echo(f"{_where(advice.path, advice.line)}warning: {advice.message}")
+        say(f"{_where(advice.path, advice.line)}warning: {advice.message}")
     said = _summary(one.rubric) if one.rubric else _counted(len(one.mistakes), "mistake")
-    click.echo(f"{_shown(one.path) or one.name}: {said}")
+    say(f"{_shown(one.path) or one.name}: {said}")
 
 
 def _summary(rubric: Rubric) -> str:
@@ -256,7 +257,7 @@ def _as_json(one: _Looked) -> dict[str, object]:
 
 def _print_json(rows: Sequence[object]) -> None:
     said = orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    sys.stdout.buffer.write(said)
+    write_json(said)
 
 
 def _schema() -> bytes:

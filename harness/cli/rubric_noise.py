@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.consoles import log_to_stderr, results
+from harness.cli.consoles import Shown, log_to_stderr, results, write_json
 from harness.cli.drafts import Given, draft_options, read_given, run_or_exit
 from harness.cli.exit_codes import FAILED
 from harness.cli.failures import json_object
@@ -86,7 +86,7 @@ def noise(
 
     measured = run_or_exit(work, as_json=as_json)
     if as_json:
-        sys.stdout.buffer.write(json_object(_as_json(measured)))
+        write_json(json_object(_as_json(measured)))
     else:
         _print(measured, results())
     if measured.failed:
@@ -153,7 +153,7 @@ async def _judge(
     evaluator = evaluator_of(session, given.chosen.rubric, ask=session.served.chat, noise=None)
     verdicts: dict[str, tuple[Verdict, ...]] = {}
     failed: dict[str, HarnessError] = {}
-    with Console(stderr=True).status("") as status:
+    with Shown(stderr=True).status("") as status:
         for number, (name, draft) in enumerate(given.drafts.items(), start=1):
             status.update(Text(f"judging {name} ({number} of {len(given.drafts)})"))
             with session.trace.span(

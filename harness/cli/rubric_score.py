@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli.consoles import log_to_stderr, results
+from harness.cli.consoles import Shown, log_to_stderr, results, write_json
 from harness.cli.drafts import Given, draft_options, read_given, run_or_exit
 from harness.cli.exit_codes import FAILED
 from harness.cli.failures import json_object
@@ -92,7 +92,7 @@ def score(
 
     scored = run_or_exit(work, as_json=as_json)
     if as_json:
-        sys.stdout.buffer.write(json_object(_as_json(scored, pass_at)))
+        write_json(json_object(_as_json(scored, pass_at)))
     else:
         _print(scored, pass_at, results(), checks_only=checks_only)
     if scored.failed:
@@ -129,7 +129,7 @@ async def _score(given: Given) -> _Scored:
     ) as session:
         decided = bool(session.roles.evaluators) or all(d.optional for d in rubric.judged)
         chosen = given.chosen if decided else _checks_alone(given.chosen)
-        with Console(stderr=True).status("") as status:
+        with Shown(stderr=True).status("") as status:
             for number, (name, draft) in enumerate(given.drafts.items(), start=1):
                 status.update(Text(f"scoring {name} ({number} of {len(given.drafts)})"))
                 try:

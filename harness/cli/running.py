@@ -9,11 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-from rich.console import Console
-
 from harness.cli.asking import TerminalAsker
-from harness.cli.consoles import LogFormat, log_to_stderr
+from harness.cli.consoles import LogFormat, Shown, log_to_stderr, say, write_json
 from harness.cli.exit_codes import FAILED, STOPPED, WAITING
 from harness.cli.failures import (
     error_as_json,
@@ -66,33 +63,33 @@ def carry_out(order: Callable[[], Order], *, as_json: bool, log_format: LogForma
     try:
         result = _run(order(), begun, is_attended=not as_json and _is_terminal())
     except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
+        say("interrupted", err=True)
         _say_way_on(begun)
         if as_json:
             _write(interrupted_as_json(run_id=_run_id(begun)))
         sys.exit(interrupts.exit_code)
     except SystemExit as error:
         # Its code would pass for one of this command's own.
-        click.echo(f"harness: {_who_left(error)}", err=True)
+        say(f"harness: {_who_left(error)}", err=True)
         _say_way_on(begun)
         if as_json:
             _write(left_as_json(error, run_id=_run_id(begun)))
         sys.exit(FAILED)
     except HarnessError as error:
         failed = error.result if isinstance(error, NodeFailed) else None
-        click.echo(f"harness: {error}", err=True)
+        say(f"harness: {error}", err=True)
         if as_json:
             more = result_fields(failed) if failed is not None else None
             _write(error_as_json(error, run_id=_run_id(begun), more=more))
         elif failed is not None:
-            print_failure(failed, Console(stderr=True))
+            print_failure(failed, Shown(stderr=True))
         _say_way_on(begun)
         sys.exit(exit_code_of(error))
     if as_json:
         _write(result_as_json(result))
     else:
-        print_result(result, Console())
-        print_to_do(result, Console(stderr=True))
+        print_result(result, Shown())
+        print_to_do(result, Shown(stderr=True))
     if result.status != "finished":
         sys.exit(STOPPED if result.status == "stopped" else WAITING)
 
@@ -105,7 +102,7 @@ def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
         if isinstance(record, RunStarted):
             begun.append(traces / f"{record.run_id}{JOURNAL_SUFFIX}")
 
-    with Progress(Console(stderr=True), order.pipeline.nodes) as progress:
+    with Progress(Shown(stderr=True), order.pipeline.nodes) as progress:
         return run_to_its_end(
             order.pipeline.run_async(
                 order.inputs,
@@ -141,8 +138,8 @@ def _run_id(begun: list[Path]) -> str | None:
 def _say_way_on(begun: list[Path]) -> None:
     """What to type to go on, if a run had begun."""
     if begun:
-        click.echo(f"To go on with what was done: {resume_command(begun[0])}", err=True)
+        say(f"To go on with what was done: {resume_command(begun[0])}", err=True)
 
 
 def _write(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
+    write_json(data)

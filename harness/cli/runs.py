@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from click.core import ParameterSource
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.consoles import log_to_stderr, results
+from harness.cli.consoles import log_to_stderr, results, say, write_json
 from harness.cli.failures import failures_told
 from harness.cli.run_name import find_journal, traces_directory
 from harness.cli.runs_diff import comparison_as_json, print_comparison
@@ -49,9 +48,9 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
         lines = deque(with_unended(ended, path.parent), maxlen=limit or None)
     if as_json:
         for line in lines:
-            sys.stdout.buffer.write(orjson.dumps(line.model_dump()) + b"\n")
+            write_json(orjson.dumps(line.model_dump()) + b"\n")
     elif not lines:
-        click.echo(f"there is no run yet, by {path}", err=True)
+        say(f"there is no run yet, by {path}", err=True)
     else:
         results().print(_table(lines))
 
@@ -70,7 +69,7 @@ def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
     with failures_told(as_json=as_json, of_journals=True):
         comparison = compare(Journal(find_journal(a, traces)), Journal(find_journal(b, traces)))
     if as_json:
-        sys.stdout.buffer.write(comparison_as_json(comparison))
+        write_json(comparison_as_json(comparison))
     else:
         print_comparison(comparison, results())
 

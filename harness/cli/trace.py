@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from harness.cli.consoles import log_to_stderr, results
+from harness.cli.consoles import Shown, log_to_stderr, results, say, write_json
 from harness.cli.exit_codes import FAILED, UNUSABLE
 from harness.cli.failures import failures_told
 from harness.cli.run_name import LATEST, find_journal
@@ -55,7 +54,7 @@ def open_(run: str, traces: Path | None, port: int, *, no_browser: bool) -> None
     """
     from harness.cli.trace_open import show  # noqa: PLC0415 - the server is for this alone
 
-    console = Console(stderr=True)
+    console = Shown(stderr=True)
     with _complaints(), tempfile.TemporaryDirectory(prefix="harness-open-") as folder:
         given = Path(run)
         timeline = given if given.suffix and given.suffix != ".jsonl" and given.exists() else None
@@ -120,9 +119,9 @@ def export(
             return
         suffix, write = TIMELINES[_timeline_format(form)]
         target = output or journal.path.with_suffix(suffix)
-        with Console(stderr=True).status(f"Writing {target} …"):
+        with Shown(stderr=True).status(f"Writing {target} …"):
             write(journal, target)
-        click.echo(target)
+        say(target)
 
 
 @trace.command()
@@ -152,7 +151,7 @@ def report(run: str, traces: Path | None, ttft_ms: int, itl_ms: int, *, as_json:
         targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
         found = report_of(_journal(run, traces), targets=targets)
     if as_json:
-        sys.stdout.buffer.write(report_as_json(found))
+        write_json(report_as_json(found))
     else:
         print_report(found, results())
 
@@ -172,7 +171,7 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
     with _complaints(as_json=as_json):
         findings = findings_of(_journal(run, traces))
     if as_json:
-        sys.stdout.buffer.write(findings_as_json(findings))
+        write_json(findings_as_json(findings))
     else:
         print_findings(findings, results())
 
@@ -201,9 +200,9 @@ def check(run: str, traces: Path | None, repair: Path | None, *, as_json: bool) 
         losses = repair_journal(journal, repair) if repair else ()
         found = check_journal(repair or journal)
     for loss in losses:
-        click.echo(loss, err=True)
+        say(loss, err=True)
     if as_json:
-        sys.stdout.buffer.write(check_as_json(found))
+        write_json(check_as_json(found))
     else:
         print_check(found, results())
     sys.exit(0 if found.is_whole else FAILED)
@@ -226,9 +225,9 @@ def _send(
         **read_pairs(filter(None, usual.split(",")), option="OTEL_…_HEADERS", form="name=value"),
         **read_pairs(headers, option="--header", form="NAME=VALUE"),
     }
-    with Console(stderr=True).status(f"Sending to {given} …"):
+    with Shown(stderr=True).status(f"Sending to {given} …"):
         sent = send_otlp(journal, endpoint=given, headers=pairs, content=content)
-    click.echo(f"{sent} spans sent to {given}")
+    say(f"{sent} spans sent to {given}")
 
 
 def _timeline_format(form: str) -> TimelineFormat:
@@ -247,5 +246,5 @@ def _complaints(*, as_json: bool = False) -> Iterator[None]:
             yield
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        click.echo(f"harness: {place}{error.strerror}", err=True)
+        say(f"harness: {place}{error.strerror}", err=True)
         sys.exit(UNUSABLE)

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import click
 
+from harness.cli.consoles import hide, say
 from harness.cli.pipeline_file import target_file
 from harness.errors import InvalidInput, Notice
 from harness.session import Settings, load_settings
+from harness.session.secrets import known_secrets
 from harness.session.trust import not_allowed, project_of, refusal_to_run, remember
 
 
@@ -26,6 +28,8 @@ def settings_for_calls(
     What is not allowed here, an endpoint says when it is opened.
     """
     settings = load_settings(config, environment=os.environ, roles=roles, memory=memory)
+    named = [name for name in settings.trace.secrets if name in os.environ]
+    hide(known_secrets(settings.endpoints.values(), environment=os.environ, named=named))
     for endpoint in settings.endpoints.values():
         for refusal in not_allowed(endpoint, os.environ):
             what, _, folder = refusal.entry.partition(" ")
@@ -82,4 +86,4 @@ def _remember(entry: str) -> None:
     try:
         remember(entry, os.environ)
     except OSError as error:
-        click.echo(f"harness: this cannot be remembered ({error.strerror})", err=True)
+        say(f"harness: this cannot be remembered ({error.strerror})", err=True)

@@ -155,7 +155,7 @@ class Redactor:
             return line
         record = orjson.loads(line)
         cleaned = {
-            name: self._cleaned(value)
+            name: self.clean_values(value)
             if isinstance(value, str | list | dict) and name not in _CLOSED
             else value
             for name, value in record.items()
@@ -166,14 +166,15 @@ class Redactor:
         """Whether lines may hold a secret; one look at many of them tells that nearly always."""
         return _any_in(self._encoded_forms, lines) or _any_in(_HINTS, _folded(lines))
 
-    def _cleaned(self, value: object) -> object:
+    def clean_values(self, value: object) -> object:
+        """The same for what JSON was read into."""
         if isinstance(value, str):
             return self.clean(value)
         if isinstance(value, list):
-            return [self._cleaned(one) for one in value]
+            return [self.clean_values(one) for one in value]
         if isinstance(value, dict):
             return {
-                self.clean(name): REDACTED if _is_secret(name, one) else self._cleaned(one)
+                self.clean(name): REDACTED if _is_secret(name, one) else self.clean_values(one)
                 for name, one in value.items()
             }
         return REDACTED if str(value) in self._values else value

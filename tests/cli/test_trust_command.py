@@ -97,3 +97,42 @@ def test_what_the_user_names_himself_is_resumed(tmp_path: Path) -> None:
     assert harness("run", "asks.py", "--task", "t", cwd=tmp_path, **theirs).exit_code == 4
     resume = ("resume", "latest", "--answer", "yes", "--file", "asks.py")
     assert harness(*resume, cwd=tmp_path, **mine).exit_code == 0
+
+
+LEAKS = """\
+from harness import Pipeline
+
+leaks = Pipeline("leaks")
+
+@leaks.node
+def said(text: str) -> str:
+    print(text)
+    return text
+"""
+CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07 \x9b2J \x1b[2J"
+
+
+def test_what_is_printed_is_without_secrets_as_files_are(tmp_path: Path) -> None:
+    (tmp_path / "leaks.py").write_text(LEAKS)
+    secret = "zx-0123456789-mine"
+    for options in ((), ("--json",)):
+        said = ("run", "leaks.py", "--set", f"text=It is {secret}.", *options)
+        done = harness(*said, cwd=tmp_path, MY_KEYS=secret)
+        assert done.exit_code == 0
+        assert secret not in done.stderr
+        assert done.stdout.count(secret) == 1, "what the node prints itself is its own"
+    no_file = harness("run", f"{secret}.py", "--json", cwd=tmp_path, MY_KEYS=secret)
+    assert no_file.exit_code == 2
+    assert secret not in no_file.stdout + no_file.stderr
+
+
+def test_no_escape_sequence_of_a_text_reaches_a_terminal(tmp_path: Path) -> None:
+    for command in (
+        ("run", f"{CLIPBOARD}.py"),
+        ("memory", "search", CLIPBOARD, "--store", f"{CLIPBOARD}.d"),
+    ):
+        done = harness(*command, cwd=tmp_path, typed="")
+        assert done.exit_code == 2
+        assert "\x1b]52" not in done.stderr
+        assert "\x9b" not in done.stderr
+        assert "?2J" in done.stderr

@@ -1,0 +1,36 @@
+"""What is printed is shown, and not obeyed."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from harness.cli.consoles import Shown
+
+CLIPBOARD = "owl\x1b]52;c;ZXZpbA==\x07\x9b2Jowl"
+
+
+def in_a_table(text):
+    table = Table()
+    table.add_column("one")
+    table.add_row(Text(text))
+    return table
+
+
+@pytest.mark.parametrize("made", [str, Text, in_a_table], ids=["s", "t", "table"])
+def test_a_terminal_is_shown_what_it_would_have_obeyed(made):
+    out = io.StringIO()
+    Shown(file=out, force_terminal=True, width=200).print(made(CLIPBOARD), style="red")
+    assert "\x1b[31m" in out.getvalue(), "the styles are ours"
+    assert "\x1b]" not in out.getvalue()
+    assert not {"\x07", "\x9b"} & {*out.getvalue()}
+    assert "owl?" in out.getvalue()
+
+
+def test_a_file_gets_the_text_as_it_is():
+    out = io.StringIO()
+    Shown(file=out, width=200).print(Text(CLIPBOARD))
+    assert "\x1b]52" in out.getvalue()
