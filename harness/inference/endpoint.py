@@ -53,7 +53,16 @@ MANAGED_BACKENDS: frozenset[BackendName] = frozenset(
 MACHINE = "machine"
 """The device of models that are in the machine's own memory."""
 
-SamplingField = Literal["temperature", "frequency_penalty", "seed", "logprobs", "top_logprobs"]
+SamplingField = Literal[
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "seed",
+    "logprobs",
+    "top_logprobs",
+]
 """Fields of a request that a call can do without."""
 
 PromptTemplate = Literal["chatml", "llama3", "plain"]

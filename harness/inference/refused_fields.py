@@ -89,6 +89,9 @@ class RefusedFields:
             for name in self._droppable
             if about_fields and name in sent and _refuses(said, name)
         ]
+        if re.search(r"\bboth\b", said):
+            # Newer Claude models take one of `temperature` and `top_p`: the first may stay.
+            refused = refused[1:] or refused
         if not renamed and not refused:
             self._learnt &= sent.keys()
             self._renamed = {n: other for n, other in self._renamed.items() if other not in sent}

@@ -46,6 +46,14 @@ class ChatRequest:
     model's context leaves, and under a limit what that leaves (see `Charges.sized`)."""
     temperature: float = 0.0
     """0 is greedy."""
+    top_p: float | None = None
+    """Above 0, up to 1: only the likeliest tokens that together have this probability are drawn
+    from. None for the server's own setting, here and in the next two."""
+    top_k: int | None = None
+    """Only this many of the likeliest tokens are drawn from."""
+    min_p: float | None = None
+    """From 0 to 1: only tokens are drawn from that have this share of the likeliest one's
+    probability (Nguyen et al. 2024, "Turning Up the Heat")."""
     frequency_penalty: float = 0.0
     """From 0 to 2; how much a token's every use so far speaks against using it again."""
     seed: int | None = None
@@ -86,6 +94,16 @@ class ChatRequest:
                 f"temperature is {self.temperature:g}; it cannot be less than 0",
                 code="request.temperature-negative",
             )
+        if not (
+            (self.top_p is None or 0 < self.top_p <= 1)
+            and (self.top_k is None or self.top_k >= 1)
+            and (self.min_p is None or 0 <= self.min_p <= 1)
+        ):
+            raise InvalidInput(
+                f"top_p is {self.top_p}, top_k {self.top_k} and min_p {self.min_p}; top_p can be "
+                "above 0 and up to 1, top_k 1 or more, min_p 0 to 1",
+                code="request.cutoff-out-of-range",
+            )
         if not 0 <= self.frequency_penalty <= _MOST_PENALTY:
             raise InvalidInput(
                 f"frequency_penalty is {self.frequency_penalty:g}; it can be 0 to {_MOST_PENALTY}",
@@ -97,6 +115,12 @@ class ChatRequest:
                 code="request.logprobs-out-of-range",
             )
         _check_time(self.timeout_s)
+
+    @property
+    def cutoffs(self) -> dict[str, float]:
+        """Those of `top_p`, `top_k` and `min_p` that are set, by the names all servers use."""
+        said = {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
+        return {name: value for name, value in said.items() if value is not None}
 
     @property
     def conversation(self) -> tuple[Message, ...]:

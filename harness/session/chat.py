@@ -69,6 +69,9 @@ async def chat(
     max_output_tokens: int | None = ...,
     on_cut: OnCut = ...,
     temperature: float = ...,
+    top_p: float | None = ...,
+    top_k: int | None = ...,
+    min_p: float | None = ...,
     frequency_penalty: float = ...,
     seed: int | None = ...,
     stop: Sequence[str] = ...,
@@ -86,6 +89,9 @@ async def chat(
     max_output_tokens: int | None = ...,
     on_cut: OnCut = ...,
     temperature: float = ...,
+    top_p: float | None = ...,
+    top_k: int | None = ...,
+    min_p: float | None = ...,
     frequency_penalty: float = ...,
     seed: int | None = ...,
     stop: Sequence[str] = ...,
@@ -102,6 +108,9 @@ async def chat(
     max_output_tokens: int | None = ...,
     on_cut: OnCut = ...,
     temperature: float = ...,
+    top_p: float | None = ...,
+    top_k: int | None = ...,
+    min_p: float | None = ...,
     frequency_penalty: float = ...,
     seed: int | None = ...,
     stop: Sequence[str] = ...,
@@ -116,6 +125,9 @@ async def chat(
     max_output_tokens: int | None = None,
     on_cut: OnCut = "error",
     temperature: float = 0.0,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
     frequency_penalty: float = 0.0,
     seed: int | None = None,
     stop: Sequence[str] = (),
@@ -141,6 +153,9 @@ async def chat(
             `keep` takes it as it is, and `continue` asks for the rest, a few times at most, and
             joins it.
         temperature: 0 is greedy.
+        top_p: Draws from the likeliest tokens that together have this probability.
+        top_k: Draws from so many of the likeliest tokens.
+        min_p: Draws from tokens that have this share of the likeliest one's probability.
         frequency_penalty: From 0 to 2; keeps small models from saying one thing for ever.
         seed: Makes sampling repeatable where the server can.
         stop: Texts that end the reply.
@@ -161,6 +176,9 @@ async def chat(
         messages=as_messages(messages),
         max_output_tokens=max_output_tokens,
         temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
         frequency_penalty=frequency_penalty,
         seed=seed,
         stop=tuple(stop),

@@ -68,7 +68,8 @@ class Provider(Loopback):
 def test_everything_that_was_asked_for_is_sent():
     schema = {"type": "object", "properties": {"score": {"type": "integer"}}}
     messages = (Message("system", "Be strict."), Message("user", "Judge."))
-    settings = {"temperature": 0.7, "frequency_penalty": 0.5, "seed": 0}
+    cutoffs = {"top_p": 0.9, "top_k": 40, "min_p": 0.05}
+    settings = {"temperature": 0.7, **cutoffs, "frequency_penalty": 0.5, "seed": 0}
     request = ChatRequest(
         model="judge",
         messages=messages,
@@ -104,6 +105,15 @@ def whole(finish_reason):
     choice = {"index": 0, "message": message, "finish_reason": finish_reason}
     said = {"id": "c1", "object": "chat.completion", "model": "served-name", "choices": [choice]}
     return error_reply(200, said | {"usage": usage()})
+
+
+def test_a_cutoff_that_the_provider_has_by_its_own_name_goes_there():
+    request = replace(REQUEST, temperature=0.7, top_p=0.9, top_k=40)
+
+    _, server = ask(Anthropic(), request=request, **of(CLAUDE))
+
+    body = server.asked[0].body
+    assert (body["temperature"], body["top_p"], body["top_k"]) == (0.7, 0.9, 40)
 
 
 @streamed_or_whole

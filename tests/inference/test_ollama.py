@@ -29,6 +29,9 @@ ALL = ChatRequest(
     role="evaluator",
     max_output_tokens=64,
     temperature=0.7,
+    top_p=0.9,
+    top_k=40,
+    min_p=0.05,
     frequency_penalty=0.5,
     seed=0,
     stop=("\n\n", "END"),
@@ -263,7 +266,9 @@ def test_a_chat_is_asked_for_and_read_as_the_official_client_does_it(stream):
     chat = {
         "model": "m:1b",
         "messages": MESSAGES,
-        "options": ollama.Options(temperature=0.7, frequency_penalty=0.5, seed=0, **limits),
+        # The official client's options know `min_p` no more; the server's still do.
+        "options": {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05}
+        | {"frequency_penalty": 0.5, "seed": 0, **limits},
         "format": SCHEMA,
         "logprobs": True,
         "top_logprobs": 2,

@@ -96,7 +96,8 @@ def test_a_server_that_would_take_a_few_tokens_for_no_room_is_told_one(stated, s
 def test_everything_that_was_asked_for_is_sent():
     schema = {"type": "object", "properties": {"score": {"type": "integer"}}}
     messages = (Message("system", "Strict."), Message("user", "Judge."), Message("assistant", "…"))
-    settings = {"temperature": 0.7, "frequency_penalty": 0.5, "seed": 0}
+    cutoffs = {"top_p": 0.9, "top_k": 40, "min_p": 0.05}
+    settings = {"temperature": 0.7, **cutoffs, "frequency_penalty": 0.5, "seed": 0}
     request = ChatRequest(
         model="judge",
         messages=messages,

@@ -48,10 +48,16 @@ def test_every_wire_has_a_profile_and_a_dialect_of_its_own():
 def test_a_profile_tells_what_a_reply_comes_with_and_no_field_has_to_be_found_out(name):
     profile = PROFILES[name]
     sampling = {"seed": 1, "frequency_penalty": 0.5, "stop": ("never",), "temperature": 0.7}
+    cutoffs = {"top_p": 0.9, "top_k": 40, "min_p": 0.05}
 
-    completion, server = ask(server_of(name), request=replace(REQUEST, **sampling), backend=name)
+    completion, server = ask(
+        server_of(name), request=replace(REQUEST, **sampling, **cutoffs), backend=name
+    )
 
-    assert (completion.dropped, len(server.asked)) == ((), 1)
+    assert (set(completion.dropped), len(server.asked)) == (profile.refuses, 1)
+    kept = {field: value for field, value in cutoffs.items() if field not in profile.refuses}
+    assert {field: server.asked[0].body.get(field) for field in kept} == kept
+    assert server.asked[0].body.keys().isdisjoint(profile.refuses)
     # `openai` is any: each place is looked at, and none is promised.
     assert (profile.times is not None) == (profile.timings is not None or name == "openai")
     assert profile.schema is not None or profile.enforces == ALWAYS

@@ -9,6 +9,7 @@ SENT = {
     "messages": [],
     "max_tokens": 64,
     "temperature": 0.0,
+    "top_p": 0.9,
     "frequency_penalty": 0.5,
     "seed": 7,
     "logprobs": True,
@@ -36,6 +37,7 @@ def forbidden(*names):
         # Anthropic, from its newest to its oldest words.
         ("temperature", f"temperature: {EXTRA}"),
         ("temperature", "`temperature` is deprecated for this model."),
+        ("top_p", "`temperature` and `top_p` cannot both be specified for this model."),
         # OpenAI.
         ("temperature", "Unsupported value: 'temperature' does not support 0 with this model."),
         ("seed", "Unrecognized request argument supplied: seed"),

@@ -47,7 +47,8 @@ def test_a_conversation_is_sent_as_one_text_with_what_is_asked_for(stream):
 
 
 def test_all_of_the_sampling_is_sent_and_the_schema_is_not():
-    sampling = {"temperature": 0.7, "frequency_penalty": 0.5, "seed": 0}
+    cutoffs = {"top_p": 0.9, "top_k": 40, "min_p": 0.05}
+    sampling = {"temperature": 0.7, **cutoffs, "frequency_penalty": 0.5, "seed": 0}
     more = {"reply_schema": {"type": "object"}, "top_logprobs": 2, "stop": ("\n\n", "END")}
     request = replace(REQUEST, max_output_tokens=64, **sampling, **more)
 

@@ -197,6 +197,21 @@ def test_a_call_that_was_made_before_is_answered_by_the_cache(
     assert serving(use) == [asked_in_one, asked_in_two]
 
 
+def test_cutoffs_of_sampling_reach_the_server_through_both_doors(tmp_path):
+    cutoffs = {"top_p": 0.9, "top_k": 40, "min_p": 0.05}
+
+    async def answer(run: Run, task: str) -> str:
+        return await run.chat("producer", task, temperature=0.7, **cutoffs)
+
+    async def use(server):
+        chosen = settings(tmp_path, {"producer": vllm(server.url)})
+        await chat("producer", "?", temperature=0.7, **cutoffs, settings=chosen)
+        await pipeline_of(answer).run_async({"task": "?"}, settings=chosen)
+        return [{name: one.body.get(name) for name in cutoffs} for one in chats(server)]
+
+    assert serving(use) == [cutoffs, cutoffs]
+
+
 def test_a_node_may_listen_embed_and_count(tmp_path):
     heard = []
 

@@ -62,7 +62,14 @@ def new_run(directory, clock=None, **options):
 
 def chat(trace, clock, *, model="writer"):
     """A call, as `Traced` leaves it."""
-    settings = {"temperature": 0.5, "seed": None, "max_output_tokens": 64, "structured": False}
+    settings = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "seed": None,
+        "max_output_tokens": 64,
+        "structured": False,
+    }
     said = {"track": f"model {model}", "label": "chat producer", "role": "producer", **settings}
     prompt_sha256 = trace.content(PROMPT)
     with trace.span("chat", model=model, prompt_sha256=prompt_sha256, **said) as span:
@@ -227,6 +234,7 @@ def test_a_call_has_its_attributes_by_all_three_names(journal):
         "gen_ai.system": "anthropic",
         "gen_ai.request.model": "claude-9",
         "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.top_p": 0.9,
         "gen_ai.request.max_tokens": 64,
         "gen_ai.output.type": "text",
         "gen_ai.response.model": "writer-2026",
@@ -238,7 +246,7 @@ def test_a_call_has_its_attributes_by_all_three_names(journal):
         "openinference.span.kind": "LLM",
         "llm.provider": "anthropic",
         "llm.model_name": "claude-9",
-        "llm.invocation_parameters": '{"temperature":0.5,"max_tokens":64}',
+        "llm.invocation_parameters": '{"temperature":0.5,"top_p":0.9,"min_p":0.05,"max_tokens":64}',
         "llm.finish_reason": "stop",
         "llm.token_count.prompt": 31,
         "llm.token_count.prompt_details.cache_read": 0,

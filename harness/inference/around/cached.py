@@ -95,6 +95,8 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         "messages": [[message.role, message.content] for message in request.messages],
         "max_output_tokens": request.max_output_tokens,
         "temperature": float(request.temperature),
+        # Left out when they are not set: keys from before there were such fields stay the same.
+        **request.cutoffs,
         "frequency_penalty": float(request.frequency_penalty),
         "seed": request.seed,
         "stop": request.stop,

@@ -35,6 +35,7 @@ class Traced:
             model=request.model,
             role=request.role,
             temperature=request.temperature,
+            **request.cutoffs,
             seed=request.seed,
             max_output_tokens=request.max_output_tokens,
             structured=request.reply_schema is not None,

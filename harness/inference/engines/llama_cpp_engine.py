@@ -176,6 +176,7 @@ class LlamaCppEngine:
             for token in self._llama.generate(
                 prompt,
                 temp=request.temperature,
+                **request.cutoffs,
                 frequency_penalty=request.frequency_penalty,
                 grammar=grammar,
             ):

@@ -32,6 +32,9 @@ from harness.trace import Clock, monotonic
 
 _LEFT_OUT: Mapping[str, Any] = {
     "temperature": 0.8,
+    "top_p": None,
+    "top_k": None,
+    "min_p": None,
     "frequency_penalty": 0.0,
     "seed": None,
     "top_logprobs": None,

@@ -8,7 +8,7 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.request import ChatRequest
 from harness.inference.wire.openai_request import wire_messages
 
-_OPTIONS = ("temperature", "frequency_penalty", "seed")
+_OPTIONS = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "seed")
 _BESIDE_OPTIONS = ("logprobs", "top_logprobs")
 
 
@@ -17,7 +17,7 @@ def sampling_fields(request: ChatRequest) -> dict[str, object]:
 
     What was not asked for is left out: the model's own file may say something.
     """
-    fields: dict[str, object] = {"temperature": request.temperature}
+    fields: dict[str, object] = {"temperature": request.temperature, **request.cutoffs}
     if request.frequency_penalty:
         fields["frequency_penalty"] = request.frequency_penalty
     if request.seed is not None:

@@ -22,6 +22,7 @@ def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> 
         "model": model_id,
         "messages": wire_messages(request.conversation),
         "temperature": request.temperature,
+        **request.cutoffs,
     }
     if request.max_output_tokens is not None:
         fields["max_tokens"] = request.max_output_tokens

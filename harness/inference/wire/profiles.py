@@ -60,6 +60,9 @@ def _key(name: str) -> Any:  # noqa: ANN401 - a reader of JSON
     return lambda reply: int(reply[name])
 
 
+_ONLY_TOP_P = frozenset({"top_k", "min_p"})
+"""What servers refuse, or take and do not mean, that have no more than OpenAI's own fields."""
+
 _VLLM = Profile(
     # 0.32
     title="vLLM",
@@ -147,6 +150,7 @@ _ROWS: Mapping[WireName, Profile] = {
         # 3.3.7. Its timing headers come only with replies that are not streamed.
         title="Text Generation Inference",
         schema=schema_as_value,
+        refuses=_ONLY_TOP_P,
         times=tgi_headers,
         timings="stream = false",
         counting=TokenCounting(
@@ -194,6 +198,7 @@ _ROWS: Mapping[WireName, Profile] = {
         # 79d603f0 (2026-07)
         title="MLC LLM",
         schema=schema_as_text,
+        refuses=_ONLY_TOP_P,
         embeds="--embedding-model",
         health=None,
     ),
@@ -202,6 +207,7 @@ _ROWS: Mapping[WireName, Profile] = {
         # "stop", one that the token limit cut included.
         title="Triton's OpenAI front end",
         room_tokens=UNSTATED_ROOM_TOKENS,
+        refuses=_ONLY_TOP_P,
         counts_usage=False,
         logprobs="the vLLM backend",
         embeds="the vLLM backend",
@@ -214,9 +220,11 @@ _ROWS: Mapping[WireName, Profile] = {
         health="/health/ready",
     ),
     "lmstudio": Profile(
-        # 0.4.21. It takes `logprobs` without a word, and has none.
+        # 0.4.21. It takes `logprobs` without a word, and has none; of `min_p` its pages on OpenAI's
+        # protocol do not speak.
         title="LM Studio",
         schema=nested_schema,
+        refuses=frozenset({"min_p"}),
         logprobs=NEVER,
         embeds=ALWAYS,
         context=ContextReport(path="/api/v0/models", keys=("data", "loaded_context_length")),

@@ -103,6 +103,7 @@ def _sampling(request: ChatRequest, *, stop: tuple[str, ...]) -> dict[str, objec
     fields: dict[str, object] = {
         "max_tokens": _room(request),
         "temperature": request.temperature,
+        **request.cutoffs,
         "stop": [*request.stop, *stop],
     }
     if request.frequency_penalty:

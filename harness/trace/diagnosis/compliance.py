@@ -20,7 +20,7 @@ ENFORCING: Mapping[str, str] = {
 }
 """By backend, what may have schemas enforced; nothing more is known for the others."""
 
-_DECIDING = frozenset({"temperature", "frequency_penalty"})
+_DECIDING = frozenset({"temperature", "top_p", "top_k", "min_p", "frequency_penalty"})
 """Fields that decide what is written, as does the seed of a reply that is not greedy. Without the
 others, something is only not told."""
 

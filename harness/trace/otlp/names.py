@@ -58,6 +58,8 @@ _SPANS = {
         operation="chat",
         attributes={
             "temperature": ["gen_ai.request.temperature"],
+            "top_p": ["gen_ai.request.top_p"],
+            "top_k": ["gen_ai.request.top_k"],
             "seed": ["gen_ai.request.seed"],
             "max_output_tokens": ["gen_ai.request.max_tokens"],
             "structured": ["gen_ai.output.type"],
@@ -235,7 +237,7 @@ def _totals(call: Attributes) -> dict[str, object]:
     """What OpenInference wants in one attribute, and we have in several."""
     tokens = (call.get("input_tokens"), call.get("output_tokens"))
     asked = {
-        "temperature": call.get("temperature"),
+        **{name: call.get(name) for name in ("temperature", "top_p", "top_k", "min_p")},
         "max_tokens": call.get("max_output_tokens"),
         "seed": call.get("seed"),
     }

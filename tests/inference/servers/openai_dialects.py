@@ -265,7 +265,7 @@ DIALECTS: Mapping[WireName, Dialect] = {
         done_after_error=False,
         schema=_beside_type,
         knows="messages model frequency_penalty presence_penalty logprobs top_logprobs max_tokens "
-        "response_format seed stop stream stream_options temperature top_p",
+        "response_format seed stop stream stream_options temperature top_p top_k min_p",
         first_delta={"role": "assistant", "content": ""},
         usage={"prompt_tokens_details": {"cached_tokens": CACHED_TOKENS}},
         overflow=Complaint(
@@ -323,6 +323,8 @@ DIALECTS: Mapping[WireName, Dialect] = {
         event=None,
         done_after_error=False,
         schema=_nowhere,
+        knows="messages model frequency_penalty presence_penalty logprobs top_logprobs max_tokens "
+        "response_format seed stop stream stream_options temperature top_p",
         first_delta={"role": "assistant", "content": "", "function_call": None},
         cut_by_limit="stop",
         thought="<think>",
