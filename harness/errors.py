@@ -536,13 +536,15 @@ class JournalInvalid(HarnessError):
 
     Attributes:
         path: The journal.
-        line: The first line that is not a record, counted from 1.
+        line: The first line that is not a record, counted from 1; None if it has no lines.
     """
 
     code = "journal.invalid"
 
-    def __init__(self, message: str, *, path: Path, line: int, code: str | None = None) -> None:
-        super().__init__(f"{path}:{line}: {message}", code=code)
+    def __init__(
+        self, message: str, *, path: Path, line: int | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(f"{path}:{'' if line is None else f'{line}:'} {message}", code=code)
         self.path = path
         self.line = line
 

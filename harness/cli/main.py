@@ -11,7 +11,8 @@ from importlib import import_module
 
 import click
 
-from harness.cli.exit_codes import INTERRUPTED
+from harness.cli.exit_codes import FAILED, INTERRUPTED
+from harness.cli.streams import steady_streams
 from harness.version import __version__
 
 _COMMANDS = {
@@ -49,6 +50,18 @@ class _LazyGroup(click.Group):
 
 def main() -> None:
     """The `harness` command."""
+    why_not = steady_streams() if sys.stdout is sys.__stdout__ else lambda: None
+    try:
+        _call()
+    except SystemExit as ended:
+        error = why_not()
+        if error is None:
+            raise
+        click.echo(f"harness: standard output cannot be written: {error.strerror}", err=True)
+        sys.exit(ended.code or FAILED)
+
+
+def _call() -> None:
     try:
         sys.exit(command(prog_name="harness", standalone_mode=False))
     except click.ClickException as error:

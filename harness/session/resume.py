@@ -78,8 +78,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
 
     Raises:
         InvalidInput: It was killed before it had begun, or records no texts.
-        JournalInvalid: It is damaged.
-        OSError: It cannot be read.
+        JournalInvalid: It is damaged, or cannot be read.
     """
     journal = Journal(path)
     sizes = _sizes(journal)

@@ -332,9 +332,9 @@ def with_unended(lines: Iterable[AuditLine], directory: Path) -> list[AuditLine]
     listed = list(lines)
     for path in sorted(directory.glob(f"*{JOURNAL_SUFFIX}")):
         beside = [one for one in paths_beside(path) if part_of(one, path)]
-        if journal_of(path) != path or _has_end([path, *beside][-1]):
-            continue
         try:
+            if journal_of(path) != path or _has_end([path, *beside][-1]):
+                continue
             journal = Journal(path)
             if journal.ended is not None:
                 continue

@@ -55,7 +55,7 @@ class Call(Interval):
     def count(self, name: str) -> int | None:
         """A whole number among the attributes, such as `output_tokens`; None if it is not known."""
         value = self.attributes.get(name)
-        return value if isinstance(value, int) else None
+        return value if isinstance(value, int) and value >= 0 else None
 
     def phase_ns(self, name: str) -> int:
         """How long a phase took in all; 0 when there was none."""

@@ -36,8 +36,8 @@ class Journal:
             each with a warning in the log.
 
     Raises:
-        JournalInvalid: It is no journal, or one of its parts is none, or a newer version wrote it.
-        OSError: It cannot be read.
+        JournalInvalid: It is no journal, or one of its parts is none, or a newer version wrote it,
+            or it cannot be read.
 
     Attributes:
         path: As given.
@@ -49,9 +49,14 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        first = JournalFile(path)
-        parts = [first, *_further_parts(path, first.started.run_id)]
-        files = [*parts, *_joined_files(path, parts)]
+        try:
+            first = JournalFile(path)
+            parts = [first, *_further_parts(path, first.started.run_id)]
+            files = [*parts, *_joined_files(path, parts)]
+        except OSError as error:
+            raise JournalInvalid(
+                f"it cannot be read ({error.strerror})", code="journal.unreadable", path=path
+            ) from error
         self.path = path
         self.started = first.started
         self.ended = parts[-1].ended

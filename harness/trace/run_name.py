@@ -33,7 +33,7 @@ def find_journal(run: str | Path, directory: Callable[[], Path]) -> Path:
 
 
 def _journal_named(run: str, directory: Path) -> Path:
-    files = sorted(directory.glob(f"*{JOURNAL_SUFFIX}"))
+    files = sorted(filter(Path.is_file, directory.glob(f"*{JOURNAL_SUFFIX}")))
     journals = {found.stem: found for found in files if _is_run(found)}
     if run == LATEST:
         # Ids begin with the time, but a directory may hold journals of other names, and a run that

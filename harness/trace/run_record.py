@@ -51,8 +51,7 @@ def load_run(path: Path) -> RunRecord:
     """Reads a journal, of a run that ended, was killed, or is still going.
 
     Raises:
-        JournalInvalid: The file is not a journal.
-        OSError: The file cannot be read.
+        JournalInvalid: The file is not a journal, or cannot be read.
     """
     journal = Journal(path)
     items = list(journal.items())

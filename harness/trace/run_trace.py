@@ -121,7 +121,7 @@ class RunTrace(JournalTracer):
         """The run as recorded so far, be it cut short by a full disk; None if there is nothing."""
         try:
             return Journal(self.journal_path)
-        except (OSError, JournalInvalid) as error:
+        except JournalInvalid as error:
             log_warning(
                 "the journal cannot be read", code="trace.journal-unreadable", error=str(error)
             )

@@ -193,8 +193,9 @@ NEWER = json.loads(encode(STARTED)) | {"schema": 2, "host": "a field of version 
     ],
 )
 def test_a_file_that_is_no_journal_of_ours_is_named(path, content, code):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(JournalInvalid) as missing:
         Journal(path)
+    assert (missing.value.code, missing.value.line) == ("journal.unreadable", None)
     path.write_bytes(content)
 
     with pytest.raises(JournalInvalid) as caught:

@@ -384,7 +384,9 @@ def _sources(flows: Sequence[Flow]) -> dict[int, tuple[int, ...]]:
 
 def _texts(journal: Journal, calls: Sequence[Call]) -> dict[str, str]:
     wanted = {
-        call.attributes.get(name) for call in calls for name in ("prompt_sha256", "reply_sha256")
+        str(call.attributes.get(name))  # of a damaged journal it may be anything
+        for call in calls
+        for name in ("prompt_sha256", "reply_sha256")
     }
     contents = (item for item in journal.items() if isinstance(item, Content))
     return {content.sha256: content.text for content in contents if content.sha256 in wanted}

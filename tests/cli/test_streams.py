@@ -1,0 +1,85 @@
+"""What the command writes to, and what becomes of it when that is not as usual."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from command import COMMAND, ENVIRONMENT, harness
+
+PRINTS = """\
+from harness import Pipeline
+
+prints = Pipeline("prints")
+
+@prints.node
+def say(task: str = "ü") -> str:
+    print("noted")
+    return task
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "prints.py").write_text(PRINTS, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_code", "stdout", "stderr"),
+    [
+        pytest.param('"$0" graph prints.py >/dev/full', 1, "", "No space left", id="full"),
+        pytest.param('"$0" runs --help >/dev/full', 1, "", "No space left", id="help, full"),
+        pytest.param('PYTHONIOENCODING=ascii "$0" run prints.py', 0, "\\xfc", "", id="ASCII"),
+        pytest.param('"$0" run prints.py 2>&-', 0, "ü", "", id="stderr closed"),
+        pytest.param('"$0" run prints.py >&-', 0, "", "", id="stdout closed"),
+        pytest.param(
+            '{ "$0" run prints.py; echo "exit $?" >&2; } | :', 0, "", "exit 0", id="reader gone"
+        ),
+    ],
+)
+def test_a_command_ends_well_whatever_its_streams_are(
+    project: Path, script: str, exit_code: int, stdout: str, stderr: str
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", script, COMMAND],
+        cwd=project,
+        env=ENVIRONMENT,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert (done.returncode, stdout in done.stdout, stderr in done.stderr) == (
+        exit_code,
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["resume", "2"], id="resume"),
+        pytest.param(["runs", "diff", "2", "2"], id="runs diff"),
+        pytest.param(["graph", "prints.py", "--run", "2"], id="graph"),
+        pytest.param(["trace", "report", "2"], id="report"),
+        pytest.param(["trace", "diagnose", "2"], id="diagnose"),
+    ],
+)
+def test_a_journal_that_cannot_be_read_is_an_error_with_a_code(
+    project: Path, command: list[str]
+) -> None:
+    assert harness("run", "prints.py", cwd=project).exit_code == 0
+    (journal,) = project.glob("traces/2*.jsonl")
+    journal.with_suffix(".1.jsonl").mkdir()  # cannot be read, even by root
+    assert harness(*command, "--json", cwd=project).code == "journal.unreadable"
+
+
+def test_what_is_no_file_is_no_run(project: Path) -> None:
+    assert harness("run", "prints.py", cwd=project).exit_code == 0
+    (project / "traces" / "loop.jsonl").symlink_to("loop.jsonl")
+    (project / "traces" / "folder.jsonl").mkdir()
+    assert harness("runs", cwd=project).exit_code == 0
+    assert harness("trace", "report", "latest", cwd=project).exit_code == 0
