@@ -18,6 +18,7 @@
     │   │   └── RateLimited
     │   ├── CallTimeout
     │   ├── StreamCut
+    │   ├── ReplyTooLarge
     │   ├── ReplyInvalid
     │   ├── ReplyCut            it ended before it was whole
     │   │   ├── ReplyFiltered   the provider's filter ended it
@@ -306,6 +307,20 @@ class StreamCut(InferenceError):
     """The reply's stream ended without its proper end; what had arrived is not a reply."""
 
     code = "call.stream-cut"
+
+
+class ReplyTooLarge(InferenceError):
+    """A reply is longer than the endpoint's `max_reply_bytes`; what had arrived is not a reply.
+
+    Attributes:
+        max_reply_bytes: The limit.
+    """
+
+    code = "call.reply-too-large"
+
+    def __init__(self, message: str, *, endpoint: str, max_reply_bytes: int) -> None:
+        super().__init__(message, endpoint=endpoint)
+        self.max_reply_bytes = max_reply_bytes
 
 
 class ReplyInvalid(InferenceError):

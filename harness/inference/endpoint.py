@@ -158,6 +158,9 @@ class Endpoint(BaseModel):
     """Longest that the first piece of a reply may take, from sending on; None for `timeout_s`."""
     between_tokens_timeout_s: float | None = Field(default=None, gt=0)
     """Longest pause between two pieces of a reply; None for `timeout_s`."""
+    max_reply_bytes: int = Field(default=64 << 20, gt=0)
+    """Longest that a reply may be as it comes, with all that is said beside its text: bytes, or a
+    text such as "64 MiB"."""
     stream: bool = True
     """Whether replies are streamed, whoever asks: only so is the time to the first token measured.
     False for servers, or ways to them, that cannot."""
@@ -201,7 +204,7 @@ class Endpoint(BaseModel):
         filled.setdefault("model_id", filled.get("tag", ""))
         return filled
 
-    @field_validator("need_bytes", mode="before")
+    @field_validator("need_bytes", "max_reply_bytes", mode="before")
     @classmethod
     def _as_bytes(cls, value: object) -> object:
         return parse_bytes(value) if isinstance(value, str) else value

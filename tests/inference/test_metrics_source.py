@@ -168,7 +168,11 @@ def test_a_slow_server_is_given_up_for_now():
     assert reading(server, act)["running"] == 2
 
 
-@pytest.mark.parametrize("body", [b"<html>Sign in</html>", b"vllm:num_requests_running x\n"])
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>Sign in</html>", b"vllm:num_requests_running x\n", VLLM % 0 + b"# \n" * 1_400_000],
+    ids=["a page", "no number", "too long"],
+)
 def test_an_answer_that_cannot_be_read_is_told_once_and_not_asked_for_again(body):
     server = Counters(body=body)
 

@@ -146,7 +146,9 @@ class LiteLLMBackend:
     def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
         self._litellm.aclient_session.join(self)
         return http_call(
-            connect_timeout_s=self._endpoint.connect_timeout_s, check_address=self._check_address
+            connect_timeout_s=self._endpoint.connect_timeout_s,
+            max_reply_bytes=self._endpoint.max_reply_bytes,
+            check_address=self._check_address,
         )
 
     def _means(self) -> dict[str, object]:

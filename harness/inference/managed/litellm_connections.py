@@ -22,6 +22,7 @@ from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler, HTTPHandler
 
 from harness.errors import NotTrusted
 from harness.inference.managed.litellm_library import HTTP_CALL, HttpCall
+from harness.inference.wire.body import PACKED_AS, bound
 from harness.inference.wire.connection import KEEPALIVE_S, read_to_end
 from harness.inference.wire.lines import lines
 
@@ -48,6 +49,7 @@ class CarefulClient(httpx.AsyncClient):
         if call is not None:
             # Of most providers litellm keeps one number only; all but connecting is limited above.
             limits = httpx.Timeout(None, connect=call.connect_timeout_s)
+            request.headers["accept-encoding"] = PACKED_AS
             request.extensions = {**request.extensions, "timeout": limits.as_dict()}
             _check_address(request)
         try:
@@ -81,7 +83,9 @@ class CarefulClient(httpx.AsyncClient):
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
             limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
-            self._by_loop[loop] = httpx.AsyncClient(limits=limits)
+            self._by_loop[loop] = httpx.AsyncClient(
+                limits=limits, event_hooks={"response": [_bounded]}
+            )
         return self._by_loop[loop]
 
 
@@ -97,6 +101,12 @@ class CarefulCache(LLMClientCache):
         if isinstance(value, AsyncHTTPHandler):
             value.client = CLIENT
         super().set_cache(key, value, *args, **how)
+
+
+async def _bounded(response: httpx.Response) -> None:
+    call = HTTP_CALL.get()
+    if call is not None:
+        bound(response, most_bytes=call.max_reply_bytes)
 
 
 def _check_address(request: httpx.Request) -> None:

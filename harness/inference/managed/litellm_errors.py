@@ -19,6 +19,8 @@ from harness.errors import (
 )
 from harness.inference.endpoint import Endpoint
 from harness.inference.time_limits import timed_out
+from harness.inference.wire.body import BodyTooLong
+from harness.inference.wire.connection import too_large
 from harness.inference.wire.errors import context_overflow, error_from_reply
 
 _NO_KEY = re.compile(r"missing (?:credentials|.{0,30}api key)", re.IGNORECASE)
@@ -35,8 +37,10 @@ def error_from_litellm(
     litellm guesses a class from words in the message; what the provider sent is surer, and is found
     among the causes.
     """
-    if isinstance(error, litellm.exceptions.MidStreamFallbackError):
-        return StreamCut(f"the reply was cut off: {error}", endpoint=endpoint.tag)
+    too_long = next((one for one in _causes(error) if isinstance(one, BodyTooLong)), None)
+    if too_long or isinstance(error, litellm.exceptions.MidStreamFallbackError):
+        cut = StreamCut(f"the reply was cut off: {error}", endpoint=endpoint.tag)
+        return too_large(too_long, endpoint=endpoint) if too_long else cut
     for cause in _causes(error):
         match cause:
             case httpx.HTTPStatusError():

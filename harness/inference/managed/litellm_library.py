@@ -22,6 +22,8 @@ class HttpCall:
 
     connect_timeout_s: float
     """Longest that connecting may take."""
+    max_reply_bytes: int
+    """Longest that a reply may be."""
     check_address: Callable[[str], None]
     """Raises `NotTrusted` for an address that nothing may be sent to."""
     refusal: NotTrusted | None = None
@@ -38,14 +40,18 @@ HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
 
 @asynccontextmanager
 async def http_call(
-    *, connect_timeout_s: float, check_address: Callable[[str], None]
+    *, connect_timeout_s: float, max_reply_bytes: int, check_address: Callable[[str], None]
 ) -> AsyncIterator[HttpCall]:
     """The block in which litellm makes a call.
 
     Raises:
         NotTrusted: It was about to send something where nothing may be sent.
     """
-    call = HttpCall(connect_timeout_s=connect_timeout_s, check_address=check_address)
+    call = HttpCall(
+        connect_timeout_s=connect_timeout_s,
+        max_reply_bytes=max_reply_bytes,
+        check_address=check_address,
+    )
     token = HTTP_CALL.set(call)
     try:
         yield call

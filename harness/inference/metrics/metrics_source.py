@@ -18,6 +18,7 @@ from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.embedded import EmbeddedLlamaCpp
 from harness.inference.metrics.server_metrics import Reading, RunTotals, slot_readings
+from harness.inference.wire.body import BodyTooLong
 from harness.inference.wire.connection import bearer, http_client
 from harness.inference.wire.profiles import PROFILES
 from harness.log import log_warning
@@ -104,7 +105,9 @@ class MetricsSource:
         self._totals = RunTotals()
         self._last: tuple[Reading, ...] = ()
         # One limit for the whole of a read is below.
-        self._client = http_client(known, api_key=api_key, timeout=httpx.Timeout(None))
+        self._client = http_client(
+            known, api_key=api_key, timeout=httpx.Timeout(None), max_reply_bytes=_LARGEST_BYTES
+        )
 
     async def read(self) -> tuple[Reading, ...]:
         """What the server says now, totals counted since the run began.
@@ -132,17 +135,12 @@ class MetricsSource:
 
     async def _ask(self, address: str, path: str) -> tuple[Reading, ...]:
         try:
-            async with self._client.stream("GET", address + path) as response:
-                if response.status_code in _NOT_OFFERED:
-                    del self._paths[path]
-                    return ()
-                body = bytearray()
-                async for chunk in response.raise_for_status().aiter_bytes():
-                    body += chunk
-                    if len(body) > _LARGEST_BYTES:
-                        raise ValueError(f"it is larger than {_LARGEST_BYTES} bytes")
-            return self._paths[path](bytes(body))
-        except ValueError as error:
+            response = await self._client.get(address + path)
+            if response.status_code in _NOT_OFFERED:
+                del self._paths[path]
+                return ()
+            return self._paths[path](response.raise_for_status().content)
+        except (ValueError, BodyTooLong) as error:
             del self._paths[path]
             log_warning(
                 "a server's counters cannot be read",

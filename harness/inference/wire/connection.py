@@ -9,8 +9,15 @@ from contextlib import suppress
 import httpx
 from pydantic import ValidationError
 
-from harness.errors import ConfigurationInvalid, InferenceError, ServerError, StreamCut
+from harness.errors import (
+    ConfigurationInvalid,
+    InferenceError,
+    ReplyTooLarge,
+    ServerError,
+    StreamCut,
+)
 from harness.inference.endpoint import Endpoint
+from harness.inference.wire.body import PACKED_AS, BodyTooLong, bound
 from harness.inference.wire.errors import error_from_reply
 
 KEEPALIVE_S = 3.0
@@ -20,7 +27,7 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def http_client(
-    root: str | None, *, api_key: str | None, timeout: httpx.Timeout
+    root: str | None, *, api_key: str | None, timeout: httpx.Timeout, max_reply_bytes: int
 ) -> httpx.AsyncClient:
     """A pool of connections to a model server.
 
@@ -28,10 +35,17 @@ def http_client(
         root: Its address; None for one of this machine that is not known yet.
         api_key: Sent as a bearer token, as `bearer` gave it.
         timeout: For each step of a request.
+        max_reply_bytes: A longer body ends in `BodyTooLong`.
     """
+
+    async def bounded(response: httpx.Response) -> None:
+        bound(response, most_bytes=max_reply_bytes)
+
     base = httpx.URL(root or "http://localhost")
+    key = {"authorization": f"Bearer {api_key}"} if api_key else {}
     return httpx.AsyncClient(
-        headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+        headers={"accept-encoding": PACKED_AS, **key},
+        event_hooks={"response": [bounded]},
         timeout=timeout,
         limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S),
         # Loading certificates takes 20 ms that plain HTTP does not need; a proxy from the
@@ -76,6 +90,7 @@ class Connection:
             endpoint.url,
             api_key=bearer(api_key, endpoint=endpoint.tag),
             timeout=httpx.Timeout(None, connect=endpoint.connect_timeout_s),
+            max_reply_bytes=endpoint.max_reply_bytes,
         )
 
     def refusal(
@@ -101,6 +116,12 @@ class Connection:
             return StreamCut(said, endpoint=self.endpoint.tag)
         return ServerError(said, endpoint=self.endpoint.tag)
 
+    def broken(self, error: httpx.RequestError) -> InferenceError:
+        """What it means that the rest of a reply could not be read."""
+        if isinstance(error, BodyTooLong):
+            return too_large(error, endpoint=self.endpoint)
+        return self.cut(f"the connection broke: {str(error) or type(error).__name__}")
+
     def cut(self, how: str) -> StreamCut:
         """A reply that did not come to its end."""
         return StreamCut(f"the reply was cut off: {how}", endpoint=self.endpoint.tag)
@@ -110,12 +131,22 @@ class Connection:
         await self.client.aclose()
 
 
+def too_large(error: BodyTooLong, *, endpoint: Endpoint) -> ReplyTooLarge:
+    """The same as this package's error."""
+    return ReplyTooLarge(
+        f"the reply is longer than max_reply_bytes = {error.most_bytes}; raise it if such long "
+        "ones are meant",
+        endpoint=endpoint.tag,
+        max_reply_bytes=error.most_bytes,
+    )
+
+
 async def read_to_end(rest: AsyncIterator[bytes]) -> None:
     """Reads what follows a reply: nothing, but only then can the connection be used again.
 
     For a moment alone: a new connection costs less than to wait for a slow server.
     """
-    with suppress(TimeoutError, httpx.RequestError, StreamCut):
+    with suppress(TimeoutError, httpx.RequestError, InferenceError):
         async with asyncio.timeout(_END_TIMEOUT_S):
             async for _ in rest:
                 pass

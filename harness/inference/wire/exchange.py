@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -11,7 +12,7 @@ from typing import Self
 import httpx
 import orjson
 
-from harness.errors import EndpointUnreachable, InferenceError, ServerError, StreamCut
+from harness.errors import EndpointUnreachable, InferenceError, ServerError
 from harness.inference.time_limits import timed_out
 from harness.inference.wire.connection import Connection, read_to_end
 
@@ -56,6 +57,7 @@ class Exchange:
             EndpointUnreachable: Nothing answers at the address.
             CallTimeout: Connecting took too long.
             StreamCut: The connection broke.
+            ReplyTooLarge: The reply is longer than the endpoint allows.
             InferenceError: The reply is a refusal, or nothing that a model server sends.
         """
         response = await self._send(url, fields)
@@ -135,7 +137,8 @@ class Exchange:
 class ServerReply:
     """A reply whose headers are here.
 
-    What breaks while it is read is raised as `StreamCut`; what its reader does is none of it.
+    What breaks while it is read is raised as `StreamCut`, and one that is too long as
+    `ReplyTooLarge`; what its reader does is none of it.
     """
 
     def __init__(self, response: httpx.Response, *, connection: Connection) -> None:
@@ -151,9 +154,9 @@ class ServerReply:
     async def read(self) -> bytes:
         """All of it."""
         try:
-            return await self._response.aread()
+            return (await self._response.aread()).removeprefix(codecs.BOM_UTF8)
         except httpx.RequestError as error:
-            raise self._broken(error) from error
+            raise self._connection.broken(error) from error
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Its bytes as they come."""
@@ -161,10 +164,7 @@ class ServerReply:
             async for chunk in self._response.aiter_bytes():
                 yield chunk
         except httpx.RequestError as error:
-            raise self._broken(error) from error
-
-    def _broken(self, error: httpx.RequestError) -> StreamCut:
-        return self._connection.cut(f"the connection broke: {_said(error)}")
+            raise self._connection.broken(error) from error
 
 
 class _Connecting:

@@ -13,6 +13,7 @@ import orjson
 
 from harness.errors import EndpointUnreachable, InferenceError, LoadFailed
 from harness.inference import Endpoint
+from harness.inference.wire.body import BodyTooLong
 from harness.inference.wire.connection import Connection
 from harness.inference.wire.errors import words_of
 
@@ -150,6 +151,8 @@ class Control:
             response = await self._connection.client.request(
                 method, self.root + path, content=content, params=params, headers=sent
             )
+        except BodyTooLong as error:
+            raise self._connection.broken(error) from error
         except httpx.RequestError as error:
             raise EndpointUnreachable(
                 f"the server at {self.root} does not answer {method} {path}: "

@@ -64,6 +64,12 @@ def test_a_server_that_is_not_there_cannot_be_reached(kind):
     assert all(root.removeprefix("http://") in str(error) for error in errors)
 
 
+def test_what_a_server_says_is_read_up_to_a_limit():
+    kind = KINDS["vllm"]
+    (error,) = ask(kind, kind.there(), "report", max_reply_bytes=1)
+    assert (error.code, error.max_reply_bytes) == ("call.reply-too-large", 1)
+
+
 @every_kind
 def test_a_load_that_takes_too_long_fails_and_leaves_nothing(kind):
     server = kind.gone(**{kind.never_answers: {kind.load_page}})

@@ -1,0 +1,94 @@
+"""The bodies of replies: unpacked step by step, and no longer than they may be.
+
+httpx unpacks whatever a server sends in one go: a few kilobytes can become all of the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+
+import httpx
+
+PACKED_AS = "gzip"
+"""What servers are told that they may send."""
+_STEP_BYTES = 64 << 10
+_REFUSAL_BYTES = 64 << 10
+"""What is read of an error, and it says nothing more beyond. litellm looks through all of it, for 4
+seconds a megabyte, in which nothing else happens in the process."""
+
+
+class BodyTooLong(httpx.DecodingError):
+    """A body is longer than it may be; one of httpx's errors, which litellm passes on.
+
+    Attributes:
+        most_bytes: How long it may be.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(f"the body is longer than {most_bytes} bytes")
+        self.most_bytes = most_bytes
+
+
+def bound(response: httpx.Response, *, most_bytes: int) -> None:
+    """Has a body, which nobody has read yet, end in `BodyTooLong` when it is too long.
+
+    Of an error, the beginning is the body. For an event hook of a client.
+    """
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    response.stream = _Body(
+        response.stream,
+        packed_as=response.headers.pop("content-encoding", ""),
+        most_bytes=most_bytes,
+        is_refusal=response.is_error,
+    )
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(
+        self,
+        stream: httpx.AsyncByteStream,
+        *,
+        packed_as: str,
+        most_bytes: int,
+        is_refusal: bool,
+    ) -> None:
+        self._stream = stream
+        self._packed_as = packed_as.strip().lower()
+        self._most_bytes = most_bytes
+        self._is_refusal = is_refusal
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        length = 0
+        async for data in self._unpacked():
+            length += len(data)
+            if length > self._most_bytes:
+                raise BodyTooLong(self._most_bytes)
+            yield data
+            if self._is_refusal and length >= _REFUSAL_BYTES:
+                return
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def _unpacked(self) -> AsyncIterator[bytes]:
+        if self._packed_as in {"", "identity"}:
+            async for data in self._stream:
+                yield data
+            return
+        if self._packed_as not in {PACKED_AS, "deflate"}:
+            raise httpx.DecodingError(f"it is packed as {self._packed_as}, for which nobody asked")
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells the two apart
+        async for packed in self._stream:
+            while data := _step(unpacker, packed):
+                yield data
+                packed = unpacker.unconsumed_tail  # noqa: PLW2901 - what is left of it
+                await asyncio.sleep(0)
+
+
+def _step(unpacker: zlib._Decompress, packed: bytes) -> bytes:
+    try:
+        return unpacker.decompress(packed, _STEP_BYTES)
+    except zlib.error as error:
+        raise httpx.DecodingError(str(error)) from error
