@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from textwrap import shorten
 from typing import Literal
 
 import numpy as np
@@ -130,6 +131,15 @@ class Completion:
     """The run's limit that decided where the reply was cut; None where the call said it."""
     from_cache: bool = False
     """Whether an earlier call was answered with it, and no model was asked for this one."""
+
+    def __repr__(self) -> str:
+        """What a person wants to see of it."""
+        text = shorten(self.text, 80, placeholder=" …")
+        tokens = None if self.usage is None else self.usage.output_tokens
+        return (
+            f"Completion({text!r}, finish_reason={self.finish_reason!r}, output_tokens={tokens}, "
+            f"model_id={self.model_id!r})"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

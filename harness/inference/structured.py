@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from inspect import isroutine
 from typing import Any, Generic, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic_core import SchemaError
 
-from harness.errors import ReplyInvalid
+from harness.errors import ConfigurationInvalid, ReplyInvalid
 from harness.inference.completion import Completion, StructuredMode
 from harness.inference.request import JsonSchema
 
@@ -28,14 +31,22 @@ class ReplyType(Generic[T]):
 
     Args:
         python_type: A pydantic model, a dataclass, a builtin, or any of these annotated.
+
+    Raises:
+        ConfigurationInvalid: It is no type, or one without a JSON Schema.
     """
 
     def __init__(self, python_type: type[T]) -> None:
-        self._adapter: TypeAdapter[Any] = TypeAdapter(python_type)
-        self._wrapped = self._adapter.json_schema().get("type") != "object"
-        if self._wrapped:
-            self._adapter = TypeAdapter(_envelope(python_type))
-        self.schema: JsonSchema = self._adapter.json_schema()
+        if isinstance(python_type, str) or isroutine(python_type):
+            raise _unusable(python_type, "it is no type")
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(python_type)
+            self._wrapped = self._adapter.json_schema().get("type") != "object"
+            if self._wrapped:
+                self._adapter = TypeAdapter(_envelope(python_type))
+            self.schema: JsonSchema = self._adapter.json_schema()
+        except (PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:
+            raise _unusable(python_type, getattr(error, "message", str(error))) from error
 
     def parse(self, completion: Completion, *, endpoint: str) -> T:
         """The reply as a value.
@@ -64,6 +75,15 @@ class ReplyType(Generic[T]):
             ) from error
         value: T = parsed.answer if self._wrapped else parsed
         return value
+
+
+def _unusable(python_type: object, why: str) -> ConfigurationInvalid:
+    name = getattr(python_type, "__name__", None) or repr(python_type)
+    return ConfigurationInvalid(
+        f"returns={name}: {why}; give a pydantic model, a dataclass, a builtin type such as "
+        "list[str], or any of these annotated",
+        code="reply.type-unusable",
+    )
 
 
 def _json_in(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 
 from harness.errors import Notice
 from harness.graph import (
@@ -93,6 +94,14 @@ class RunResult:
     """Who judged together; None when one judged alone, or nobody."""
     warnings: tuple[Notice, ...] = ()
     """What is to be kept in mind about the run."""
+
+    def __repr__(self) -> str:
+        """What a person wants to see of it."""
+        result = shorten(repr(self.result), 80, placeholder=" …")
+        return (
+            f"RunResult({self.pipeline!r}, {self.status!r}, run_id={self.run_id!r}, "
+            f"result={result}, calls={self.spent.calls}, duration_s={self.duration_s:.1f})"
+        )
 
     @property
     def passed(self) -> bool:

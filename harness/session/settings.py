@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from harness.errors import ConfigurationInvalid, Mistake, Notice, did_you_mean
+from harness.errors import ConfigurationInvalid, InvalidInput, Mistake, Notice, did_you_mean
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint
 from harness.residency import MAX_WAIT_S
@@ -305,11 +305,17 @@ def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        problem = error.errors()[0]
-        location = tuple(str(part) for part in problem["loc"])
-        said = _explain(problem)
+        mistakes = []
+        for problem in error.errors():
+            line = _line_of(tuple(str(part) for part in problem["loc"]), text)
+            mistakes.append((line, _explain(problem)))
+        (line, said), *others = sorted(mistakes, key=lambda one: one[0] or 0)
+        more = "".join(
+            f"\n{InvalidInput(one.message, code=one.code, path=path, line=at)}"
+            for at, one in others
+        )
         raise ConfigurationInvalid(
-            said.message, code=said.code, path=path, line=_line_of(location, text)
+            said.message + more, code=said.code, path=path, line=line
         ) from error
 
 
@@ -325,7 +331,8 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
         problem = Notice(code="config.not-json", message=f"not JSON: {error}")
         cause: Exception = error
     except ValidationError as error:
-        problem = _explain(error.errors()[0])
+        said = [_explain(one) for one in error.errors()]
+        problem = replace(said[0], message="; ".join(one.message for one in said))
         cause = error
     raise ConfigurationInvalid(
         f'{ENDPOINTS_VARIABLE}: {problem.message}; its form is {{"<tag>": {{"url": "http://…/v1", '

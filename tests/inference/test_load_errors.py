@@ -1,12 +1,13 @@
 """Of a load that failed: was it the file, or the memory there is?"""
 
 import pytest
+from structlog.testing import capture_logs
 
 from harness.errors import LoadFailed, ModelFileInvalid
 from harness.hardware import gguf_footprint, read_gguf_header, split_footprint
 from harness.inference import Endpoint
 from harness.inference.engines.load_errors import why_not_loaded
-from harness.inference.engines.loading import loading_of
+from harness.inference.engines.loading import loading_of, warn_of_context
 from harness.inference.engines.seen_devices import SeenDevices
 from harness.session.demo_model import demo_endpoint
 
@@ -57,3 +58,12 @@ def test_a_model_of_one_gpu_is_held_against_that_and_the_machine_each(
     error = why_not_loaded(endpoint, devices)
 
     assert isinstance(error, LoadFailed if off_gpu or off_machine else ModelFileInvalid)
+
+
+@pytest.mark.parametrize(("more", "warned"), [(0, []), (1, ["endpoint.context-beyond-training"])])
+def test_a_context_beyond_what_the_model_was_trained_for_is_a_warning(path, more, warned):
+    header = read_gguf_header(path)
+    endpoint = endpoint_at(path, context_tokens=header.context_length + more)
+    with capture_logs() as logs:
+        warn_of_context(endpoint, header)
+    assert [one["code"] for one in logs] == warned

@@ -10,6 +10,7 @@ from harness.errors import InvalidInput, ServerError, StreamCut
 from harness.inference import (
     ChatRequest,
     EmbedRequest,
+    Message,
     Phase,
     ScriptedBackend,
     as_messages,
@@ -18,6 +19,8 @@ from harness.inference import (
 from harness.inference.token_bound import most_tokens_in
 from harness.inference.vectors import as_vectors
 from harness.trace import ManualClock
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:…"}}
 
 
 def request(text="Write two words.", **how):
@@ -32,6 +35,14 @@ def request(text="Write two words.", **how):
     [
         (lambda: as_messages(b"caf\xe9".decode("utf-8", "surrogateescape")), "request.not-text"),
         (lambda: ChatRequest(model="m", messages=()), "request.no-messages"),
+        (lambda: as_messages(7), "request.not-a-message"),
+        (lambda: as_messages(b"Hello."), "request.not-a-message"),
+        (lambda: as_messages(["Hello."]), "request.not-a-message"),
+        (lambda: as_messages({"content": "Hello."}), "request.not-a-message"),
+        (lambda: as_messages({"role": "tool", "content": "Hello."}), "request.role-unknown"),
+        (lambda: as_messages({"role": "user", "content": 7}), "request.content-not-text"),
+        (lambda: as_messages({"role": "user", "content": [IMAGE]}), "request.part-not-text"),
+        (lambda: Message("narrator", "Once"), "request.role-unknown"),
         (lambda: EmbedRequest(model="m", texts=()), "request.no-texts"),
         (lambda: request(max_output_tokens=0), "request.no-room"),
         (lambda: request(temperature=math.nan), "request.temperature-negative"),
@@ -47,6 +58,22 @@ def test_what_no_server_could_answer_is_refused_before_any_call(make, code):
     with pytest.raises(InvalidInput) as caught:
         make()
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        pytest.param("Hello.", id="text"),
+        pytest.param(Message("user", "Hello."), id="message"),
+        pytest.param({"role": "user", "content": "Hello."}, id="dictionary"),
+        pytest.param([{"role": "user", "content": "Hello."}], id="list of dictionaries"),
+        pytest.param(
+            [{"role": "user", "content": [{"type": "text", "text": "Hel"}, "lo."]}], id="parts"
+        ),
+    ],
+)
+def test_a_prompt_may_be_a_text_a_message_or_what_other_libraries_take(prompt):
+    assert as_messages(prompt) == (Message("user", "Hello."),)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, Strict
 
-from harness.errors import ReplyInvalid
+from harness.errors import ConfigurationInvalid, ReplyInvalid
 from harness.inference import Completion, ReplyType, Usage
 
 
@@ -104,3 +105,24 @@ def test_a_reply_of_another_shape_is_refused_and_says_where(python_type, text, w
 
     assert (caught.value.endpoint, caught.value.text) == ("judge", text)
     assert where in str(caught.value)
+
+
+def shout(text: str) -> str:
+    return text.upper()
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["Finding", shout, len, 7, {"type": "object"}, Callable[[int], int], list["Missing"]],  # noqa: F821
+    ids=["name", "function", "builtin", "value", "schema", "callable", "name inside"],
+)
+def test_what_is_no_type_to_answer_in_is_refused(given: Any):
+    with pytest.raises(ConfigurationInvalid) as caught:
+        ReplyType(given)
+    assert caught.value.code == "reply.type-unusable"
+
+
+def test_a_completion_is_shown_in_a_line():
+    shown = repr(reply("word " * 1000))
+    assert shown.startswith("Completion('word word")
+    assert len(shown) < 200

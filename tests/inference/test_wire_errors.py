@@ -114,6 +114,7 @@ def test_an_overflow_tells_the_lengths_where_the_server_does(
 
     assert type(overflow) is ContextOverflow
     assert (overflow.prompt_tokens, overflow.context_tokens) == (prompt_tokens, context_tokens)
+    assert f"context_tokens under [endpoints.{overflow.endpoint}]" in str(overflow)
 
 
 @pytest.mark.parametrize(

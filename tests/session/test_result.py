@@ -89,3 +89,9 @@ def test_a_parameter_that_is_nearly_a_node_is_doubted_unless_it_is_given(setting
     result = run(pipeline_of(answer, shown), settings, inputs)
 
     assert codes(result.warnings) == said
+
+
+def test_a_result_is_shown_in_a_line(settings):
+    result = run(essay(wanted=True), settings, {"task": "tea " * 1000})
+    assert result.run_id in repr(result)
+    assert len(repr(result)) < 250

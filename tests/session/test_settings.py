@@ -164,3 +164,13 @@ def test_a_mistake_in_the_variable_names_the_variable_and_its_form(value, code):
         load_settings(environment={"HARNESS_ENDPOINTS": value})
     assert str(caught.value).startswith("HARNESS_ENDPOINTS")
     assert '"model_id"' in str(caught.value)
+
+
+def test_all_mistakes_of_a_file_are_said_at_once_in_its_order(tmp_path):
+    path = tmp_path / "harness.toml"
+    path.write_text('[trace]\nsample_ms = "often"\n\n[limits]\nmax_cals = 3\n\n[budgett]\n')
+    with pytest.raises(ConfigurationInvalid) as caught:
+        load_settings(path, environment={})
+    assert caught.value.line == 2
+    places = [line.split(": ")[0] for line in str(caught.value).splitlines()]
+    assert places == [f"{path}:2", f"{path}:5", f"{path}:7"]

@@ -28,7 +28,7 @@ from harness.hardware import CacheType, read_gguf_header
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.load_errors import why_not_loaded
-from harness.inference.engines.loading import loading_of
+from harness.inference.engines.loading import loading_of, warn_of_context
 from harness.inference.engines.placement import gpu_of
 from harness.inference.engines.seen_devices import seen_devices
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
@@ -181,7 +181,9 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
     import xllamacpp  # noqa: PLC0415
 
     assert endpoint.path is not None
-    loading = loading_of(endpoint, read_gguf_header(endpoint.path))
+    header = read_gguf_header(endpoint.path)
+    warn_of_context(endpoint, header)
+    loading = loading_of(endpoint, header)
     params = xllamacpp.CommonParams()
     params.model.path = str(endpoint.path)
     # Else replies would name the model by its path on this machine.

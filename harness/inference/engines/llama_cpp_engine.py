@@ -29,14 +29,14 @@ from harness.hardware import read_gguf_header
 from harness.inference.completion import FinishReason, TokenLogprob, Usage
 from harness.inference.endpoint import Endpoint
 from harness.inference.engines.load_errors import why_not_loaded
-from harness.inference.engines.loading import loading_of
+from harness.inference.engines.loading import loading_of, warn_of_context
 from harness.inference.engines.placement import gpu_of, type_number
 from harness.inference.engines.seen_devices import seen_devices
 from harness.inference.engines.stop_texts import StopTexts
 from harness.inference.message import Message
 from harness.inference.phases import ServerTimings
 from harness.inference.request import ChatRequest, JsonSchema
-from harness.inference.wire.errors import SHORTEN
+from harness.inference.wire.errors import shorten
 
 T = TypeVar("T")
 
@@ -250,7 +250,8 @@ class LlamaCppEngine:
 
     def _overflow(self, what: str, tokens: int, *, context_tokens: int) -> ContextOverflow:
         return ContextOverflow(
-            f"the {what} has {tokens} tokens, the context {context_tokens}. {SHORTEN}",
+            f"the {what} has {tokens} tokens, the context {context_tokens}. "
+            + shorten(self._endpoint.tag),
             endpoint=self._endpoint.tag,
             prompt_tokens=tokens,
             context_tokens=context_tokens,
@@ -329,7 +330,9 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
         raise ModelFileInvalid(
             f"there is no such file; set path of endpoint '{endpoint.tag}' to a GGUF", path=path
         )
-    loading = loading_of(endpoint, read_gguf_header(path))
+    header = read_gguf_header(path)
+    warn_of_context(endpoint, header)
+    loading = loading_of(endpoint, header)
     placement = _placement(library, endpoint)
     threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from harness.hardware import GgufHeader, Loading
 from harness.inference.endpoint import Endpoint
+from harness.log import log_warning
 
 _MICRO_BATCH_TOKENS = 512
 """llama.cpp's default."""
@@ -15,6 +16,19 @@ _EMBEDDED_CHAT_TOKENS = 128
 can be cancelled. On a CPU prompts are read as fast with 128 as with the default, 2048."""
 _PACKAGE_SEQUENCES = 256
 """Texts that llama-cpp-python has room for at once when it embeds."""
+
+
+def warn_of_context(endpoint: Endpoint, header: GgufHeader) -> None:
+    """Says so where a model is loaded with a longer context than it was trained for."""
+    if endpoint.context_tokens > header.context_length:
+        log_warning(
+            "a model's context is longer than it was trained for; what lies beyond, it may not "
+            "make sense of",
+            code="endpoint.context-beyond-training",
+            endpoint=endpoint.tag,
+            context_tokens=endpoint.context_tokens,
+            trained_tokens=header.context_length,
+        )
 
 
 def loading_of(endpoint: Endpoint, header: GgufHeader) -> Loading:

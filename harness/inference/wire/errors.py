@@ -62,8 +62,13 @@ _OF_THE_REQUEST = frozenset({200, 400, 403, 404, 422})
 a library may be "not found" that the server's model needs."""
 
 
-SHORTEN = "Shorten the prompt, lower max_output_tokens, or serve a longer context"
-"""What mends an overflow."""
+def shorten(endpoint: str) -> str:
+    """What mends an overflow of an endpoint's context."""
+    return (
+        "Shorten the prompt, lower max_output_tokens, or serve a longer context: context_tokens "
+        f"under [endpoints.{endpoint}] where it is loaded by harness or Ollama, else the server's "
+        "own setting"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +154,7 @@ def context_overflow(
 ) -> ContextOverflow:
     """The error of a message that tells of an overflow; lengths not given are read from it."""
     return ContextOverflow(
-        f"{said}. {SHORTEN}",
+        f"{said}. {shorten(endpoint)}",
         endpoint=endpoint,
         prompt_tokens=prompt_tokens or _number(_PROMPT_TOKENS, said),
         context_tokens=context_tokens or _number(_CONTEXT_TOKENS, said),
