@@ -63,11 +63,7 @@ class Pipeline(Graph):
             fail_fast=fail_fast,
             result=result,
         )
-        if not isinstance(limits, Limits | None):
-            raise InvalidInput(
-                f"limits={limits!r} is none; write one, such as Limits(max_calls=9)",
-                code="pipeline.limits-invalid",
-            )
+        _check_limits(limits)
         if parallel_calls is not None and parallel_calls < 1:
             raise InvalidInput(
                 f"parallel_calls={parallel_calls} would let no call begin; give 1 or more",
@@ -99,12 +95,22 @@ class Pipeline(Graph):
                     code="pipeline.run-parameter-misnamed",
                 )
 
-    def run(self, *, resume: object = None, **inputs: object) -> RunResult:
-        """Runs the pipeline with the settings of this directory; see `run_async`.
-
-        Args:
-            resume: A run to go on with; of a pipeline that has an input of this name, that input.
-            inputs: By name.
+    def run(
+        self,
+        inputs: Mapping[str, object] | None = None,
+        /,
+        *,
+        resume: str | Path | None = None,
+        answers: Mapping[str, object] | None = None,
+        asker: Asker | None = None,
+        limits: Limits | None = None,
+        settings: Settings | None = None,
+        backends: Mapping[str, Backend] | None = None,
+        observers: Sequence[Sink] = (),
+        origin: Origin | None = None,
+        **named: object,
+    ) -> RunResult:
+        """Runs the pipeline, as `run_async` does, which says what it takes.
 
         Raises:
             InvalidInput: Called where an event loop runs already, as in a notebook.
@@ -116,21 +122,28 @@ class Pipeline(Graph):
         else:
             raise InvalidInput(
                 "an event loop is running here already, as in a notebook; write "
-                "await pipeline.run_async({...}) instead",
+                "await pipeline.run_async(…) instead",
                 code="pipeline.event-loop-running",
             )
-        if resume is not None and "resume" in graph_inputs(self):
-            return run_to_its_end(self.run_async({**inputs, "resume": resume}))
-        if resume is not None and not isinstance(resume, str | Path):
-            raise InvalidInput(
-                f"resume is {type(resume).__name__}; give a run's id, 'latest', or its file",
-                code="resume.not-a-run",
+        return run_to_its_end(
+            self.run_async(
+                inputs,
+                resume=resume,
+                answers=answers,
+                asker=asker,
+                limits=limits,
+                settings=settings,
+                backends=backends,
+                observers=observers,
+                origin=origin,
+                **named,
             )
-        return run_to_its_end(self.run_async(inputs, resume=resume))
+        )
 
     async def run_async(
         self,
-        inputs: Mapping[str, object],
+        inputs: Mapping[str, object] | None = None,
+        /,
         *,
         resume: str | Path | None = None,
         answers: Mapping[str, object] | None = None,
@@ -140,8 +153,9 @@ class Pipeline(Graph):
         backends: Mapping[str, Backend] | None = None,
         observers: Sequence[Sink] = (),
         origin: Origin | None = None,
+        **named: object,
     ) -> RunResult:
-        """Runs the pipeline.
+        """Runs the pipeline: `await pipeline.run_async(task="…")`, or `run_async({"task": "…"})`.
 
         However it ends, its journal, its timelines and its line in the audit log are written.
 
@@ -150,7 +164,8 @@ class Pipeline(Graph):
         again if that goes for all of its calls: its result is read from the journal.
 
         Args:
-            inputs: By name. Of a run that is resumed, those not given are as they were.
+            inputs: By name, those too that are called like an option here. Of a run that is
+                resumed, those not given are as they were.
             resume: A run to go on with: its id or a part of it, `latest`, or one of its files.
             answers: To what the run to resume asked: by the question's key, or by the node that
                 asked if it asked but one question.
@@ -161,6 +176,7 @@ class Pipeline(Graph):
             backends: Ready-made backends by tag, beside those of the settings.
             observers: See each of the run's records as it happens.
             origin: Where the pipeline is from, for `harness resume`.
+            named: Inputs.
 
         Returns:
             What it gave: all of it, or what there is when it was stopped at a limit or waits for an
@@ -172,6 +188,30 @@ class Pipeline(Graph):
             NodeFailed: A node raised, the first of those that did; the cause is chained, and
                 `result` has what was done all the same.
         """
+        options = {
+            "resume": resume,
+            "answers": answers,
+            "asker": asker,
+            "limits": limits,
+            "settings": settings,
+            "backends": backends,
+            "observers": observers or None,
+            "origin": origin,
+        }
+        given = {**(inputs or {}), **named}
+        if inputs is None:
+            self._refuse_inputs_among(options)
+        elif twice := inputs.keys() & named.keys():
+            raise InvalidInput(
+                f"input '{min(twice)}' is given twice, in the mapping and by name",
+                code="pipeline.input-given-twice",
+            )
+        if resume is not None and not isinstance(resume, str | Path):
+            raise InvalidInput(
+                f"resume is {type(resume).__name__}; give a run's id, 'latest', or its file",
+                code="resume.not-a-run",
+            )
+        _check_limits(limits)
         run = PipelineRun(
             self,
             settings=load_settings(environment=os.environ) if settings is None else settings,
@@ -189,5 +229,24 @@ class Pipeline(Graph):
                     "answers are for a run that asked; say which one to resume",
                     code="answer.without-run",
                 )
-            return await run.begin(inputs)
-        return await run.resume(resume, inputs, answers=answers or {})
+            return await run.begin(given)
+        return await run.resume(resume, given, answers=answers or {})
+
+    def _refuse_inputs_among(self, options: Mapping[str, object]) -> None:
+        """An option that is called like an input of this pipeline may be meant for either."""
+        known = graph_inputs(self)
+        for name, value in options.items():
+            if value is not None and name in known:
+                raise InvalidInput(
+                    f"'{name}' is an input of '{self.name}' and an option of run; give inputs as a "
+                    f'mapping, run({{"{name}": …}}), beside which {name}= is the option',
+                    code="pipeline.input-is-option",
+                )
+
+
+def _check_limits(limits: object) -> None:
+    if not isinstance(limits, Limits | None):
+        raise InvalidInput(
+            f"limits={limits!r} is none; write one, such as Limits(max_calls=9)",
+            code="pipeline.limits-invalid",
+        )

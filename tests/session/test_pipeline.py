@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import time
 from contextlib import suppress
@@ -29,6 +30,7 @@ from harness import Journal, Pipeline, Retry, Run, ScriptedBackend, Timeout, loa
 from harness.errors import NodeFailed, ServerError, StreamCut
 from harness.session import event_loop, run_to_its_end
 from harness.trace import report_of
+from harness.wiggum import Limits
 
 
 @pytest.fixture
@@ -480,3 +482,39 @@ def test_a_reply_without_a_text_is_not_handed_back(tmp_path):
     requests, _ = tried_again(tmp_path, [" ", '{"answer": 3}'])
 
     assert requests[0].messages == requests[1].messages
+
+
+# --- one signature for both doors -------------------------------------------------------------
+
+
+def test_both_doors_take_the_same():
+    assert list(inspect.signature(Pipeline.run).parameters.values()) == list(
+        inspect.signature(Pipeline.run_async).parameters.values()
+    )
+
+
+def test_inputs_are_given_by_name_or_as_a_mapping_apart_from_options(tmp_path):
+    def shout(task: str, limits: str = "none") -> str:
+        return f"{task.upper()} {limits}"
+
+    settings = settings_of(tmp_path)
+    pipeline = pipeline_of(shout)
+    assert pipeline.run({"limits": "50 km/h"}, task="tea", settings=settings).result == (
+        "TEA 50 km/h"
+    )
+    assert asyncio.run(pipeline.run_async(task="tea", settings=settings)).result == "TEA none"
+    limited = pipeline.run({"task": "tea"}, limits=Limits(max_calls=9), settings=settings)
+    assert limited.result == "TEA none"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named", "code"),
+    [
+        pytest.param({"task": "a"}, {"task": "b"}, "pipeline.input-given-twice", id="twice"),
+        pytest.param({}, {"limits": 3}, "pipeline.limits-invalid", id="limits"),
+        pytest.param({}, {"resume": 3}, "resume.not-a-run", id="resume"),
+    ],
+)
+def test_an_option_or_input_that_is_none_is_refused(tmp_path, inputs, named, code):
+    with refused(code):
+        idle().run(inputs, settings=settings_of(tmp_path), **named)

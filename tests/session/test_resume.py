@@ -129,7 +129,9 @@ def test_python_runs_resume_too_and_an_input_of_that_name_stays_one(tmp_path, mo
     def read(resume: str) -> str:
         return f"read {resume}"
 
-    assert pipeline_of(read).run(resume="a life").result == "read a life"
+    assert pipeline_of(read).run({"resume": "a life"}).result == "read a life"
+    with refused("pipeline.input-is-option"):
+        pipeline_of(read).run(resume="a life")
     with pytest.raises(InvalidInput, match="'x'"):
         chain(calls).run(resume="x")
     with refused("resume.not-a-run"):
