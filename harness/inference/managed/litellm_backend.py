@@ -22,7 +22,7 @@ from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.time_limits import TimeLimits
 from harness.inference.vectors import as_vectors
-from harness.inference.wire.connection import bearer
+from harness.inference.wire.connection import base_of, bearer
 from harness.inference.wire.openai_reply import WireUsage
 from harness.inference.wire.openai_request import wire_fields
 from harness.inference.wire.profile import nested_schema
@@ -145,17 +145,13 @@ class LiteLLMBackend:
 
     def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
         self._litellm.aclient_session.join(self)
-        return http_call(
-            connect_timeout_s=self._endpoint.connect_timeout_s,
-            max_reply_bytes=self._endpoint.max_reply_bytes,
-            check_address=self._check_address,
-        )
+        return http_call(self._endpoint, check_address=self._check_address)
 
     def _means(self) -> dict[str, object]:
         """By what way litellm is to ask."""
         endpoint = self._endpoint
         return {
-            "api_base": endpoint.url,
+            "api_base": endpoint.url and base_of(endpoint.url),
             "api_key": self._api_key,
             # Retrying is ours: a hidden second attempt would be timed as part of the first.
             "max_retries": 0,

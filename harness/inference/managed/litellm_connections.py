@@ -48,9 +48,12 @@ class CarefulClient(httpx.AsyncClient):
         call = HTTP_CALL.get()
         if call is not None:
             # Of most providers litellm keeps one number only; all but connecting is limited above.
-            limits = httpx.Timeout(None, connect=call.connect_timeout_s)
+            limits = httpx.Timeout(None, connect=call.endpoint.connect_timeout_s)
             request.headers["accept-encoding"] = PACKED_AS
             request.extensions = {**request.extensions, "timeout": limits.as_dict()}
+            own = httpx.URL(call.endpoint.url or "")
+            if own.query and (request.url.host, request.url.port) == (own.host, own.port):
+                request.url = request.url.copy_merge_params(own.params)
             _check_address(request)
         try:
             response = await self._of_this_loop().send(request, **how)
@@ -106,7 +109,7 @@ class CarefulCache(LLMClientCache):
 async def _bounded(response: httpx.Response) -> None:
     call = HTTP_CALL.get()
     if call is not None:
-        bound(response, most_bytes=call.max_reply_bytes)
+        bound(response, most_bytes=call.endpoint.max_reply_bytes)
 
 
 def _check_address(request: httpx.Request) -> None:

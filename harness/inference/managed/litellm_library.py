@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from harness.errors import NotTrusted
+from harness.inference.endpoint import Endpoint
 from harness.inference.managed.finish_word import FinishWord
 
 
@@ -20,10 +21,9 @@ from harness.inference.managed.finish_word import FinishWord
 class HttpCall:
     """What the HTTP client under litellm and its caller tell each other past litellm."""
 
-    connect_timeout_s: float
-    """Longest that connecting may take."""
-    max_reply_bytes: int
-    """Longest that a reply may be."""
+    endpoint: Endpoint
+    """Who is called. What its address has as its query, litellm is not told: it would add paths to
+    it."""
     check_address: Callable[[str], None]
     """Raises `NotTrusted` for an address that nothing may be sent to."""
     refusal: NotTrusted | None = None
@@ -40,18 +40,14 @@ HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
 
 @asynccontextmanager
 async def http_call(
-    *, connect_timeout_s: float, max_reply_bytes: int, check_address: Callable[[str], None]
+    endpoint: Endpoint, *, check_address: Callable[[str], None]
 ) -> AsyncIterator[HttpCall]:
     """The block in which litellm makes a call.
 
     Raises:
         NotTrusted: It was about to send something where nothing may be sent.
     """
-    call = HttpCall(
-        connect_timeout_s=connect_timeout_s,
-        max_reply_bytes=max_reply_bytes,
-        check_address=check_address,
-    )
+    call = HttpCall(endpoint=endpoint, check_address=check_address)
     token = HTTP_CALL.set(call)
     try:
         yield call

@@ -19,7 +19,7 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.engines.embedded import EmbeddedLlamaCpp
 from harness.inference.metrics.server_metrics import Reading, RunTotals, slot_readings
 from harness.inference.wire.body import BodyTooLong
-from harness.inference.wire.connection import bearer, http_client
+from harness.inference.wire.connection import bearer, http_client, root_of
 from harness.inference.wire.profiles import PROFILES
 from harness.log import log_warning
 
@@ -62,13 +62,13 @@ def metrics_source(
     profile = PROFILES.get(endpoint.backend)
     if endpoint.url is None or profile is None or profile.metrics is None:
         return None
-    root = endpoint.url.rstrip("/").removesuffix("/v1")
+    root = root_of(endpoint.url)
     return MetricsSource(
         lambda: nullcontext(root),
         {profile.metrics.path: profile.metrics.read},
         tag=endpoint.tag,
         pause_s=profile.metrics.pause_s,
-        known=root,
+        url=endpoint.url,
         api_key=bearer(api_key, endpoint=endpoint.tag),
     )
 
@@ -81,7 +81,7 @@ class MetricsSource:
         paths: What it is asked for, and what reads the answer.
         tag: The endpoint's.
         pause_s: The least pause that this kind of server needs.
-        known: The address of a server that was there before the run: its totals do not start at 0.
+        url: Of a server that was there before the run: its totals do not start at 0.
         api_key: Sent as a bearer token, as `bearer` gave it.
     """
 
@@ -92,7 +92,7 @@ class MetricsSource:
         *,
         tag: str,
         pause_s: float = 0.0,
-        known: str | None = None,
+        url: str | None = None,
         api_key: str | None = None,
     ) -> None:
         self.pause_s = pause_s
@@ -101,12 +101,12 @@ class MetricsSource:
         self._address = address
         self._paths = dict(paths)
         self._tag = tag
-        self._known = known
+        self._known = None if url is None else root_of(url)
         self._totals = RunTotals()
         self._last: tuple[Reading, ...] = ()
         # One limit for the whole of a read is below.
         self._client = http_client(
-            known, api_key=api_key, timeout=httpx.Timeout(None), max_reply_bytes=_LARGEST_BYTES
+            url, api_key=api_key, timeout=httpx.Timeout(None), max_reply_bytes=_LARGEST_BYTES
         )
 
     async def read(self) -> tuple[Reading, ...]:

@@ -26,13 +26,27 @@ _END_TIMEOUT_S = 0.05
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
+def base_of(url: str) -> str:
+    """An endpoint's address to which the path of a page can be added.
+
+    Its query is in every request of an `http_client`.
+    """
+    return str(httpx.URL(url).copy_with(query=None, fragment=None)).rstrip("/")
+
+
+def root_of(url: str) -> str:
+    """The same of its server: without `/v1`."""
+    return base_of(url).removesuffix("/v1")
+
+
 def http_client(
-    root: str | None, *, api_key: str | None, timeout: httpx.Timeout, max_reply_bytes: int
+    url: str | None, *, api_key: str | None, timeout: httpx.Timeout, max_reply_bytes: int
 ) -> httpx.AsyncClient:
     """A pool of connections to a model server.
 
     Args:
-        root: Its address; None for one of this machine that is not known yet.
+        url: Its address; None for one of this machine that is not known yet. What it has as its
+            query, a key for a proxy or a version, is sent with every request.
         api_key: Sent as a bearer token, as `bearer` gave it.
         timeout: For each step of a request.
         max_reply_bytes: A longer body ends in `BodyTooLong`.
@@ -41,10 +55,11 @@ def http_client(
     async def bounded(response: httpx.Response) -> None:
         bound(response, most_bytes=max_reply_bytes)
 
-    base = httpx.URL(root or "http://localhost")
+    base = httpx.URL(url or "http://localhost")
     key = {"authorization": f"Bearer {api_key}"} if api_key else {}
     return httpx.AsyncClient(
         headers={"accept-encoding": PACKED_AS, **key},
+        params=base.params,
         event_hooks={"response": [bounded]},
         timeout=timeout,
         limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S),

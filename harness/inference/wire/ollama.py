@@ -19,7 +19,7 @@ from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.time_limits import TimeLimits
 from harness.inference.vectors import as_vectors
-from harness.inference.wire.connection import Connection
+from harness.inference.wire.connection import Connection, root_of
 from harness.inference.wire.exchange import Exchange
 from harness.inference.wire.lines import json_lines
 from harness.inference.wire.ollama_reply import OllamaEmbeddings, OllamaLine
@@ -60,7 +60,7 @@ class OllamaWire:
         self._endpoint = endpoint
         self._clock = clock
         self._keep_alive = keep_alive or (lambda: None)
-        self._root = endpoint.url.rstrip("/").removesuffix("/v1")
+        self._root = root_of(endpoint.url)
         self._connection = Connection(endpoint, api_key=api_key)
         self._refused = RefusedFields(endpoint.drop)
 

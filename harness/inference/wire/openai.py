@@ -23,7 +23,7 @@ from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.time_limits import TimeLimits
 from harness.inference.vectors import as_vectors
-from harness.inference.wire.connection import Connection
+from harness.inference.wire.connection import Connection, base_of, root_of
 from harness.inference.wire.exchange import Exchange, ServerReply
 from harness.inference.wire.lines import event_data
 from harness.inference.wire.openai_reply import (
@@ -70,8 +70,7 @@ class OpenAIWire:
         self._endpoint = endpoint
         self._profile = profile = PROFILES[endpoint.backend]
         self._clock = clock
-        self._url = endpoint.url.rstrip("/")
-        self._root = self._url.removesuffix("/v1")
+        self._url, self._root = base_of(endpoint.url), root_of(endpoint.url)
         self._connection = Connection(endpoint, api_key=api_key)
         dispensable: tuple[str, ...] = get_args(SamplingField)
         if not profile.counts_usage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.inference.endpoint import Endpoint
-from harness.inference.wire.connection import Connection
+from harness.inference.wire.connection import Connection, base_of, root_of
 
 
 class ServerPages:
@@ -21,9 +21,9 @@ class ServerPages:
 
     def __init__(self, endpoint: Endpoint, *, api_key: str | None) -> None:
         assert endpoint.url is not None
-        self.url = endpoint.url.rstrip("/")
+        self.url = base_of(endpoint.url)
         """The endpoint's address, with its `/v1` if it has one."""
-        self.root = self.url.removesuffix("/v1")
+        self.root = root_of(endpoint.url)
         """The server's."""
         self.model_id = endpoint.model_id
         """What is asked about."""

@@ -24,7 +24,7 @@ from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.time_limits import TimeLimits
-from harness.inference.wire.connection import Connection
+from harness.inference.wire.connection import Connection, base_of
 from harness.inference.wire.exchange import Exchange
 from harness.inference.wire.lines import event_data
 from harness.inference.wire.openai_reply import finish_reason
@@ -54,7 +54,7 @@ class TritonWire:
         self._endpoint = endpoint
         self._clock = clock
         self._turns = TURN_FORMATS[endpoint.prompt_template]
-        model = f"{endpoint.url.rstrip('/')}/v2/models/{quote(endpoint.model_id)}"
+        model = f"{base_of(endpoint.url)}/v2/models/{quote(endpoint.model_id)}"
         self._url = f"{model}/{'generate_stream' if endpoint.stream else 'generate'}"
         self._connection = Connection(endpoint, api_key=api_key)
         self._refused = RefusedFields(endpoint.drop)

@@ -14,7 +14,7 @@ import orjson
 from harness.errors import EndpointUnreachable, InferenceError, LoadFailed
 from harness.inference import Endpoint
 from harness.inference.wire.body import BodyTooLong
-from harness.inference.wire.connection import Connection
+from harness.inference.wire.connection import Connection, root_of
 from harness.inference.wire.errors import words_of
 
 CLEARING_UP_S: Final = 10.0
@@ -59,7 +59,7 @@ class Control:
     def __init__(self, endpoint: Endpoint, *, api_key: str | None = None) -> None:
         assert endpoint.url is not None
         self.endpoint = endpoint
-        self.root = endpoint.url.rstrip("/").removesuffix("/v1")
+        self.root = root_of(endpoint.url)
         self._connection = Connection(endpoint, api_key=api_key)
 
     async def get(
