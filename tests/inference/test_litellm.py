@@ -6,7 +6,9 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event, Thread
@@ -391,6 +393,29 @@ def test_connecting_has_a_limit_of_its_own(model_id):
             asyncio.run(backend.chat(REQUEST))
 
     assert caught.value.limit == "connect_timeout_s"
+
+
+@pytest.mark.parametrize("embeds", [False, True], ids=["a chat", "an embedding"])
+def test_a_call_that_still_waits_for_litellm_ends_in_time(embeds):
+    held = threading.Event()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(max_workers=1))
+        busy = loop.run_in_executor(None, held.wait)  # so that nothing can be imported
+        embed = EmbedRequest(model="judge", texts=("an owl",))
+        try:
+            settings = of(OPENAI, timeout_s=0.05, first_token_timeout_s=0.01)
+            async with Loopback([]) as server, backend_at(server, **settings) as backend:
+                async with asyncio.timeout(5):
+                    await (backend.embed(embed) if embeds else backend.chat(REQUEST))
+        finally:
+            held.set()
+            await busy
+
+    with pytest.raises(CallTimeout) as caught:
+        asyncio.run(main())
+    assert caught.value.limit == "timeout_s"
 
 
 # --- what is not chat ------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -67,11 +67,10 @@ class LiteLLMBackend:
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
-        await self._import()
         wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
         if request.reply_schema is not None:
             wanted |= nested_schema(request.reply_schema)
-        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits:
+        async with self._in_time(request) as limits:
             attempt = 1
             while True:
                 fields, dropped = self._refused.without(wanted)
@@ -85,9 +84,8 @@ class LiteLLMBackend:
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
-        await self._import()
         fields = {"model": self._endpoint.model_id, "input": list(request.texts)}
-        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s), self._http_call():
+        async with self._in_time(request), self._http_call():
             try:
                 said = await self._litellm.aembedding(**fields, **self._means())
             except self._litellm.openai.OpenAIError as error:
@@ -139,9 +137,20 @@ class LiteLLMBackend:
             raise error_from_litellm(error, self._litellm, endpoint=self._endpoint) from error
         return reply.completion(self._litellm, dropped, call.finish_word)
 
-    async def _import(self) -> None:
+    @asynccontextmanager
+    async def _in_time(self, request: ChatRequest | EmbedRequest) -> AsyncIterator[TimeLimits]:
+        """The block in which a call ends, the import of litellm, which takes seconds, included."""
+        left_s = request.timeout_s or self._endpoint.timeout_s
         if self._litellm is None:
-            self._litellm = await asyncio.to_thread(import_litellm)
+            clock = asyncio.get_running_loop().time
+            began_s = clock()
+            # Of its limits, only that of the whole call: nothing is sent yet.
+            importing = self._endpoint.model_copy(update={"first_token_timeout_s": None})
+            async with TimeLimits(importing, timeout_s=left_s):
+                self._litellm = await asyncio.to_thread(import_litellm)
+            left_s = max(0.001, left_s - (clock() - began_s))
+        async with TimeLimits(self._endpoint, timeout_s=left_s) as limits:
+            yield limits
 
     def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
         self._litellm.aclient_session.join(self)
