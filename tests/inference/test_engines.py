@@ -136,6 +136,17 @@ def test_the_embedded_engine_answers_tells_of_itself_and_goes_when_nobody_uses_i
 
 @slow
 @either_engine
+@pytest.mark.parametrize("cutoff", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str)
+def test_of_the_likeliest_token_alone_nothing_else_is_drawn(backend, cutoff):
+    hot = replace(HELLO, temperature=2.0, seed=7, max_output_tokens=12)
+    greedy, cut, free = replies(
+        [replace(hot, temperature=0.0), replace(hot, **cutoff), hot], backend=backend
+    )
+    assert cut.text == greedy.text != free.text
+
+
+@slow
+@either_engine
 def test_text_outside_ascii_survives_both_ways(backend):
     text = "Grüße ☃ 日本"
     properties = {"text": {"const": text}}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import httpx
 
@@ -38,49 +39,42 @@ def bound(response: httpx.Response, *, most_bytes: int) -> None:
     """
     assert isinstance(response.stream, httpx.AsyncByteStream)
     response.stream = _Body(
-        response.stream,
-        packed_as=response.headers.pop("content-encoding", ""),
+        stream=response.stream,
+        packed_as=response.headers.pop("content-encoding", "").strip().lower(),
         most_bytes=most_bytes,
         is_refusal=response.is_error,
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Body(httpx.AsyncByteStream):
-    def __init__(
-        self,
-        stream: httpx.AsyncByteStream,
-        *,
-        packed_as: str,
-        most_bytes: int,
-        is_refusal: bool,
-    ) -> None:
-        self._stream = stream
-        self._packed_as = packed_as.strip().lower()
-        self._most_bytes = most_bytes
-        self._is_refusal = is_refusal
+    stream: httpx.AsyncByteStream
+    packed_as: str
+    most_bytes: int
+    is_refusal: bool
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length = 0
         async for data in self._unpacked():
             length += len(data)
-            if length > self._most_bytes:
-                raise BodyTooLong(self._most_bytes)
+            if length > self.most_bytes:
+                raise BodyTooLong(self.most_bytes)
             yield data
-            if self._is_refusal and length >= _REFUSAL_BYTES:
+            if self.is_refusal and length >= _REFUSAL_BYTES:
                 return
 
     async def aclose(self) -> None:
-        await self._stream.aclose()
+        await self.stream.aclose()
 
     async def _unpacked(self) -> AsyncIterator[bytes]:
-        if self._packed_as in {"", "identity"}:
-            async for data in self._stream:
+        if self.packed_as in {"", "identity"}:
+            async for data in self.stream:
                 yield data
             return
-        if self._packed_as not in {PACKED_AS, "deflate"}:
-            raise httpx.DecodingError(f"it is packed as {self._packed_as}, for which nobody asked")
+        if self.packed_as not in {PACKED_AS, "deflate"}:
+            raise httpx.DecodingError(f"it is packed as {self.packed_as}, for which nobody asked")
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells the two apart
-        async for packed in self._stream:
+        async for packed in self.stream:
             while data := _step(unpacker, packed):
                 yield data
                 packed = unpacker.unconsumed_tail  # noqa: PLW2901 - what is left of it
