@@ -106,7 +106,8 @@ def log_to_stderr(log_format: LogFormat = "text") -> None:
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         processors=[structlog.processors.add_log_level, _shown_event, *render],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # As it is then: above the progress of a run, while that is drawn.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 
 

@@ -280,15 +280,15 @@ def _hits_table(hits: list[Hit]) -> Table:
     table.add_column("", justify="right")
     table.add_column("score", justify="right")
     table.add_column("passage", overflow="fold")
-    table.add_column("source", overflow="fold")
-    table.add_column("id", no_wrap=True)
     for hit in hits:
         table.add_row(
             str(hit.rank),
             f"{hit.score:.2f}",
-            _excerpt(hit.passage),
-            Text(hit.passage.source or "-"),
-            Text(hit.id),
+            Text.assemble(
+                _excerpt(hit.passage),
+                (f"\n{hit.passage.source}" if hit.passage.source else "", "dim"),
+                (f"\n{hit.id}", "dim"),
+            ),
         )
     return table
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
@@ -37,17 +38,30 @@ class Progress:
         # Records come from the thread that writes them, and the picture is drawn in another.
         self._lock = threading.Lock()
         self._spinner = Spinner("dots")
-        self._live = Live(self, console=console, transient=True, refresh_per_second=10)
+        self._live = Live(
+            self,
+            console=console,
+            transient=True,
+            refresh_per_second=10,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self._is_terminal = console.is_terminal
+        self._redirected = ExitStack()
 
     def __enter__(self) -> Progress:
         if self._is_terminal:
+            above = _Above(self._live.console)
+            self._redirected.callback(above.end)
+            self._redirected.enter_context(redirect_stderr(above))
+            self._redirected.enter_context(redirect_stdout(above))
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._is_terminal:
             self._live.stop()
+        self._redirected.close()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -101,6 +115,31 @@ class Progress:
         if node.done or node.reused:
             return Text("✓", style="green")
         return Text("-" if node.skipped else "·", style="dim")
+
+
+class _Above(io.TextIOBase):
+    """Prints whole lines above a live picture: half a line would be drawn over."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.rich_proxied_file = console.file  # or else the console would write here, too
+        self._begun = ""
+        self._lock = threading.Lock()
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._begun = f"{self._begun}{text}".split("\n")
+        for line in lines:
+            self._console.print(Text.from_ansi(line), soft_wrap=True)
+        return len(text)
+
+    def end(self) -> None:
+        """Prints what was begun."""
+        if self._begun:
+            self.write("\n")
 
 
 def _count(node: NodeState) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -36,10 +38,17 @@ _REASONS: dict[StopReason, str] = {
 }
 
 
-def print_result(result: RunResult, console: Console) -> None:
-    """Prints the last output, every loop's rounds, how it ended, what the models did, the files."""
+def print_result(result: RunResult, out: Console, console: Console) -> None:
+    """Prints the result; and every loop's rounds, how it ended, what the models did, the files.
+
+    Args:
+        result: Of the run.
+        out: Where the result goes, which may be piped on.
+        console: Where all the rest goes.
+    """
     if result.status == "finished" or result.result is not None:
-        _print_output(result.result, console)
+        _print_output(result.result, out)
+        console.print()
     for earlier in result.earlier_loops:
         console.print(_earlier_line(earlier), highlight=False, markup=False, soft_wrap=True)
     for loop in result.loops:
@@ -53,7 +62,10 @@ def print_result(result: RunResult, console: Console) -> None:
     for path in asdict(result.files).values():
         if path is not None:
             console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"See where the time went: {command()} trace open", style="dim", highlight=False)
+    if result.files.journal.is_file():
+        journal = shlex.quote(os.path.relpath(result.files.journal))
+        said = f"See where the time went: {command()} trace open {journal}"
+        console.print(said, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 def result_as_json(result: RunResult) -> bytes:
@@ -92,7 +104,6 @@ def _print_output(output: object, console: Console) -> None:
         console.print(Markdown(output))
     else:
         console.print(output, markup=False, highlight=False, soft_wrap=True)
-    console.print()
 
 
 def _as_json(output: object) -> object:

@@ -13,7 +13,13 @@ from harness.cli.consoles import LogFormat, log_to_stderr
 from harness.cli.failures import failures_told, json_object
 from harness.cli.pipeline_file import absolute_target, load_pipeline, target_file
 from harness.cli.run_name import find_journal
-from harness.cli.run_options import limit_options, limits_of, log_option, memory_option
+from harness.cli.run_options import (
+    limit_options,
+    limits_of,
+    log_option,
+    memory_option,
+    traceback_option,
+)
 from harness.cli.running import Order, carry_out
 from harness.cli.trusting import check_may_run, remember_run, settings_for_calls
 from harness.cli.values import read_inputs, read_pairs
@@ -79,6 +85,7 @@ _MANY_TOKENS, _MANY_USD = 50_000, 1.0
 @memory_option
 @limit_options
 @log_option
+@traceback_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def resume(
     *,
@@ -98,6 +105,7 @@ def resume(
     max_seconds: float | None,
     max_calls: int | None,
     log_format: LogFormat,
+    with_traceback: bool,
     as_json: bool,
 ) -> None:
     """Go on with RUN: a run's id, a part of it, one of its files, or "latest".
@@ -164,7 +172,7 @@ def resume(
         return made, earlier
 
     if not dry_run:
-        carry_out(order, as_json=as_json, log_format=log_format)
+        carry_out(order, as_json=as_json, log_format=log_format, with_traceback=with_traceback)
         return
     log_to_stderr(log_format)
     with failures_told(as_json=as_json):

@@ -8,7 +8,13 @@ import click
 
 from harness.cli.consoles import LogFormat
 from harness.cli.pipeline_file import absolute_target, load_pipeline
-from harness.cli.run_options import limit_options, limits_of, log_option, memory_option
+from harness.cli.run_options import (
+    limit_options,
+    limits_of,
+    log_option,
+    memory_option,
+    traceback_option,
+)
 from harness.cli.running import Order, carry_out
 from harness.cli.trusting import remember_run, settings_for_calls
 from harness.cli.values import read_inputs, read_pairs
@@ -41,6 +47,7 @@ from harness.session.trust import SETTINGS_FILE
 @memory_option
 @limit_options
 @log_option
+@traceback_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def run(
     *,
@@ -55,6 +62,7 @@ def run(
     max_seconds: float | None,
     max_calls: int | None,
     log_format: LogFormat,
+    with_traceback: bool,
     as_json: bool,
 ) -> None:
     """Run the pipeline in FILE.py, or a shipped pattern by its name.
@@ -87,7 +95,7 @@ def run(
             ),
         )
 
-    carry_out(order, as_json=as_json, log_format=log_format)
+    carry_out(order, as_json=as_json, log_format=log_format, with_traceback=with_traceback)
 
 
 def _settings_file(config: Path | None) -> Path | None:

@@ -107,6 +107,7 @@ def end_as_json(result: RunResult) -> dict[str, object]:
         "reused": list(result.reused),
         "reruns": [asdict(one) for one in result.reruns],
         "retries": dict(result.retries),
+        "replies_used_again": result.replies_used_again,
         "parts": result.parts,
     }
 
@@ -119,9 +120,15 @@ def _resumed(result: RunResult) -> Iterator[str]:
     if result.parts == 1 and not result.reused:
         return
     count = len(result.reused)
-    calls = f"{count:,} node {'call was' if count == 1 else 'calls were'} done before"
+    shown = f"{count:,}" if count else "No"
+    calls = f"{shown} node {'call was' if count == 1 else 'calls were'} done before"
+    if replies := result.replies_used_again:
+        calls += (
+            f"; {replies:,} {'reply' if replies == 1 else 'replies'} of models to calls that had "
+            f"not ended {'was' if replies == 1 else 'were'} used again"
+        )
     if not result.reruns:
-        yield f"{calls}, and none of them was made again."
+        yield f"{calls}{', and none of them was made again' if count and not replies else ''}."
         return
     yield f"{calls}; made again:"
     yield from _capped([f"  {one.node}: {one.reason}" for one in result.reruns])

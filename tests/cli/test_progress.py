@@ -130,3 +130,18 @@ def test_it_never_has_more_lines_than_the_terminal(height: int) -> None:
     assert picture.count("\n") < height
     assert "other nodes done" in picture
     assert "node_5 " not in picture, "those that are under way come first"
+
+
+def test_what_nodes_print_stands_above_the_picture_in_whole_lines() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80)
+    with Progress(console, ["one"]) as progress:
+        for dot in "abc":
+            print(dot, end="", flush=True)
+        print("d")
+        with progress.paused():
+            print("to somebody else")
+        print("unfinished", end="")
+    assert stream.getvalue().count("abcd") == 1
+    assert stream.getvalue().count("unfinished") == 1
+    assert "to somebody else" not in stream.getvalue()

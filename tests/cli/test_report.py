@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from typing import get_args
 
 import pytest
 from golden import assert_shown, printed
+from rich.console import Console
 
 from harness import Pipeline, Run, ScriptedBackend, Settings
 from harness.cli.report import print_result, result_as_json
@@ -39,7 +41,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 
 
 def shown(result: RunResult, *, width: int = 100) -> str:
-    return printed(partial(print_result, result), width=width)
+    return printed(lambda console: print_result(result, console, console), width=width)
 
 
 def test_a_report_has_the_text_the_rounds_what_was_asked_to_change_the_models_and_the_files(
@@ -50,7 +52,7 @@ def test_a_report_has_the_text_the_rounds_what_was_asked_to_change_the_models_an
         result.run_id: "RUN",
         r"\d+\.\d s": "0.0 s",
         r" +\d+ ms │": "        0 ms │",
-        r"went: .* trace open": "went: harness trace open",
+        r"went: .* trace open .*": "went: harness trace open traces/RUN.jsonl",
     }
     assert_shown("run report", shown(result), masks=masks)
 
@@ -71,6 +73,20 @@ def test_what_was_tried_again_is_said_to_people_and_to_scripts(result: RunResult
     said = shown(again)
     assert [name for name in ("findings[2]: 2", "writer: 1") if name not in said] == []
     assert json.loads(result_as_json(again))["retries"] == again.retries
+
+
+def test_a_resumed_run_says_what_was_not_asked_again(result: RunResult) -> None:
+    resumed = replace(result, parts=2, replies_used_again=3)
+    assert "3 replies" in shown(resumed)
+    assert "none of them" not in shown(resumed)
+    assert json.loads(result_as_json(resumed))["replies_used_again"] == 3
+
+
+def test_the_result_is_printed_apart_from_all_the_rest(result: RunResult) -> None:
+    out, aside = (Console(file=io.StringIO(), width=200) for _ in range(2))
+    print_result(result, out, aside)
+    assert isinstance(out.file, io.StringIO)
+    assert out.file.getvalue() == f"{result.result}\n"
 
 
 def test_every_reason_to_stop_has_words(result: RunResult) -> None:

@@ -80,7 +80,7 @@ def resumed(project: Path, *options: str, run: str = "latest") -> Done:
 def test_a_run_that_waits_says_what_to_type_and_goes_on_when_that_is_typed(project: Path) -> None:
     waiting = asks(project)
     assert waiting.exit_code == 4
-    assert "'ship' asks: Ship this? (yes or no)" in waiting.stdout
+    assert "'ship' asks: Ship this? (yes or no)" in waiting.stderr
     typed = next(line for line in waiting.stderr.splitlines() if line.startswith("To answer: "))
     *_, run_id, option, answer = typed.split()
     assert (option, answer) == ("--answer", "yes")
@@ -161,7 +161,7 @@ def test_a_failed_run_says_what_failed_and_what_was_left_out_and_can_be_resumed(
     done = resumed(project)
     assert done.exit_code == 0, done.stderr
     assert "A B C" in done.stdout
-    assert "2 node calls were done before" in done.stdout
+    assert "2 node calls were done before" in done.stderr
     assert (project / "made").read_text() == "b\n"
 
 
@@ -171,12 +171,12 @@ def test_a_finished_run_that_is_resumed_runs_only_what_changed_and_says_so(proje
     done = resumed(project)
     assert done.exit_code == 0
     assert "A B C\n" in done.stdout
-    assert "The run had finished" in done.stdout
+    assert "The run had finished" in done.stderr
     (project / "fails.py").write_text(FAILS.replace('" ".join', '" and ".join'))
     done = resumed(project)
     assert "A and B and C" in done.stdout
-    assert "3 node calls were done before; made again:" in done.stdout
-    assert "joined: its code changed" in done.stdout
+    assert "3 node calls were done before; made again:" in done.stderr
+    assert "joined: its code changed" in done.stderr
     assert sorted((project / "made").read_text().split()) == ["a", "b", "c"]
 
 
@@ -199,7 +199,7 @@ def test_a_node_that_ends_the_process_ends_the_run_and_not_with_its_exit_code(
 def test_a_run_stopped_at_a_limit_has_an_exit_code_of_its_own(project: Path) -> None:
     stopped = harness("run", "waits.py", "--max-seconds", "0.2", cwd=project)
     assert stopped.exit_code == 3
-    assert "second: " in stopped.stdout
+    assert "second: " in stopped.stderr
     (typed,) = (line for line in stopped.stderr.splitlines() if line.startswith("To go on"))
     assert "resume 2" in typed
     assert typed.endswith(" --max-seconds …")

@@ -52,7 +52,8 @@ def test_a_pipeline_runs_and_says_where_its_files_are(project: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert "TEA" in done.stdout
     (journal,) = (project / "traces").glob("2*.jsonl")
-    assert f"traces/{journal.name}" in done.stdout
+    assert f"traces/{journal.name}" in done.stderr
+    assert done.stdout.split() == ["[", '"TEA"', "]"]
 
 
 def test_a_run_with_no_room_for_its_journal_stops_and_says_so(project: Path) -> None:
@@ -67,7 +68,7 @@ def test_a_run_with_no_room_for_its_journal_stops_and_says_so(project: Path) -> 
 
     assert (shown.exit_code, stopped.exit_code) == (3, 3)
     assert "trace.journal-incomplete" in [one["code"] for one in stopped.json["warnings"]]
-    assert stopped.json["warnings"][-1]["message"].partition(":")[0] in shown.stdout
+    assert stopped.json["warnings"][-1]["message"].partition(":")[0] in shown.stderr
     assert stopped.json["skips"][0]["node"] == "after"
 
 

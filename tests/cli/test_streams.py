@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from command import COMMAND, ENVIRONMENT, harness
 
+from harness import load_run
+
 PRINTS = """\
 from harness import Pipeline
 
@@ -56,6 +58,26 @@ def test_a_command_ends_well_whatever_its_streams_are(
         True,
         True,
     )
+
+
+def test_only_the_result_is_on_standard_output(project: Path) -> None:
+    done = harness("run", "prints.py", cwd=project)
+    assert done.stdout == "ü\n"
+    assert "noted" in done.stderr
+    done = harness("run", "prints.py", "--json", cwd=project)
+    assert done.json["result"] == "ü"
+
+
+def test_the_traceback_of_a_node_is_in_the_journal_and_shown_when_asked_for(project: Path) -> None:
+    (project / "raises.py").write_text(PRINTS.replace("return task", "return [][0]"))
+    plain = harness("run", "raises.py", cwd=project)
+    asked = harness("resume", "latest", "--traceback", cwd=project)
+    line = 'raises.py", line 8'
+    assert (plain.exit_code, asked.exit_code) == (1, 1)
+    assert (line in plain.stderr, line in asked.stderr) == (False, True)
+    (journal,) = (path for path in project.glob("traces/2*.jsonl") if "." not in path.stem)
+    spans = [span.attributes for span in load_run(journal).spans if span.name == "node"]
+    assert [line in str(one["traceback"]) for one in spans] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,25 @@ def test_where_there_are_no_runs_the_list_says_so(tmp_path: Path) -> None:
     assert "traces/runs.jsonl" in done.stderr
 
 
+def test_runs_take_one_line_each_on_eighty_columns(tmp_path: Path) -> None:
+    line = {
+        "run_id": "20261123T181103Z-463af1cdc603",
+        "pipeline": "brief",
+        "final": "STOPPED",
+        "wiggum_scores": [7.5, 9.0],
+        "producer_model": "qwen2.5-7b-instruct",
+        "run_duration_s": 1234.5,
+        "input_tokens": 123_456,
+        "output_tokens": 12_345,
+    }
+    (tmp_path / "runs.jsonl").write_text(json.dumps(line) + "\n")
+    listed = harness("runs", "--traces", tmp_path, cwd=tmp_path, COLUMNS="80").stdout
+    (row,) = (one for one in listed.splitlines() if "2026" in one)
+    shown = ("20261123T181103Z-463af1cdc603", "brief", "STOPPED", "1234.5", "123,456", "12,345")
+    assert [one for one in shown if one not in row] == []
+    assert len(row) <= 80
+
+
 def test_a_run_that_was_resumed_is_listed_once_and_counts_as_the_latest(tmp_path: Path) -> None:
     lines = (
         {"run_id": run_id, "pipeline": "essay", "final": final}

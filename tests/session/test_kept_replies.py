@@ -96,6 +96,7 @@ def test_what_was_sampled_is_not_asked_again_over_any_number_of_parts(settings):
     assert result.result == ["one 1", "two 2", "three 3"]
     assert model.prompts == ["one", "two", "three"]
     assert (result.parts, result.spent.calls) == (3, 5)  # two of them were cut off
+    assert result.replies_used_again == 2
     assert list(settings.traces.glob(f"{kept.name}*")) == []
 
 

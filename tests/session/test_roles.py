@@ -41,6 +41,11 @@ def test_a_role_is_played_by_one_endpoint(cast, role, tag):
 
 
 REFUSED = {
+    "a producer that evaluates": (
+        lambda: roles("a", evaluator="a").model("producer"),
+        "roles.unassigned",
+        "'a' evaluates",
+    ),
     "an unclear producer": (lambda: roles("a", "b").model("producer"), "roles.unassigned", "a, b"),
     "one in the pool": (
         lambda: roles("qwen", evaluator=("qwen", "qwem")), "roles.endpoint-unknown", "'qwen'",
