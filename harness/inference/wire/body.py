@@ -74,15 +74,11 @@ class _Body(httpx.AsyncByteStream):
         if self.packed_as not in {PACKED_AS, "deflate"}:
             raise httpx.DecodingError(f"it is packed as {self.packed_as}, for which nobody asked")
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells the two apart
-        async for packed in self.stream:
-            while data := _step(unpacker, packed):
-                yield data
-                packed = unpacker.unconsumed_tail  # noqa: PLW2901 - what is left of it
-                await asyncio.sleep(0)
-
-
-def _step(unpacker: zlib._Decompress, packed: bytes) -> bytes:
-    try:
-        return unpacker.decompress(packed, _STEP_BYTES)
-    except zlib.error as error:
-        raise httpx.DecodingError(str(error)) from error
+        try:
+            async for packed in self.stream:
+                while data := unpacker.decompress(packed, _STEP_BYTES):
+                    yield data
+                    packed = unpacker.unconsumed_tail  # noqa: PLW2901 - what is left of it
+                    await asyncio.sleep(0)
+        except zlib.error as error:
+            raise httpx.DecodingError(str(error)) from error
