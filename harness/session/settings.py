@@ -28,8 +28,10 @@ from pydantic import (
 from harness.errors import ConfigurationInvalid, InvalidInput, Mistake, Notice, did_you_mean
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint
+from harness.log import log_warning
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
+from harness.session.roles import PRODUCER, Roles
 from harness.session.trust import SETTINGS_FILE, own_directory
 from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
 from harness.wiggum import Limits
@@ -271,6 +273,8 @@ def load_settings(
     settings = Settings() if path is None and not file.exists() else _read_file(file, environment)
     endpoints = {**settings.endpoints, **_endpoints_from(environment)}
     kept_in = settings.memory.path if memory is None else memory
+    if roles:
+        _warn_of_producer(endpoints, settings.roles, roles)
     return settings.model_copy(
         update={
             "endpoints": endpoints,
@@ -278,6 +282,26 @@ def load_settings(
             "memory": settings.memory.model_copy(update={"path": kept_in}),
         }
     )
+
+
+def _warn_of_producer(
+    endpoints: Mapping[str, Endpoint],
+    written: Mapping[str, str | tuple[str, ...]],
+    given: Mapping[str, str],
+) -> None:
+    """Says so where a role that is given takes its model from the producer."""
+    try:
+        was = Roles(endpoints, written).producer
+        now = Roles(endpoints, {**written, **given}).producer
+    except ConfigurationInvalid:
+        return  # what is wrong with them is said when they are used, if it still is
+    if was != now and PRODUCER not in given:
+        log_warning(
+            "the roles that were given change who produces; give that role too, if not meant so",
+            code="roles.producer-changed",
+            was=was,
+            now=now,
+        )
 
 
 def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
