@@ -177,10 +177,11 @@ def test_an_interpreter_that_ends_in_the_middle_leaves_what_was_recorded(tmp_pat
 
 
 SIZE_LIMITED = """
-import resource, sys
+import logging, resource, sys
 from pathlib import Path
 from harness.trace import RunTrace, TraceOptions
 
+logging.basicConfig(stream=sys.stdout)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 seen = []
 options = TraceOptions(durability=sys.argv[2])

@@ -101,7 +101,7 @@ _CONVERTED: dict[str, Callable[[Any], object]] = {
 QUOTING = frozenset(
     {
         *("answer", "detail", "digest", "findings", "hits", "metadata", "query", "seed", "text"),
-        *("title", "where"),
+        *("title", "traceback", "where"),
     }
 )
 """Attributes that may quote a text: those that pass through `Tracer.excerpt`. A task's text may be
