@@ -281,9 +281,11 @@ class Spending:
 
     def _sized(self, request: R, held: Room, given: int | None) -> tuple[R, Room]:
         """The call with the room that its reply has now, and what it takes at most."""
-        tokens, usd = left_of(self.limits, spent=self.spent, held=held)
+        tokens, usd = left_of(self.limits, spent=self.spent, held=Room())
         among = max(1, self._ready) if given is None else 1
-        request = self._charges.sized(request, tokens=tokens, usd=usd, among=among, given=given)
+        request = self._charges.sized(
+            request, tokens=tokens, usd=usd, among=among, beside=held, given=given
+        )
         return request, self._charges.most(request)
 
     def _refusal(self, model: str, need: Room, *, held: Room) -> Refusal | None:

@@ -46,6 +46,7 @@ _OF_USE = 256
 """Tokens of a reply, some 190 words: with less of a share, fewer calls go at once."""
 _PER_TEXT = 4
 """What an embedder puts around a text."""
+_NOTHING_HELD = Room()
 
 
 class Charges:
@@ -76,6 +77,7 @@ class Charges:
         tokens: float | None,
         usd: float | None,
         among: int = 1,
+        beside: Room = _NOTHING_HELD,
         given: int | None = None,
     ) -> R:
         """The call, with its room as stated, or else with its share of what is left, at least 1.
@@ -88,6 +90,8 @@ class Charges:
             tokens: Left; None without a limit.
             usd: Likewise.
             among: How many calls share it. A share that is of no use goes to fewer.
+            beside: Of what is left, that which others hold. It is not shared; but a call that has
+                no room of use beside it is given what has to be waited for.
             given: The room that was decided for it before: it may be less now, and not more.
         """
         if not isinstance(request, ChatRequest) or request.max_output_tokens not in (None, given):
@@ -95,10 +99,11 @@ class Charges:
         asked, price = self._most_asked(request), self._prices.get(request.model)
         rooms: list[float] = []
         if tokens is not None:
-            rooms = [tokens / parts - asked for parts in (1, among)]
+            rooms = [tokens - asked, (tokens - beside.tokens) / among - asked]
         if usd is not None and price is not None and price.usd_per_million_output_tokens:
             per_token = price.usd_per_million_output_tokens / 1e6
-            paid_for = [(usd / parts - price.of(asked, 0)) / per_token for parts in (1, among)]
+            shares = (usd, (usd - beside.usd) / among)
+            paid_for = [(share - price.of(asked, 0)) / per_token for share in shares]
             rooms = list(map(min, rooms or paid_for, paid_for))
         if not rooms:
             return request

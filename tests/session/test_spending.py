@@ -600,6 +600,8 @@ def test_no_call_is_refused_that_would_fit_if_nothing_were_under_way(calls, limi
         pytest.param({"max_cost_usd": 4.0}, [918] * 4, id="money"),
         # 256 and a prompt of 82: two at a time, and what the first two leave.
         pytest.param({"max_tokens": 700}, [256, 256, 268, 268], id="too little for all at once"),
+        # The third would have 42 beside them: it waits, since they may need less, and so they do.
+        pytest.param({"max_tokens": 800}, [256, 256, 318, 318], id="too little beside others"),
         pytest.param({"max_tokens": 400_000}, [None] * 4, id="ample"),
         pytest.param({"max_calls": 4}, [None] * 4, id="no such limit"),
     ],
