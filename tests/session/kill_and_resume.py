@@ -42,8 +42,8 @@ LET_LIVE = 3
 KILLS = 6
 """Of one run, at most."""
 MARGIN_S = 0.25
-"""A reply that the server sent so shortly before a kill may not have been read: a busy machine takes
-more than 0.1 s at times. How many were is in the tally."""
+"""A reply that the server sent so shortly before a kill may not have been read: a busy machine
+takes more than 0.1 s at times. How many were is in the tally."""
 WORDS = [
     *("queue", "load", "prefill", "decode", "cache", "token", "batch"),
     *("stream", "draft", "score", "round", "judge"),
