@@ -41,7 +41,7 @@ from harness.inference.identity.identity import (
 )
 from harness.inference.identity.metadata import ModelMetadata, metadata_from
 from harness.inference.identity.served_metadata import TELLING_BACKENDS, served_metadata
-from harness.inference.message import Message, Prompt, as_messages
+from harness.inference.message import Message, Prompt, as_messages, as_texts
 from harness.inference.metrics.metrics_source import MetricsSource, metrics_source
 from harness.inference.metrics.server_metrics import Reading
 from harness.inference.request import (
@@ -125,6 +125,7 @@ __all__ = [
     "Wrapper",
     "answer_again",
     "as_messages",
+    "as_texts",
     "call_key",
     "check_whole",
     "completion_as_text",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -68,6 +68,11 @@ def as_messages(prompt: Prompt) -> tuple[Message, ...]:
     if not isinstance(prompt, Sequence):
         raise _no_message(prompt)
     return tuple(map(_message, prompt))
+
+
+def as_texts(texts: str | Iterable[str]) -> tuple[str, ...]:
+    """The texts; a lone one is one, and not its letters."""
+    return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def _message(given: object) -> Message:

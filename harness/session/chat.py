@@ -18,6 +18,7 @@ from harness.inference import (
     Prompt,
     ReplyType,
     as_messages,
+    as_texts,
     whole_reply,
 )
 from harness.session.models import describe_endpoints, known_endpoints, open_models
@@ -181,7 +182,7 @@ async def chat(
         min_p=min_p,
         frequency_penalty=frequency_penalty,
         seed=seed,
-        stop=tuple(stop),
+        stop=as_texts(stop),
         reply_schema=reply_type.schema if reply_type else None,
         top_logprobs=top_logprobs,
         timeout_s=timeout_s,
@@ -208,7 +209,7 @@ async def embed(
         InferenceError: There are no vectors.
     """
     async with open_shim(model, settings=settings) as shim:
-        return await shim.embed(EmbedRequest(model=model, texts=tuple(texts)))
+        return await shim.embed(EmbedRequest(model=model, texts=as_texts(texts)))
 
 
 async def count_tokens(model: str, messages: Prompt, *, settings: Settings | None = None) -> int:

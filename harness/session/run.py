@@ -23,6 +23,7 @@ from harness.inference import (
     Prompt,
     ReplyType,
     as_messages,
+    as_texts,
     whole_reply,
 )
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
@@ -301,7 +302,7 @@ class Run:
             min_p=min_p,
             frequency_penalty=frequency_penalty,
             seed=seed,
-            stop=tuple(stop),
+            stop=as_texts(stop),
             reply_schema=reply_type.schema if reply_type else None,
             timeout_s=timeout_s,
             on_text=on_text,
@@ -326,7 +327,7 @@ class Run:
             InferenceError: There are no vectors.
         """
         model = self._session.roles.model(role)
-        request = EmbedRequest(model=model, role=role, texts=tuple(texts))
+        request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
         pulse = self._call.pulse
         with pulse.doing("call"), self._asking(model):
             return await self._session.spending.embed(request, sending=partial(pulse.doing, "sent"))
@@ -418,7 +419,7 @@ class Run:
         """
         passages = self._session.passages
         with self._asking(passages.model):
-            return await passages.novelty(texts)
+            return await passages.novelty(as_texts(texts))
 
     async def wiggum(
         self,
@@ -474,6 +475,7 @@ class Run:
         """
         # Before anything is awaited: of loops that begin together each has its own.
         call_key = self._call.key("wiggum")
+        sources = as_texts(sources)
         chosen = await self._choose(rubric)
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=sources, draft=draft)
         before = rounds or self._rounds_before(key, chosen.rubric, draft)
@@ -524,7 +526,7 @@ class Run:
         """
         return await evaluate(
             self._session,
-            Draft(text=draft, task=task, sources=tuple(sources)),
+            Draft(text=draft, task=task, sources=as_texts(sources)),
             await self._choose(rubric),
             ask=self._chat,
         )

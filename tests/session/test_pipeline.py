@@ -518,3 +518,16 @@ def test_inputs_are_given_by_name_or_as_a_mapping_apart_from_options(tmp_path):
 def test_an_option_or_input_that_is_none_is_refused(tmp_path, inputs, named, code):
     with refused(code):
         idle().run(inputs, settings=settings_of(tmp_path), **named)
+
+
+def test_a_text_where_several_may_be_given_is_one_and_not_its_letters(tmp_path):
+    async def ask(run: Run) -> None:
+        await run.chat("producer", "Count.", stop="END")
+        await run.wiggum("Why?", rubric="answer", sources=SOURCE, max_rounds=1)
+
+    writer = ScriptedBackend(["1 2", GOOD])
+    given = settings_of(tmp_path, roles={"producer": "writer"})
+    run(pipeline_of(ask), given, backends={"writer": writer})
+    count, draft = writer.requests
+    assert count.stop == ("END",)
+    assert SOURCE in draft.messages[-1].content
