@@ -64,7 +64,7 @@ def open_(run: str, traces: Path | None, port: int, *, no_browser: bool) -> None
             with console.status("Drawing the timeline …"):
                 TIMELINES["perfetto"][1](journal, timeline)
         try:
-            show(timeline, console, open_browser=not no_browser, port=port)
+            show(timeline, open_browser=not no_browser, port=port)
         except KeyboardInterrupt:
             # The usual way to end it, so no failure.
             console.print("closed", style="dim")

@@ -6,17 +6,18 @@ import threading
 import webbrowser
 from pathlib import Path
 
-from rich.console import Console
+import click
 
 from harness.trace.timelines.viewer import TraceViewer
 
 
-def show(trace: Path, console: Console, *, open_browser: bool = True, port: int = 0) -> None:
+def show(trace: Path, *, open_browser: bool = True, port: int = 0) -> None:
     """Shows a trace in Perfetto until its tab is closed; Ctrl-C comes out as it is.
+
+    Standard error has the address.
 
     Args:
         trace: The file.
-        console: Where to say the address: standard error.
         open_browser: Whether to start the browser, or leave the address to the person.
         port: Where to serve; 0 for any free port.
 
@@ -24,11 +25,8 @@ def show(trace: Path, console: Console, *, open_browser: bool = True, port: int 
         InvalidInput: There is no such file, the port is taken, or the UI is not installed.
     """
     with TraceViewer(trace, port=port) as viewer:
-        console.print(
-            f"Perfetto at {viewer.url} (close the tab or press Ctrl-C to stop)",
-            highlight=False,
-            soft_wrap=True,
-        )
+        # As it is: without its token, the address opens nothing.
+        click.echo(f"Perfetto at {viewer.url} (close the tab or press Ctrl-C to stop)", err=True)
         if open_browser:
             # Some browsers, those in a terminal above all, keep their caller until they are left.
             threading.Thread(target=webbrowser.open, args=[viewer.url], daemon=True).start()

@@ -34,7 +34,7 @@ def opened(demo_run: DemoRun) -> subprocess.Popen[str]:
 def address(opened: subprocess.Popen[str]) -> str:
     assert opened.stderr is not None
     line = opened.stderr.readline()
-    found = re.search(r"http://127\.0\.0\.1:\d+/", line)
+    found = re.search(r"http://127\.0\.0\.1:\d+/\S+", line)
     assert found, line
     return found[0]
 
@@ -62,9 +62,11 @@ def test_the_demo_run_is_shown_until_its_tab_is_closed(
 def test_it_serves_until_it_is_told_to_end_which_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
 ) -> None:
+    urls: list[str] = []
     pages = []
 
     def browser(url: str) -> None:
+        urls.append(url)
         with build_opener(HTTPCookieProcessor()).open(url) as page:
             pages.append(page.read())
         interrupt(number)
@@ -73,4 +75,5 @@ def test_it_serves_until_it_is_told_to_end_which_is_no_failure(
     done = harness("trace", "open", ROOT / "traces/recorded/brief.jsonl", cwd=tmp_path)
     assert (done.exit_code, done.stdout) == (0, "")
     assert b"/harness.js" in pages[0]
+    assert urls[0] in done.stderr
     assert list(tmp_path.iterdir()) == []
