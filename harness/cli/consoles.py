@@ -18,6 +18,7 @@ import orjson
 import structlog
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 from structlog.typing import EventDict
 
 from harness.trace.secrets import Redactor, secret_values
@@ -39,9 +40,14 @@ def hide(secrets: Iterable[str]) -> None:
     _hidden.update(secrets)
 
 
+def clean(text: str) -> str:
+    """The text without secrets; for what is cut before it is printed, and might cut one in two."""
+    return _redactor().clean(text)
+
+
 def say(what: object = "", *, err: bool = False, nl: bool = True) -> None:
     """Prints a text; see `click.echo`."""
-    text = _redactor().clean(str(what))
+    text = clean(str(what))
     is_terminal = (sys.stderr if err else sys.stdout).isatty()
     click.echo(_harmless(text) if is_terminal else text, err=err, nl=nl)
 
@@ -66,13 +72,17 @@ class Shown(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """See `Console.render`: everything that is printed passes here, before it has styles."""
+        """See `Console.render`: every text passes here before it is folded, or cut to its cell."""
+        if isinstance(renderable, str):
+            how = options or self.options
+            renderable = self.render_str(renderable, highlight=how.highlight, markup=how.markup)
+        if isinstance(renderable, Text):
+            cleaned = self._redactor.clean(renderable.plain)
+            if cleaned != renderable.plain:
+                renderable = renderable.blank_copy(cleaned)
         for text, style, control in super().render(renderable, options):
-            if control is None:
-                shown = self._redactor.clean(text)
-                yield Segment(_harmless(shown) if self.is_terminal else shown, style)
-            else:
-                yield Segment(text, style, control)
+            harmful = self.is_terminal and control is None
+            yield Segment(_harmless(text) if harmful else text, style, control)
 
 
 def _harmless(text: str) -> str:

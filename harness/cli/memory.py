@@ -14,7 +14,7 @@ import click
 from rich.table import Column, Table
 from rich.text import Text
 
-from harness.cli.consoles import log_to_stderr, results, say, write_json
+from harness.cli.consoles import clean, log_to_stderr, results, say, write_json
 from harness.cli.exit_codes import FAILED
 from harness.cli.failures import failures_told, json_object
 from harness.cli.memory_add import Tally, add_all
@@ -294,7 +294,7 @@ def _hits_table(hits: list[Hit]) -> Table:
 
 
 def _excerpt(passage: Passage) -> Text:
-    text = " ".join(passage.text.split())
+    text = clean(" ".join(passage.text.split()))
     shown = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
     return Text.assemble((passage.title, "bold"), "\n" if passage.title else "", shown)
 

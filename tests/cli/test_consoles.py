@@ -10,6 +10,7 @@ from rich.text import Text
 
 from harness.cli.consoles import Shown
 
+SECRET = "tawny-owl-" * 12
 CLIPBOARD = "owl\x1b]52;c;ZXZpbA==\x07\x9b2Jowl"
 
 
@@ -34,3 +35,13 @@ def test_a_file_gets_the_text_as_it_is():
     out = io.StringIO()
     Shown(file=out, width=200).print(Text(CLIPBOARD))
     assert "\x1b]52" in out.getvalue()
+
+
+@pytest.mark.parametrize("overflow", ["fold", "crop", "ellipsis"])
+@pytest.mark.parametrize("made", [str, Text, in_a_table], ids=["s", "t", "table"])
+def test_a_secret_too_long_for_its_line_is_not_printed_in_parts(made, overflow, monkeypatch):
+    monkeypatch.setenv("NEST_KEY", SECRET)
+    out = io.StringIO()
+    Shown(file=out, width=50).print(made(f"the key {SECRET} owl"), overflow=overflow)
+    assert "tawny" not in out.getvalue()
+    assert "[redacted]" in out.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -170,6 +171,17 @@ def test_a_search_finds_the_part_of_a_document_or_says_that_there_is_none(made: 
     done = memory("search", "quarterly shipping revenue", cwd=made)
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr
+
+
+def test_a_secret_where_an_excerpt_ends_is_not_printed_in_part(tmp_path: Path) -> None:
+    secret = "tawny-owl-in-the-barn"
+    texts = (f"otters {'x' * length} {secret} and more of it" for length in range(130, 155, 5))
+    lines = "\n".join(json.dumps({"text": text}) for text in texts)
+    memory("add", "--jsonl", "-", cwd=tmp_path, stdin=lines)
+    many = ["--limit", "9", "--store", "kept"]
+    found = harness("memory", "search", "otters", *many, cwd=tmp_path, NEST_KEY=secret).stdout
+    assert "[redacted" in found
+    assert "tawny" not in found
 
 
 @pytest.mark.parametrize(
