@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError, InvalidInput, Notice, ReplyInvalid
+from harness.errors import HarnessError, InvalidInput, Notice, ReplyCut, ReplyInvalid
 from harness.graph import Answers, Earlier, Question
 from harness.session.resume_loops import EarlierLoops, earlier_loops
 from harness.session.resume_record import Beginning, RecordedInput, read_beginning
@@ -172,12 +172,13 @@ class _Found:
 
 
 def _may_be_of_a_reply(error: str) -> bool:
-    """Whether what a model said may have made a node fail: it raised itself, or could not read it.
+    """Whether what a model said may have made a node fail: it raised itself, or could not use it.
 
     A server that is down, or a nested node that failed, is nothing of the kind.
     """
     kind = error.partition(":")[0]
-    return kind == ReplyInvalid.__name__ or kind not in _names_under(HarnessError)
+    of_replies = {ReplyInvalid.__name__, *_names_under(ReplyCut)}
+    return kind in of_replies or kind not in _names_under(HarnessError)
 
 
 def _names_under(kind: type[HarnessError]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from session_runs import Calls, codes, fail, pipeline_of, run, settings_of
@@ -193,6 +194,24 @@ def test_a_node_that_failed_of_a_reply_asks_for_another(settings):
         return text
 
     model, pipeline = Sampled(), pipeline_of(said, retry=Retry(1))
+    fail(pipeline, settings, backends={"producer": model})
+    assert finish(pipeline, model, settings).result == "Write. 2"
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls"])
+def test_a_node_that_failed_of_a_reply_that_was_not_whole_asks_again(settings, reason):
+    class Cut(Sampled):
+        async def chat(self, request):
+            completion = await super().chat(request)
+            if self.requests[1:]:
+                return completion
+            text = "" if reason == "tool_calls" else "W"
+            return replace(completion, finish_reason=reason, text=text)
+
+    async def said(run: Run) -> str:
+        return await run.chat("producer", "Write.")
+
+    model, pipeline = Cut(), pipeline_of(said)
     fail(pipeline, settings, backends={"producer": model})
     assert finish(pipeline, model, settings).result == "Write. 2"
 
