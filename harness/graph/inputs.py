@@ -65,8 +65,7 @@ def doubtful_inputs(graph: Graph, given: Collection[str]) -> Iterator[Notice]:
             yield Notice(
                 code="pipeline.input-like-node",
                 message=f"{item.node.path}:{item.node.line}: '{name}' of node '{item.node.name}' "
-                f"is at its default, and does not come from node '{near}'; if that is meant, write "
-                f"'{near}'",
+                f"uses its default; to take the output of node '{near}', rename it to '{near}'",
             )
 
 

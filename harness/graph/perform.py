@@ -167,7 +167,9 @@ async def _attempt(call: Call, attempt: int, shared: Shared) -> Given:
                 value = await timed(made, timeout, pulse=pulse, label=call.label, log=shared.log)
         except Exception as error:
             said = "".join(traceback.format_exception(error))
-            span.set(traceback=tracer.excerpt(said[-_TRACEBACK_CHARS:]))
+            if len(said) > _TRACEBACK_CHARS:  # whole lines: half of a secret is not known for one
+                said = said[-_TRACEBACK_CHARS:].partition("\n")[2]
+            span.set(traceback=tracer.excerpt(said))
             raise
         finally:
             if call.handle is not None:

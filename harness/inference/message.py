@@ -101,9 +101,9 @@ def _text_of(part: object) -> str:
 
 
 def _no_message(given: object) -> InvalidInput:
-    keys = f" with {', '.join(map(str, given)) or 'nothing'}" if isinstance(given, Mapping) else ""
+    keys = f" with the keys {list(given)}" if isinstance(given, Mapping) else ""
     return InvalidInput(
-        f"a {type(given).__name__}{keys} is no message; give a text, a Message, or "
+        f"not a message: {type(given).__name__}{keys}; give a text, a Message, or "
         '{"role": "user", "content": "…"}, or a list of messages',
         code="request.not-a-message",
     )

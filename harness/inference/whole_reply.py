@@ -64,12 +64,18 @@ def check_whole(completion: Completion, *, endpoint: str) -> None:
     if reason == "stop" or (reason == "tool_calls" and completion.text.strip()):
         return
     kind, why = {
-        "length": (ReplyCut, "was cut before its end; give it more max_output_tokens, ask for"),
-        "content_filter": (ReplyFiltered, "was stopped by the provider's filter; ask for"),
-        "tool_calls": (ReplyEmpty, "calls tools and has no text; no tool was offered, so ask for"),
+        "length": (ReplyCut, "was cut before its end; raise max_output_tokens, ask for less"),
+        "content_filter": (
+            ReplyFiltered,
+            "was stopped by the provider's filter; reword the request",
+        ),
+        "tool_calls": (
+            ReplyEmpty,
+            "calls tools and has no text; no tool was offered, so reword the request",
+        ),
     }[reason]
     cut = kind(
-        f"the reply {why} less, or take it as it is with on_cut='keep'. "
+        f"the reply {why}, or take it as it is with on_cut='keep'. "
         f"It begins: {completion.text[:160]!r}",
         endpoint=endpoint,
         text=completion.text,

@@ -58,11 +58,11 @@ class Loss:
             f"{one.start}" if len(one) == 1 else f"{one.start} to {one.stop - 1}"
             for one in self.lines
         )
-        said = f"{self.path.name}: lost for good: lines {', '.join(ranges)}"
+        said = f"{self.path.name}: lines that cannot be read: {', '.join(ranges)}"
         if self.beginning:
             said += "; with them, what this part of the run began with"
         if self.outputs:
-            said += f"; outputs that are left out because of that: {', '.join(self.outputs)}"
+            said += f"; these outputs are made again: {', '.join(self.outputs)}"
         return said
 
 

@@ -189,12 +189,13 @@ def refusal(limits: Limits, *, model: str, need: Room, spent: Spent, held: Room)
     if limits.max_calls is not None and spent.calls + held.calls + need.calls > limits.max_calls:
         return Refusal(
             limit="calls",
-            message=f"{limits.said('calls')} are made; '{model}' is not called",
+            message=f"call limit reached ({limits.said('calls')}); '{model}' was not called",
         )
     left_s = seconds_left(limits, spent=spent, held=held)
     if left_s is not None and left_s < LEAST_S:
         return Refusal(
-            limit="time", message=f"{limits.said('time')} are over; '{model}' is not called"
+            limit="time",
+            message=f"time limit reached ({limits.said('time')}); '{model}' was not called",
         )
     return None
 

@@ -140,7 +140,7 @@ async def length_of_a_call(scene: Scene) -> float:
     async def seconds(run: Run) -> float:
         for _ in range(2):  # the first one loads
             began = time.monotonic()
-            await run.chat(CRITIC, "What is wrong?", max_output_tokens=REPLY_TOKENS)
+            await run.chat(CRITIC, "What is wrong?", max_output_tokens=REPLY_TOKENS, on_cut="keep")
         return time.monotonic() - began
 
     with tempfile.TemporaryDirectory() as directory:
@@ -343,9 +343,13 @@ def drafts_pipeline(drafts: int, rounds: int, *, stagger_s: float) -> Pipeline:
                 PRODUCER,
                 f"Write a sentence about {subject}. Remarks: {remarks}",
                 max_output_tokens=REPLY_TOKENS,
+                on_cut="keep",
             )
             remarks = await run.chat(
-                CRITIC, f"What is wrong with this sentence? {text}", max_output_tokens=REPLY_TOKENS
+                CRITIC,
+                f"What is wrong with this sentence? {text}",
+                max_output_tokens=REPLY_TOKENS,
+                on_cut="keep",
             )
         return text
 

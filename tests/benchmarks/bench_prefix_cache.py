@@ -188,7 +188,7 @@ async def three_rounds(source: str, judge: Endpoint, directory: Path) -> tuple[P
 
     @pipeline.node
     async def text(run: Run, source_tokens: int) -> str:
-        await run.chat(JUDGE, "Say yes.", max_output_tokens=1)
+        await run.chat(JUDGE, "Say yes.", max_output_tokens=1, on_cut="keep")
         loop = await run.wiggum(TASK, rubric=str(rubric), sources=[source], max_rounds=len(DRAFTS))
         if len(loop.rounds) < len(DRAFTS):
             raise ValueError(

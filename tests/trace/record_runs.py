@@ -36,15 +36,21 @@ DOCUMENT = "\n".join(
 
 async def cold_start(run: Run) -> str:
     """One short call: most of it is loading the model."""
-    return await run.chat("writer", "Say hello.", max_output_tokens=8)
+    return await run.chat("writer", "Say hello.", max_output_tokens=8, on_cut="keep")
 
 
 async def swap_thrash(run: Run) -> str:
     """A writer and a critic take turns, and memory holds one of them."""
-    text = await run.chat("writer", "Write one line about tea.", max_output_tokens=12)
+    text = await run.chat(
+        "writer", "Write one line about tea.", max_output_tokens=12, on_cut="keep"
+    )
     for _ in range(3):
-        advice = await run.chat("critic", f"{text}\n\nImprove this.", max_output_tokens=12)
-        text = await run.chat("writer", f"{text}\n\nAdvice: {advice}", max_output_tokens=12)
+        advice = await run.chat(
+            "critic", f"{text}\n\nImprove this.", max_output_tokens=12, on_cut="keep"
+        )
+        text = await run.chat(
+            "writer", f"{text}\n\nAdvice: {advice}", max_output_tokens=12, on_cut="keep"
+        )
     return text
 
 
@@ -62,7 +68,7 @@ async def _notes(run: Run, prompt: Callable[[str, str], str]) -> str:
     text = "No notes yet."
     for number in range(8):
         asked = prompt(f"{number + 10}:{number * 5 + 12}:07", f"Notes so far: {text}")
-        text = await run.chat("writer", f"{asked}\n\nGo on.", max_output_tokens=32)
+        text = await run.chat("writer", f"{asked}\n\nGo on.", max_output_tokens=32, on_cut="keep")
     return text
 
 
@@ -84,7 +90,9 @@ async def serial_client(run: Run) -> list[str]:
 
 
 async def _sentence(run: Run, thing: str) -> str:
-    return await run.chat("writer", f"Say in one sentence what {thing} is.", max_output_tokens=40)
+    return await run.chat(
+        "writer", f"Say in one sentence what {thing} is.", max_output_tokens=40, on_cut="keep"
+    )
 
 
 def pipeline_for(name: str) -> Pipeline:

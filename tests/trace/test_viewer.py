@@ -18,11 +18,10 @@ from harness.trace.timelines.viewer import TraceViewer
 SHOW = """\
 import sys
 from pathlib import Path
-from rich.console import Console
 from harness.cli.trace_open import show
 
 try:
-    show(Path(sys.argv[1]), Console(stderr=True), open_browser=False)
+    show(Path(sys.argv[1]), open_browser=False)
 except KeyboardInterrupt:
     sys.exit(130)
 """
