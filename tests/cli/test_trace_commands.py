@@ -200,16 +200,17 @@ def parts(tmp_path: Path) -> Path:
     return journal
 
 
-def test_a_damaged_journal_is_repaired_into_another_file(project: Path, journal: Path) -> None:
+def test_a_damaged_journal_is_repaired_into_another_file(tmp_path: Path, journal: Path) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join([*lines[:2], b"{}\n", *lines[3:]]))
-    assert trace("check", journal.stem, cwd=project).exit_code == 1
+    damaged = tmp_path / journal.name
+    damaged.write_bytes(b"".join([*lines[:2], b"{}\n", *lines[3:]]))
+    assert trace("check", damaged, cwd=tmp_path).exit_code == 1
 
-    done = trace("check", journal.stem, "--repair", "out.jsonl", "--json", cwd=project)
+    done = trace("check", damaged, "--repair", "out.jsonl", "--json", cwd=tmp_path)
 
     assert (done.exit_code, done.json["is_whole"]) == (0, True)
     assert f"{journal.name}: " in done.stderr
-    assert trace("report", "out.jsonl", cwd=project).exit_code == 0
+    assert trace("report", "out.jsonl", cwd=tmp_path).exit_code == 0
 
 
 def test_a_check_names_the_parts_of_a_run(parts: Path) -> None:
