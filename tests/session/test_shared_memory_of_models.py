@@ -44,8 +44,12 @@ def subjects() -> list[str]:
 async def draft(run: Run, subject: str) -> str:
     text, remarks = "", "none yet"
     for _ in range(ROUNDS):
-        text = await run.chat(WRITER, f"About {subject}; {remarks}", max_output_tokens=4)
-        remarks = await run.chat(CRITIC, f"What is wrong? {text}", max_output_tokens=4)
+        text = await run.chat(
+            WRITER, f"About {subject}; {remarks}", max_output_tokens=4, on_cut="keep"
+        )
+        remarks = await run.chat(
+            CRITIC, f"What is wrong? {text}", max_output_tokens=4, on_cut="keep"
+        )
     return text
 
 
