@@ -48,7 +48,7 @@ async def whole_reply(
     for _ in range(_MOST_CALLS_FOR_THE_REST if on_cut == "continue" else 0):
         if completion.finish_reason != "length" or not completion.text.strip():
             break
-        completion = await _gone_on(ask, request, completion)
+        completion = await _continued(ask, request, completion)
     check_whole(completion, endpoint=request.model)
     return completion
 
@@ -85,20 +85,20 @@ def check_whole(completion: Completion, *, endpoint: str) -> None:
     if completion.cut_by is None:
         raise cut
     raise RunLimitReached(
-        f"the run is at its limit of {completion.cut_by}, which cut a reply of '{endpoint}' at "
-        f"{len(completion.text)} characters; to go on it needs more of it",
+        f"the run's limit of {completion.cut_by} cut a reply of '{endpoint}' after "
+        f"{len(completion.text)} characters; raise it to go on",
         limit=completion.cut_by,
     ) from cut
 
 
-async def _gone_on(
+async def _continued(
     ask: Callable[[ChatRequest], Awaitable[Completion]], request: ChatRequest, cut: Completion
 ) -> Completion:
-    """A cut reply with more of it.
+    """A cut reply joined to more of it.
 
-    It is gone on with behind its last whole word. The rest begins with a word then, whether the
-    server continues the text or the model is asked in words to do so. What a grammar has led is
-    kept to the letter.
+    The rest is asked for from the last whole word on, so that it begins with a word whether the
+    server continues the text or the model is asked to. JSON under a grammar is continued from its
+    last letter.
     """
     kept, gap = _whole_words(cut.text) if request.reply_schema is None else (cut.text, "")
     asked = replace(
@@ -110,7 +110,7 @@ async def _gone_on(
     try:
         more = await ask(asked)
     except InferenceError:
-        # The text that there is says more than why there is no more of it, which is its cause.
+        # The cut reply is the error to report; this one becomes its context.
         check_whole(cut, endpoint=request.model)
         raise
     has_more = bool(more.text.strip())
@@ -143,7 +143,7 @@ def _whole_words(text: str) -> tuple[str, str]:
 
 
 def _together(first: Usage | None, second: Usage | None) -> Usage | None:
-    """The sum; what one of them does not say is not known of both."""
+    """The sum; None for a count that either lacks."""
     if first is None or second is None:
         return None
     names = (field.name for field in fields(Usage))

@@ -1,4 +1,4 @@
-"""The run's meter: what all its calls to models took, and which does not fit any more."""
+"""The run's meter: counts what model calls take, and refuses those beyond a limit."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class _Call:
 
 
 class Spending:
-    """Passes a run's calls on, counts what they took, and refuses those that there is no room for.
+    """Passes a run's calls on, counts what they took, and refuses those beyond a limit.
 
-    A call that would fit if less were under way waits until it is known what that takes, first
-    come first served: so many calls at once cannot overshoot together, nor are they refused for
-    what others did not need in the end. A reply from the cache takes nothing.
+    A call that would fit if less were under way waits for what that takes, first come first
+    served: many calls at once cannot overrun a limit together, and none is refused for tokens that
+    others reserved and did not need. A reply from the cache takes nothing.
 
-    What a call takes is estimated before, and counted by its server after it. Where the server
-    counts more than was estimated, the limit is overrun by calls that were under way when it was
-    reached, and no more. Every request counts: also probes, further attempts and stand-ins.
+    A call reserves an estimate from above, and is settled with its server's count. Where that is
+    more, the limit is overrun by the calls under way when it was reached, and no more. Every
+    request counts: schema probes, retries and fallbacks too.
 
     Args:
         chat: Reaches the models.

@@ -1,4 +1,4 @@
-"""What a damaged journal still says for certain, written down anew.
+"""Repairs a damaged journal: copies the records that can be trusted.
 
 A record is trusted if its line holds what was written there: the line's checksum says so, or, in a
 journal of a version that wrote none, that it can be read. Lines are numbered, so that those which
@@ -42,7 +42,7 @@ DAMAGED = ".damaged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What a file of a run lost for good."""
+    """What cannot be read any more of one file of a run."""
 
     path: Path
     """The file."""

@@ -40,10 +40,10 @@ class TokenPrice:
 
 
 _AMPLE = 8_192
-"""Tokens of a reply that hardly any is longer than. Servers refuse more room than they have, so no
-more is sent; nor is it kept from other calls."""
+"""More tokens than almost any reply has. Servers refuse a room beyond their context, so a larger
+share is not sent; and no more than this is reserved."""
 _OF_USE = 256
-"""Tokens of a reply, some 190 words: with less of a share, fewer calls go at once."""
+"""Tokens, some 190 words. Where an equal share would be less, fewer calls go at once."""
 _PER_TEXT = 4
 """What an embedder puts around a text."""
 _NOTHING_HELD = Room()

@@ -16,8 +16,8 @@ PACKED_AS = "gzip"
 """What servers are told that they may send."""
 _STEP_BYTES = 64 << 10
 _REFUSAL_BYTES = 64 << 10
-"""What is read of an error, and it says nothing more beyond. litellm looks through all of it, for 4
-seconds a megabyte, in which nothing else happens in the process."""
+"""How much of an error's body is read. litellm searches all of it, 4 seconds a megabyte, while
+nothing else in the process runs."""
 
 
 class BodyTooLong(httpx.DecodingError):
@@ -33,9 +33,9 @@ class BodyTooLong(httpx.DecodingError):
 
 
 def bound(response: httpx.Response, *, most_bytes: int) -> None:
-    """Has a body, which nobody has read yet, end in `BodyTooLong` when it is too long.
+    """Limits a body that was not read yet: `BodyTooLong` beyond `most_bytes`.
 
-    Of an error, the beginning is the body. For an event hook of a client.
+    Of an error's body, only the beginning is read. For an event hook of a client.
     """
     assert isinstance(response.stream, httpx.AsyncByteStream)
     response.stream = _Body(
@@ -72,7 +72,7 @@ class _Body(httpx.AsyncByteStream):
                 yield data
             return
         if self.packed_as not in {PACKED_AS, "deflate"}:
-            raise httpx.DecodingError(f"it is packed as {self.packed_as}, for which nobody asked")
+            raise httpx.DecodingError(f"its encoding is {self.packed_as}, which was not asked for")
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells the two apart
         try:
             async for packed in self.stream:
