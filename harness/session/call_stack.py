@@ -3,7 +3,6 @@
 fallback    another endpoint, when this one cannot answer
 retry       again, for what may pass
 trace       a span for each attempt
-flag        says there when a message looks like an injected instruction
 cache       the reply of the same call, made before
 schema      what becomes of a reply's schema, found out once
 limit       so many calls at one time
@@ -34,7 +33,6 @@ from harness.inference import (
     Traced,
 )
 from harness.residency import KeepAliveBudget, Leased
-from harness.session.flagging import Flagging
 from harness.trace import Tracer
 
 
@@ -94,7 +92,7 @@ def call_stack(
     if shared.cache is not None and identity is not None:
         backend = Cached(backend, cache=shared.cache, identity=identity, clock=tracer.now_ns)
     return Retrying(
-        Traced(Flagging(backend, tracer=tracer), tracer=tracer),
+        Traced(backend, tracer=tracer),
         policy=RetryPolicy(),
         timeout_s=endpoint.timeout_s,
         randomness=random.Random(),  # noqa: S311 - jitter is no secret
