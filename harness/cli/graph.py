@@ -1,4 +1,4 @@
-"""`harness graph`: a pipeline's nodes and what joins them, as text, Mermaid, SVG or JSON."""
+"""`harness graph`: a pipeline's nodes and what joins them, as text, Mermaid or JSON."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from harness.graph.picture import (
     Drawing,
     RunSeen,
     as_mermaid,
-    as_svg,
     as_text,
     drawing_of,
     run_seen,
 )
 from harness.trace import Journal
 
-Form = Literal["text", "mermaid", "svg"]
+Form = Literal["text", "mermaid"]
 
 _PIPED_WIDTH = 120
 """Columns, where no terminal says how many it has."""
@@ -39,8 +38,8 @@ _PIPED_WIDTH = 120
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "mermaid", "svg"]),
-    help="A line for each node (this when left out), a flowchart for Markdown, or a picture.",
+    type=click.Choice(["text", "mermaid"]),
+    help="A line for each node (the default), or a flowchart for Markdown.",
 )
 @click.option(
     "--output",
@@ -112,7 +111,6 @@ def _as_json(drawing: Drawing) -> str:
 _FORMS: Mapping[Form, Callable[[Drawing], str]] = {
     "text": _as_text,
     "mermaid": as_mermaid,
-    "svg": as_svg,
 }
 
 

@@ -1,9 +1,8 @@
-"""Pictures of a graph: as text, Mermaid and SVG, with what a run made of it where one is given."""
+"""Pictures of a graph: as text and Mermaid, with what a run made of it where one is given."""
 
 from harness.graph.picture.drawing import Arrow, Box, Drawing, drawing_of
 from harness.graph.picture.mermaid import as_mermaid
 from harness.graph.picture.seen import NodeSeen, RunSeen, run_seen
-from harness.graph.picture.svg import as_svg
 from harness.graph.picture.text import as_text
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "NodeSeen",
     "RunSeen",
     "as_mermaid",
-    "as_svg",
     "as_text",
     "drawing_of",
     "run_seen",

@@ -1,7 +1,6 @@
-"""What a picture shows of a graph and of a run, and where it puts it."""
+"""What a picture shows of a graph and of a run."""
 
-import random
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import networkx as nx
 import pytest
@@ -11,9 +10,6 @@ from hypothesis import strategies as st
 
 from harness.graph import Graph
 from harness.graph.picture import Arrow, drawing_of
-from harness.graph.picture.layout import Size, lay_out
-from harness.graph.picture.ordering import ordered_rows
-from harness.graph.picture.positions import nearest_apart
 from harness.graph.picture.seen import _covered_ns, run_seen
 from harness.trace import Interval, Journal, NodeOutput, RunEnded, RunStarted, SpanRecord
 from harness.trace.journal_line import encode
@@ -154,74 +150,3 @@ def test_time_is_counted_once_where_calls_overlap(spans):
     parts = [Interval(start_ns=start, end_ns=start + took) for start, took in spans]
 
     assert _covered_ns(parts) == len({n for one in parts for n in range(one.start_ns, one.end_ns)})
-
-
-# --- where it stands -----------------------------------------------------------------------------
-
-
-def crossings_counted_one_by_one(rows) -> int:
-    crossings = 0
-    for row, below in pairwise(rows.rows):
-        joints = [
-            (number, below.index(other))
-            for number, cell in enumerate(row)
-            for other in rows.after[cell]
-        ]
-        crossings += sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for a, b in combinations(joints, 2))
-    return crossings
-
-
-@given(seed=SEED)
-def test_every_box_keeps_its_layer_and_every_arrow_passes_all_between(seed):
-    drawing = drawing_of(random_graph(20, seed=seed))
-    layers: list[list[str]] = [[] for _ in range(drawing.layers)]
-    for box in drawing.boxes:
-        layers[box.layer].append(box.name)
-    edges = [(arrow.source, box.name) for box in drawing.boxes for arrow in box.arrows]
-
-    rows = ordered_rows(layers, edges)
-
-    assert rows.crossings() == crossings_counted_one_by_one(rows)
-    sizes = {name: Size(across=50, along=20) for names in layers for name in names}
-    layer_of = {name: number for number, names in enumerate(layers) for name in names}
-    layout = lay_out(layers, edges, sizes, gap=10, layer_gap=30)
-    for (source, target), route in layout.routes.items():
-        assert len(route) == 2 * (1 + layer_of[target] - layer_of[source])
-        assert all(after[1] > before[1] - 1e-6 for before, after in pairwise(route))
-
-
-def best_of_all_pools(wanted, packed, weights):
-    """The same by trying every way to split the row into pools that move as one."""
-    best, least = None, float("inf")
-    count = len(wanted)
-    for cuts in range(2 ** (count - 1)):
-        ends = [n + 1 for n in range(count - 1) if cuts >> n & 1] + [count]
-        found, start = [], 0
-        for end in ends:
-            total = sum(weights[start:end])
-            shifts = [(wanted[n] - packed[n]) * weights[n] for n in range(start, end)]
-            found += [sum(shifts) / total + packed[n] for n in range(start, end)]
-            start = end
-        steps = [
-            b - a - (q - p)
-            for (a, b), (p, q) in zip(pairwise(found), pairwise(packed), strict=True)
-        ]
-        cost = sum(w * (f - x) ** 2 for f, x, w in zip(found, wanted, weights, strict=True))
-        if all(step > -1e-9 for step in steps) and cost < least:
-            best, least = found, cost
-    return best
-
-
-@given(seed=SEED)
-def test_positions_are_the_nearest_that_are_apart(seed):
-    randomness = random.Random(seed)
-    count = randomness.randint(1, 6)
-    wanted = [randomness.uniform(0, 100) for _ in range(count)]
-    packed = [0.0]
-    for _ in range(count - 1):
-        packed.append(packed[-1] + randomness.uniform(5, 30))
-    weights = [randomness.choice([1.0, 8.0]) for _ in range(count)]
-
-    expected = best_of_all_pools(wanted, packed, weights)
-
-    assert nearest_apart(wanted, packed, weights) == pytest.approx(expected)
