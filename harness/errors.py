@@ -10,7 +10,6 @@
     │   └── SameFamily          they descend from one family, and that is not allowed
     ├── InferenceError          one call to a model
     │   ├── EndpointUnreachable
-    │   │   └── CircuitOpen     it was not even asked
     │   ├── AuthenticationFailed
     │   ├── ModelNotFound
     │   ├── ContextOverflow
@@ -220,12 +219,6 @@ class EndpointUnreachable(InferenceError):
     """Nothing answered at the endpoint's address."""
 
     code = "call.unreachable"
-
-
-class CircuitOpen(EndpointUnreachable):
-    """The endpoint was not asked, as it could not be reached again and again just before."""
-
-    code = "call.circuit-open"
 
 
 class AuthenticationFailed(InferenceError):

@@ -88,7 +88,6 @@ def _calls_line(report: RunReport) -> str:
     told = "".join(f", {count} {end}" for end, count in ends.items() if count)
     elsewhere = {
         f"; {_count(report.fallbacks, 'time')} another endpoint was asked": report.fallbacks,
-        f"; {_count(report.circuit_openings, 'time')} one was given up": report.circuit_openings,
     }
     return (
         f"{_count(calls.calls, 'model call')}{told}; tried again {_count(report.retries, 'time')}"

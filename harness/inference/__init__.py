@@ -9,8 +9,6 @@ from harness.inference.around.cached import (
     reply_identity,
 )
 from harness.inference.around.call_cache import CallCache
-from harness.inference.around.circuit import CircuitPolicy
-from harness.inference.around.circuit_breaking import CircuitBreaking
 from harness.inference.around.fallback import FallingBack
 from harness.inference.around.limit import Limited
 from harness.inference.around.retry import Retrying, RetryPolicy, retry_delay_s
@@ -79,8 +77,6 @@ __all__ = [
     "Cached",
     "CallCache",
     "ChatRequest",
-    "CircuitBreaking",
-    "CircuitPolicy",
     "Completion",
     "CountRequest",
     "EmbedRequest",

@@ -6,7 +6,6 @@ trace       a span for each attempt
 cache       the reply of the same call, made before
 schema      what becomes of a reply's schema, found out once
 limit       so many calls at one time
-circuit     not asked while it is out of reach
 lease       the model in memory, for embedded ones
 """
 
@@ -20,8 +19,6 @@ from harness.inference import (
     Backend,
     Cached,
     CallCache,
-    CircuitBreaking,
-    CircuitPolicy,
     Endpoint,
     FallingBack,
     Limited,
@@ -79,8 +76,6 @@ def call_stack(
             model=endpoint.tag,
             context_tokens=endpoint.context_tokens if endpoint.path is not None else None,
         )
-    if endpoint.url is not None:
-        backend = CircuitBreaking(backend, policy=CircuitPolicy(), tracer=tracer)
     if endpoint.max_concurrency is not None or slots is not None:
         backend = Limited(
             backend, max_concurrency=endpoint.max_concurrency, slots=slots, tracer=tracer

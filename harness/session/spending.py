@@ -225,8 +225,8 @@ class Spending:
             with call.sending():
                 answer = await send(request)
             self._taken += self._charges.taken(request, answer)
-        except BaseException as error:
-            self._taken += self._charges.lost(request, error, pieces=pieces)
+        except BaseException:
+            self._taken += self._charges.lost(request, pieces=pieces)
             raise
         finally:
             self._under_way = _without(self._under_way, need)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from harness.errors import CircuitOpen, ContextOverflow
+from harness.errors import ContextOverflow
 from harness.inference import (
     ChatRequest,
     Completion,
@@ -17,7 +17,7 @@ from harness.inference import (
     most_tokens_in,
 )
 from harness.wiggum.limits import Room
-from harness.wiggum.spent import NOTHING, Spent
+from harness.wiggum.spent import Spent
 
 R = TypeVar("R", ChatRequest, EmbedRequest)
 
@@ -151,16 +151,12 @@ class Charges:
             unpriced_calls=int(cost is None),
         )
 
-    def lost(
-        self, request: ChatRequest | EmbedRequest, error: BaseException, *, pieces: int = 0
-    ) -> Spent:
+    def lost(self, request: ChatRequest | EmbedRequest, *, pieces: int = 0) -> Spent:
         """What a call took that failed, or was not waited for.
 
         What became of it nobody knows; that the prompt was read is likely, and of the reply the
         pieces that came are a token each, or more.
         """
-        if isinstance(error, CircuitOpen):
-            return NOTHING  # it was not sent
         asked = _most_input_tokens(request)
         estimated = Spent(calls=1, estimated_calls=1, unpriced_calls=1)
         return replace(estimated, input_tokens=asked, output_tokens=pieces)

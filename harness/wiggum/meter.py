@@ -79,7 +79,7 @@ class Meter:
             try:
                 completion = await self._ask(request)
             except BaseException as error:
-                self._lap += self._charges.lost(request, error)
+                self._lap += self._charges.lost(request)
                 if isinstance(error, CallTimeout) and self._is_out_of_time:
                     message = f"{self.limits.said('time')} were over: {error}"
                     raise self._reached("time", message) from error

@@ -29,8 +29,6 @@ from harness.inference import (
     Traced,
     as_messages,
 )
-from harness.inference.around.circuit import CircuitPolicy
-from harness.inference.around.circuit_breaking import CircuitBreaking
 from harness.inference.around.limit import Limited
 from harness.trace import Tracer
 
@@ -61,8 +59,6 @@ REFUSALS = {
     for body in BODIES
 }
 FAULTS = [*BREAKS, *REFUSALS]
-STUBBORN = CircuitPolicy(failures=30)
-"""A busy machine may miss the limit for a first token several times in a row."""
 
 
 class Echo(Emulated):
@@ -144,8 +140,7 @@ def stack(url):
         between_tokens_timeout_s=1.0,
     )
     tracer = Tracer()
-    careful = CircuitBreaking(OpenAIWire(endpoint), policy=STUBBORN, tracer=tracer)
-    limited = Limited(careful, max_concurrency=24, tracer=tracer)
+    limited = Limited(OpenAIWire(endpoint), max_concurrency=24, tracer=tracer)
     return Retrying(
         Traced(limited, tracer=tracer),
         policy=RetryPolicy(base_s=0.02),

@@ -8,7 +8,6 @@ import pytest
 from harness.errors import (
     AuthenticationFailed,
     CallTimeout,
-    CircuitOpen,
     ContextOverflow,
     EndpointUnreachable,
     InferenceError,
@@ -123,7 +122,6 @@ def chat(replies, request=REQUEST, **how):
 
 
 REFUSED = AuthenticationFailed("no", endpoint="m")
-NOT_ASKED = CircuitOpen("not asked", endpoint="m")
 MISTAKE = ZeroDivisionError("a fault of the program")
 # With the policy's own wait this would take most of an hour.
 PATIENT = RetryPolicy(max_attempts=2, base_s=3600.0, cap_s=3600.0)
@@ -142,7 +140,6 @@ def mistaken(_request):
         pytest.param([REFUSED, "never asked for"], AT_ONCE, (REFUSED, 1), id="what will not pass"),
         pytest.param(mistaken, AT_ONCE, (MISTAKE, 1), id="a fault of the program"),
         pytest.param([SOON, "A draft."], PATIENT, ("A draft.", 2), id="the server's word first"),
-        pytest.param([CUT, NOT_ASKED], AT_ONCE, (CUT, 2), id="the error of the call that was made"),
     ],
 )
 def test_a_call_is_repeated_as_long_as_that_may_help(replies, policy, outcome):

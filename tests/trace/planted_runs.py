@@ -148,10 +148,6 @@ class PlantedRun:
     def fallback(self, to: str, reason: str, *, model: str = "small") -> None:
         self._instant("fallback", self.now_ms, model=model, to=to, reason=reason)
 
-    def circuit(self, change: str, *, model: str = "small", **said: Any) -> None:
-        """`change`: opened or closed."""
-        self._instant(f"circuit {change}", self.now_ms, model=model, **said)
-
     def counter(self, name: str, *values: tuple[int, float]) -> None:
         for at_ms, value in values:
             counter = CounterSet(name, "any", at_ms * MS, value, track="server small")
@@ -462,16 +458,13 @@ def fell_back() -> PlantedRun:
 
 
 def out_of_reach(*, fallback: bool = False) -> PlantedRun:
-    """Three calls find nobody there, and two more are not even sent."""
+    """Five calls find no server."""
     run = PlantedRun("llamacpp")
     run.call()
-    for number in range(5):
-        kind, ms = ("EndpointUnreachable", 300) if number < 3 else ("CircuitOpen", 0)
-        run.failed_call(ms, f"{kind}: small: nothing answers")
-        if number == 2:
-            run.circuit("opened", reason="EndpointUnreachable", pause_s=5.0)
+    for _ in range(5):
+        run.failed_call(300, "EndpointUnreachable: small: nothing answers")
         if fallback:
-            run.fallback("large", kind)
+            run.fallback("large", "EndpointUnreachable")
             run.call(model="large")
     return run
 

@@ -467,14 +467,12 @@ def test_what_happened_to_calls_and_models_is_counted(tmp_path):
         tmp_path,
         *[instant("retry")] * 3,
         *[instant("fallback", model="a", to="b")] * 2,
-        instant("circuit opened", model="a"),
-        instant("circuit closed", model="a"),
         instant("evict", model="a", reason="room for b"),
         # Neither models unloaded at the end of the run nor guests count as evicted.
         instant("evict", model="b", reason="end of run"),
         instant("evict", guest="vectors", reason="room for b"),
     )
-    assert (report.retries, report.fallbacks, report.circuit_openings) == (3, 2, 1)
+    assert (report.retries, report.fallbacks) == (3, 2)
     assert report.evictions == 1
 
 

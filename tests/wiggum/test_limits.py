@@ -9,7 +9,6 @@ import pytest
 
 from harness.errors import (
     CallTimeout,
-    CircuitOpen,
     EndpointUnreachable,
     InvalidInput,
     LimitReached,
@@ -152,7 +151,6 @@ GUESSED = Spent(calls=1, input_tokens=100, estimated_calls=1, unpriced_calls=1)
         pytest.param(UNCOUNTED, replace(GUESSED, output_tokens=21), id="tokens nobody counted"),
         pytest.param(EndpointUnreachable("gone", endpoint="m"), GUESSED, id="failed"),
         pytest.param(asyncio.CancelledError(), GUESSED, id="cancelled"),
-        pytest.param(CircuitOpen("not asked", endpoint="m"), Spent(), id="not even sent"),
     ],
 )
 def test_what_is_not_known_is_said_to_be_so_and_what_failed_counts_as_read(outcome, spent):

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from harness.errors import (
     CallTimeout,
-    CircuitOpen,
     InferenceError,
     Overloaded,
     ServerError,
@@ -130,15 +129,11 @@ class Retrying(Wrapper):
             outer=request.deadline,
         )
         request = replace(request, deadline=deadline)
-        attempt, failed = 1, None
+        attempt = 1
         while True:
             try:
                 return await ask(request)
-            except CircuitOpen as error:
-                # Of a call that was made and failed, that is the error to tell.
-                raise failed or error from None
             except InferenceError as error:
-                failed = error
                 delay_s = retry_delay_s(
                     error,
                     attempt=attempt,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +16,8 @@ from harness.trace.records import RunEnded
 
 LEAST_RETRIES = 2
 """One retry is what retries are for."""
+LEAST_UNREACHED = 3
+"""Calls that found no server: fewer may be a server that was just restarted."""
 
 _OUT_OF_MEMORY = re.compile(
     # llama.cpp and CUDA; Ollama; vLLM; the embedded engine, which does not say why it fails to load
@@ -72,11 +74,6 @@ _CAUSES: Mapping[str, Cause] = {
         layer="L3",
         move=("see the server's log for why it ended", "check url under [endpoints.{tag}]"),
     ),
-    "CircuitOpen": Cause(
-        meaning="The server had been out of reach just before, and was not asked.",
-        layer="L3",
-        move=("see the server's log for why it ended", "check url under [endpoints.{tag}]"),
-    ),
     "AuthenticationFailed": Cause(
         meaning="The server refused the key.",
         layer="L5",
@@ -110,13 +107,17 @@ def kind_of(call: Call) -> str:
     return (call.error or "").partition(":")[0]
 
 
-def given_up(observed: Observed) -> dict[str, set[str]]:
-    """The endpoints that were not asked for a while, and the errors that calls ended in for it."""
-    reasons: dict[str, set[str]] = {}
-    for change in observed.circuit:
-        if change.reason is not None:
-            reasons.setdefault(change.model, {"CircuitOpen"}).add(change.reason)
-    return reasons
+UNREACHED = frozenset({"EndpointUnreachable", "CircuitOpen"})
+"""Errors of calls that no server received. Runs of earlier versions have the second."""
+
+
+def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
+    """By endpoint, the calls that did not reach it; one or two missed calls are left out."""
+    missed: defaultdict[str, list[Call]] = defaultdict(list)
+    for call in observed.calls:
+        if call.status == "error" and kind_of(call) in UNREACHED:
+            missed[call.model].append(call)
+    return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_UNREACHED}
 
 
 def out_of_memory_at_start(observed: Observed) -> Finding | None:
@@ -206,9 +207,9 @@ def failed_calls(observed: Observed) -> Finding | None:
     final = Counter((call.model, kind_of(call)) for call in failed)
     final -= Counter((retry.model, retry.reason) for retry in retries)
     final -= Counter((other.failed, other.reason) for other in fallbacks)
-    for unreached, reasons in given_up(observed).items():
-        for reason in reasons:
-            del final[unreached, reason]
+    for model in out_of_reach_calls(observed):
+        for reason in UNREACHED:
+            del final[model, reason]
     if not final:
         return None
     ((model, kind), count), *_ = final.most_common()

@@ -107,20 +107,6 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitChange:
-    """An endpoint was given up for a while, or could be reached again."""
-
-    time_ns: int
-    """When."""
-    model: str
-    """The endpoint."""
-    opened: bool
-    """Which of the two."""
-    reason: str | None
-    """Class of the error that it was given up for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """A run."""
 
@@ -140,8 +126,6 @@ class Observed:
     """In order."""
     fallbacks: tuple[Fallback, ...] = ()
     """In order."""
-    circuit: tuple[CircuitChange, ...] = ()
-    """Of all endpoints, in order."""
     embeddings: tuple[Interval, ...] = ()
     """When texts were being embedded."""
     servers: Mapping[str, Server] = field(default_factory=dict)
@@ -228,7 +212,6 @@ def observe(journal: Journal) -> Observed:
         unloads=tuple(reading.unloads),
         retries=tuple(reading.retries),
         fallbacks=tuple(reading.fallbacks),
-        circuit=tuple(reading.circuit),
         embeddings=tuple(reading.embeddings),
         servers=reading.servers,
         reserves=reading.reserves,
@@ -250,7 +233,6 @@ class _Reading:
         self.unloads: list[Interval] = []
         self.retries: list[Retry] = []
         self.fallbacks: list[Fallback] = []
-        self.circuit: list[CircuitChange] = []
         self.embeddings: list[Interval] = []
         self.servers: dict[str, Server] = {}
         self.reserves: dict[str, int] = {}
@@ -280,8 +262,6 @@ class _Reading:
                     self._note_retry(item)
                 case Instant(name="fallback"):
                     self._note_fallback(item)
-                case Instant(name="circuit opened" | "circuit closed"):
-                    self._note_circuit(item)
 
     def _note_span(self, span: SpanRecord) -> None:
         match span.name:
@@ -333,17 +313,6 @@ class _Reading:
                 failed=in_order[in_order.index(to) - 1] if to in others else meant,
                 to=to,
                 reason=str(instant.attributes.get("reason")),
-            )
-        )
-
-    def _note_circuit(self, instant: Instant) -> None:
-        reason = instant.attributes.get("reason")
-        self.circuit.append(
-            CircuitChange(
-                time_ns=instant.time_ns,
-                model=str(instant.attributes.get("model")),
-                opened=instant.name == "circuit opened",
-                reason=reason if isinstance(reason, str) else None,
             )
         )
 

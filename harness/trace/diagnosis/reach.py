@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Container
 
 from harness.trace.calls import Call
-from harness.trace.diagnosis.failures import cause_of, given_up, kind_of
+from harness.trace.diagnosis.failures import cause_of, kind_of, out_of_reach_calls
 from harness.trace.diagnosis.finding import Evidence, Finding, counted, named, said_ns
 from harness.trace.diagnosis.intervals import length_ns
 from harness.trace.diagnosis.observed import Observed
@@ -43,30 +43,25 @@ def fallbacks(observed: Observed) -> Finding | None:
 
 
 def out_of_reach(observed: Observed) -> Finding | None:
-    """An endpoint could not be reached so often that it was not asked for a while."""
-    lost = given_up(observed)
-    if not lost:
+    """An endpoint could not be reached several times."""
+    failures = out_of_reach_calls(observed)
+    if not failures:
         return None
-    failures = {tag: _failed(observed, tag, reasons) for tag, reasons in lost.items()}
     model = max(failures, key=lambda tag: len(failures[tag]))
     failed, others = failures[model], [tag for tag in failures if tag != model]
-    changes = [change for change in observed.circuit if change.model == model]
-    is_back = not changes[-1].opened
+    is_back = [call for call in observed.calls if call.model == model][-1].status == "ok"
     replaced = sum(one.failed == model for one in observed.fallbacks)
     cause = cause_of("EndpointUnreachable")
-    since_ns = changes[0].time_ns - observed.run.start_ns
+    since_ns, until_ns = failed[0].start_ns, failed[-1].end_ns
     return Finding(
         rule="out-of-reach",
         severity="warning" if is_back or replaced >= len(failed) else "error",
         model=model,
-        seen=f"'{model}' could not be reached from {said_ns(since_ns)} into the run on, "
-        + (
-            f"until {said_ns(changes[-1].time_ns - observed.run.start_ns)}"
-            if is_back
-            else "to its end"
-        )
-        + f". Of the calls to it, {len(failed)} failed or were not even sent, of which {replaced} "
-        "went to another endpoint." + (f" So it was with {named(others)}." if others else ""),
+        seen=f"'{model}' could not be reached from "
+        f"{said_ns(since_ns - observed.run.start_ns)} into the run on, "
+        + (f"until {said_ns(until_ns - observed.run.start_ns)}" if is_back else "to its end")
+        + f". {counted(len(failed), 'call')} to it failed, of which {replaced} went to another "
+        "endpoint." + (f" So it was with {named(others)}." if others else ""),
         evidence=Evidence.of(failed, failed_calls=len(failed), fallbacks=replaced),
         meaning=cause.meaning,
         layer=cause.layer,

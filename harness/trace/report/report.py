@@ -82,8 +82,6 @@ class RunReport:
     """Calls made again after an error."""
     fallbacks: int
     """Calls made of another endpoint, when the one that was meant could not answer."""
-    circuit_openings: int
-    """How often an endpoint was given up for a while, since it was out of reach."""
     evictions: int
     """Models taken out of memory to make room; those unloaded at the run's end are not."""
     unfinished: tuple[OpenSpan, ...]
@@ -134,7 +132,6 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
         ),
         retries=len(seen.instants["retry"]),
         fallbacks=len(seen.instants["fallback"]),
-        circuit_openings=len(seen.instants["circuit opened"]),
         evictions=sum(
             "model" in one.attributes and one.attributes.get("reason") != _NOT_EVICTED_FOR_ROOM
             for one in seen.instants["evict"]
@@ -160,7 +157,7 @@ class _Seen:
             name: [] for name in ("node", "load", "wiggum", "evaluate")
         }
         self.instants: dict[str, list[Instant]] = {
-            name: [] for name in ("endpoint", "retry", "fallback", "circuit opened", "evict")
+            name: [] for name in ("endpoint", "retry", "fallback", "evict")
         }
         self.asides: list[SpanRecord] = []
         self.unfinished: list[SpanRecord] = []
