@@ -40,7 +40,7 @@ MODULES = {
     "harness/residency/policy.py": "tests/residency",
     "harness/memory/fusion.py": "tests/memory",
     "harness/rubric/verdict.py": "tests/rubric",
-    "harness/rubric/judging/reply.py": "tests/rubric",
+    "harness/rubric/reply.py": "tests/rubric",
 }
 A_MODULE = 15
 PROCESSOR_S = 60

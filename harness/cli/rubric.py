@@ -20,9 +20,10 @@ from harness.cli.exit_codes import UNUSABLE
 from harness.cli.failures import failures_told
 from harness.cli.trusting import refusal_after_asking
 from harness.errors import InvalidInput, Problem, RubricInvalid
-from harness.rubric import Dimension, Rubric
-from harness.rubric.files import (
+from harness.rubric import (
     Advice,
+    Dimension,
+    Rubric,
     advice_on,
     directories,
     known_rubrics,

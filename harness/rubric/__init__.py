@@ -1,14 +1,29 @@
 """Rubrics: their files, their checks, the evaluator that judges by them, and verdicts."""
 
+from harness.rubric.advice import Advice, advice_on
 from harness.rubric.checks.function import Refuse
-from harness.rubric.draft import Draft
-from harness.rubric.files import load_rubric, load_rubric_file, rubric_schema
-from harness.rubric.finding import Finding
-from harness.rubric.judging.evaluator import Evaluator
-from harness.rubric.judging.judge import Ask
-from harness.rubric.judging.noise import Noise, load_noise, measured_noise, write_noise
-from harness.rubric.judging.settled import Rescore
-from harness.rubric.rubric import Cap, Dimension, JudgeMode, Rubric, Scale, Shortening
+from harness.rubric.draft import Draft, Finding
+from harness.rubric.evaluator import Evaluator, Rescore
+from harness.rubric.judge import Ask
+from harness.rubric.load import (
+    PRESETS,
+    RubricFile,
+    directories,
+    known_rubrics,
+    load_rubric,
+    load_rubric_file,
+    read_rubric,
+)
+from harness.rubric.noise import Noise, load_noise, measured_noise, write_noise
+from harness.rubric.rubric import (
+    Cap,
+    Dimension,
+    JudgeMode,
+    Rubric,
+    Scale,
+    Shortening,
+    rubric_schema,
+)
 from harness.rubric.verdict import (
     Combine,
     DimensionScore,
@@ -20,6 +35,8 @@ from harness.rubric.verdict import (
 )
 
 __all__ = [
+    "PRESETS",
+    "Advice",
     "Ask",
     "Cap",
     "Combine",
@@ -34,16 +51,21 @@ __all__ = [
     "Refuse",
     "Rescore",
     "Rubric",
+    "RubricFile",
     "Scale",
     "Shortened",
     "Shortening",
     "Verdict",
+    "advice_on",
+    "directories",
     "half_up",
+    "known_rubrics",
     "load_noise",
     "load_rubric",
     "load_rubric_file",
     "measured_noise",
     "reach_verdict",
+    "read_rubric",
     "rubric_schema",
     "write_noise",
 ]

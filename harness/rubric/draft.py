@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from decimal import Decimal
+from functools import cache, cached_property
 
 from harness.compress import Section, sections_of, sentences_of
-from harness.rubric.fences import Fence, fences_in
+from harness.compress.blocks import Block, blocks_of, lines_of
 
 _PROSE = {"paragraph", "item", "quote"}
 
@@ -86,3 +90,165 @@ class Draft:
         """Whether the section is followed by one with a deeper heading."""
         following = self.sections[index + 1 : index + 2]
         return any(section.level > self.sections[index].level for section in following)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, said so that a reviser can act on it."""
+
+    message: str
+    """What is wrong, and what would be right."""
+    section: str | None = None
+    """Title of the section it concerns, for people; None for the whole draft."""
+    section_index: int | None = None
+    """Which of `sections_of(draft)` that is: titles may repeat. None for the whole draft."""
+    code: str = ""
+    """What is wrong, for programs, such as `check.too-few`; empty where a model, or a function of
+    the user's, says it."""
+
+
+_MARKER = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")
+_QUOTED = re.compile(r"[ \t]{0,3}> ?")
+_DEPTH = 3
+"""Code in a list in a list in a list is found, and none below: each level is one more parse."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """One block of fenced code."""
+
+    language: str
+    """The first word behind the opening fence, in lower case: `python`, `json`; or empty."""
+    code: str
+    """What stands between the fences."""
+    closed: bool
+    """Whether there is a closing fence, and no other fence is opened before it."""
+
+
+def fences_in(blocks: Sequence[Block], *, depth: int = _DEPTH) -> Iterator[Fence]:
+    """The fenced code of some blocks, in order."""
+    for block in blocks:
+        if block.fence:
+            yield _fence(block)
+        # Most items and quotations have no code, and need no second parse.
+        elif depth and block.kind in {"item", "quote"} and re.search("```|~~~", block.text):
+            yield from fences_in(blocks_of(_unwrapped(block)), depth=depth - 1)
+
+
+def _fence(block: Block) -> Fence:
+    language, *_ = (*block.label.lower().split(), "")
+    lines = lines_of(block.text)
+    while not lines[0].strip():
+        del lines[0]
+    while len(lines) > 1 and not lines[-1].strip():
+        del lines[-1]
+    opening, *inside = lines
+    ends = bool(inside) and _behind_marks(inside[-1], block.fence) == ""
+    if ends:
+        del inside[-1]
+    # A fence that opens inside another, as long as that one, tells that its end was left out: what
+    # was meant for prose stands in code from there on.
+    opens = any(re.match(r"[\w{]", _behind_marks(line, block.fence) or "") for line in inside)
+    return Fence(
+        language=language.strip("{}."),
+        code="".join(_outdented(line, _indent(opening)) for line in inside),
+        closed=ends and not opens,
+    )
+
+
+def _behind_marks(line: str, fence: str) -> str | None:
+    """What follows the marks of a fence of at least that length; None when the line has none."""
+    marks = line.strip()
+    if _indent(line) > 3 or not marks.startswith(fence):
+        return None
+    return marks.lstrip(fence[0])
+
+
+def _unwrapped(block: Block) -> str:
+    """What stands in an item or a quotation, without the marks and the indentation of that."""
+    if block.kind == "quote":
+        return "".join(_QUOTED.sub("", line, count=1) for line in lines_of(block.text))
+    lines = lines_of(block.text.expandtabs(4))
+    first = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    marker = _MARKER.match(lines[first])
+    width = marker.end() if marker else 0
+    inside = (_outdented(line, width) for line in lines[first + 1 :])
+    return "".join([lines[first][width:], *inside])
+
+
+def _outdented(line: str, width: int) -> str:
+    return line[min(width, _indent(line)) :]
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+Value = Decimal | str
+"""A number to compare by; a version such as 3.11.2 stays a text."""
+
+# One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
+_WORD = re.compile(r"[^\W_]+(?:[-'\u2019.,/_][^\W_]+)*")
+_TERM = re.compile(r"[^\W_]+")
+# Digits with commas, and what may follow the last of them; `_parted` says what the commas are.
+_DIGITS = re.compile(r"(\d+(?:,\d+)*)((?:\.\d+)*)")
+# `1.` before an item of a list, `[1]` and `[^1]` for a reference.
+_MARK = re.compile(r"(?m)^[^\S\n]*\d+[.)]\s|\[\^?\d+\]")
+_SPELT = (
+    *("zero", "one", "two", "three", "four", "five", "six"),
+    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
+)
+_LATIN = "0-9A-Za-z\u00c0-\u024f"
+
+
+def words(text: str) -> list[str]:
+    """Words as people count them."""
+    return _WORD.findall(text)
+
+
+def terms(text: str) -> list[str]:
+    """Words as they are compared: no matter the case, the apostrophe, or how accents are coded."""
+    return _TERM.findall(unicodedata.normalize("NFC", text).casefold())
+
+
+def numbers(text: str) -> list[str]:
+    """The numbers that claim something: not the marks of list items and references."""
+    return [
+        number
+        for digits, decimals in _DIGITS.findall(_MARK.sub(" ", text))
+        for number in _parted(digits, decimals)
+    ]
+
+
+def value(number: str) -> Value:
+    """What a number amounts to: 1,024 and 1024 are the same, and so are 0.50 and 0.5."""
+    return number if number.count(".") > 1 else Decimal(number.replace(",", ""))
+
+
+def values_named(text: str) -> set[Value]:
+    """The numbers a text names, in digits or, up to twelve, in words."""
+    in_words = set(terms(text))
+    spelt = {Decimal(number) for number, word in enumerate(_SPELT) if word in in_words}
+    return spelt | {value(number) for number in numbers(text)}
+
+
+def _parted(digits: str, decimals: str) -> list[str]:
+    """A comma parts a number's thousands, and nothing else: `1,024` is one number, `1,2` are two.
+
+    Not left to the pattern: it would try every comma of a long list anew, to the list's end.
+    """
+    parts = digits.split(",")
+    first = len(parts) - 1
+    while first and len(parts[first]) == 3 and len(parts[first - 1]) <= 3:
+        first -= 1
+    return [*parts[:first], ",".join(parts[first:]) + decimals]
+
+
+@cache
+def phrase_pattern(phrase: str) -> re.Pattern[str]:
+    """Finds a phrase on one line or several, but not inside a word: `todo` is not in `mastodon`."""
+    pattern = r"\s+".join(re.escape(word) for word in phrase.split())
+    # Only of Latin letters: some scripts have no spaces to tell words by.
+    before = f"(?<![{_LATIN}])" if re.match(f"[{_LATIN}]", phrase) else ""
+    after = f"(?![{_LATIN}])" if re.search(rf"[{_LATIN}]\Z", phrase) else ""
+    return re.compile(before + pattern + after, re.IGNORECASE)

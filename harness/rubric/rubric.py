@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import Annotated, Literal, LiteralString, Self
+from typing import Annotated, Any, Literal, LiteralString, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness.errors import Mistake
-from harness.rubric.checks import AnyCheck
+from harness.rubric.checks import CHECKS, AnyCheck
 
 _MODEL = ConfigDict(
     frozen=True,
@@ -309,3 +309,18 @@ def _refuse_any(mistakes: Iterable[InitErrorDetails]) -> None:
     """Raises all of them at once: whoever mends a file wants to hear of each."""
     if found := list(mistakes):
         raise ValidationError.from_exception_data("rubric", found)
+
+
+def rubric_schema() -> dict[str, Any]:
+    """The schema, in draft 2020-12: the fields that a person writes."""
+    schema = Rubric.model_json_schema()
+    for name in FILLED_IN:
+        del schema["properties"][name]
+    for check in CHECKS.values():
+        # pydantic knows a check's class from its name, which has a default in Python only.
+        part = schema["$defs"][check.__name__]
+        part["required"] = ["check", *part.get("required", ())]
+    # What a rubric extends may have the rest.
+    needed = schema.pop("required")
+    schema["anyOf"] = [{"required": ["extends"]}, {"required": needed}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

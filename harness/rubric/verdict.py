@@ -8,7 +8,7 @@ from decimal import ROUND_FLOOR, Decimal
 from typing import Literal
 
 from harness.errors import EvaluationFailed
-from harness.rubric.finding import Finding
+from harness.rubric.draft import Finding
 from harness.rubric.rubric import Rubric
 
 Combine = Literal["mean", "median", "majority"]

@@ -13,18 +13,20 @@ from harness.wiggum.limits import (
     refusal,
     seconds_left,
 )
-from harness.wiggum.longest import lengthened
-from harness.wiggum.loop import WiggumResult, check_rounds, revise_until_met
+from harness.wiggum.loop import WiggumResult, check_rounds, lengthened, revise_until_met
 from harness.wiggum.meter import Meter
 from harness.wiggum.policy import (
     LoopPolicy,
     Revise,
+    Round,
     Stop,
+    StopReason,
+    best_round,
     decide,
     decide_on_draft,
     next_revision,
 )
-from harness.wiggum.recorded import (
+from harness.wiggum.record import (
     RecordedLoop,
     reasons_in,
     recorded_loops,
@@ -33,7 +35,6 @@ from harness.wiggum.recorded import (
     verdict_attributes,
 )
 from harness.wiggum.reviser import Reviser, Revision, RevisionMode
-from harness.wiggum.round import Round, StopReason, best_round
 from harness.wiggum.spent import NOTHING, Spent
 
 __all__ = [

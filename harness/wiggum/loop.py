@@ -8,27 +8,30 @@ can go on from there: see `rounds_from`.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from harness.compress import sections_of
 from harness.errors import EvaluatorAbstained, HarnessError, InvalidInput, LimitReached
-from harness.rubric import Draft, Evaluator, Rubric, Verdict
+from harness.rubric import DimensionScore, Draft, Evaluator, Rescore, Rubric, Verdict
 from harness.trace import Span, Tracer
-from harness.wiggum.longest import lengthened
 from harness.wiggum.meter import Meter
 from harness.wiggum.policy import (
     LoopPolicy,
     Revise,
+    Round,
     Stop,
+    StopReason,
+    best_round,
+    changed_chars,
     decide,
     decide_on_draft,
     greatest,
     next_revision,
 )
-from harness.wiggum.recorded import reasons_in, record_round, verdict_attributes
-from harness.wiggum.rescore import evaluate_changed, rescore_of
+from harness.wiggum.record import reasons_in, record_round, verdict_attributes
 from harness.wiggum.reviser import Reviser
-from harness.wiggum.round import Round, StopReason, best_round, changed_chars
 from harness.wiggum.spent import NOTHING, Spent
 
 
@@ -327,3 +330,56 @@ def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
     elif isinstance(error, EvaluatorAbstained):
         reason = "abstained"
     return Stop(reason=reason, detail=str(error))
+
+
+def rescore_of(draft: Draft, base: Round, focus: Sequence[DimensionScore]) -> Rescore | None:
+    """What of a draft is to be judged anew; None for all of it.
+
+    All, where sections do not tell what changed: there are no headings, every section is another,
+    none is, or some are gone. All too where the base has no judged score to keep.
+    """
+    before, after = sections_of(base.draft), draft.sections
+    if not any(section.level for section in after):
+        return None
+    old, new = Counter(s.text.strip() for s in before), Counter(s.text.strip() for s in after)
+    fresh = new - old
+    changed = [index for index, section in enumerate(after) if section.text.strip() in fresh]
+    gone = len(before) > len(after)
+    if not changed or gone or len(changed) == len(after):
+        return None
+    revised = frozenset(score.name for score in focus)
+    kept = [s for s in base.verdict.scores if s.source == "judged" and s.name not in revised]
+    if not kept:
+        return None
+    return Rescore(base=base.verdict, dimensions=revised, sections=frozenset(changed))
+
+
+async def evaluate_changed(
+    evaluator: Evaluator, draft: Draft, rescore: Rescore, *, meter: Meter, tracer: Tracer
+) -> Verdict:
+    """The verdict on what changed, or on the whole draft if by that one it would pass.
+
+    Only the full evaluation accepts a draft: a score that is carried over may be another's by now.
+
+    Raises:
+        EvaluationFailed: No verdict could be reached.
+        InferenceError: The evaluator could not be asked.
+        LimitReached: The loop's limits left no room for it.
+    """
+    # Room for the full evaluation is kept while the other one may repeat itself.
+    with meter.holding(tokens=evaluator.most_tokens(draft)):
+        verdict = await evaluator.evaluate(draft, rescore=rescore)
+    if not verdict.passed:
+        return verdict
+    tracer.instant("rescored", composite=verdict.composite, carried=list(verdict.carried))
+    return await evaluator.evaluate(draft)
+
+
+_MOST_CHARS_PER_TOKEN = 6
+"""High, so that a draft is not longer than was expected: in English there are about four."""
+
+
+def lengthened(draft: Draft, *, tokens: int) -> Draft:
+    """The draft, longer by so many tokens' worth of words."""
+    words = tokens * _MOST_CHARS_PER_TOKEN // len(" word")
+    return replace(draft, text=draft.text + " word" * words)

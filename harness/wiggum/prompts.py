@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from harness.compress import Section, condense_around, matter_of, sections_of
+from harness.compress import Section, condense_around, matter_of, passages_of, sections_of
 from harness.compress.sentences import sentence_pieces
-from harness.rubric import DimensionScore, Draft
-from harness.wiggum.nearest import nearest_sources
-from harness.wiggum.remarks import cited, listed, score_history
-from harness.wiggum.round import Round
+from harness.rubric import DimensionScore, Draft, Finding
+from harness.wiggum.policy import Round
 
 _SECTION_SOURCES_CHARS = 1_500
 """How much of the sources the rewriting of one section sees, those nearest to it: a section is a
@@ -213,3 +212,135 @@ def _paragraph(text: str) -> str:
 
 def _bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in dict.fromkeys(lines))
+
+
+_CHECKED_SHOWN = 4
+"""Of what checks find in one section: more would bury the first under the rest. What evaluators
+say is told in full: there is little of it, and each said it for a reason."""
+
+
+def located(
+    focus: Sequence[DimensionScore], sections: Sequence[Section]
+) -> dict[int, tuple[str, ...]] | None:
+    """What is said against single sections, by their index, each thing once.
+
+    None when something concerns the whole draft, or a dimension failed without findings: sections
+    one by one cannot mend that.
+    """
+    told: dict[int, dict[str, DimensionScore]] = {}
+    for score in focus:
+        if not score.findings:
+            return None
+        for finding in score.findings:
+            index = place_of(finding, sections)
+            if index is None:
+                return None
+            told.setdefault(index, {}).setdefault(finding.message, score)
+    return {index: tuple(_shown(messages)) for index, messages in sorted(told.items())}
+
+
+def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
+    """All that is said against a draft: for each dimension why not more, and what to change."""
+    lines: list[str] = []
+    for score in focus:
+        if score.reason or not score.findings:
+            lines.append(f"{score.name}: {score.reason or f'{score.score:g}, which is too low'}")
+        for finding in score.findings:
+            if finding.message not in score.reason:
+                place = f" (in '{finding.section}')" if finding.section else ""
+                lines.append(f"{score.name}{place}: {finding.message}")
+    return tuple(dict.fromkeys(lines))
+
+
+def cited(focus: Sequence[DimensionScore], sections: Sequence[Section]) -> tuple[int, ...]:
+    """The sections that something is said against, in order."""
+    places = {place_of(finding, sections) for score in focus for finding in score.findings}
+    return tuple(sorted(place for place in places if place is not None))
+
+
+def score_history(rounds: Sequence[Round]) -> str:
+    """How the rounds so far were scored, a line for each.
+
+    Empty for a single one: what is said against that draft tells it all.
+    """
+    if len(rounds) < 2:
+        return ""
+    lines = [
+        f"- round {one.number}: "
+        + ", ".join(f"{name} {score:g}" for name, score in one.verdict.vector.items())
+        for one in rounds
+    ]
+    return "Scores so far:\n" + "\n".join(lines)
+
+
+def place_of(finding: Finding, sections: Sequence[Section]) -> int | None:
+    """The section of these that a finding is about; None for the whole draft.
+
+    A finding that was carried over from an earlier draft has that one's numbers: then its title
+    decides, if only one section has it.
+    """
+    index, title = finding.section_index, finding.section
+    if index is None:
+        return None
+    if index < len(sections) and title in (None, sections[index].title):
+        return index
+    namesakes = [number for number, section in enumerate(sections) if section.title == title]
+    return namesakes[0] if len(namesakes) == 1 else None
+
+
+def _shown(messages: dict[str, DimensionScore]) -> list[str]:
+    checked = [text for text, score in messages.items() if score.source == "checked"]
+    return [text for text in messages if text not in checked[_CHECKED_SHOWN:]]
+
+
+_PASSAGE_CHARS = 600
+"""About as much as is said in one go."""
+
+
+def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: int) -> str:
+    """The sources that share the most words with some texts, nearest first, as one text.
+
+    Sources are whole, and each once, as long as they fit: fragments of many mislead a small model
+    more than the whole of one. Only of a nearest source that is itself too long there are the
+    nearest passages, each whole. When all fit they stay in their order, whatever they are to bear
+    on: prompts that begin with them then begin alike, and a prefix cache serves that.
+
+    Args:
+        sources: All there are.
+        to: What they should bear on, what counts most first: a later text only decides between
+            sources that are equally near to the earlier ones.
+        limit_chars: How long the result may be, about.
+    """
+    every = list(dict.fromkeys(sources))
+    if sum(len(source) for source in every) <= limit_chars:
+        return "\n\n".join(every)
+    wanted = [matter_of(text) for text in to]
+    by_nearness = sorted(every, key=partial(_nearness, wanted), reverse=True)
+    chosen: list[str] = []
+    for source in by_nearness:
+        room = limit_chars - sum(len(text) for text in chosen)
+        if len(source) <= room:
+            chosen.append(source)
+        elif not chosen:
+            chosen.append(_nearest_passages(source, wanted, limit_chars))
+    return "\n\n".join(chosen)
+
+
+def _nearest_passages(source: str, wanted: Sequence[frozenset[str]], limit_chars: int) -> str:
+    """The passages of a source that share the most words with some texts, in their order."""
+    passages = [one.text for one in passages_of(source, max_chars=min(_PASSAGE_CHARS, limit_chars))]
+    by_nearness = sorted(
+        range(len(passages)), key=lambda index: _nearness(wanted, passages[index]), reverse=True
+    )
+    chosen: list[int] = []
+    for index in by_nearness:
+        room = limit_chars - sum(len(passages[other]) + 2 for other in chosen)
+        if len(passages[index]) <= room:
+            chosen.append(index)
+    return "\n\n".join(passages[index] for index in sorted(chosen))
+
+
+def _nearness(wanted: Sequence[frozenset[str]], text: str) -> list[int]:
+    """How many words a text shares with each of some others."""
+    words = matter_of(text)
+    return [len(words & others) for others in wanted]

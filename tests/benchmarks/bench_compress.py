@@ -36,7 +36,7 @@ from harness.compress.blocks import blocks_of
 from harness.compress.parts import LEFT_OUT, MARK
 from harness.rubric import Draft
 from harness.rubric.checks import CHECKS, Check
-from harness.rubric.words import terms
+from harness.rubric.draft import terms
 
 DOCUMENTS = Path(__file__).parents[3] / "shared" / "data" / "longdocs"
 FOCUS = "A guide that explains how to configure and run it, with examples."

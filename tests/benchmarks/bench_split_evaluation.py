@@ -28,9 +28,8 @@ import structlog
 from harness import ChatRequest, open_shim
 from harness.inference import Completion, Endpoint, InferenceShim
 from harness.rubric import Dimension, Draft, Rubric, load_rubric
-from harness.rubric.judging.case import Case
-from harness.rubric.judging.judge import Judge
-from harness.rubric.judging.shown import shown
+from harness.rubric.judge import Case, Judge
+from harness.rubric.prompt import shown
 from harness.session import Settings
 
 ROOT = Path(__file__).parent.parent.parent

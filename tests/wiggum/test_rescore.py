@@ -15,7 +15,7 @@ from scripted_loops import (
 from harness.rubric import Draft, Rescore
 from harness.trace import Instant
 from harness.wiggum import LoopLimits, LoopPolicy, Round
-from harness.wiggum.rescore import rescore_of
+from harness.wiggum.loop import rescore_of
 
 CHANGED = LoopPolicy(rescore="changed")
 BASE = Round(number=1, draft=PARTED.text, verdict=verdict_of([3, 8], PARTED, None))

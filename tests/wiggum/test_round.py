@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from harness.rubric import Verdict
 from harness.wiggum import Round, best_round
-from harness.wiggum.round import changed_chars
+from harness.wiggum.policy import changed_chars
 
 
 def rounds(*verdicts: tuple) -> list[Round]:

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from harness.compress import sections_of
 from harness.rubric import DimensionScore, Draft, Finding
 from harness.wiggum import lengthened
-from harness.wiggum.cut_reply import without_broken_end
-from harness.wiggum.nearest import nearest_sources
-from harness.wiggum.remarks import cited, listed, located, place_of
+from harness.wiggum.prompts import cited, listed, located, nearest_sources, place_of
+from harness.wiggum.reviser import without_broken_end
 
 # --- what is said against a draft ----------------------------------------------------------------
 

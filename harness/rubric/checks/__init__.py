@@ -8,19 +8,20 @@ from typing import Annotated
 
 from pydantic import Field
 
-from harness.rubric.checks.check import Check, Grade, mean_of
-from harness.rubric.checks.counts import Items, Sections, SectionWords, Words
-from harness.rubric.checks.finished import Finished
+from harness.rubric.checks.base import Check, Grade, mean_of
+from harness.rubric.checks.code import NoStubs, ParsesAsPython
 from harness.rubric.checks.function import Function
-from harness.rubric.checks.grounded import GroundedNames, GroundedNumbers, GroundedSentences
-from harness.rubric.checks.headings import Headings
-from harness.rubric.checks.json_schema import Json
-from harness.rubric.checks.language import Language
-from harness.rubric.checks.phrases import ContainsAll, ContainsAny, Excludes
-from harness.rubric.checks.python import ParsesAsPython
-from harness.rubric.checks.regex import Regex
-from harness.rubric.checks.repetition import NoRepetition
-from harness.rubric.checks.stubs import NoStubs
+from harness.rubric.checks.patterns import Json, Regex
+from harness.rubric.checks.prose import (
+    ContainsAll,
+    ContainsAny,
+    Excludes,
+    Finished,
+    Language,
+    NoRepetition,
+)
+from harness.rubric.checks.sources import GroundedNames, GroundedNumbers, GroundedSentences
+from harness.rubric.checks.structure import Headings, Items, Sections, SectionWords, Words
 
 AnyCheck = Annotated[
     Words

@@ -23,9 +23,8 @@ from typing import Literal, Self
 from pydantic import Field, PrivateAttr, ValidationInfo, computed_field, model_validator
 
 from harness.errors import EvaluationFailed, Mistake, Notice, did_you_mean
-from harness.rubric.checks.check import Check, Grade, path_beside
-from harness.rubric.draft import Draft
-from harness.rubric.finding import Finding
+from harness.rubric.checks.base import Check, Grade, path_beside
+from harness.rubric.draft import Draft, Finding
 
 _Score = Callable[[Draft], object]
 

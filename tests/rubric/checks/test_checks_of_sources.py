@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.rubric.checks import GroundedNames, GroundedNumbers, GroundedSentences
-from harness.rubric.words import numbers
+from harness.rubric.draft import numbers
 
 NUMBERS = {
     "with and without a comma": ("1,024 or 1024 bytes", []),

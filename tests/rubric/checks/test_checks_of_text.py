@@ -22,7 +22,7 @@ from harness.rubric.checks import (
     SectionWords,
     Words,
 )
-from harness.rubric.words import numbers, terms, value
+from harness.rubric.draft import numbers, terms, value
 
 WORDS = {
     "nothing": ("", 0),

@@ -1,0 +1,147 @@
+"""What a check is, what it gives back, and what several checks share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    model_validator,
+)
+
+from harness.compress import Section
+from harness.errors import Mistake
+from harness.rubric.draft import Draft, Finding
+
+NO_TEXT = Finding("there is no text", code="check.no-text")
+
+Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What a check found."""
+
+    share: float
+    """From 0, nothing right, to 1, nothing wrong."""
+    findings: tuple[Finding, ...] = ()
+    """What keeps it from 1."""
+    unjudged: str = ""
+    """Why there was nothing to judge by; the share is then 1 and must not count."""
+
+
+def mean_of(grades: Sequence[Grade]) -> Grade:
+    """Several grades as one: those that judged something count alike, the others not at all.
+
+    When none of them judged anything, neither does the mean.
+    """
+    judged = [grade for grade in grades if not grade.unjudged]
+    if not judged:
+        return Grade(1.0, unjudged="; ".join(dict.fromkeys(grade.unjudged for grade in grades)))
+    share = sum(grade.share for grade in judged) / len(judged)
+    return Grade(share, tuple(finding for grade in judged for finding in grade.findings))
+
+
+class Check(BaseModel):
+    """The base of all checks; `check` in a rubric names which one.
+
+    A file that a parameter names stands beside the rubric, or beside one that it extends: whoever
+    validates a rubric gives their directories, in this order, as `context={"directories": paths}`.
+    Without them a name is a path as anywhere.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @property
+    @abstractmethod
+    def requirement(self) -> str:
+        """What a draft must be like, as an author is told: one sentence."""
+
+    @abstractmethod
+    def grade(self, draft: Draft) -> Grade:
+        """Scores a draft.
+
+        Raises:
+            EvaluationFailed: It cannot, and that is not the draft's fault.
+        """
+
+
+class InRange(Check):
+    """A count that must lie between two bounds."""
+
+    min: int = Field(default=0, ge=0)
+    """The least allowed."""
+    max: int | None = Field(default=None, ge=1)
+    """The most allowed; no limit when left out."""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.max is not None and self.min > self.max:
+            raise Mistake(
+                f"min {self.min} is above max {self.max}", code="rubric.range-upside-down"
+            )
+        if self.max is None and self.min == 0:
+            raise Mistake("give 'min', 'max' or both", code="rubric.range-without-bounds")
+        return self
+
+    @property
+    def _range(self) -> str:
+        """The bounds in words."""
+        return range_in_words(self.min, self.max)
+
+    def _share(self, count: int) -> float:
+        """1 inside the range, falling off with the distance from it."""
+        if count < self.min:
+            return count / self.min
+        if self.max is not None and count > self.max:
+            return max(0.0, 1 - (count - self.max) / self.max)
+        return 1.0
+
+    def _findings(
+        self, count: int, what: str, section: Section | None = None, index: int | None = None
+    ) -> tuple[Finding, ...]:
+        """One where the count is outside the range, about a section or about the whole draft."""
+        title = section.title if section else None
+        if count < self.min:
+            message = f"{count} {what}; at least {self.min} are needed"
+            return (Finding(message, title, index, code="check.too-few"),)
+        if self.max is not None and count > self.max:
+            message = f"{count} {what}; at most {self.max} are allowed"
+            return (Finding(message, title, index, code="check.too-many"),)
+        return ()
+
+
+def range_in_words(least: int, most: int | None) -> str:
+    """`at least 3`, `at most 9`, `3 to 9` or `3`, to be followed by what is counted."""
+    if most is None:
+        return f"at least {least}"
+    if least == most:
+        return str(least)
+    return f"{least} to {most}" if least else f"at most {most}"
+
+
+def share_without(findings: Iterable[Finding], total: int) -> float:
+    """The share of `total` that has no finding, of which each has at most one."""
+    return 1 - len(tuple(findings)) / total if total else 1.0
+
+
+def quoted(text: str, limit: int = 90) -> str:
+    """The start of a text, in quotes and on one line."""
+    line = " ".join(text.split())
+    short = line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+    return f'"{short}"'
+
+
+def path_beside(name: str, info: ValidationInfo) -> Path:
+    """A file that a rubric names; where there is none, the first place where it could be."""
+    directories = (info.context or {}).get("directories", ())
+    places = [Path(directory, name) for directory in directories] or [Path(name)]
+    return next((place for place in places if place.is_file()), places[0])

@@ -1,0 +1,267 @@
+"""Python in a draft: whether it parses."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import re
+import textwrap
+import tokenize
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pydantic import Field
+
+from harness.compress import Section
+from harness.rubric.checks.base import Check, Grade, quoted
+from harness.rubric.draft import Draft, Finding
+
+_LABELS = {"py", "python", "python3"}
+
+NO_PYTHON = Grade(1.0, unjudged="there is no Python in it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonBlock:
+    """One block of code that says it is Python."""
+
+    index: int
+    """Of its section in `draft.sections`."""
+    section: Section
+    """Where it stands."""
+    code: str
+    """Without the indentation of the whole, and of a session (`>>> `) what was typed."""
+    tree: ast.Module | None
+    """None when it does not parse."""
+    problem: str = ""
+    """Why it does not."""
+
+
+def python_blocks(draft: Draft) -> Iterator[PythonBlock]:
+    """The draft's fences labelled `python` or `py`, in order."""
+    for index, section, fence in draft.fences:
+        if fence.language in _LABELS:
+            code = _typed(textwrap.dedent(fence.code))
+            parsed = _parse(code)
+            tree, problem = (None, parsed) if isinstance(parsed, str) else (parsed, "")
+            yield PythonBlock(index=index, section=section, code=code, tree=tree, problem=problem)
+
+
+class ParsesAsPython(Check):
+    """Every fence labelled `python` or `py` holds Python that parses; it is never run.
+
+    A draft without one is not judged, unless `min` asks for some.
+    """
+
+    check: Literal["python"] = "python"
+    min: int = Field(default=0, ge=0)
+    """How many such fences there must be at least."""
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        some = f"There are at least {self.min} blocks of Python, and every" if self.min else "Every"
+        return f"{some} fence labelled python holds whole, valid Python."
+
+    def grade(self, draft: Draft) -> Grade:
+        """The share of fences that parse, of as many as there are or must be."""
+        blocks = list(python_blocks(draft))
+        if not blocks and not self.min:
+            return NO_PYTHON
+        findings = [
+            Finding(
+                f"this Python does not parse: {block.problem}",
+                block.section.title,
+                block.index,
+                code="check.python-invalid",
+            )
+            for block in blocks
+            if block.tree is None
+        ]
+        if lacking := max(0, self.min - len(blocks)):
+            findings.append(
+                Finding(
+                    f"{len(blocks)} fences labelled python; at least {self.min} are needed",
+                    code="check.too-few",
+                )
+            )
+        parsed = sum(block.tree is not None for block in blocks)
+        return Grade(parsed / (len(blocks) + lacking), tuple(findings))
+
+
+def _typed(code: str) -> str:
+    """Of an interactive session what was typed; any other code as it is."""
+    lines = code.splitlines()
+    if not next((line for line in lines if line.strip()), "").startswith(">>>"):
+        return code
+    return "\n".join(line[4:] for line in lines if line.startswith((">>>", "...")))
+
+
+def _parse(code: str) -> ast.Module | str:
+    """The tree, or what is wrong."""
+    try:
+        with warnings.catch_warnings():
+            # A needless backslash in somebody's draft is no matter of ours.
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except SyntaxError as error:
+        lines = code.splitlines()
+        line = error.lineno or 0
+        shown = quoted(lines[line - 1]) if 0 < line <= len(lines) else "its end"
+        return f"{error.msg}, at line {line} of the block, {shown}"
+    except ValueError as error:  # half a surrogate pair, a null byte, a number of 5,000 digits
+        return f"it holds what Python cannot read ({error})"
+    except (RecursionError, MemoryError):
+        return "it is nested too deeply"
+
+
+_MARK = re.compile(r"#\W*(?:\b(?:TODO|FIXME|XXX)\b|\.\.\.|\u2026)|\b(?:TODO|FIXME|XXX)\b")
+# Functions under these decorators are declarations, whose text is elsewhere or nowhere.
+_DECLARES = {
+    *("abstractmethod", "abstractproperty", "overload"),
+    *("singledispatch", "singledispatchmethod"),
+    *("group", "hookspec"),
+}
+_ALWAYS_THERE = {*dir(builtins), "__name__", "__file__", "__doc__"}
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class NoStubs(Check):
+    """No function in a fence labelled `python` or `py` is left to be written.
+
+    Stubs are functions whose text is only `pass`, `...`, `raise NotImplementedError`, a docstring,
+    or several of these: not abstract methods, protocols, overloads. So are comments that say TODO,
+    FIXME, XXX or `...`, and several calls, in one block, of functions that neither the draft nor
+    Python defines. Code that does not parse is the business of the check `python`, and not judged.
+    """
+
+    check: Literal["no_stubs"] = "no_stubs"
+    undefined_calls: int = Field(default=2, ge=1)
+    """From how many statements in one block that only call an unknown function
+    (`do_something()`) these count; fewer may rest on what the text around them says."""
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return "All code is written out: no stubs, placeholders or TODO comments."
+
+    def grade(self, draft: Draft) -> Grade:
+        """The share of blocks of Python without any."""
+        blocks = [
+            (block, list(ast.walk(block.tree)))
+            for block in python_blocks(draft)
+            if block.tree is not None
+        ]
+        if not blocks:
+            return NO_PYTHON
+        known = _names_bound(node for _, nodes in blocks for node in nodes)
+        findings = []
+        faulty = 0
+        for block, nodes in blocks:
+            faults = [*_stubs(nodes), *_marks(block), *self._undefined_calls(nodes, known)]
+            faulty += bool(faults)
+            title, index = block.section.title, block.index
+            findings += [replace(fault, section=title, section_index=index) for fault in faults]
+        return Grade(1 - faulty / len(blocks), tuple(findings))
+
+    def _undefined_calls(self, nodes: Sequence[ast.AST], known: set[str] | None) -> list[Finding]:
+        if known is None:
+            return []
+        called = [
+            node.value.func.id
+            for node in nodes
+            if isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Name)
+            and node.value.func.id not in known
+        ]
+        if len(called) < self.undefined_calls:
+            return []
+        return [
+            Finding(f"define `{name}`, which is only called", code="check.undefined-call")
+            for name in dict.fromkeys(called)
+        ]
+
+
+def _stubs(nodes: Sequence[ast.AST]) -> Iterator[Finding]:
+    # A class's functions are met twice, and only the class knows what it is.
+    exempt: set[ast.AST] = set()
+    for node in nodes:
+        if isinstance(node, ast.ClassDef) and any(_last_name(b) == "Protocol" for b in node.bases):
+            exempt.update(node.body)
+        if isinstance(node, _Function) and node not in exempt and _is_stub(node):
+            yield Finding(
+                f"write out the function `{node.name}`, which is a stub", code="check.stub"
+            )
+
+
+def _is_stub(function: _Function) -> bool:
+    declared = any(_last_name(decorator) in _DECLARES for decorator in function.decorator_list)
+    return not declared and all(_says_nothing(statement) for statement in function.body)
+
+
+def _says_nothing(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Pass() | ast.Expr(value=ast.Constant(value=str() | builtins.Ellipsis)):
+            return True
+        case ast.Raise(exc=ast.expr() as raised):
+            return _last_name(raised) == "NotImplementedError"
+    return False
+
+
+def _last_name(node: ast.expr) -> str:
+    """`overload` of `typing.overload`, `Protocol` of `Protocol[T]`, `group` of `click.group()`."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Call(func=inner) | ast.Subscript(value=inner):
+            return _last_name(inner)
+    return ""
+
+
+def _marks(block: PythonBlock) -> Iterator[Finding]:
+    for comment in _comments(block.code):
+        if _MARK.search(comment):
+            yield Finding(
+                f"do what the comment {quoted(comment)} leaves to be done, and remove it",
+                code="check.placeholder",
+            )
+
+
+def _comments(code: str) -> Iterator[str]:
+    if not _MARK.search(code):  # to cut it into tokens takes longer than all the rest
+        return
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(code).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.string
+    except (tokenize.TokenError, SyntaxError):
+        # Some code that parses, such as one that ends in a backslash, has no end to tokenize.
+        return
+
+
+def _names_bound(nodes: Iterable[ast.AST]) -> set[str] | None:
+    """Every name that some block binds, and Python's own; None when a `*` was imported."""
+    bound = set(_ALWAYS_THERE)
+    for node in nodes:
+        match node:
+            case ast.alias(name="*"):
+                return None
+            case ast.alias(name=name, asname=other):
+                bound.add(other or name.partition(".")[0])
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                bound.add(node.name)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                bound.add(name)
+            case (
+                ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
+            ):
+                bound.add(name)
+    return bound

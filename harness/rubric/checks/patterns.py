@@ -1,0 +1,379 @@
+"""Patterns that must, or must not, match.
+
+Some patterns take longer than anyone lives on some texts (`(a+)+$` on thirty letters), which
+cannot be told by looking at them, and Python cannot break off a search. So they are searched in a
+process of their own, which can be ended.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, Self
+
+from pydantic import (
+    Field,
+    JsonValue,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from harness.compress import Section
+from harness.errors import EvaluationFailed, Mistake
+from harness.rubric.checks import schema_faults
+from harness.rubric.checks.base import NO_TEXT, Check, Grade, path_beside, quoted, range_in_words
+from harness.rubric.checks.schema_faults import draft_of, faults_of, registry_with
+from harness.rubric.draft import Draft, Finding
+
+_MOST_MATCHES = 1_000
+"""Kept of one section, lest a pattern that matches everywhere fill the memory."""
+
+_SEARCH = """
+import itertools, json, re, sys
+asked = json.load(sys.stdin)
+pattern = re.compile(asked["pattern"], re.MULTILINE)
+found = [
+    [match[0] for match in itertools.islice(pattern.finditer(text), asked["most"])]
+    for text in asked["texts"]
+]
+json.dump(found, sys.stdout)
+"""
+
+
+class Regex(Check):
+    """How often a pattern matches: at least once, unless `min` and `max` say otherwise.
+
+    Each section is searched for itself, heading included: no match reaches over a heading.
+    """
+
+    check: Literal["regex"] = "regex"
+    pattern: str = Field(min_length=1)
+    """A regular expression as Python knows it; `^` and `$` are the ends of lines. In YAML, put it
+    in single quotes."""
+    meaning: str = ""
+    """What it stands for, in words (`a year in brackets`): said to the author in its place."""
+    min: int | None = Field(default=None, ge=0)
+    """How often it must match; once, when neither this nor `max` is given."""
+    max: int | None = Field(default=None, ge=0)
+    """How often it may match; 0 for never."""
+    scope: Literal["draft", "section"] = "draft"
+    """Where the matches are counted: in the whole draft, or in each section for itself."""
+    timeout_s: float = Field(default=5, gt=0, le=60)
+    """How long the search may take, in seconds. 50,000 characters take some milliseconds; a pattern
+    that takes longer than this tries too many ways to match, and there is no verdict."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _check_pattern(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern, re.MULTILINE)
+        except re.error as error:
+            at = "" if error.pos is None else f" at character {error.pos + 1}"
+            raise Mistake(
+                f"not a regular expression: {error.msg}{at}", code="rubric.pattern-invalid"
+            ) from error
+        except (OverflowError, RecursionError) as error:
+            raise Mistake(
+                f"not a regular expression that can be used: {error}", code="rubric.pattern-invalid"
+            ) from error
+        return pattern
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.max is not None and self._least > self.max:
+            raise Mistake(
+                f"min {self.min} is above max {self.max}", code="rubric.range-upside-down"
+            )
+        if self.min == 0 and self.max is None:
+            raise Mistake("with 'min: 0', give 'max' too", code="rubric.range-without-bounds")
+        return self
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        if self.max == 0:
+            return f"This occurs nowhere: {self._meaning}."
+        where = "In the whole text" if self.scope == "draft" else "In each section"
+        times = range_in_words(self._least, self.max)
+        return f"{where}, the number of these is {times}: {self._meaning}."
+
+    def grade(self, draft: Draft) -> Grade:
+        """Falls off with the distance from the range; with `scope: section`, the mean of them."""
+        found = self._matches(draft)
+        if self.scope == "draft":
+            return self._grade_all(draft, found)
+        if not draft.chapters:
+            return Grade(self._share(0), (NO_TEXT,) if self._least else ())
+        shares: list[float] = []
+        findings: list[Finding] = []
+        for index, section in draft.chapters:
+            shares.append(self._share(len(found[index])))
+            findings += self._findings(found[index], section, index)
+        return Grade(sum(shares) / len(shares), tuple(findings))
+
+    def _grade_all(self, draft: Draft, found: list[list[str]]) -> Grade:
+        every = [match for matches in found for match in matches]
+        share = self._share(len(every))
+        findings = self._findings(every)
+        if len(every) < self._least or not findings:
+            return Grade(share, findings)
+        # What is too much stands somewhere: those sections are to be mended, each for its part.
+        return Grade(
+            share,
+            tuple(
+                self._too_many(found[index], len(every), section, index)
+                for index, section in enumerate(draft.sections)
+                if found[index]
+            ),
+        )
+
+    @property
+    def _least(self) -> int:
+        if self.min is not None:
+            return self.min
+        return 1 if self.max is None else 0
+
+    @property
+    def _meaning(self) -> str:
+        return self.meaning.strip().rstrip(".") or f"what matches {self.pattern}"
+
+    def _share(self, count: int) -> float:
+        if count < self._least:
+            return count / self._least
+        if self.max is not None and count > self.max:
+            return max(0.0, 1 - (count - self.max) / max(1, self.max))
+        return 1.0
+
+    def _findings(
+        self, matches: list[str], section: Section | None = None, index: int | None = None
+    ) -> tuple[Finding, ...]:
+        if len(matches) < self._least:
+            message = f"{len(matches)} of this: {self._meaning}; at least {self._least} are needed"
+            title = section.title if section else None
+            return (Finding(message, title, index, code="check.too-few"),)
+        if self.max is not None and len(matches) > self.max:
+            return (self._too_many(matches, len(matches), section, index),)
+        return ()
+
+    def _too_many(
+        self, matches: list[str], count: int, section: Section | None, index: int | None
+    ) -> Finding:
+        title = section.title if section else None
+        shown = ", ".join(dict.fromkeys(quoted(match, 40) for match in matches[:20]))
+        if self.max == 0:
+            message = f"remove {shown}: there must be none of this: {self._meaning}"
+            return Finding(message, title, index, code="check.match-forbidden")
+        message = f"{count} of this: {self._meaning}; at most {self.max} are allowed; here: {shown}"
+        return Finding(message, title, index, code="check.too-many")
+
+    def _matches(self, draft: Draft) -> list[list[str]]:
+        """What matches, section by section."""
+        texts = [section.text for section in draft.sections]
+        asked = {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES}
+        try:
+            found: list[list[str]] = ask_program(
+                ["-S", "-c", _SEARCH], asked, timeout_s=self.timeout_s
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EvaluationFailed(
+                f"the pattern {self.pattern} was not through with this draft after "
+                f"{self.timeout_s:g} s: it tries too many ways to match; write repeats inside "
+                "repeats so that they give nothing back (`++`, `*+`, `(?>...)`)"
+            ) from error
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise EvaluationFailed(
+                f"the pattern {self.pattern} could not be searched for ({error})"
+            ) from error
+        return found
+
+
+def ask_program(program: Sequence[str], asked: object, *, timeout_s: float) -> Any:  # noqa: ANN401
+    """What a program of this package answers, that a pattern may keep from ever ending.
+
+    Raises:
+        subprocess.SubprocessError: It took too long, or failed.
+        OSError: It cannot be run.
+    """
+    done = subprocess.run(  # noqa: S603 - this Python, and a program of ours
+        [sys.executable or "", "-I", *program],
+        input=json.dumps(asked),
+        capture_output=True,
+        encoding="ascii",
+        timeout=timeout_s,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+_Schema = Annotated[dict[str, JsonValue], WithJsonSchema({"type": ["object", "string"]})]
+
+
+class Json(Check):
+    """The draft, or the first fence labelled `json` in it, is JSON that follows a schema."""
+
+    check: Literal["json"] = "json"
+    against: _Schema
+    """The JSON Schema: written here, or the name of the file that holds it, from this rubric's
+    directory. References must stay inside it, since nothing is fetched. A `pattern` in it
+    has a time, as that of `regex` has."""
+    timeout_s: float = Field(default=5, gt=0, le=60, exclude=True)
+    """How long a draft may take, in seconds, where there is a pattern in the schema. One that takes
+    longer than this tries too many ways to match, and there is no verdict."""
+
+    @field_validator("against", mode="before")
+    @classmethod
+    def _read(cls, against: object, info: ValidationInfo) -> object:
+        """A file's content in place of its name, so that the rubric holds all that it asks."""
+        return _content_of(path_beside(against, info)) if isinstance(against, str) else against
+
+    @field_validator("against")
+    @classmethod
+    def _check(cls, against: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        _check_schema(against)
+        return against
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        schema = json.dumps(self.against, ensure_ascii=False)
+        return f"It is JSON, or has it in a fence labelled json, by this schema: {schema}."
+
+    def grade(self, draft: Draft) -> Grade:
+        """0 for what is not JSON; else a half, a third … for one fault, two …; 1 without any."""
+        text, title, index = draft.text, None, None
+        for number, section, fence in draft.fences:
+            if fence.language == "json":
+                text, title, index = fence.code, section.title, number
+                break
+        try:
+            instance = json.loads(text, parse_constant=_refuse)
+            faults = self._faults(instance)
+        except ValueError as error:  # JSONDecodeError, and numbers of 5,000 digits
+            return Grade(
+                0.0,
+                (Finding(f"this is not JSON: {error}", title, index, code="check.json-invalid"),),
+            )
+        except RecursionError:
+            return Grade(
+                0.0,
+                (
+                    Finding(
+                        "this JSON is nested too deeply", title, index, code="check.json-too-deep"
+                    ),
+                ),
+            )
+        findings = tuple(
+            Finding(fault, title, index, code="check.schema-violated") for fault in faults
+        )
+        return Grade(1 / (1 + len(findings)), findings)
+
+    def _faults(self, instance: object) -> list[str]:
+        # Imported by whoever uses it: 80 ms that most rubrics never need.
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
+        if not any(key in _PATTERNS for key in _keys_of(self.against)):
+            try:
+                return faults_of(self.against, instance)
+            except Unresolvable as error:
+                raise EvaluationFailed(
+                    f"the JSON Schema of a check refers to '{error.ref}', which is not in it"
+                ) from error
+        try:
+            found = ask_program(
+                [schema_faults.__file__],
+                {"path": sys.path, "schema": self.against, "instance": instance},
+                timeout_s=self.timeout_s,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EvaluationFailed(
+                f"a JSON Schema was not through with this draft after {self.timeout_s:g} s: a "
+                "pattern in it tries too many ways to match; write repeats inside repeats so that "
+                "they give nothing back (`++`, `*+`, `(?>...)`)"
+            ) from error
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise EvaluationFailed(f"a JSON Schema could not be tried ({error})") from error
+        if found is None:
+            raise RecursionError
+        return [str(fault) for fault in found]
+
+
+def _content_of(path: Path) -> object:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise Mistake(
+            f"{path} cannot be read ({error.strerror})", code="rubric.named-file-unreadable"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise Mistake(f"{path} is not JSON ({error})", code="rubric.named-file-not-json") from error
+
+
+def _check_schema(schema: dict[str, JsonValue]) -> None:
+    from jsonschema import SchemaError  # noqa: PLC0415 - as above
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
+
+    draft = _draft_of(schema)
+    try:
+        # Formats too, of which one is that of a `pattern`.
+        draft.check_schema(schema, format_checker=draft.FORMAT_CHECKER)
+    except SchemaError as error:
+        raise Mistake(
+            f"not a JSON Schema: {error.json_path}: {error.message}", code="rubric.schema-invalid"
+        ) from error
+    try:
+        # What has an id of its own may be referred to by that; such references wait for a draft.
+        if not any(_values_of("$id", [*schema.values()])):
+            resolver = registry_with(schema).resolver(str(schema.get("$id", "")))
+            for reference in _values_of("$ref", schema):
+                resolver.lookup(reference)
+    except Unresolvable as error:
+        raise Mistake(
+            f"'$ref: {error.ref}' leads to nothing inside the schema",
+            code="rubric.schema-reference",
+        ) from error
+
+
+def _draft_of(schema: dict[str, JsonValue]) -> Any:  # noqa: ANN401
+    draft = draft_of(schema)
+    if draft is None:
+        raise Mistake(
+            f"'$schema: {schema['$schema']}' is no draft of JSON Schema that we know",
+            code="rubric.schema-draft",
+        )
+    return draft
+
+
+_PATTERNS = frozenset({"pattern", "patternProperties"})
+
+
+def _keys_of(schema: dict[str, JsonValue] | list[JsonValue]) -> Iterator[str]:
+    """All keys, of whatever they are, anywhere in a schema."""
+    if isinstance(schema, dict):
+        yield from schema
+    for value in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(value, dict | list):
+            yield from _keys_of(value)
+
+
+def _values_of(keyword: str, schema: JsonValue) -> Iterator[str]:
+    """The texts that stand behind a keyword, anywhere in a schema."""
+    if isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == keyword and isinstance(value, str):
+                yield value
+            else:
+                yield from _values_of(keyword, value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _values_of(keyword, value)
+
+
+def _refuse(constant: str) -> NoReturn:
+    """`NaN` and `Infinity`, which Python would read, are not JSON."""
+    raise ValueError(f"it holds {constant}")

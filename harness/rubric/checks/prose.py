@@ -1,0 +1,367 @@
+"""Phrases that must, or must not, occur."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import Literal
+
+from pydantic import Field
+
+from harness.compress import Section
+from harness.errors import Notice
+from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
+from harness.rubric.draft import Draft, Finding, Value, numbers, phrase_pattern, terms, value
+
+
+class _Phrases(Check):
+    """Phrases that are looked for."""
+
+    phrases: tuple[Phrase, ...] = Field(min_length=1)
+    """Looked for as whole words, without regard to case and line breaks, in headings too."""
+
+    @property
+    def _listed(self) -> str:
+        return ", ".join(self.phrases)
+
+    def _found_in(self, text: str) -> list[str]:
+        return [phrase for phrase in self.phrases if phrase_pattern(phrase).search(text)]
+
+
+class Excludes(_Phrases):
+    """Phrases that must not occur: placeholders, talk about the task, boilerplate."""
+
+    check: Literal["excludes"] = "excludes"
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return f"These do not occur: {self._listed}."
+
+    def grade(self, draft: Draft) -> Grade:
+        """The share of sections without any of the phrases."""
+        findings = []
+        for index, section in enumerate(draft.sections):
+            if found := self._found_in(section.body):
+                findings.append(
+                    Finding(
+                        f"remove {_quoted(found)}",
+                        section.title,
+                        index,
+                        code="check.phrase-excluded",
+                    )
+                )
+            elif found := self._found_in(section.title):
+                # About the whole draft: a section that is written again keeps its heading.
+                findings.append(
+                    Finding(
+                        f'remove {_quoted(found)} from the heading "{section.title}"',
+                        code="check.phrase-excluded",
+                    )
+                )
+        return Grade(share_without(findings, len(draft.sections)), tuple(findings))
+
+
+class ContainsAll(_Phrases):
+    """Phrases that must all occur, each somewhere in the draft."""
+
+    check: Literal["contains_all"] = "contains_all"
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return f"All of these occur: {self._listed}."
+
+    def grade(self, draft: Draft) -> Grade:
+        """The share of phrases that occur."""
+        found = self._found_in(draft.text)
+        findings = tuple(
+            Finding(f'say "{phrase}" where it belongs', code="check.phrase-missing")
+            for phrase in self.phrases
+            if phrase not in found
+        )
+        return Grade(share_without(findings, len(self.phrases)), findings)
+
+
+class ContainsAny(_Phrases):
+    """Phrases of which at least one must occur."""
+
+    check: Literal["contains_any"] = "contains_any"
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return f"At least one of these occurs: {self._listed}."
+
+    def grade(self, draft: Draft) -> Grade:
+        """All or nothing."""
+        if self._found_in(draft.text):
+            return Grade(1.0)
+        return Grade(
+            0.0,
+            (Finding(f"say one of these: {_quoted(self.phrases)}", code="check.phrase-missing"),),
+        )
+
+
+def _quoted(phrases: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(f'"{phrase}"' for phrase in phrases)
+
+
+_OPEN_FENCE = Notice(code="check.fence-open", message="a code fence is never closed")
+
+
+class Finished(Check):
+    """Every section has a text, which does not break off; every code fence is closed.
+
+    A list may do without full stops, and a colon may lead over to subsections.
+    """
+
+    check: Literal["finished"] = "finished"
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return "Every section ends with a whole sentence."
+
+    def grade(self, draft: Draft) -> Grade:
+        """The share of sections that are finished; 0 for a draft without text."""
+        if not draft.parts:
+            return Grade(0.0, (NO_TEXT,))
+        open_fence = {index for index, _, fence in draft.fences if not fence.closed}
+        findings = tuple(
+            Finding(fault.message, section.title, index, code=fault.code)
+            for index, section in draft.parts
+            if (
+                fault := _OPEN_FENCE
+                if index in open_fence
+                else unfinished(section, leads_over=draft.has_subsections(index))
+            )
+        )
+        return Grade(share_without(findings, len(draft.parts)), findings)
+
+
+# A stop of some script, what closes together with the sentence, and references: `[3]`, `[^note]`.
+_SENTENCE_END = re.compile(
+    r"[.!?\u2026\u3002\uff01\uff1f][\"'\u201d\u2019\u00bb)\]*_`\u300d\u300f\uff09]*"
+    r"(?:\s?\[\^?\w{1,8}\])*$"
+)
+
+
+def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
+    """What is missing at a section's end, or None; whether its code is whole is not looked at.
+
+    Args:
+        section: A section that ought to have a text.
+        leads_over: Whether subsections follow, which its last sentence may announce.
+    """
+    if not section.body.strip():
+        return Notice(code="check.section-empty", message="this section has no text")
+    # Rules, HTML and link definitions may stand behind the last sentence.
+    written = [block for block in section.blocks if block.kind != "other"]
+    if not written or written[-1].kind in {"table", "code"}:
+        return None
+    last = written[-1]
+    if last.kind in {"item", "quote"} and last.text.rstrip().endswith(("```", "~~~")):
+        return None
+    if _ends_sentence(last.text) or (leads_over and last.text.rstrip().endswith(":")):
+        return None
+    # The items of a list need no full stop, unless the one before has one.
+    before = written[-2] if len(written) > 1 else last
+    if last.kind == "item" and not (before.kind == "item" and _ends_sentence(before.text)):
+        return None
+    return Notice(code="check.breaks-off", message="the last sentence breaks off; finish it")
+
+
+def _ends_sentence(text: str) -> bool:
+    return _SENTENCE_END.search(text.rstrip()) is not None
+
+
+_Said = tuple[frozenset[str], frozenset[Value]]
+"""What a sentence says: its words, and the numbers it names."""
+
+
+class NoRepetition(Check):
+    """No sentence is said twice, whether in one section or in two.
+
+    Sentences of one or two words may be, and a sentence with other numbers says something else.
+    """
+
+    check: Literal["no_repetition"] = "no_repetition"
+    similarity: float = Field(default=0.8, gt=0, le=1)
+    """Two sentences repeat each other from this share of common words on (Jaccard index)."""
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return "Nothing is said twice."
+
+    def grade(self, draft: Draft) -> Grade:
+        """The share of sentences that say something for the first time."""
+        all_said = [_said(sentence) for _, _, sentence in draft.sentences]
+        seen = _Seen(all_said, similarity=self.similarity)
+        findings = []
+        for (index, section, sentence), said in zip(draft.sentences, all_said, strict=True):
+            if len(said[0]) > 2 and seen.has_like(said):
+                findings.append(
+                    Finding(
+                        f"this was said before: {quoted(sentence)}",
+                        section.title,
+                        index,
+                        code="check.repeated",
+                    )
+                )
+            seen.add(said)
+        return Grade(share_without(findings, len(all_said)), tuple(findings))
+
+
+class _Seen:
+    """The sentences so far, found again by their rarest words.
+
+    Two sets of at least a share `t` of common words have one in common among the first
+    `n - ceil(t * n) + 1` of each, when both are sorted alike: the prefix filter of Chaudhuri,
+    Ganti and Kaushik, "A primitive operator for similarity joins" (ICDE 2006). Sorted from the
+    rarest on, that leaves few to compare. Comparing each with all would take the square of time.
+    """
+
+    def __init__(self, all_said: list[_Said], *, similarity: float) -> None:
+        self._similarity = similarity
+        self._count = Counter(word for words, _ in all_said for word in words)
+        self._known: set[_Said] = set()
+        self._by_word: dict[tuple[str, frozenset[Value]], list[frozenset[str]]] = {}
+
+    def has_like(self, said: _Said) -> bool:
+        """Whether a sentence before names the same numbers in the same words, or nearly so."""
+        words, values = said
+        return said in self._known or any(
+            _jaccard(words, earlier) >= self._similarity
+            for word in self._rarest(words)
+            for earlier in self._by_word.get((word, values), ())
+        )
+
+    def add(self, said: _Said) -> None:
+        """Notes a sentence."""
+        if said in self._known:
+            return
+        self._known.add(said)
+        words, values = said
+        for word in self._rarest(words):
+            self._by_word.setdefault((word, values), []).append(words)
+
+    def _rarest(self, words: frozenset[str]) -> list[str]:
+        # A hair less, lest the product be rounded up over a whole number.
+        needed = math.ceil(self._similarity * len(words) - 1e-9)
+        ranked = sorted(words, key=lambda word: (self._count[word], word))
+        return ranked[: len(words) - needed + 1]
+
+
+def _said(sentence: str) -> _Said:
+    words = frozenset(term for term in terms(sentence) if not term.isdecimal())
+    return words, frozenset(value(number) for number in numbers(sentence))
+
+
+def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
+    common = len(a & b)
+    return common / (len(a) + len(b) - common) if a or b else 0.0
+
+
+# fmt: off
+LanguageCode = Literal[
+    "af", "am", "an", "ar", "as", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "cs", "cy",
+    "da", "de", "dz", "el", "en", "eo", "es", "et", "eu", "fa", "fi", "fo", "fr", "fy", "ga",
+    "gd", "gl", "gu", "ha", "he", "hi", "hr", "ht", "hu", "hy", "id", "ig", "is", "it", "ja",
+    "jv", "ka", "kk", "km", "kn", "ko", "ku", "ky", "la", "lb", "lg", "ln", "lo", "lt", "lv",
+    "mg", "mk", "ml", "mn", "mr", "ms", "mt", "my", "ne", "nl", "nn", "no", "oc", "om", "or",
+    "pa", "pl", "ps", "pt", "qu", "ro", "ru", "rw", "sa", "se", "si", "sk", "sl", "sn", "so",
+    "sq", "sr", "st", "sv", "sw", "ta", "te", "tg", "th", "tk", "tl", "tr", "tt", "ug", "uk",
+    "ur", "uz", "vi", "vo", "wa", "xh", "yo", "zh", "zu",
+]
+# fmt: on
+"""The languages that can be told, by ISO 639-1."""
+
+# Near enough to each other to be taken for each other, in a text of any length.
+_ALIKE: tuple[frozenset[str], ...] = (
+    frozenset({"bs", "hr", "sr"}),
+    frozenset({"nn", "no"}),
+    frozenset({"id", "ms"}),
+)
+# Code spans, addresses and tags are of no language.
+_NOT_PROSE = re.compile(r"(?<!`)`++[^`]++`++|\]\([^()\s]*+\)|\bhttps?://\S++|<[^<>\s]++>")
+_ENOUGH_BYTES = 100
+"""Of letters, in UTF-8: about 17 words of English, 33 characters of Chinese."""
+
+
+class Language(Check):
+    """The prose is in one language. Code, tables, headings and addresses do not count.
+
+    Sections too short to tell are taken together; a draft too short to tell is not judged. Close
+    relatives (Croatian and Serbian, say) are taken for one language.
+    """
+
+    check: Literal["language"] = "language"
+    code: LanguageCode
+    """The language by its code in ISO 639-1: `en`, `de`, `zh`."""
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return f"All prose is in the language with the code '{self.code}'."
+
+    def grade(self, draft: Draft) -> Grade:
+        """The share of prose in that language, by the length of the sections."""
+        prose = _prose(draft)
+        short = [index for index, letters in prose.items() if _bytes(letters) < _ENOUGH_BYTES]
+        together = " ".join(prose[index] for index in short)
+        texts = [([index], text) for index, text in prose.items() if index not in set(short)]
+        if _bytes(together) >= _ENOUGH_BYTES:
+            texts.append((short, together))
+        if not texts:
+            return Grade(1.0, unjudged="it is too short to tell its language")
+        right = 0
+        findings: list[Finding] = []
+        for indices, text in texts:
+            found = _language_of(text)
+            if _same(found, self.code):
+                right += _bytes(text)
+            else:
+                findings += [self._finding(i, draft.sections[i], found) for i in indices]
+        total = sum(_bytes(text) for _, text in texts)
+        return Grade(right / total, tuple(sorted(findings, key=_section_index)))
+
+    def _finding(self, index: int, section: Section, found: str) -> Finding:
+        return Finding(
+            f"this reads as '{found}'; write it in '{self.code}'",
+            section.title,
+            index,
+            code="check.language",
+        )
+
+
+def _prose(draft: Draft) -> dict[int, str]:
+    """The prose of every section that has some, by its index."""
+    prose: dict[int, list[str]] = {}
+    for index, _, sentence in draft.sentences:
+        prose.setdefault(index, []).append(_NOT_PROSE.sub(" ", sentence))
+    return {index: " ".join(sentences) for index, sentences in prose.items()}
+
+
+def _bytes(text: str) -> int:
+    """How long the letters of a text are."""
+    letters = "".join(c for c in text if c.isalpha())
+    return len(letters.encode("utf-8"))
+
+
+def _language_of(text: str) -> str:
+    """The likeliest of the languages that ISO 639-1 has a code for."""
+    # Imported at the first use: it takes half a second to load its model.
+    import py3langid  # noqa: PLC0415
+
+    return next(str(code) for code, _ in py3langid.rank(text) if len(code) == 2)
+
+
+def _same(a: str, b: str) -> bool:
+    return a == b or any({a, b} <= alike for alike in _ALIKE)
+
+
+def _section_index(finding: Finding) -> int:
+    return finding.section_index or 0

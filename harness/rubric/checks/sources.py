@@ -1,0 +1,231 @@
+"""What a draft says, held against the sources: numbers, names, sentences.
+
+Without sources there is nothing to hold it against: then these judge nothing, and say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
+from harness.rubric.draft import Draft, Finding, numbers, terms, value, values_named
+
+_NO_SOURCES = Grade(1.0, unjudged="there are no sources")
+
+
+class GroundedNumbers(Check):
+    """Every number stands in the sources or in the task, in digits or, up to twelve, in words.
+
+    1,024 is 1024 and 0.50 is 0.5. The marks of lists (`1.`) and references (`[1]`) do not count.
+    """
+
+    check: Literal["grounded_numbers"] = "grounded_numbers"
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return "Every number stands in the sources."
+
+    def grade(self, draft: Draft) -> Grade:
+        """The share of numbers that have a source; 1 when there are none."""
+        if not draft.has_sources:
+            return _NO_SOURCES
+        known = values_named(draft.evidence)
+        total = 0
+        findings = []
+        for index, section in enumerate(draft.sections):
+            found = numbers(section.body)
+            total += len(found)
+            findings += [
+                Finding(
+                    f"the number {number} is not in the sources",
+                    section.title,
+                    index,
+                    code="check.number-not-in-sources",
+                )
+                for number in found
+                if value(number) not in known
+            ]
+        return Grade(share_without(findings, total), tuple(findings))
+
+
+class GroundedNames(Check):
+    """Every name stands in the sources or in the task, word by word.
+
+    Names are words that are capitalised in mid-sentence, with those that follow them (`Ada
+    Lovelace`), words with capitals inside (`PyTorch`, `vLLM`), and identifiers in backticks. The
+    capital of a sentence's first word tells nothing, nor do those of a line all in capitals.
+    """
+
+    check: Literal["grounded_names"] = "grounded_names"
+    allowed: tuple[Phrase, ...] = ()
+    """Names that need no source."""
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return "Every name stands in the sources."
+
+    def grade(self, draft: Draft) -> Grade:
+        """The share of names that have a source, each counted once a section; 1 without any."""
+        if not draft.has_sources:
+            return _NO_SOURCES
+        evidence = "\n".join((draft.evidence, *self.allowed))
+        words, identifiers = set(terms(evidence)), set(identifier_parts(evidence))
+        named = {
+            (index, name): section
+            for index, section, sentence in draft.sentences
+            for name in names_in(sentence)
+        }
+        findings = tuple(
+            Finding(
+                f"the name {name.text} is not in the sources",
+                section.title,
+                index,
+                code="check.name-not-in-sources",
+            )
+            for (index, name), section in named.items()
+            if not _is_known(name, identifiers if name.exact else words)
+        )
+        return Grade(share_without(findings, len(named)), findings)
+
+
+class GroundedSentences(Check):
+    """Every sentence is made mostly of words that the sources use."""
+
+    check: Literal["grounded_sentences"] = "grounded_sentences"
+    overlap: float = Field(default=0.6, gt=0, le=1)
+    """The share of a sentence's longer words that must occur in one source."""
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return "Every sentence rests on the sources and uses their words."
+
+    def grade(self, draft: Draft) -> Grade:
+        """The share of sentences that rest on some source."""
+        if not draft.has_sources:
+            return _NO_SOURCES
+        sources = [frozenset(terms(source)) for source in draft.sources]
+        findings = []
+        for index, section, sentence in draft.sentences:
+            # Words of four letters and more carry the matter; the rest are in every text.
+            said = [term for term in terms(sentence) if len(term) >= 4]
+            if said and max(_share_in(said, source) for source in sources) < self.overlap:
+                findings.append(
+                    Finding(
+                        f"no source says this: {quoted(sentence)}",
+                        section.title,
+                        index,
+                        code="check.not-in-sources",
+                    )
+                )
+        return Grade(share_without(findings, len(draft.sentences)), tuple(findings))
+
+
+def _share_in(said: Sequence[str], source: frozenset[str]) -> float:
+    return sum(term in source for term in said) / len(said)
+
+
+def _is_known(name: Name, known: Set[str]) -> bool:
+    # `GPUs` are known from a source that speaks of a GPU.
+    return all(part in known or part.removesuffix("s") in known for part in name.parts)
+
+
+_CODE_SPAN = re.compile(r"(?<!`)`++([^`]++)`++")
+_ADDRESS = re.compile(r"\]\([^()\s]*+\)|\b(?:https?://|www\.)\S++|<[^<>\s]++>")
+_TOKEN = re.compile(r"[^\W\d_]\w*+(?:['\u2019&.-]\w++)*+")
+_PART = re.compile(r"\w{2,}+")
+_POSSESSIVE = re.compile(r"['\u2019][sS]\Z")
+# `**Key Benefit**: ...`, `Key Benefit: ...`, `[Optional] ...`: a heading of sorts, with the
+# capitals of one.
+_LABEL = re.compile(
+    r"(?:\* )?+[^\w*\[]*+"
+    r"(?:\*\*[^*]{1,80}+\*\*|\[[^\]]{1,80}+\](?!\()|(?:[\w'\u2019-]++ ?+){1,5}+:)"
+)
+# A word behind these may have its capital from its place.
+_OPENS = re.compile(r"[.:;!?\u2026|\"\u201c\u201d\u201e\u00ab\u00bb(\[]")
+_NUMBERED = frozenset(
+    {"appendix", "chapter", "equation", "fig", "figure", "part", "phase", "section", "step"}
+    | {"table", "version"}
+)
+_LOUD = frozenset(
+    {"ALL", "ALWAYS", "AND", "BUT", "IF", "IMPORTANT", "MAY", "MUST", "NEVER", "NO", "NOT", "NOTE"}
+    | {"OK", "ONLY", "OR", "SHOULD", "TODO", "WARNING"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Name:
+    """A name, as it was written."""
+
+    text: str
+    """The whole of it: `Ada Lovelace`, `max_rounds`."""
+    parts: tuple[str, ...]
+    """The words of which each must be known."""
+    exact: bool = False
+    """Whether case matters, as it does to identifiers; the parts of others are case-folded."""
+
+
+def names_in(sentence: str) -> Iterator[Name]:
+    """The names in a sentence, identifiers in backticks first; some may come more than once."""
+    for span in _CODE_SPAN.findall(sentence):
+        parts = tuple(identifier_parts(span))
+        if parts and not any(c.isspace() for c in span.strip()):
+            yield Name(text=f"`{span.strip()}`", parts=parts, exact=True)
+    prose = _ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", sentence))
+    for words in _runs(prose):
+        yield Name(text=" ".join(words), parts=tuple(p for word in words for p in terms(word)))
+
+
+def identifier_parts(text: str) -> list[str]:
+    """The words of identifiers, in their own case: of `os.path.join(a)` they are os, path, join."""
+    return [part for part in _PART.findall(text) if not part.isdecimal()]
+
+
+def _runs(prose: str) -> Iterator[list[str]]:
+    """Words in a row that are names."""
+    label = _LABEL.match(prose)
+    said = prose[label.end() :] if label else prose
+    tokens = list(_TOKEN.finditer(said))
+    if not tokens or _is_title(said, tokens):
+        return
+    run: list[str] = []
+    end = 0
+    for token in tokens:
+        gap = said[end : token.start()]
+        opens = end == 0 or _OPENS.search(gap) is not None
+        followed_by_number = said[token.end() : token.end() + 2].strip()[:1].isdigit()
+        if run and not gap.isspace():
+            yield run
+            run = []
+        word = _POSSESSIVE.sub("", token[0])
+        if _is_name(word, opens=opens) and not (followed_by_number and word.lower() in _NUMBERED):
+            run.append(word)
+        elif run:
+            yield run
+            run = []
+        end = token.end()
+    if run:
+        yield run
+
+
+def _is_name(word: str, *, opens: bool) -> bool:
+    if word in _LOUD or len(re.split("['\u2019]", word)[0]) < 2:
+        return False
+    capital_inside = any(c.isupper() for part in word.split("-") for c in part[1:])
+    return capital_inside or (word[0].isupper() and not opens)
+
+
+def _is_title(said: str, tokens: list[re.Match[str]]) -> bool:
+    """Whether the capitals are those of a title, or of someone shouting."""
+    if not any(c.islower() for c in said):
+        return True
+    capitals = sum(token[0][0].isupper() for token in tokens)
+    stops = set(said[tokens[-1].end() :]) & set(".!?\u2026")
+    return not stops and len(tokens) > 3 and capitals * 10 >= len(tokens) * 7

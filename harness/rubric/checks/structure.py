@@ -1,0 +1,245 @@
+"""Counts that must lie in a range: words, sections, words of a section, items of lists."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from harness.compress import Section
+from harness.errors import Mistake
+from harness.rubric.checks.base import NO_TEXT, Check, Grade, InRange, Phrase, mean_of
+from harness.rubric.draft import Draft, Finding, terms, words
+
+_NUMBER_BEFORE_ITEM = re.compile(r"\s*\d{1,9}[.)]")
+
+ItemKind = Literal["any", "numbered", "bullets"]
+_ITEMS: dict[ItemKind, str] = {
+    "any": "list items",
+    "numbered": "numbered list items",
+    "bullets": "bullet points",
+}
+
+
+class Words(InRange):
+    """The number of words in the whole draft."""
+
+    check: Literal["words"] = "words"
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return f"The whole text has {self._range} words."
+
+    def grade(self, draft: Draft) -> Grade:
+        """Falls off with the distance from the range."""
+        count = len(words(draft.text))
+        return Grade(self._share(count), self._findings(count, "words in all"))
+
+
+class Sections(InRange):
+    """The number of headings, without titles: those that only stand above deeper headings."""
+
+    check: Literal["sections"] = "sections"
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return f"The text has {self._range} sections."
+
+    def grade(self, draft: Draft) -> Grade:
+        """Falls off with the distance from the range."""
+        count = sum(section.level > 0 for _, section in draft.parts)
+        return Grade(self._share(count), self._findings(count, "sections"))
+
+
+class SectionWords(InRange):
+    """The number of words under each heading, titles excepted; without headings, in the draft."""
+
+    check: Literal["section_words"] = "section_words"
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        return f"Each section has {self._range} words."
+
+    def grade(self, draft: Draft) -> Grade:
+        """The mean over the sections; text above the first heading is not one."""
+        if not draft.chapters:
+            return Grade(self._share(0), (NO_TEXT,) if self.min else ())
+        shares: list[float] = []
+        findings: list[Finding] = []
+        for index, section in draft.chapters:
+            count = len(words(section.body))
+            shares.append(self._share(count))
+            findings += self._findings(count, "words in this section", section, index)
+        return Grade(sum(shares) / len(shares), tuple(findings))
+
+
+class Items(InRange):
+    """The number of list items. Items inside items do not count, nor do dashes in code.
+
+    A count that is off by one costs little, and a list that one section alone has is mended there:
+    all or nothing would drive an author to redo a good text for the sake of its arithmetic.
+    """
+
+    check: Literal["items"] = "items"
+    kind: ItemKind = "any"
+    """`numbered` counts those of enumerated lists (`1.`), `bullets` those of the others."""
+    scope: Literal["draft", "section"] = "draft"
+    """What is counted: all items of the draft, or those of each section for itself."""
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        whose = "The whole text" if self.scope == "draft" else "Each section"
+        return f"{whose} has {self._range} {_ITEMS[self.kind]}."
+
+    def grade(self, draft: Draft) -> Grade:
+        """Falls off with the distance from the range; with `scope: section`, the mean of them."""
+        return self._grade_all(draft) if self.scope == "draft" else self._grade_each(draft)
+
+    def _grade_all(self, draft: Draft) -> Grade:
+        counts = [self._count(section) for section in draft.sections]
+        listing = [index for index, count in enumerate(counts) if count]
+        place = (draft.sections[listing[0]], listing[0]) if len(listing) == 1 else ()
+        findings = self._findings(sum(counts), f"{_ITEMS[self.kind]} in all", *place)
+        return Grade(self._share(sum(counts)), findings)
+
+    def _grade_each(self, draft: Draft) -> Grade:
+        if not draft.chapters:
+            return Grade(self._share(0), (NO_TEXT,) if self.min else ())
+        shares: list[float] = []
+        findings: list[Finding] = []
+        for index, section in draft.chapters:
+            count = self._count(section)
+            shares.append(self._share(count))
+            what = f"{_ITEMS[self.kind]} in this section"
+            findings += self._findings(count, what, section, index)
+        return Grade(sum(shares) / len(shares), tuple(findings))
+
+    def _count(self, section: Section) -> int:
+        items = [block.text for block in section.blocks if block.kind == "item"]
+        if self.kind == "any":
+            return len(items)
+        numbered = sum(_NUMBER_BEFORE_ITEM.match(item) is not None for item in items)
+        return numbered if self.kind == "numbered" else len(items) - numbered
+
+
+class Headings(Check):
+    """Required headings, in order, and levels that go down one at a time.
+
+    All findings are about the whole draft: a section that is written again keeps its heading.
+    """
+
+    check: Literal["headings"] = "headings"
+    titles: tuple[Phrase, ...] = ()
+    """Headings there must be, in this order; others may stand between them. Case, markup,
+    punctuation and a number in front do not matter."""
+    stepwise: bool = False
+    """Whether each heading must be at most one level deeper than the one before it."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.titles and not self.stepwise:
+            raise Mistake(
+                "give 'titles', 'stepwise: true' or both", code="rubric.headings-ask-nothing"
+            )
+        wanted: dict[tuple[str, ...], str] = {}
+        for title in self.titles:
+            compared = _compared(title)
+            if not compared:
+                raise Mistake(
+                    f"the title '{title}' has no letter and no digit to go by",
+                    code="rubric.heading-without-words",
+                )
+            if compared in wanted:
+                raise Mistake(
+                    f"the titles '{wanted[compared]}' and '{title}' are the same",
+                    code="rubric.heading-twice",
+                )
+            wanted[compared] = title
+        return self
+
+    @property
+    def requirement(self) -> str:
+        """For the author."""
+        said = []
+        if self.titles:
+            said.append(f"There are these headings, in this order: {', '.join(self.titles)}.")
+        if self.stepwise:
+            said.append("No heading is more than one level deeper than the one before it.")
+        return " ".join(said)
+
+    def grade(self, draft: Draft) -> Grade:
+        """The share of titles in place, the share of headings at their level, or the mean."""
+        headings = [section for section in draft.sections if section.level]
+        grades = []
+        if self.titles:
+            grades.append(self._grade_titles(headings))
+        if self.stepwise:
+            grades.append(_grade_levels(headings))
+        return mean_of(grades)
+
+    def _grade_titles(self, headings: list[Section]) -> Grade:
+        places: dict[tuple[str, ...], int] = {}
+        for place, section in enumerate(headings):
+            places.setdefault(_compared(section.title), place)
+            places.setdefault(tuple(terms(section.title)), place)
+        found = {title: places.get(_compared(title)) for title in self.titles}
+        kept = _longest_rising([place for place in found.values() if place is not None])
+        findings = []
+        for title, where in found.items():
+            if where is None:
+                findings.append(
+                    Finding(
+                        f'add the heading "{title}", which is missing', code="check.heading-missing"
+                    )
+                )
+            elif where not in kept:
+                order = ", ".join(f'"{name}"' for name in self.titles)
+                findings.append(
+                    Finding(
+                        f'move the heading "{title}": the order is {order}',
+                        code="check.heading-misplaced",
+                    )
+                )
+        return Grade(1 - len(findings) / len(self.titles), tuple(findings))
+
+
+def _grade_levels(headings: list[Section]) -> Grade:
+    findings = []
+    for before, section in pairwise(headings):
+        if section.level > before.level + 1:
+            findings.append(
+                Finding(
+                    f'the heading "{section.title}" has level {section.level} and follows one of '
+                    f"level {before.level}; make it level {before.level + 1}",
+                    code="check.level-skipped",
+                )
+            )
+    return Grade(1 - len(findings) / max(1, len(headings) - 1), tuple(findings))
+
+
+def _compared(title: str) -> tuple[str, ...]:
+    """A title's words, without the number that it may have in front: `2.1 Results`."""
+    words = terms(title)
+    first = next((index for index, word in enumerate(words) if not word.isdecimal()), 0)
+    return tuple(words[first:])
+
+
+def _longest_rising(places: list[int]) -> set[int]:
+    """The most of these distinct places that are in rising order, the earliest such."""
+    longest: list[int] = []
+    chains: list[list[int]] = []
+    for place in places:
+        chain: list[int] = []
+        for earlier in chains:
+            if earlier[-1] < place and len(earlier) > len(chain):
+                chain = earlier
+        chains.append([*chain, place])
+        if len(chains[-1]) > len(longest):
+            longest = chains[-1]
+    return set(longest)

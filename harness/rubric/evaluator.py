@@ -1,0 +1,352 @@
+"""The evaluator: checks first, then one model or a panel for what only a reader can judge."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.compress import Summarise
+from harness.errors import (
+    ConfigurationInvalid,
+    EvaluatorAbstained,
+    HarnessError,
+    InferenceError,
+    LimitReached,
+)
+from harness.inference import most_tokens_in, most_tokens_of
+from harness.rubric.draft import Draft
+from harness.rubric.judge import Ask, Case, Judge, judge_request
+from harness.rubric.prompt import asked_of, prompt_sha256, shown, shown_by
+from harness.rubric.rubric import Dimension, Rubric
+from harness.rubric.scoring import Opinion, carried_score, checked_score, combined, held_by_checks
+from harness.rubric.verdict import Combine, DimensionScore, Judges, Verdict, reach_verdict
+
+
+class Evaluator:
+    """Scores drafts by one rubric.
+
+    Args:
+        rubric: What to score by.
+        ask: Reaches the evaluator models.
+        models: Tags of their endpoints. With several, all judge, and their judgements become one.
+        combine: How.
+        noise: Standard deviation of the composites that one draft gets from them when it is judged
+            again and again, where it was measured: how near to the threshold is too near to tell.
+        summarise: Shortens the drafts that are too long to be shown, instead of leaving parts out.
+
+    Raises:
+        ConfigurationInvalid: The rubric needs a judge and there is no evaluator model.
+    """
+
+    def __init__(
+        self,
+        rubric: Rubric,
+        *,
+        ask: Ask,
+        models: Sequence[str] = (),
+        combine: Combine = "mean",
+        noise: float | None = None,
+        summarise: Summarise | None = None,
+    ) -> None:
+        self.rubric = rubric
+        self._judges = tuple(Judge(ask=ask, model=model) for model in models)
+        self._combine = combine
+        self._noise = noise
+        self._summarise = summarise
+        if not models and (needed := [d.name for d in rubric.judged if not d.optional]):
+            raise ConfigurationInvalid(
+                f"rubric '{rubric.id}' has dimensions that a model must judge "
+                f"({', '.join(needed)}), and no evaluator is configured; name one under [roles] in "
+                "harness.toml, or give an endpoint in HARNESS_ENDPOINTS the tag 'evaluator'",
+                code="config.evaluator-missing",
+            )
+
+    async def evaluate(self, draft: Draft, *, rescore: Rescore | None = None) -> Verdict:
+        """One verdict.
+
+        Args:
+            draft: What to score.
+            rescore: What alone is to be judged anew; everything when None.
+
+        Raises:
+            EvaluatorAbstained: The models answered, and no judgement could be read.
+            EvaluationFailed: A check could not be made, or nothing could be judged at all.
+            InferenceError: No model could be asked.
+            LimitReached: A limit left no room for the first judgement.
+        """
+        # 1. What code scores. A gate that is shut spares the models.
+        settled = Settled(self.rubric, draft, rescore=rescore, has_judges=bool(self._judges))
+        if not settled.asked:
+            return settled.verdict()
+        case = await self._case(settled)
+
+        # 2. Every model once; more often while chance could decide.
+        opinions, absent = await self._hear(case, sample=0)
+        if not opinions:
+            raise _failure(absent)
+        sample = 1
+        while sample < self.rubric.repeats and is_undecided(
+            [settled.verdict(one.scores) for one in opinions], self.rubric, noise=self._noise
+        ):
+            more, missing = await self._hear(case, sample=sample)
+            opinions += more
+            absent += missing
+            # Whoever could not be asked once more had better be left alone.
+            if not all(isinstance(error, EvaluatorAbstained) for error in missing):
+                break
+            sample += 1
+
+        # 3. One verdict.
+        return settled.verdict(
+            combined(opinions, self._combine), judges=self._record(case, settled, opinions, absent)
+        )
+
+    async def sampled(self, draft: Draft, *, times: int) -> tuple[Verdict, ...]:
+        """Verdicts of judgements that chance has a part in, to measure how much that is.
+
+        Those that could not be read are left out.
+
+        Raises:
+            EvaluatorAbstained: None could be read.
+            InferenceError: No model could be asked.
+        """
+        settled = Settled(self.rubric, draft, has_judges=bool(self._judges))
+        if not settled.asked:
+            return (settled.verdict(),)
+        case = await self._case(settled)
+        verdicts: list[Verdict] = []
+        absences: list[HarnessError] = []
+        for sample in range(1, times + 1):
+            opinions, absent = await self._hear(case, sample=sample)
+            absences += absent
+            if opinions:
+                scores = combined(opinions, self._combine)
+                judges = self._record(case, settled, opinions, absent)
+                verdicts.append(settled.verdict(scores, judges=judges))
+        if not verdicts:
+            raise _failure(absences)
+        return tuple(verdicts)
+
+    def most_tokens(self, draft: Draft) -> int:
+        """The most that one evaluation takes, without repairs and repeats, judged by its length."""
+        asked = asked_of(self.rubric, draft)
+        if not asked or not self._judges:
+            return 0
+        case = Case(
+            rubric=self.rubric,
+            draft=draft,
+            shown=shown(self.rubric, draft),
+            dimensions=asked,
+            held={},
+        )
+        # A summary may be as long as it is allowed to be.
+        spare = self.rubric.shorten.evaluate_over if self._summarise and case.shown.shortened else 0
+        tokens = 0
+        for dimensions in case.calls:
+            request = judge_request(case, dimensions, model="")
+            tokens += most_tokens_in(" " * spare) + most_tokens_of(request)
+        return tokens * len(self._judges)
+
+    async def _case(self, settled: Settled) -> Case:
+        draft, rubric = settled.draft, self.rubric
+        if self._summarise and not settled.sections:
+            seen = await shown_by(self._summarise, rubric, draft)
+        else:
+            seen = shown(rubric, draft, sections=settled.sections)
+        return Case(
+            rubric=rubric,
+            draft=draft,
+            shown=seen,
+            dimensions=settled.asked,
+            held={d.name: held_by_checks(d, draft) for d in settled.asked},
+        )
+
+    async def _hear(self, case: Case, *, sample: int) -> tuple[list[Opinion], list[HarnessError]]:
+        """The opinions of all models, asked at once, and why those that are missing are."""
+
+        async def opinion_of(judge: Judge) -> Opinion | HarnessError:
+            try:
+                return await judge.judge(case, sample=sample)
+            except (EvaluatorAbstained, InferenceError, LimitReached) as error:
+                return error
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(opinion_of(judge)) for judge in self._judges]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        heard = [task.result() for task in tasks]
+        opinions = [said for said in heard if isinstance(said, Opinion)]
+        return opinions, [said for said in heard if isinstance(said, HarnessError)]
+
+    def _record(
+        self,
+        case: Case,
+        settled: Settled,
+        opinions: Sequence[Opinion],
+        absent: Sequence[HarnessError],
+    ) -> Judges:
+        verdicts = [settled.verdict(opinion.scores) for opinion in opinions]
+        several = len(opinions) > 1
+        return Judges(
+            evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
+            prompt_sha256=prompt_sha256(case.rubric, case.calls),
+            judgements=len(opinions),
+            abstentions=sum(isinstance(error, EvaluatorAbstained) for error in absent),
+            absent=tuple(str(error) for error in absent),
+            spread=statistics.stdev(v.composite for v in verdicts) if several else None,
+            pass_share=statistics.fmean(v.passed for v in verdicts) if several else None,
+            combine=self._combine,
+            shortened=case.shown.shortened,
+        )
+
+
+def _failure(errors: Sequence[HarnessError]) -> HarnessError:
+    """The error to raise when nobody judged: what stopped the calls, before what they brought."""
+    for kind in (LimitReached, InferenceError):
+        if found := next((error for error in errors if isinstance(error, kind)), None):
+            return found
+    if len(errors) == 1:
+        return errors[0]
+    return EvaluatorAbstained(
+        "no evaluator gave a judgement. " + ". ".join(map(str, errors)), abstentions=len(errors)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescore:
+    """A revision that is to be judged only where it changed."""
+
+    base: Verdict
+    """On the draft that was revised."""
+    dimensions: frozenset[str]
+    """Judged dimensions that are judged anew; the others keep the score of `base`, unless it was
+    held down by a check that is met now."""
+    sections: frozenset[int]
+    """Sections that changed, by index into `sections_of` of the revision: shown whole."""
+
+
+class Settled:
+    """The scores of a draft that code gives, those of an earlier verdict, and what lacks one.
+
+    Args:
+        rubric: What is scored by.
+        draft: What is scored. Its checks run here.
+        rescore: What alone is to be judged anew; everything when None.
+        has_judges: Whether there are models to ask.
+
+    Attributes:
+        asked: The dimensions that models must judge; none when a gate is shut.
+        sections: Those that changed, where only these are judged anew.
+
+    Raises:
+        EvaluationFailed: A check could not be made.
+    """
+
+    def __init__(
+        self, rubric: Rubric, draft: Draft, *, rescore: Rescore | None = None, has_judges: bool
+    ) -> None:
+        self.draft = draft
+        self.asked: tuple[Dimension, ...] = ()
+        self.sections = rescore.sections if rescore else frozenset[int]()
+        self._rubric = rubric
+        self._base = rescore.base if rescore else None
+        scores = [
+            score for d in rubric.checked if (score := checked_score(d, draft, rubric)) is not None
+        ]
+        carried: list[DimensionScore] = []
+        if has_judges and not _is_shut(rubric, scores):
+            if rescore is not None:
+                carried = list(_carried(rescore, rubric, draft))
+            kept = {score.name for score in carried}
+            self.asked = tuple(d for d in asked_of(rubric, draft) if d.name not in kept)
+        self._scores = (*scores, *carried)
+        self._carried = tuple(score.name for score in carried)
+
+    def verdict(
+        self, judged: Sequence[DimensionScore] = (), *, judges: Judges | None = None
+    ) -> Verdict:
+        """What the models' scores, with those that are settled, amount to.
+
+        Raises:
+            EvaluationFailed: There is no score at all.
+        """
+        if not judged and self._carried and self._base:
+            judges = self._base.judges
+        scores = [*self._scores, *judged]
+        scored = {score.name for score in scores}
+        return reach_verdict(
+            self._rubric,
+            scores,
+            unjudged=tuple(d.name for d in self._rubric.dimensions if d.name not in scored),
+            carried=self._carried,
+            judges=judges,
+        )
+
+
+def _carried(rescore: Rescore, rubric: Rubric, draft: Draft) -> Iterator[DimensionScore]:
+    """The scores of the earlier verdict that hold for this draft."""
+    by_name = {dimension.name: dimension for dimension in rubric.judged}
+    for score in rescore.base.scores:
+        if score.name in by_name and score.name not in rescore.dimensions:
+            kept = carried_score(by_name[score.name], score, draft)
+            if kept is not None:
+                yield kept
+
+
+def _is_shut(rubric: Rubric, checked: Sequence[DimensionScore]) -> bool:
+    """Whether a gate stops the draft."""
+    by_name = {score.name: score.score for score in checked}
+    return any(
+        d.gate and d.floor is not None and d.name in by_name and by_name[d.name] < d.floor
+        for d in rubric.checked
+    )
+
+
+_DEVIATIONS = 2
+"""A mean lies within so many standard errors of the true one in about 95 of 100 cases. This saves
+calls; it is no test."""
+
+
+def is_undecided(
+    verdicts: Sequence[Verdict], rubric: Rubric, *, noise: float | None = None
+) -> bool:
+    """Whether another judgement could turn the outcome.
+
+    Args:
+        verdicts: What each judgement by itself comes to; at least one.
+        rubric: Its threshold and floors.
+        noise: Standard deviation of one judgement's composite, where it was measured.
+    """
+    composites = [verdict.composite for verdict in verdicts]
+    near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
+    if not _straddles(composites, rubric.pass_at, near=near, deviation=noise):
+        return False
+    return not any(
+        dimension.floor is not None and _is_clearly_below(dimension.floor, scores, near=near)
+        for dimension in rubric.dimensions
+        if (scores := [v.vector[dimension.name] for v in verdicts if dimension.name in v.vector])
+    )
+
+
+def _straddles(
+    values: Sequence[float], threshold: float, *, near: float, deviation: float | None
+) -> bool:
+    """Whether the interval around their mean has the threshold in it; never if it has no width."""
+    width = _half_width(values, near=near, deviation=deviation)
+    return width > 0 and round(abs(statistics.fmean(values) - threshold) - width, 9) <= 0
+
+
+def _is_clearly_below(floor: float, scores: Sequence[float], *, near: float) -> bool:
+    width = _half_width(scores, near=near, deviation=None)
+    return round(statistics.fmean(scores) + width - floor, 9) < 0
+
+
+def _half_width(values: Sequence[float], *, near: float, deviation: float | None) -> float:
+    if len(values) == 1:
+        return near
+    one = statistics.stdev(values) if deviation is None else deviation
+    return _DEVIATIONS * one / math.sqrt(len(values))

@@ -1,0 +1,496 @@
+"""Reading rubric files, with every mistake answered by its file and line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from harness.errors import Notice, Problem, RubricInvalid, did_you_mean
+from harness.rubric.checks import AnyCheck, Check
+from harness.rubric.checks.function import Refuse
+from harness.rubric.explain import NOTHING, explain, worth_saying
+from harness.rubric.rubric import FILLED_IN, Rubric
+from harness.rubric.written import Written, read_written
+from harness.shipped import shipped_directory
+
+_OWN = Path("rubrics")
+_CHECK: TypeAdapter[Check] = TypeAdapter(AnyCheck)
+
+
+@dataclass(frozen=True, slots=True)
+class RubricFile:
+    """A rubric, and where each of its values stands."""
+
+    rubric: Rubric
+    """What it says."""
+    written: Written
+    """The same as it is written, with what it takes from the rubric it extends."""
+
+
+def load_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = None) -> Rubric:
+    """A rubric by its name (`brief`) or by its path (`drafts/mine.yaml`).
+
+    A name is looked for in `directory`, then among the rubrics that ship with the package. What its
+    `function` checks name is run, but for what `refuse` has a reason against.
+
+    Raises:
+        RubricInvalid: There is none, or it has mistakes.
+    """
+    return read_rubric(name, directory=directory, refuse=refuse).rubric
+
+
+def load_rubric_file(path: Path, *, directory: Path = _OWN, refuse: Refuse | None = None) -> Rubric:
+    """Reads one rubric.
+
+    Args:
+        path: The file.
+        directory: Where a rubric that it extends by name is looked for, after the file's folder and
+            before those that ship.
+        refuse: As in `load_rubric`.
+
+    Raises:
+        RubricInvalid: The file, or one that it extends, is missing, not YAML, or breaks a rule.
+    """
+    return _read(path, (), directories(directory), refuse).rubric
+
+
+def read_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = None) -> RubricFile:
+    """As `load_rubric`, with the lines.
+
+    Raises:
+        RubricInvalid: There is none, or it has mistakes.
+    """
+    places = directories(directory)
+    path = Path(name) if name.endswith(ENDINGS) else find_rubric(name, places)
+    if path is None:
+        raise RubricInvalid(no_such_rubric(name, places), code="rubric.not-found")
+    if not path.exists():
+        raise RubricInvalid(no_such_file(path, places), code="rubric.not-found", path=path)
+    return _read(path, (), places, refuse)
+
+
+def _read(
+    path: Path, chain: tuple[Path, ...], places: tuple[Path, ...], refuse: Refuse | None
+) -> RubricFile:
+    # 1. What stands in the file, and before that in those that it extends.
+    own, repeated = read_written(path)
+    if repeated:
+        raise _refusal(repeated)  # of what stands twice nobody knows which is meant
+    problems = [*_filled_in(own), *_empty_texts(own)]
+    base = base_of(own, (*chain, path), places)
+    written = own
+    if base is not None:
+        inherited = _read(base, (*chain, path), places, refuse).written
+        written, misfits = extended(own, _with_checks(inherited, refuse))
+        problems += misfits
+    elif "without" in own.fields:
+        problems.append(
+            Problem(
+                path=path,
+                line=own.fields["without"].line,
+                message="'without' leaves out dimensions of a rubric that this 'extends', which is "
+                "none",
+                code="rubric.without-extends",
+            )
+        )
+    # 2. What all of it amounts to.
+    rubric, wrong = validated(_with_preset(written), path, refuse=refuse)
+    if rubric is None or problems or wrong:
+        raise _refusal([*problems, *wrong])
+    named = rubric.model_copy(update={"id": path.stem, "sha256": _digest(rubric)})
+    return RubricFile(named, written)
+
+
+def _filled_in(own: Written) -> list[Problem]:
+    return [
+        Problem(
+            path=field.path,
+            line=field.line,
+            message=f"'{name}' is filled in on loading; leave it out",
+            code="rubric.field-filled-in",
+        )
+        for name, field in own.fields.items()
+        if name in FILLED_IN
+    ]
+
+
+def _empty_texts(own: Written) -> list[Problem]:
+    """`judge:` with nothing after it, which is as good as no field to everyone but its author."""
+    dimensions = own.fields.get("dimensions")
+    return [
+        Problem(
+            path=text.path, line=text.line, message=f"{name}: {NOTHING.message}", code=NOTHING.code
+        )
+        for dimension in (dimensions.items if dimensions else ())
+        for name in ("judge", "feedback")
+        if (text := dimension.fields.get(name)) is not None and text.value is None
+    ]
+
+
+def _with_preset(written: Written) -> Written:
+    chosen = written.fields.get("preset")
+    if chosen is None or not isinstance(chosen.value, str) or chosen.value not in PRESETS:
+        return written  # validation says what is wrong with it, if anything is
+    return over(written, _as_written(PRESETS[chosen.value], chosen))
+
+
+def _with_checks(written: Written, refuse: Refuse | None) -> Written:
+    """Its checks made: the files that they name are taken from the folder of the rubric that does.
+
+    Those of a rubric that extends it may lie elsewhere.
+    """
+    value = written.value
+    if "check" in written.fields:
+        value = _CHECK.validate_python(
+            written.plain(), context={"directories": [written.path.parent], "refuse": refuse}
+        )
+    elif written.fields:
+        value = {name: _with_checks(field, refuse) for name, field in written.fields.items()}
+    elif written.items:
+        value = [_with_checks(item, refuse) for item in written.items]
+    return Written(value, written.path, written.line)
+
+
+def _as_written(value: Any, where: Written) -> Written:  # noqa: ANN401 - a preset's values
+    """As if it stood where the preset is named."""
+    if isinstance(value, Mapping):
+        value = {name: _as_written(field, where) for name, field in value.items()}
+    return Written(value, where.path, where.line)
+
+
+def _refusal(problems: Iterable[Problem]) -> RubricInvalid:
+    first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
+    return RubricInvalid(
+        first.message, code=first.code, path=first.path, line=first.line, others=others
+    )
+
+
+def _digest(rubric: Rubric) -> str:
+    """Of what the rubric says, not of how it is put together."""
+    said = rubric.model_dump(mode="json", exclude={*FILLED_IN, "extends", "without", "preset"})
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+ENDINGS = (".yaml", ".yml")
+"""What a rubric's file ends in; a name that does is a path."""
+
+
+def directories(directory: Path) -> tuple[Path, ...]:
+    """Where to look, in order.
+
+    Args:
+        directory: The user's own rubrics; it need not exist.
+    """
+    return directory, shipped_directory("rubrics")
+
+
+def find_rubric(name: str, places: Sequence[Path], *, besides: Path | None = None) -> Path | None:
+    """The first file of this name.
+
+    Args:
+        name: Without ending.
+        places: Where to look.
+        besides: A file that is not meant.
+    """
+    for place in places:
+        for ending in ENDINGS:
+            path = place / f"{name}{ending}"
+            if path.is_file() and not (besides and path.samefile(besides)):
+                return path
+    return None
+
+
+def known_rubrics(places: Sequence[Path]) -> dict[str, Path]:
+    """Every rubric by its name; of two with one name, the one that `find_rubric` finds."""
+    names = {path.stem for place in places for end in ENDINGS for path in place.glob(f"*{end}")}
+    found = {name: find_rubric(name, places) for name in sorted(names)}
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def no_such_rubric(name: str, places: Sequence[Path]) -> str:
+    """What to say of a name that none has."""
+    where = f"in {places[0]}/ nor among those that ship"
+    here = next((Path(name + end) for end in ENDINGS if Path(name + end).is_file()), None)
+    if here is not None:
+        near = f"for the file of that name, write '{here}'"
+    elif Path(name).is_file():
+        near = f"a rubric's file ends in {ENDINGS[0]}"
+    else:
+        near = did_you_mean(name, known_rubrics(places))
+    return f"there is no rubric '{name}' {where}; {near}"
+
+
+def no_such_file(path: Path, places: Sequence[Path]) -> str:
+    """What to say of a path at which there is nothing."""
+    found = find_rubric(path.stem, places)
+    return "there is no such file" + (f"; did you mean {found}?" if found else "")
+
+
+_MOST_LINKS = 8
+"""Rubrics that extend one another; nobody follows more."""
+_ITS_OWN = ("extends", "without")
+"""Fields that say how a file is read, and not what its rubric is."""
+_OF_JUDGING = frozenset({"judge", "anchors", "feedback", "caps", "needs_sources", "optional"})
+_OF_CHECKING = frozenset({"checks", "caps", "gate"})
+
+
+def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path | None:
+    """The file that one extends; None when it extends nothing.
+
+    Args:
+        own: What the file holds.
+        chain: The files that led to this one, itself the last.
+        places: Where a name is looked for, after the file's own folder.
+
+    Raises:
+        RubricInvalid: There is no such rubric, or they extend each other in a circle, or too many.
+    """
+    wanted = own.fields.get("extends")
+    if wanted is None or not isinstance(wanted.value, str) or not wanted.value.strip():
+        return None  # validation says what is wrong with it, if anything is
+    name, here = wanted.value.strip(), chain[-1]
+    if name.endswith(ENDINGS):
+        path: Path | None = here.parent / name
+        missing = f"there is no file {path}; a path starts at the folder of this file"
+    else:
+        path = find_rubric(name, (here.parent, *places), besides=here)
+        missing = no_such_rubric(name, places)
+        if name == here.stem:
+            missing = f"there is no rubric '{name}' besides this one"
+    links = " → ".join(map(str, (*chain, path)))
+    if path is None or not path.is_file():
+        said = Notice(code="rubric.base-not-found", message=f"extends: {missing}")
+    elif any(path.samefile(earlier) for earlier in chain):
+        said = Notice(
+            code="rubric.extends-circle",
+            message=f"the rubrics extend each other in a circle: {links}",
+        )
+    elif len(chain) >= _MOST_LINKS:
+        said = Notice(
+            code="rubric.extends-too-many",
+            message=f"more than {_MOST_LINKS} rubrics extend each other: {links}",
+        )
+    else:
+        return path
+    raise RubricInvalid(said.message, code=said.code, path=here, line=wanted.line)
+
+
+def extended(own: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]:
+    """What a file and its base amount to, and what in the file does not fit the base."""
+    inherited = {name: field for name, field in base.fields.items() if name not in _ITS_OWN}
+    names = _by_name(inherited["dimensions"])
+    left_out = {item.value for item in _without(own)}
+    kept = [dimension for name, dimension in names.items() if name not in left_out]
+    inherited["dimensions"] = Written(kept, base.path, inherited["dimensions"].line)
+    misspelt = _misspelt(own, names)
+    problems = [*_unknown_in_without(own, names), *(_is_misspelt(d, names) for d in misspelt)]
+    merged = over(_leaving_out(misspelt, own), Written(inherited, base.path, base.line))
+    return merged, tuple(problems)
+
+
+def over(own: Written, base: Written) -> Written:
+    """A rubric's fields, and the base's where it has none."""
+    fields = {**base.fields, **own.fields}
+    for name in ("scale", "shorten"):
+        fields = _merge_field(fields, name, own, base)
+    if "dimensions" in own.fields and "dimensions" in base.fields:
+        both = own.fields["dimensions"], base.fields["dimensions"]
+        fields["dimensions"] = _dimensions_over(*both)
+    return Written(fields, own.path, own.line)
+
+
+def _dimensions_over(own: Written, base: Written) -> Written:
+    if not own.items:
+        return base if own.value is None or own.value == [] else own
+    mine = _by_name(own)
+    merged = [
+        _dimension_over(mine[name], inherited) if name in mine else inherited
+        for name, inherited in _by_name(base).items()
+    ]
+    known = _by_name(base).keys()
+    # One that stands twice comes here the second time, and is refused for that.
+    new = [d for d in own.items if _name(d) not in known or d is not mine[_name(d)]]
+    return Written([*merged, *new], own.path, own.line)
+
+
+def _dimension_over(own: Written, base: Written) -> Written:
+    """One dimension's fields; scored in another way, it takes over only name, weight and floor."""
+    dropped: frozenset[str] = frozenset()
+    if "checks" in own.fields and "judge" in base.fields:
+        dropped = _OF_JUDGING
+    elif "judge" in own.fields and "checks" in base.fields:
+        dropped = _OF_CHECKING
+    inherited = {name: field for name, field in base.fields.items() if name not in dropped}
+    merged = _merge_field(
+        {**inherited, **own.fields}, "anchors", own, Written(inherited, base.path, base.line)
+    )
+    return Written(merged, own.path, own.line)
+
+
+def _merge_field(
+    fields: dict[str, Written], name: str, own: Written, base: Written
+) -> dict[str, Written]:
+    mine, inherited = own.fields.get(name), base.fields.get(name)
+    if mine is None or inherited is None or not mine.fields:
+        return fields
+    both = Written({**inherited.fields, **mine.fields}, mine.path, mine.line)
+    return {**fields, name: both}
+
+
+def _unknown_in_without(own: Written, names: dict[str, Written]) -> list[Problem]:
+    return [
+        Problem(
+            path=item.path,
+            line=item.line,
+            message=f"without: the rubric that this extends has no dimension '{item.value}'; "
+            + did_you_mean(str(item.value), names),
+            code="rubric.unknown-left-out",
+        )
+        for item in _without(own)
+        if item.value not in names
+    ]
+
+
+def _misspelt(own: Written, names: dict[str, Written]) -> list[Written]:
+    """The dimensions that are meant to change one which the base does not have."""
+    dimensions = own.fields.get("dimensions")
+    return [
+        dimension
+        for dimension in (dimensions.items if dimensions else ())
+        if _name(dimension)
+        and _name(dimension) not in names
+        and not {"checks", "judge"} & dimension.fields.keys()
+    ]
+
+
+def _is_misspelt(dimension: Written, names: dict[str, Written]) -> Problem:
+    name = _name(dimension)
+    return Problem(
+        path=dimension.path,
+        line=dimension.line,
+        message=f"the rubric that this extends has no dimension '{name}', and a new one needs "
+        f"'checks' or 'judge'; {did_you_mean(name, names)}",
+        code="rubric.unknown-dimension",
+    )
+
+
+def _leaving_out(dimensions: Sequence[Written], own: Written) -> Written:
+    """Without those that were said to be wrong already."""
+    if not dimensions:
+        return own
+    listed = own.fields["dimensions"]
+    kept = [item for item in listed.items if all(item is not d for d in dimensions)]
+    fields = {**own.fields, "dimensions": Written(kept, listed.path, listed.line)}
+    return Written(fields, own.path, own.line)
+
+
+def _without(own: Written) -> Sequence[Written]:
+    listed = own.fields.get("without")
+    return [item for item in listed.items if isinstance(item.value, str)] if listed else []
+
+
+def _by_name(dimensions: Written) -> dict[str, Written]:
+    """The first of each name, in order; those without a name are left to validation."""
+    found: dict[str, Written] = {}
+    for dimension in dimensions.items:
+        if name := _name(dimension):
+            found.setdefault(name, dimension)
+    return found
+
+
+def _name(dimension: Written) -> str:
+    name = dimension.fields.get("name")
+    return str(name.value).strip() if name is not None and isinstance(name.value, str) else ""
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "book": {
+        "scale": {"step": 0.5},
+        "pass_at": 8.0,
+        "focus_below": 7.0,
+        "shorten": {"evaluate_over": 6_000, "revise_over": 5_000, "cap": 20_000},
+    },
+    "code": {
+        "scale": {"step": 1},
+        "pass_at": 8.0,
+        "focus_below": 7.0,
+        "shorten": {"evaluate_over": 32_000, "revise_over": 5_000, "cap": None},
+    },
+}
+"""What each says of fields that a file leaves out, by its name. Weights are 1, unless given."""
+
+
+_THRESHOLDS = (("pass_at",), ("focus_below",))
+
+
+def validated(
+    written: Written, path: Path, *, refuse: Refuse | None
+) -> tuple[Rubric | None, list[Problem]]:
+    """The rubric that values amount to, or else what is wrong with them.
+
+    Args:
+        written: With all that the file takes from others.
+        path: The file, whose lines the problems name, and from whose folder checks take files.
+        refuse: Says of a check's code whether it may not be run.
+    """
+    context = {"directories": [path.parent], "refuse": refuse}
+    values = {k: v for k, v in written.plain().items() if k not in FILLED_IN}
+    try:
+        return Rubric.model_validate(values, context=context), []
+    except ValidationError as error:
+        details = error.errors()
+    details += _behind(details, values, context)
+    return None, [_problem(one, written, path) for one in worth_saying(details)]
+
+
+def _behind(
+    details: list[ErrorDetails], values: dict[str, Any], context: dict[str, Any]
+) -> list[ErrorDetails]:
+    """What is wrong between sound values, at which nobody looks while others are broken."""
+    broken = {one["loc"][1] for one in details if _is_of_a_dimension(one)}
+    fields = {one["loc"][0] for one in details if one["loc"]} - {"dimensions"}
+    listed = values.get("dimensions")
+    if not isinstance(listed, list) or "scale" in fields:
+        return []
+    sound = {place: value for place, value in enumerate(listed) if place not in broken}
+    kept = {name: value for name, value in values.items() if name not in fields}
+    try:
+        Rubric.model_validate(
+            {**kept, "title": "T", "dimensions": list(sound.values())},
+            context=context,
+        )
+    except ValidationError as error:
+        found = error.errors()
+    else:
+        return []
+    # What is said of the whole may be so for want of the broken ones.
+    of_dimensions = [_moved(one, list(sound)) for one in found if _is_of_a_dimension(one)]
+    return [*of_dimensions, *(one for one in found if one["loc"] in _THRESHOLDS)]
+
+
+def _is_of_a_dimension(details: ErrorDetails) -> bool:
+    return details["loc"][:1] == ("dimensions",) and len(details["loc"]) > 1
+
+
+def _moved(details: ErrorDetails, numbers: list[int]) -> ErrorDetails:
+    """With the dimension's number in the file."""
+    field, index, *rest = details["loc"]
+    return {**details, "loc": (field, numbers[int(index)], *rest)}
+
+
+def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
+    found = written.at(details["loc"])
+    said = explain(details)
+    if found.path == path:
+        return Problem(path=path, line=found.line, message=said.message, code=said.code)
+    # The base is sound by itself: it is this file that does not go with it.
+    message = f"{said.message} (taken over from {found.path}:{found.line})"
+    line = written.fields["extends"].line
+    return Problem(path=path, line=line, message=message, code=said.code)

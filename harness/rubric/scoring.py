@@ -1,0 +1,306 @@
+"""Judgements: what an evaluator model said of one dimension, before code makes a score of it."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from harness.compress import Section
+from harness.inference import Completion, TokenLogprob
+from harness.rubric.checks import mean_of
+from harness.rubric.draft import Draft, Finding
+from harness.rubric.prompt import rule_keys, scores_of
+from harness.rubric.rubric import Cap, Dimension, Rubric, Scale
+from harness.rubric.verdict import Combine, DimensionScore, half_up
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One thing that an evaluator model wants changed."""
+
+    problem: str
+    """What is wrong."""
+    section: str = ""
+    """The section's heading as the model wrote it; empty where it named none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """An evaluator model's word on one dimension."""
+
+    score: float
+    """On the rubric's scale and step."""
+    start: int
+    """Where in the reply the score's number begins."""
+    end: int
+    """Where it ends."""
+    reason: str = ""
+    """Why not more; empty where none was given."""
+    issues: tuple[Issue, ...] = ()
+    """What to change."""
+    rules: Mapping[str, bool] = field(default_factory=dict)
+    """Whether the statement of a cap is true of the draft, by the statement's key in the reply;
+    those that were left open are missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A cap that applies."""
+
+    at_most: float
+    """The highest score there can be."""
+    rule: str
+    """What it says, for people."""
+    findings: tuple[Finding, ...]
+    """What to change for it no longer to apply."""
+
+
+def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> DimensionScore | None:
+    """The score of a dimension by its checks: their mean, on the rubric's scale.
+
+    None if there was nothing that they could judge by.
+    """
+    grade = mean_of([check.grade(draft) for check in dimension.checks])
+    if grade.unjudged:
+        return None
+    scale = rubric.scale
+    score = DimensionScore(
+        name=dimension.name,
+        score=half_up(
+            scale.min + grade.share * (scale.max - scale.min), scale.step, start=scale.min
+        ),
+        source="checked",
+        reason="; ".join(
+            f"{f.section}: {f.message}" if f.section else f.message for f in grade.findings
+        ),
+        findings=grade.findings,
+    )
+    return held_down(score, held_by_checks(dimension, draft))
+
+
+def judged_score(
+    dimension: Dimension,
+    judgement: Judgement,
+    draft: Draft,
+    *,
+    held: Iterable[Held],
+    expected: float | None = None,
+) -> DimensionScore:
+    """The score of a dimension by a model's judgement.
+
+    Args:
+        dimension: What was judged.
+        judgement: What the model said.
+        draft: Of which draft.
+        held: The caps that hold it down by a check.
+        expected: The score by the probabilities of all that it could have given.
+    """
+    score = DimensionScore(
+        name=dimension.name,
+        score=judgement.score if expected is None else expected,
+        source="judged",
+        reason=judgement.reason or "; ".join(issue.problem for issue in judgement.issues),
+        findings=tuple(dict.fromkeys(located(issue, draft) for issue in judgement.issues)),
+        from_logprobs=expected is not None,
+    )
+    return held_down(score, [*held, *_held_by_answers(dimension, judgement.rules)])
+
+
+def carried_score(
+    dimension: Dimension, score: DimensionScore, draft: Draft
+) -> DimensionScore | None:
+    """An earlier draft's score as it stands for this one, by whose checks its caps now go.
+
+    None where a check held it down and no longer does: what it would be without, nobody said.
+    """
+    held = held_by_checks(dimension, draft)
+    applying = {cap.rule for cap in held}
+    by_checks = {_rule(cap) for cap in dimension.caps if cap.unless is not None}
+    if any(rule in by_checks - applying for rule in score.capped):
+        return None
+    return held_down(score, held)
+
+
+def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:
+    """The caps that apply since a check is not met in full."""
+    held = []
+    for cap in dimension.caps:
+        if cap.unless is None:
+            continue
+        grade = cap.unless.grade(draft)
+        if grade.share < 1 and not grade.unjudged:
+            findings = grade.findings or (
+                Finding(cap.unless.requirement, code="check.cap-applies"),
+            )
+            held.append(Held(at_most=cap.at_most, rule=_rule(cap), findings=findings))
+    return tuple(held)
+
+
+def _held_by_answers(dimension: Dimension, answers: Mapping[str, bool]) -> list[Held]:
+    """The caps whose statement the evaluator called true; one it left open does not apply."""
+    true = {rule for key, rule in rule_keys(dimension).items() if answers.get(key)}
+    return [
+        Held(
+            at_most=cap.at_most,
+            rule=_rule(cap),
+            findings=(Finding(cap.when, code="check.cap-applies"),),
+        )
+        for cap in dimension.caps
+        if cap.when is not None and cap.when in true
+    ]
+
+
+def _rule(cap: Cap) -> str:
+    rule = f"unless: {cap.unless.requirement}" if cap.unless else cap.when
+    return f"at most {cap.at_most:g}: {rule}"
+
+
+def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
+    """The score under its caps, with the reasons of those that lower it."""
+    lowering = [cap for cap in held if cap.at_most < score.score]
+    if not lowering:
+        return score
+    findings = (*score.findings, *(finding for cap in lowering for finding in cap.findings))
+    rules = tuple(cap.rule for cap in lowering)
+    return replace(
+        score,
+        score=min(cap.at_most for cap in lowering),
+        reason="; ".join(part for part in (score.reason, *rules) if part),
+        findings=tuple(dict.fromkeys(findings)),
+        capped=(*score.capped, *rules),
+    )
+
+
+_LEAST_OF_A_TITLE = 8
+"""Letters by which the beginning of a longer heading is recognised."""
+_NUMBERING = re.compile(
+    r"(?:section |chapter |part )?\(?(?:\d+(?:[. ]\d+)*|[ivx]+(?=[.)]))[.):]*\s+"
+)
+
+
+def located(issue: Issue, draft: Draft) -> Finding:
+    """The issue as a finding: at its section, or of the whole draft if no one section is meant."""
+    index = section_named(issue.section, draft.sections)
+    title = None if index is None else draft.sections[index].title
+    return Finding(issue.problem, title, index)
+
+
+def section_named(heading: str, sections: Sequence[Section]) -> int | None:
+    """Which section has this heading, whatever its case, numbering and markup.
+
+    None if none has, or more than one: a revision of the wrong one would be worse than of all.
+    """
+    wanted = _plain(heading)
+    titles = [_plain(section.title) if section.level else "" for section in sections]
+    bare = [_NUMBERING.sub("", title, count=1) for title in titles]
+    for candidates, sought in (
+        (titles, wanted),
+        (bare, _NUMBERING.sub("", wanted, count=1)),
+        (bare, re.sub(r"^the | section$", "", wanted)),
+    ):
+        found = [index for index, title in enumerate(candidates) if title and title == sought]
+        if found:
+            return found[0] if len(found) == 1 else None
+    if len(wanted) < _LEAST_OF_A_TITLE:
+        return None
+    begun = [index for index, title in enumerate(bare) if title.startswith(wanted)]
+    return begun[0] if len(begun) == 1 else None
+
+
+def _plain(heading: str) -> str:
+    """Without markup, in one case."""
+    text = re.sub(r"\[([^\[\]]*)\]\([^()]*\)", r"\1", heading)
+    return " ".join(
+        re.sub(r"[*_`#~\"'\u201c\u201d\u2018\u2019]", "", text).casefold().split()
+    ).strip(" :.-\u2013\u2014")
+
+
+_LEAST_MASS = 0.5
+"""Where scores are less probable than everything else, the model was about to say something else,
+and their mean says little."""
+_DIGIT = re.compile(r"[\s\"':*]*(\d)[\s\"',}\]*]*")
+
+
+def expected_score(completion: Completion, judgement: Judgement, scale: Scale) -> float | None:
+    """The expected score, to the hundredth; None where the probabilities do not give one."""
+    token = _token_at(completion, judgement.start)
+    if token is None:
+        return None
+    on_scale = set(scores_of(scale))
+    # The token itself need not be among the likeliest.
+    likely = dict([(token.token, token.logprob), *token.top])
+    mass: dict[float, float] = {}
+    for text, logprob in likely.items():
+        digit = _DIGIT.fullmatch(text)
+        if digit is not None and int(digit[1]) in on_scale:
+            mass[int(digit[1])] = mass.get(int(digit[1]), 0.0) + math.exp(logprob)
+    total = sum(mass.values())
+    if not total >= _LEAST_MASS:
+        return None
+    return half_up(sum(score * share for score, share in mass.items()) / total, 0.01)
+
+
+def _token_at(completion: Completion, position: int) -> TokenLogprob | None:
+    """The token that has this character of the reply's text."""
+    tokens = "".join(token.token for token in completion.logprobs)
+    # Before the text there may be reasoning, and white space that was taken off.
+    position += tokens.rfind(completion.text) if completion.text in tokens else len(tokens)
+    start = 0
+    for token in completion.logprobs:
+        start += len(token.token)
+        if position < start:
+            return token
+    return None
+
+
+_AVERAGES: Mapping[Combine, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "majority": statistics.median,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """One evaluator's judgement of all that was asked."""
+
+    evaluator: str
+    """Tag of its endpoint."""
+    scores: tuple[DimensionScore, ...]
+    """In the order asked."""
+
+
+def combined(opinions: Sequence[Opinion], how: Combine) -> tuple[DimensionScore, ...]:
+    """The scores that several opinions come to, of the same dimensions in the same order.
+
+    The reason is that of whoever scored lowest; the findings are those of all, each once.
+    """
+    if len(opinions) == 1:
+        return opinions[0].scores
+    by_dimension = zip(*(opinion.scores for opinion in opinions), strict=True)
+    return tuple(_one_of(scores, how) for scores in by_dimension)
+
+
+def _one_of(scores: Sequence[DimensionScore], how: Combine) -> DimensionScore:
+    values = [score.score for score in scores]
+    lowest = min(scores, key=lambda score: score.score)
+    return replace(
+        lowest,
+        score=half_up(_AVERAGES[how](values), 0.01),
+        findings=_each_once(finding for score in scores for finding in score.findings),
+        spread=statistics.stdev(values),
+        capped=tuple(dict.fromkeys(rule for score in scores for rule in score.capped)),
+        from_logprobs=all(score.from_logprobs for score in scores),
+    )
+
+
+def _each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The same words about the same section are one finding, whatever the case and punctuation."""
+    kept: dict[tuple[int | None, str], Finding] = {}
+    for finding in findings:
+        said = " ".join(re.findall(r"\w+", finding.message.casefold()))
+        kept.setdefault((finding.section_index, said), finding)
+    return tuple(kept.values())

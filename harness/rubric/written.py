@@ -1,0 +1,397 @@
+"""What stands in a YAML file, each value with its file and line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.reader import ReaderError
+
+from harness.errors import Notice, Problem, RubricInvalid
+
+Place = tuple[int | str, ...]
+"""Where a value is: the names of fields and the numbers of items that lead to it."""
+
+_MOST_VALUES = 10_000
+"""A rubric has some hundred; aliases of aliases soon make millions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A value as it stands in a file."""
+
+    value: Any
+    """Fields as `dict[str, Written]`, items as `list[Written]`, and anything else as YAML has
+    it."""
+    path: Path
+    """The file."""
+    line: int
+    """Of the field's name, or of the item's beginning; counted from 1."""
+    cut: str = ""
+    """What stands behind a text, from a '#' on that no space follows: it may have been part of
+    it."""
+
+    @property
+    def fields(self) -> Mapping[str, Written]:
+        """By name; none where it is not a mapping."""
+        return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def items(self) -> Sequence[Written]:
+        """In order; none where it is not a list."""
+        return self.value if isinstance(self.value, list) else []
+
+    def plain(self) -> Any:  # noqa: ANN401 - whatever a person wrote
+        """The values alone."""
+        if isinstance(self.value, dict):
+            return {name: field.plain() for name, field in self.value.items()}
+        if isinstance(self.value, list):
+            return [item.plain() for item in self.value]
+        return self.value
+
+    def at(self, place: Place) -> Written:
+        """The value at a place, or the innermost around it that stands in the file.
+
+        A check's place holds its name too, which the file does not have as a field.
+        """
+        found = self
+        for part in place:
+            if isinstance(part, str):
+                found = found.fields.get(part, found)
+            elif part < len(found.items):
+                found = found.items[part]
+        return found
+
+
+def read_written(path: Path) -> tuple[Written, tuple[Problem, ...]]:
+    """The mapping that a file holds, and the names in it that stand twice.
+
+    Raises:
+        RubricInvalid: It is missing, or is no mapping in YAML.
+    """
+    try:
+        content = path.read_bytes()
+        text = content.decode("utf-8")
+    except FileNotFoundError as error:
+        raise RubricInvalid("there is no such file", code="rubric.not-found", path=path) from error
+    except OSError as error:
+        raise RubricInvalid(
+            f"cannot be read ({error.strerror})", code="rubric.unreadable", path=path
+        ) from error
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise RubricInvalid(
+            "not UTF-8 text; save it as UTF-8", code="rubric.not-utf-8", path=path, line=line
+        ) from error
+    try:
+        reading = _Reading(path, _Loader(text))
+        root = reading.root()
+    except yaml.MarkedYAMLError as error:
+        said, where = explain_yaml(error, text)
+        raise RubricInvalid(said.message, code=said.code, path=path, line=where) from error
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise RubricInvalid(
+            "it holds a control character, which is not text; delete the line and write it anew",
+            code="rubric.control-character",
+            path=path,
+            line=line,
+        ) from error
+    except RecursionError as error:
+        raise RubricInvalid(
+            "the values are nested too deeply", code="rubric.too-deep", path=path, line=1
+        ) from error
+    if not isinstance(root.value, dict):
+        holds = "nothing, or comments only" if root.value is None else "no fields"
+        raise RubricInvalid(
+            f"it holds {holds}; begin with 'title: …', or with a copy: harness rubric new",
+            code="rubric.no-fields",
+            path=path,
+            line=1,
+        )
+    return root, tuple(reading.problems)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as editors know it (1.2): `yes`, `on`, dates and `12:30` are texts, `true` is not."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]{0,17})", list("-+0123456789")),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?[0-9]+[eE][-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", list("-+.")),
+    ("merge", r"<<", ["<"]),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first
+    )
+
+
+class _Reading:
+    """One file on its way from YAML's nodes to values."""
+
+    def __init__(self, path: Path, loader: _Loader) -> None:
+        self.problems: list[Problem] = []
+        self._path = path
+        self._loader = loader
+        self._count = 0
+
+    def root(self) -> Written:
+        node = self._loader.get_single_node()
+        return Written(None, self._path, 1) if node is None else self._written(node, 1)
+
+    def _written(self, node: yaml.Node, line: int) -> Written:
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise RubricInvalid(
+                f"it holds more than {_MOST_VALUES:,} values, which no rubric does",
+                code="rubric.too-many-values",
+                path=self._path,
+                line=line,
+            )
+        value: Any
+        cut = ""
+        if isinstance(node, yaml.MappingNode):
+            value = self._fields(node)
+        elif isinstance(node, yaml.SequenceNode):
+            value = [self._written(item, item.start_mark.line + 1) for item in node.value]
+        else:
+            value = self._scalar(node, line)
+            cut = _cut_behind(node) if isinstance(value, str) else ""
+        return Written(value, self._path, line, cut)
+
+    def _fields(self, node: yaml.MappingNode) -> dict[str, Written]:
+        self._note_repeated(node)
+        self._loader.flatten_mapping(node)  # puts what `<<` names before the fields of its own
+        return {
+            key.value: self._written(value, key.start_mark.line + 1) for key, value in node.value
+        }
+
+    def _note_repeated(self, node: yaml.MappingNode) -> None:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise RubricInvalid(
+                    "a field's name is a plain word, such as 'title'",
+                    code="rubric.name-not-plain",
+                    path=self._path,
+                    line=line,
+                )
+            if key.value in lines:
+                # YAML would silently keep the last one.
+                self.problems.append(
+                    Problem(
+                        path=self._path,
+                        line=line,
+                        message=f"'{key.value}' stands twice, first on line {lines[key.value]}; "
+                        "delete one, or put '- ' before this if it begins the next item of a list",
+                        code="rubric.duplicate-field",
+                    )
+                )
+                return  # without that '- ', all that follows stands twice
+            lines.setdefault(key.value, line)
+
+    def _scalar(self, node: yaml.Node, line: int) -> object:
+        try:
+            return self._loader.construct_object(node)
+        except ValueError as error:  # such as !!int without digits
+            raise RubricInvalid(
+                f"a value cannot be read ({error}); put it in quotes",
+                code="rubric.value-unreadable",
+                path=self._path,
+                line=line,
+            ) from error
+
+
+def _cut_behind(node: yaml.Node) -> str:
+    """`#3 and more` behind a text without quotes; comments have a space behind their '#'."""
+    is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
+    rest = str(node.end_mark.buffer)[node.end_mark.pointer :].partition("\n")[0].strip(" \r\0")
+    return rest if is_plain and re.match(r"#\w", rest) else ""
+
+
+def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | None]:
+    """What to mend, and on which line: not always the one where the parser gave up."""
+    problem, context = error.problem or "", error.context or ""
+    start = error.context_mark.line + 1 if error.context_mark else None
+    line = error.problem_mark.line + 1 if error.problem_mark else start
+    if (odd := _odd_character(text, line)) is not None:
+        said, line = odd
+    elif "quoted scalar" in context and "end of stream" in problem:
+        said, line = _OPEN_QUOTATION, start
+    elif "simple key" in context:
+        said, line = _NO_COLON, start
+    elif "flow" in context and "'?'" in problem:
+        said = Notice(
+            code="rubric.yaml-question-mark",
+            message=f"between {{ … }} or [ … ], a question mark ends a text; {_QUOTE}",
+        )
+    elif "flow" in context:
+        bracket = "{ … }" if "mapping" in context else "[ … ]"
+        where = "in this line" if start == line else f"between here and line {line}"
+        said = Notice(
+            code="rubric.yaml-brackets",
+            message=f"{where}, a comma or the closing bracket of {bracket} is missing, or a text "
+            "with one of , : [ ] { } in it is not in quotes",
+        )
+        line = start
+    elif "block" in context and "found '<scalar>'" in problem:
+        said, line = _after_a_value(text, line)
+    elif "block" in context and problem.startswith("expected <block end>"):
+        said = _and(_INDENTATION, _or_the_one_above(text, line))
+    elif problem.startswith("mapping values are not allowed"):
+        said = _and(_COLON, _or_no_colon_above(text, line))
+    else:
+        between = f"{context} (line {start}), " if context and start else ""
+        known = (notice for part, notice in _MESSAGES.items() if part in problem)
+        other = Notice(code="rubric.yaml-invalid", message=f"not YAML: {between}{problem}")
+        said = next(known, other)
+    if _QUOTE in said.message and set("„“”«»") & set(_written_at(text, line or 0)):
+        said = _and(said, "; only \" and ' are quotes to YAML")
+    return said, line
+
+
+def _and(said: Notice, more: str) -> Notice:
+    return replace(said, message=said.message + more)
+
+
+def _odd_character(text: str, line: int | None) -> tuple[Notice, int] | None:
+    """A character that looks like one of YAML's and is none, on the line or the one above it."""
+    for number in (_line_above(text, line or 0), line):
+        if number and (found := _ODD.match(_written_at(text, number))):
+            return _NO_BREAK if "\xa0" in found[0] else _WIDE_COLON, number
+    return None
+
+
+def _after_a_value(text: str, line: int | None) -> tuple[Notice, int | None]:
+    """What is wrong where a value has ended, and more stands behind it."""
+    written = _written_at(text, line or 0)
+    if bracket := _BRACKETS.search(written):
+        said = Notice(
+            code="rubric.yaml-behind-bracket",
+            message=f"something stands behind '{bracket[2]}'; delete it, or, where a text begins "
+            f"with '{bracket[1]}', {_QUOTE}",
+        )
+        return said, line
+    in_single = re.search(r"[:-] '", written)
+    other = 'double ones: "…"' if in_single else "single ones: '…'"
+    said = Notice(
+        code="rubric.yaml-quotation",
+        message="a text in quotation marks ends too early: one of them is not closed, or stands "
+        f"inside the text (then put the text in {other})",
+    )
+    return said, _odd_quotation(text) or line
+
+
+def _or_the_one_above(text: str, line: int | None) -> str:
+    """The parser gives up one line after the one that was moved."""
+    above = _line_above(text, line or 0)
+    return f"; if this line is right, line {above} is not" if above else ""
+
+
+def _or_no_colon_above(text: str, line: int | None) -> str:
+    """A line without a colon is taken for the beginning of a text that goes on in the next."""
+    above = _line_above(text, line or 0)
+    if above is None or _FIELD.match(_written_at(text, above)):
+        return ""
+    return f"; or line {above} has no colon after its field's name"
+
+
+def _line_above(text: str, line: int) -> int | None:
+    """The number of the nearest line that says something."""
+    lines = text.splitlines()[: max(0, line - 1)]
+    said = (n for n, one in enumerate(lines, start=1) if one.strip() and one.strip()[0] != "#")
+    return max(said, default=None)
+
+
+def _written_at(text: str, line: int) -> str:
+    lines = text.splitlines()
+    return lines[line - 1] if 0 < line <= len(lines) else ""
+
+
+def _odd_quotation(text: str) -> int | None:
+    """The first line that opens a quotation mark and does not close it."""
+    lines = enumerate(text.splitlines(), start=1)
+    return next((number for number, line in lines if line.count('"') % 2), None)
+
+
+_QUOTE = "put the text in quotes"
+_NO_COLON = Notice(
+    code="rubric.yaml-no-colon",
+    message="this line has no colon with a space behind it after the field's name, or it belongs "
+    "to the text above and is not indented below that one's name",
+)
+_OPEN_QUOTATION = Notice(
+    code="rubric.yaml-quotation", message="the quotation mark that opens here is never closed"
+)
+_INDENTATION = Notice(
+    code="rubric.yaml-indentation",
+    message="this line is not indented like those it belongs to: the fields of one thing begin in "
+    "one column, and each item of a list with '- '",
+)
+_COLON = Notice(
+    code="rubric.yaml-colon",
+    message="a colon in the midst of a text, or a line that is indented too far; in the first "
+    f"case, {_QUOTE}",
+)
+_BLOCK = Notice(
+    code="rubric.yaml-block-text",
+    message=f"a text cannot begin with '>' or '|'; {_QUOTE}, or begin it on the next line, "
+    "indented",
+)
+_NO_BREAK = Notice(
+    code="rubric.yaml-no-break-space",
+    message="it has a no-break space, as pasted texts do, where a space belongs; type it anew",
+)
+_WIDE_COLON = Notice(
+    code="rubric.yaml-wide-colon",
+    message="its colon is not ':' but the wide one of East Asian fonts; type it anew",
+)
+_ODD = re.compile(r"[ -]*(?:\xa0|[a-z_]+(?::\xa0|\uff1a))")
+_FIELD = re.compile(r"\s*(?:- +)*[^\s:]+:(?:\s|$)")
+_BRACKETS = re.compile(r"[:-] +([\[{]).*([\]}]) *[^\s\]},#]")
+_MESSAGES = {
+    "'\\t'": Notice(code="rubric.yaml-tab", message="a tab stands here; put spaces in its place"),
+    "that cannot start any token": Notice(
+        code="rubric.yaml-first-character",
+        message=f"a text cannot begin with this character; {_QUOTE}",
+    ),
+    "found undefined alias": Notice(
+        code="rubric.yaml-first-character", message=f"a text cannot begin with '*'; {_QUOTE}"
+    ),
+    "could not determine a constructor": Notice(
+        code="rubric.yaml-first-character", message=f"a text cannot begin with '!'; {_QUOTE}"
+    ),
+    "but found another document": Notice(
+        code="rubric.yaml-two-documents",
+        message="a line '---' begins a second document; delete it",
+    ),
+    "expected alphabetic or numeric character": Notice(
+        code="rubric.yaml-first-character",
+        message=f"a text cannot begin with '*' or '&'; {_QUOTE}",
+    ),
+    "expected '<document start>'": _INDENTATION,
+    "sequence entries are not allowed here": Notice(
+        code="rubric.yaml-item-in-line",
+        message="an item of a list ('- ') begins a line of its own, below the list's name",
+    ),
+    "expected chomping or indentation": _BLOCK,
+    "expected a comment or a line break": _BLOCK,
+    "mapping keys are not allowed": Notice(
+        code="rubric.yaml-first-character", message=f"a text cannot begin with '?'; {_QUOTE}"
+    ),
+    "unknown escape character": Notice(
+        code="rubric.yaml-backslash",
+        message="in double quotes a backslash has a meaning of its own; use single quotes",
+    ),
+}
+"""By what the parser says."""

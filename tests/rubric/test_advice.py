@@ -1,0 +1,193 @@
+"""Advice: what is said of a rubric that can be used, and of which rubrics nothing is."""
+
+import pytest
+
+from harness.rubric import Dimension, Rubric, advice_on, read_rubric
+
+JUDGE = "  judge: How clear is it?\n"
+ANCHORS = "  anchors:\n    9: All of it.\n    6: Most of it.\n    3: Little of it.\n"
+CHECK = "{ check: finished }"
+QUIET = f"""\
+title: T
+pass_at: 8
+focus_below: 7
+dimensions:
+- name: whole
+  floor: 6
+  weight: 2
+  checks:
+  - {CHECK}
+- name: clear
+{JUDGE}{ANCHORS}  caps:
+  - {{ at_most: 5, when: it is one long paragraph }}
+"""
+SOURCED = f"title: T\ndimensions:\n- name: a\n{JUDGE}{ANCHORS}  needs_sources: true\n"
+HUNDRED = "scale: { min: 0, max: 100, step: 1 }\n"
+
+
+def checked(fields: str) -> str:
+    """A rubric of two checks, with these fields from line 2 on."""
+    names = "- name: a\n  checks: [{ check: finished }]\n- name: b\n"
+    return f"title: T\n{fields}dimensions:\n{names}  checks: [{{ check: no_repetition }}]\n"
+
+
+def changed(changes: str | dict[str, str]) -> str:
+    """The quiet rubric after these changes; or a rubric of its own, as it is."""
+    if isinstance(changes, str):
+        return changes
+    content = QUIET
+    for before, after in changes.items():
+        assert before in content, before
+        content = content.replace(before, after)
+    return content
+
+
+def of_clear(line: str) -> dict[str, str]:
+    """The change that gives the judged dimension one more line, which is line 11."""
+    return {JUDGE: f"  {line}\n{JUDGE}"}
+
+
+def case(of, nearest, expected):
+    """A rubric; the nearest one that gives no cause; the line, the code and facts of the advice."""
+    return changed(of), changed(nearest), expected
+
+
+NUMBERS = {
+    "weights that are all the same": case(
+        of_clear("weight: 2"),
+        of_clear("weight: 1") | {"weight: 2": "weight: 1"},
+        (7, "weights-equal"),
+    ),
+    "a weight that moves nothing": case(
+        {"weight: 2": "weight: 101"},
+        {"weight: 2": "weight: 99"},
+        (10, "weight-negligible", "'clear'"),
+    ),
+    "a threshold that every draft reaches": case(
+        {"pass_at: 8": "pass_at: 0", "focus_below: 7": "focus_below: -0", "  floor: 6\n": ""},
+        {"pass_at: 8": "pass_at: 7"},
+        (2, "threshold-at-minimum", "reaches 0; "),
+    ),
+    "a threshold that no model's scores reach": case(
+        {"pass_at: 8": "pass_at: 10"}, checked("pass_at: 10\n"), (2, "threshold-at-maximum", "10")
+    ),
+    "a threshold below the floors": case(
+        of_clear("floor: 6.5") | {"floor: 6\n": "floor: 9\n", "at_most: 5": "at_most: 8"},
+        of_clear("floor: 6.5") | {"floor: 6\n": "floor: 8\n", "at_most: 5": "at_most: 8"},
+        (2, "threshold-under-floors", "8.2"),
+    ),
+    "a default threshold on another scale": case(
+        checked(f"{HUNDRED}focus_below: 70\n"),
+        checked(f"{HUNDRED}focus_below: 7\npass_at: 8\n"),
+        (2, "default-off-center", "pass_at", "80"),
+    ),
+    "a floor above the threshold": case(
+        of_clear("floor: 9") | {"at_most: 5": "at_most: 9"},
+        of_clear("floor: 8") | {"at_most: 5": "at_most: 9"},
+        (11, "floor-above-threshold", "9", "'clear'"),
+    ),
+    "a floor between two steps": case(
+        {"floor: 6": "floor: 6.2"}, {"floor: 6": "floor: 6.5"}, (6, "floor-between-scores", "6.5")
+    ),
+    "a cap under the floor": case(
+        of_clear("floor: 6"), of_clear("floor: 5"), (18, "cap-under-floor", "5", "6")
+    ),
+    "an anchor between two steps": case(
+        {"6: Most": "6.25: Most"}, {"6: Most": "6.5: Most"}, (14, "anchor-between-scores", "6.25")
+    ),
+}
+JUDGING = {
+    "judging where nothing is judged": case(
+        checked("judge: split\n"), checked(""), (2, "judging-unused", "'judge'")
+    ),
+    "nothing to split": case(
+        f"judge: split\n{QUIET}",
+        f"judge: split\n{QUIET}- name: useful\n{JUDGE}{ANCHORS}",
+        (1, "nothing-to-split"),
+    ),
+    "nothing without sources": case(
+        SOURCED, f"{SOURCED}- name: b\n{JUDGE}{ANCHORS}", (2, "all-need-sources")
+    ),
+    "quotes that are none to YAML": case(
+        {CHECK: "{ check: excludes, phrases: [„TODO“] }"},
+        {CHECK: "{ check: excludes, phrases: ['TODO', „, so “he”] }"},
+        (9, "quotes-sought", '"TODO"'),
+    ),
+    "a pattern that says nothing to people": case(
+        {CHECK: "{ check: regex, pattern: '[0-9]{4}' }"},
+        {CHECK: "{ check: regex, pattern: '[0-9]{4}', meaning: a year }"},
+        (9, "pattern-without-meaning"),
+    ),
+    "anchors that nobody reads": case(
+        {"  weight: 2\n": f"  weight: 2\n{ANCHORS}"},
+        QUIET,
+        (8, "judging-field-unread", "'anchors'"),
+    ),
+    "no anchors": case({ANCHORS: ""}, QUIET, (11, "no-anchors", "'clear'")),
+    "one anchor": case(
+        {ANCHORS: "  anchors: { 8: Good }\n"},
+        {ANCHORS: "  anchors: { 8: Good, 2: Bad }\n"},
+        (12, "one-anchor", "'clear'"),
+    ),
+    "anchors at the upper end": case(
+        {ANCHORS: "  anchors: { 8: Good, 9.5: Better }\n"},
+        {ANCHORS: "  anchors: { 8: Good, 5: Middling }\n"},
+        (12, "anchors-one-sided", "upper", "poor"),
+    ),
+    "groundedness without sources": case(
+        {"name: clear": "name: groundedness"},
+        {"name: clear": "name: groundedness\n  needs_sources: true"},
+        (10, "sources-not-needed", "'groundedness'"),
+    ),
+}
+CASES = NUMBERS | JUDGING
+
+
+@pytest.fixture
+def advice(tmp_path):
+    """The advice on a rubric of this content, which may extend `base`."""
+
+    def advise(content, base=QUIET):
+        (tmp_path / "base.yaml").write_text(base)
+        (tmp_path / "mine.yaml").write_text(content)
+        found = read_rubric("mine", directory=tmp_path)
+        return advice_on(found.rubric, found.written)
+
+    return advise
+
+
+@pytest.mark.parametrize(("of", "nearest", "expected"), CASES.values(), ids=CASES)
+def test_advice_has_its_line_and_is_given_where_it_is_true_alone(advice, of, nearest, expected):
+    line, code, *says = expected
+    messages = [a.message for a in advice(of) if (a.line, a.code) == (line, f"rubric.{code}")]
+
+    assert any(all(fact in message for fact in says) for message in messages)
+    assert advice(nearest) == ()
+
+
+@pytest.mark.parametrize(
+    ("mine", "base", "places"),
+    [
+        pytest.param(
+            "extends: base\npass_at: 8.25\n",
+            changed({ANCHORS: ""}),
+            [("base", 11, "rubric.no-anchors"), ("mine", 2, "rubric.threshold-between-scores")],
+            id="each in the file that it stands in",
+        ),
+        pytest.param(
+            "title: Mine\nextends: qa\npass_at: 6\n",
+            QUIET,
+            [("mine", 3, "rubric.focus-above-threshold")],
+            id="the threshold that was lowered, not the focus of the base",
+        ),
+    ],
+)
+def test_advice_names_what_its_author_would_change(advice, mine, base, places):
+    assert [(one.path.stem, one.line, one.code) for one in advice(mine, base)] == places
+
+
+def test_a_rubric_made_in_code_is_advised_without_lines():
+    rubric = Rubric(title="T", dimensions=(Dimension(name="a", judge="Is it good?"),))
+
+    (advice,) = advice_on(rubric)
+    assert (advice.path, advice.line, advice.code) == (None, None, "rubric.yes-or-no-question")

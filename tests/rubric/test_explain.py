@@ -1,0 +1,322 @@
+"""What is said of a rubric that breaks a rule: a code and a line for each mistake."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import RubricInvalid
+from harness.rubric import advice_on, load_rubric_file, read_rubric
+from harness.shipped import shipped_directory
+
+BODY = "dimensions:\n- name: a\n  judge: Good?\n"
+JUDGED = f"title: T\n{BODY}"
+
+
+def checked(*lines: str) -> str:
+    """A rubric whose one dimension has these lines; the first of them is line 4."""
+    return "title: T\ndimensions:\n- name: a\n" + "".join(f"  {line}\n" for line in lines)
+
+
+def judged(*lines: str) -> str:
+    """The same for a judged dimension: the first of the lines is line 5."""
+    return JUDGED + "".join(f"  {line}\n" for line in lines)
+
+
+CAP = "- { at_most: 5, when: it is dull }"
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{of}'] * 10)}]\n" for of, name in ("ab", "bc", "cd")
+)
+
+
+def row(content, mistake, says=""):
+    """What stands in the file; the line and the code of its mistake, and what it has to name."""
+    line, code = mistake.split()
+    return content, int(line), f"rubric.{code}", says
+
+
+FIELDS = {
+    "misspelt": row(f"titel: T\n{BODY}", "1 unknown-field", "'title'"),
+    "misspelt, of a dimension": row(judged("wieght: 2"), "5 unknown-field", "'weight'"),
+    "a text that a comma cut": row(
+        judged("caps:", "- { at_most: 5, when: it has no source, no number }"),
+        "6 unknown-field",
+        "a comma ends a text",
+    ),
+    "filled in on loading": row(f"id: mine\n{JUDGED}", "1 field-filled-in", "'id'"),
+    "no title": row(f"purpose: x\n{BODY}", "1 field-missing", "'title'"),
+    "no name": row("title: T\ndimensions:\n- judge: Good?\n", "3 field-missing", "'name'"),
+    "twice": row(judged("weight: 2", "judge: Bad?"), "6 duplicate-field", "on line 4"),
+    "of a check that has none": row(
+        checked("checks: [{ check: finished, min: 3 }]"), "4 unknown-field", "no parameters"
+    ),
+}
+CHECKS = {
+    "misspelt": row(
+        checked("checks:", "- { check: finished }", "- { check: wrods, min: 3 }"),
+        "6 unknown-check",
+        "'words'",
+    ),
+    "no name": row(checked("checks:", "- min: 3"), "5 check-unnamed", "known: contains_all"),
+    "only a name": row(checked("checks:", "- words"), "5 name-for-fields", "{ check: words }"),
+    "and a judge": row(judged("checks: [{ check: finished }]"), "3 checks-or-judge", "has both"),
+    "min above max": row(
+        checked("checks:", "- { check: finished }", "- check: words", "  min: 9", "  max: 3"),
+        "6 range-upside-down",
+        "min 9",
+    ),
+    "a phrase that is a number": row(
+        checked("checks:", "- check: excludes", "  phrases:", "  - maybe", "  - 1984"),
+        "8 not-text",
+        "1984",
+    ),
+    "no function": row(
+        checked("checks:", "- { check: function, call: polite }"), "5 call-malformed", "'polite'"
+    ),
+    "optional": row(checked("checks: [{ check: finished }]", "optional: true"), "5 optional-check"),
+    "gate without a floor": row(
+        checked("checks: [{ check: finished }]", "gate: true"), "5 gate-without-floor", "'floor'"
+    ),
+    "a cap that only a reader could judge": row(
+        checked("checks: [{ check: finished }]", "caps:", CAP),
+        "6 cap-without-judge",
+        "'it is dull'",
+    ),
+    "a share above 1": row(
+        checked("checks:", "- { check: grounded_sentences, overlap: 60 }"),
+        "5 out-of-range",
+        "at most 1",
+    ),
+    "no list of phrases": row(
+        checked("checks:", "- check: excludes", "  phrases: TODO"), "6 text-for-list", "[TODO]"
+    ),
+}
+VALUES = {
+    "judge without a question": row(checked("judge: '  '"), "4 text-empty", "judge"),
+    "weight of 0": row(judged("weight: 0"), "5 weight-not-positive", "0"),
+    "floor off the scale": row(judged("floor: 11"), "5 off-scale", "11"),
+    "anchor without a score": row(
+        judged("anchors:", "  good: x"), "6 anchor-without-score", "good"
+    ),
+    "threshold off the scale": row(f"pass_at: 80\n{JUDGED}", "1 off-scale", "80"),
+    "default off the scale": row(
+        f"focus_below: 4\n{JUDGED}scale: {{ max: 5 }}\n", "6 off-scale", "unless given"
+    ),
+    "cap when a check": row(
+        judged("caps:", "- { at_most: 5, when: { check: finished } }"),
+        "6 check-for-text",
+        "'unless'",
+    ),
+    "scale upside down": row(f"scale:\n  min: 5\n  max: 1\n{JUDGED}", "1 scale-upside-down", "5"),
+    "probabilities on a scale to 10": row(f"judge: logprob\n{JUDGED}", "1 logprob-scale", "0 to 9"),
+    "comma for a point": row(f"title: T\npass_at: 8,5\n{BODY}", "2 decimal-comma", "8.5"),
+    "yes for true": row(judged("needs_sources: perhaps"), "5 not-true-or-false", "perhaps"),
+    "unknown preset": row(f"preset: bok\n{JUDGED}", "1 unknown-choice", "'book'"),
+    "name that is none": row(
+        "title: T\ndimensions:\n- judge: Good?\n  name: Use of sources\n",
+        "4 name-malformed",
+        "'use_of_sources'",
+    ),
+    "duplicate dimension": row(
+        JUDGED + "- name: b\n  judge: Good?\n- judge: Bad?\n  name: a\n",
+        "8 duplicate-dimension",
+        "'a'",
+    ),
+    "all optional": row(judged("optional: true"), "2 all-optional"),
+    "no dimensions": row("title: T\ndimensions: []\n", "2 list-empty"),
+    "dimensions by name": row("title: T\ndimensions:\n  a:\n    judge: Good?\n", "2 not-a-list"),
+    "nothing to leave out of": row(f"without: [a]\n{JUDGED}", "1 without-extends"),
+    "scale off its steps": row(f"scale: {{ min: 0, step: 3 }}\n{JUDGED}", "1 scale-steps", "3"),
+    "two rubrics to extend": row(f"extends: [qa, brief]\n{JUDGED}", "1 list-for-text"),
+    "dimensions that are names": row(
+        "title: T\ndimensions:\n- clear\n", "3 name-for-fields", "clear"
+    ),
+    "cap with both": row(
+        judged("caps:", "- { at_most: 5, when: dull, unless: { check: finished } }"),
+        "6 when-or-unless",
+        "has both",
+    ),
+}
+FILES = {
+    "empty": row("", "1 no-fields", "nothing"),
+    "prose": row("Be strict.\n", "1 no-fields", "no fields"),
+    "binary": row(b"title: T\n\x89PNG\r\n\x1a\n", "2 not-utf-8"),
+    "list in itself": row("title: T\ndimensions: &all [*all]\n", "1 too-deep"),
+    "aliases of aliases": row(BOMB, "1 too-many-values", "10,000"),
+    "key that is a list": row("title: T\n[a]: b\n", "2 name-not-plain"),
+    "control character": row("title: T\npurpose: \x00\n", "2 control-character"),
+    "number without digits": row("title: T\npass_at: !!int x\n", "2 value-unreadable", "'x'"),
+}
+YAML = {
+    "colon in a text": row("title: T\npurpose: for: people\n", "2 yaml-colon"),
+    "tab": row("title: T\ndimensions:\n\t- name: a\n", "3 yaml-tab"),
+    "quote never closed": row("title: T\npurpose: 'x\ndimensions:\n", "2 yaml-quotation"),
+    "quote that ends at another": row(
+        'title: T\npurpose: "For all\ndimensions:\n- name: a\n  judge: "Good?"\n',
+        "2 yaml-quotation",
+        "not closed",
+    ),
+    "two documents": row("title: T\n---\ntitle: U\n", "2 yaml-two-documents"),
+    "text from >=": row(checked("judge: >= 3 of them?"), "4 yaml-block-text"),
+    "text from a bracket": row(checked("judge: [How] good?"), "4 yaml-behind-bracket", "'['"),
+    "backslash in double quotes": row(checked('judge: "A \\d?"'), "4 yaml-backslash"),
+    "bracket never closed": row(
+        checked("checks:", "- { check: words, min: 3", "- { check: finished }"),
+        "5 yaml-brackets",
+        "{ … }",
+    ),
+    "question between braces": row(
+        "title: T\ndimensions:\n- { name: a, judge: Good? }\n", "3 yaml-question-mark"
+    ),
+    "indented too little": row(f"{JUDGED} weight: 2\n", "5 yaml-indentation"),
+    "pasted indentation": row(f"{JUDGED}\xa0 weight: 2\n  floor: 3\n", "5 yaml-no-break-space"),
+}
+MISTAKES = {
+    f"{kind}: {name}": row
+    for kind, rows in {
+        "field": FIELDS,
+        "check": CHECKS,
+        "value": VALUES,
+        "file": FILES,
+        "YAML": YAML,
+    }.items()
+    for name, row in rows.items()
+}
+
+
+def refused(path, content) -> RubricInvalid:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(RubricInvalid) as caught:
+        load_rubric_file(path)
+    return caught.value
+
+
+@pytest.mark.parametrize(("content", "line", "code", "says"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_answered_by_its_line_and_what_is_allowed(tmp_path, content, line, code, says):
+    error = refused(tmp_path / "essay.yaml", content)
+
+    (problem,) = error.problems
+    assert (problem.path, problem.line) == (tmp_path / "essay.yaml", line)
+    assert problem.code == error.code == code
+    assert says in problem.message
+    assert str(error) == str(problem) == f"{problem.path}:{line}: {problem.message}"
+
+
+@pytest.mark.parametrize(("name", "code"), [("none.yaml", "not-found"), ("", "unreadable")])
+def test_what_is_no_file_is_no_rubric(tmp_path, name, code):
+    with pytest.raises(RubricInvalid) as caught:
+        load_rubric_file(tmp_path / name)
+    assert (caught.value.code, caught.value.path) == (f"rubric.{code}", tmp_path / name)
+
+
+MANY = """\
+titel: Essay
+scale: { min: 0, max: 10 }
+pass_at: 90
+dimensions:
+- name: length
+  wieght: 2
+  checks:
+  - { check: wrods, min: 9 }
+- name: Clear
+  judge: Good?
+- name: useful
+  floor: 11
+  judge: Good?
+  anchors: { 90: x, 5: y, 0.5: z }
+- name: useful
+  judge:
+  feedback:
+- name: dull
+  optional: maybe
+  judge: Dull?
+"""
+
+
+def test_every_mistake_is_reported_in_the_order_of_the_lines(tmp_path):
+    error = refused(tmp_path / "essay.yaml", MANY)
+
+    assert [(p.line, p.code.removeprefix("rubric.")) for p in error.problems] == [
+        (1, "unknown-field"),
+        (3, "off-scale"),
+        (6, "unknown-field"),
+        (8, "unknown-check"),
+        (9, "name-malformed"),
+        (12, "off-scale"),
+        (14, "off-scale"),
+        (15, "checks-or-judge"),
+        (16, "nothing-given"),
+        (17, "nothing-given"),
+        (19, "not-true-or-false"),
+    ]
+    assert str(error).startswith(str(error.problems[0]))
+    assert "10 more" in str(error)
+
+
+# --- whatever a file holds, it is a rubric, or is said not to be, with a line --------------------
+
+SHIPPED = {path.stem: path.read_text() for path in shipped_directory("rubrics").glob("*.yaml")}
+VALUES_OF_ALL_KINDS = [
+    *("", "~", "true", "no", "-1", "0", "1e9", ".nan", "-.inf", "8,5", "text", "'text'", "[]"),
+    *("{}", "[1, 2]", "{ a: 1 }", "*a", "&a", "!x y", "% a", "a: b", "- a", "|", ">", "'", '"'),
+    *("\t", "synthesis", "[[[]]]", "{ check: words }", "2026-01-31", "99999999999999999999"),
+]
+
+
+def is_rubric(path, content) -> bool:
+    """Whether it is one; where not, every problem has its place and says something."""
+    path.write_bytes(content)
+    try:
+        found = read_rubric(str(path))
+    except RubricInvalid as error:
+        problems = error.problems
+    else:
+        advice = advice_on(found.rubric, found.written)
+        assert all(one.line and one.code and one.what and one.remedy for one in advice)
+        return True
+    lines = [problem.line for problem in problems]
+    assert lines == sorted(line for line in lines if line is not None)
+    assert 1 <= lines[0] <= lines[-1] <= len(content.decode("utf-8", "replace").splitlines()) + 1
+    assert all(problem.path == path and problem.message for problem in problems)
+    return False
+
+
+def mangled(lines: list[str], rng: random.Random) -> list[str]:
+    """The lines after one accident of those that happen in an editor."""
+    at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    line = lines[at]
+    name, colon, value = line.partition(":")
+    letter = rng.choice("aeiou_-:#[]{}*&!|>'\"%@ \t")
+    spot = rng.randrange(len(name) + 1)
+    instead = rng.choice(
+        [
+            [],
+            [line, lines[other]],
+            [f"{name}{colon} {rng.choice(VALUES_OF_ALL_KINDS)}"],
+            [name[:spot] + letter + name[spot + 1 :] + colon + value],
+            [" " * rng.randrange(1, 4) + line],
+            [line[rng.randrange(1, 4) :]],
+            [line[: rng.randrange(len(line) + 1)]],
+        ]
+    )
+    return [*lines[:at], *instead, *lines[at + 1 :]] or [""]
+
+
+@given(st.sampled_from(sorted(SHIPPED)), st.randoms(use_true_random=False), st.integers(1, 3))
+def test_a_rubric_after_accidents(tmp_path_factory, name, rng, times):
+    lines = SHIPPED[name].splitlines()
+    for _ in range(times):
+        lines = mangled(lines, rng)
+
+    is_rubric(tmp_path_factory.getbasetemp() / "changed.yaml", "\n".join([*lines, ""]).encode())
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=60),
+        st.text("title: dmensioa-[]{}\n'\"#|>&*!%@`?,~0.5\t", max_size=80).map(str.encode),
+    )
+)
+def test_whatever_a_file_holds_it_is_said_not_to_be_a_rubric(tmp_path_factory, content):
+    assert not is_rubric(tmp_path_factory.getbasetemp() / "any.yaml", content)
