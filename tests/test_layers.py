@@ -26,6 +26,7 @@ LAYERS = [
     "wiggum",
     "graph",
     "session",
+    "analysis",
     "cli",
     "__main__",
 ]

@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.trace.comparison import (
+from harness.analysis.comparison import (
     Comparison,
     Difference,
     LoopDifference,
     NodeDifference,
     RunTotals,
 )
+from harness.analysis.run_report import LoopReport
 from harness.trace.node_records import NodeRecord
-from harness.trace.report.loop_report import LoopReport
 
 _MOST_NODES = 40
 """Lines that a person still reads; JSON has all."""

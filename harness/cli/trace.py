@@ -144,8 +144,8 @@ def export(
 @_JSON
 def report(run: str, traces: Path | None, ttft_ms: int, itl_ms: int, *, as_json: bool) -> None:
     """Say where the time, the tokens and the money went."""
+    from harness.analysis import Targets, report_of  # noqa: PLC0415
     from harness.cli.trace_report import print_report, report_as_json  # noqa: PLC0415 - as above
-    from harness.trace.report import Targets, report_of  # noqa: PLC0415
 
     with _complaints(as_json=as_json):
         targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
@@ -162,11 +162,11 @@ def report(run: str, traces: Path | None, ttft_ms: int, itl_ms: int, *, as_json:
 @_JSON
 def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
     """Name what cost time or failed, what it means, and what to change."""
+    from harness.analysis import diagnose as findings_of  # noqa: PLC0415
     from harness.cli.trace_diagnose import (  # noqa: PLC0415 - as above
         findings_as_json,
         print_findings,
     )
-    from harness.trace.diagnosis import diagnose as findings_of  # noqa: PLC0415
 
     with _complaints(as_json=as_json):
         findings = findings_of(_journal(run, traces))
@@ -211,7 +211,7 @@ def check(run: str, traces: Path | None, repair: Path | None, *, as_json: bool) 
 def _send(
     journal: Journal, endpoint: str | None, headers: tuple[str, ...], *, content: bool
 ) -> None:
-    from harness.trace.otlp import send_otlp  # noqa: PLC0415 - it brings an HTTP client
+    from harness.analysis.otlp import send_otlp  # noqa: PLC0415 - it brings an HTTP client
 
     given = endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     if not given:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from harness.trace.diagnosis import LAYERS, Diagnosis, Finding, Severity
+from harness.analysis import LAYERS, Diagnosis, Finding, Severity
 
 _STYLES: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "hint": "bold cyan"}
 

@@ -10,16 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.analysis import Aside, RunReport
+from harness.analysis.run_report import Goodput, LoopReport, Occupancy
+from harness.trace.calls import CallGroup, Percentiles
+from harness.trace.costs import RunCost
+from harness.trace.critical_path import CriticalPath
 from harness.trace.open_span import OpenSpan
 from harness.trace.records import RunState
-from harness.trace.report import Aside, RunReport
-from harness.trace.report.call_group import CallGroup
-from harness.trace.report.cost import RunCost
-from harness.trace.report.critical_path import CriticalPath
-from harness.trace.report.goodput import Goodput
-from harness.trace.report.loop_report import LoopReport
-from harness.trace.report.occupancy import Occupancy
-from harness.trace.report.percentiles import Percentiles
 
 T = TypeVar("T")
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from harness.inference import most_tokens_of_messages
 from harness.trace import Call, Content, Instant, Journal, SpanRecord, calls_of
-from harness.trace.report.aside import priced_asides
-from harness.trace.report.cost import charges_of, cost_of
+from harness.trace.costs import charges_of, cost_of, priced_asides
 from harness.wiggum import Spent
 
 _PAID = ("embed", "schema probe")

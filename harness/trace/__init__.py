@@ -16,7 +16,7 @@ from harness.trace.audit_log import (
     read_audit_log,
     with_unended,
 )
-from harness.trace.calls import Call, Interval, calls_of
+from harness.trace.calls import Call, CallGroup, Interval, call_group, calls_of, group_calls
 from harness.trace.clock import Clock, ManualClock, monotonic
 from harness.trace.joined_trace import JoinedTrace
 from harness.trace.journal import Durability, JournalWriter, OnFailure
@@ -41,7 +41,6 @@ from harness.trace.records import (
     SpanStarted,
     SpanStatus,
 )
-from harness.trace.report import CallGroup, RunReport, Targets, call_group, group_calls, report_of
 from harness.trace.run_record import RunRecord, load_run
 from harness.trace.run_trace import RunTrace
 from harness.trace.secrets import Redactor
@@ -89,7 +88,6 @@ __all__ = [
     "RunEnd",
     "RunEnded",
     "RunRecord",
-    "RunReport",
     "RunStarted",
     "RunState",
     "RunTrace",
@@ -101,7 +99,6 @@ __all__ = [
     "SpanStarted",
     "SpanStatus",
     "StageUse",
-    "Targets",
     "TimelineFormat",
     "TraceOptions",
     "Tracer",
@@ -114,7 +111,6 @@ __all__ = [
     "load_run",
     "monotonic",
     "read_audit_log",
-    "report_of",
     "sha256_of",
     "with_unended",
     "write_chrome_trace",

@@ -10,9 +10,9 @@ from typing import Literal
 import orjson
 
 from harness.trace.calls import Call, Interval, calls_of
+from harness.trace.costs import charges_of
 from harness.trace.journal_reader import Journal
 from harness.trace.records import Attributes, Instant, NodeOutput, SpanEnded, SpanRecord, SpanStatus
-from harness.trace.report.cost import charges_of
 from harness.trace.timelines.timeline import title
 
 NodeStatus = Literal[

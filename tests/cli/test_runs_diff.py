@@ -12,10 +12,10 @@ from demo import ROOT
 from golden import printed
 
 from harness import Pipeline, Run, ScriptedBackend, Settings
+from harness.analysis.comparison import compare
 from harness.cli.runs_diff import print_comparison
 from harness.inference import ChatRequest
 from harness.trace import Journal
-from harness.trace.comparison import compare
 
 
 def essay(*, shouts: bool) -> Pipeline:

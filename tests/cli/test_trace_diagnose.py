@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from golden import printed
 
+from harness.analysis import Diagnosis, Evidence, Finding
 from harness.cli.trace_diagnose import findings_as_json, print_findings
-from harness.trace.diagnosis import Diagnosis, Evidence, Finding
 
 FINDING = Finding(
     rule="queueing",

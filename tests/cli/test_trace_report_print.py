@@ -8,9 +8,9 @@ from pathlib import Path
 import orjson
 from golden import assert_shown, printed
 
+from harness.analysis import RunReport, report_of
 from harness.cli.trace_report import print_report, report_as_json
 from harness.trace import Journal, ManualClock, RunTrace
-from harness.trace.report import RunReport, report_of
 
 MS = 1_000_000
 LONG_TAG = "a-model-with-[bold]a-very-long-name[/bold]-of-70b-parameters-at-q8_0"

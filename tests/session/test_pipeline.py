@@ -27,9 +27,9 @@ from session_runs import (
 )
 
 from harness import Journal, Pipeline, Retry, Run, ScriptedBackend, Timeout, load_run
+from harness.analysis import report_of
 from harness.errors import NodeFailed, ServerError, StreamCut
 from harness.session import event_loop, run_to_its_end
-from harness.trace import report_of
 from harness.wiggum import Limits
 
 

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_runs import journal_lines
 
+from harness.analysis import diagnose, report_of
+from harness.analysis.otlp import otlp_spans
 from harness.errors import InvalidInput, JournalInvalid
 from harness.trace import (
     CounterSet,
@@ -24,12 +26,9 @@ from harness.trace import (
     SpanStarted,
     TraceOptions,
     load_run,
-    report_of,
 )
 from harness.trace.check import check_journal
-from harness.trace.diagnosis import diagnose
 from harness.trace.journal_line import encode
-from harness.trace.otlp.spans import otlp_spans
 
 SECOND_NS = 1_000_000_000
 HOUR_NS = 3600 * SECOND_NS

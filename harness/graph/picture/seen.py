@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Literal
 
 from harness.trace import Interval, Journal
+from harness.trace.critical_path import critical_path
 from harness.trace.node_records import NodeRecord, NodeStatus, node_records
 from harness.trace.records import RunState
-from harness.trace.report.critical_path import critical_path
 
 SeenStatus = NodeStatus | Literal["not run"]
 """What became of a node: the worst of its items."""

@@ -1,0 +1,27 @@
+"""What is read from a run's journal: a report, a diagnosis, a comparison, spans for a collector.
+
+Runs nothing, and asks no model. `otlp` is imported where spans are sent, since it brings an HTTP
+client.
+"""
+
+from harness.analysis.comparison import Comparison, compare
+from harness.analysis.diagnosis import RULES, diagnose
+from harness.analysis.finding import LAYERS, Diagnosis, Evidence, Finding, Layer, Severity
+from harness.analysis.run_report import Aside, RunReport, Targets, report_of
+
+__all__ = [
+    "LAYERS",
+    "RULES",
+    "Aside",
+    "Comparison",
+    "Diagnosis",
+    "Evidence",
+    "Finding",
+    "Layer",
+    "RunReport",
+    "Severity",
+    "Targets",
+    "compare",
+    "diagnose",
+    "report_of",
+]

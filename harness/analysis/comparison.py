@@ -1,0 +1,301 @@
+"""What differs between two runs of a pipeline: node by node, loop by loop, and in all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar, get_args
+
+from harness.analysis.run_report import LoopReport, report_of
+from harness.trace.calls import calls_of
+from harness.trace.journal_reader import Journal
+from harness.trace.node_records import NodeRecord, models_by_role, node_records
+from harness.trace.records import Instant, RunState
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+Difference = Literal[
+    "only in a", "only in b", "status", "output", "code", "inputs", "models", "work", "time"
+]
+"""In what two calls of one node differ, from what matters most. `work`: calls of models, tokens,
+cost. `time`: by a share of the run that is worth a look; by less, all of them do."""
+
+_NOTABLE_SHARE = 0.05
+_NOTABLE_NS = 100_000_000
+"""A node that took longer by both that share of the longer run and that time is named for it; less
+than a tenth of a second is chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTotals:
+    """One of the two runs as a whole."""
+
+    run_id: str
+    """Its name."""
+    pipeline: str
+    """What was run."""
+    status: RunState
+    """How it ended."""
+    error: str | None
+    """What ended it, if an error did."""
+    duration_ns: int
+    """From its first record to its last."""
+    node_calls: int
+    """Calls of nodes."""
+    calls: int
+    """Calls of models."""
+    input_tokens: int
+    """Of those calls."""
+    output_tokens: int
+    """Of those calls."""
+    cost_usd: float | None
+    """As far as prices are known; None when none is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputDifference:
+    """An input of the one run and of the other."""
+
+    name: str
+    """Its name."""
+    is_equal: bool | None
+    """Whether both runs were given the same; None when that was not recorded."""
+    a: str | None
+    """Digest of what the first run was given; None when that is not recorded, or it was left to its
+    default."""
+    b: str | None
+    """The same of the second run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDifference:
+    """A call of a node in the one run and in the other."""
+
+    node: str
+    """What people call it: `findings[2]`."""
+    differs_in: tuple[Difference, ...]
+    """Empty when it is the same in both."""
+    changed_inputs: tuple[str, ...]
+    """Parameters that were given something else, or that only one of them has."""
+    a: NodeRecord | None
+    """In the first run; None when it is not there."""
+    b: NodeRecord | None
+    """In the second run; None when it is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopDifference:
+    """A revise loop in the one run and in the other."""
+
+    node: str | None
+    """The node it ran in."""
+    number: int
+    """Which of that node's loops, counted from 1."""
+    is_equal: bool
+    """Whether scores, the round that was returned, and the reason to stop are the same."""
+    a: LoopReport | None
+    """In the first run; None when it is not there."""
+    b: LoopReport | None
+    """In the second run; None when it is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleDifference:
+    """The models that played a role in the one run and in the other."""
+
+    role: str
+    """Such as `producer`."""
+    a: tuple[str, ...]
+    """In the first run, as in `NodeRecord.models`."""
+    b: tuple[str, ...]
+    """In the second run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two runs side by side."""
+
+    a: RunTotals
+    """The first."""
+    b: RunTotals
+    """The second."""
+    inputs: tuple[InputDifference, ...]
+    """Every input that one of them was given."""
+    nodes: tuple[NodeDifference, ...]
+    """Every call of a node, the biggest differences first, the equal ones last."""
+    loops: tuple[LoopDifference, ...]
+    """Every loop, in the order of the first run, and then those that only the second has."""
+    roles: tuple[RoleDifference, ...]
+    """Every role that a model played."""
+
+
+def compare(first: Journal, second: Journal) -> Comparison:
+    """Reads both journals some times over; keeps a kilobyte or two for each call.
+
+    Raises:
+        JournalInvalid: A line in the middle of one is not a record.
+    """
+    sides = [_side(first), _side(second)]
+    a, b = sides
+    longer_ns = max(a.totals.duration_ns, b.totals.duration_ns)
+    notable_ns = max(_NOTABLE_NS, _NOTABLE_SHARE * longer_ns)
+    nodes = [
+        _node_difference(label, left, right, notable_ns=notable_ns)
+        for label, left, right in _paired(a.nodes, b.nodes)
+    ]
+    return Comparison(
+        a=a.totals,
+        b=b.totals,
+        inputs=tuple(
+            InputDifference(
+                name=name,
+                is_equal=None
+                if "" in (left, right) and None not in (left, right)
+                else left == right,
+                a=left or None,
+                b=right or None,
+            )
+            for name, left, right in _paired(a.inputs, b.inputs)
+        ),
+        nodes=tuple(sorted(nodes, key=_rank)),
+        loops=tuple(
+            LoopDifference(
+                node=node,
+                number=number,
+                is_equal=left is not None and right is not None and _told(left) == _told(right),
+                a=left,
+                b=right,
+            )
+            for (node, number), left, right in _paired(a.loops, b.loops)
+        ),
+        roles=tuple(
+            RoleDifference(role=role, a=left or (), b=right or ())
+            for role, left, right in _paired(a.models, b.models)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """What one run is compared by."""
+
+    totals: RunTotals
+    inputs: Mapping[str, str]
+    nodes: Mapping[str, NodeRecord]
+    loops: Mapping[tuple[str | None, int], LoopReport]
+    models: Mapping[str, tuple[str, ...]]
+
+
+def _side(journal: Journal) -> _Side:
+    report, nodes = report_of(journal), node_records(journal)
+    return _Side(
+        totals=RunTotals(
+            run_id=report.run_id,
+            pipeline=report.pipeline,
+            status=report.status,
+            error=report.error,
+            duration_ns=report.duration_ns,
+            node_calls=len(nodes),
+            calls=report.calls.calls,
+            input_tokens=report.calls.input_tokens,
+            output_tokens=report.calls.output_tokens,
+            cost_usd=report.cost.usd,
+        ),
+        inputs=_inputs(journal),
+        nodes={node.label: node for node in nodes},
+        loops=_numbered(report.loops),
+        models=models_by_role(calls_of(journal.spans())),
+    )
+
+
+def _inputs(journal: Journal) -> dict[str, str]:
+    """The digests of the run's inputs by name, those of its last part where it was resumed."""
+    return {
+        str(item.attributes.get("input")): str(item.attributes.get("digest") or "")
+        for item in journal.items()
+        if type(item) is Instant and item.name == "input"
+    }
+
+
+def _numbered(loops: Iterable[LoopReport]) -> dict[tuple[str | None, int], LoopReport]:
+    """Loops by their node, and by which of its loops they are."""
+    counts: Counter[str | None] = Counter()
+    numbered = {}
+    for loop in loops:
+        counts[loop.node] += 1
+        numbered[loop.node, counts[loop.node]] = loop
+    return numbered
+
+
+def _paired(a: Mapping[K, T], b: Mapping[K, T]) -> Iterator[tuple[K, T | None, T | None]]:
+    """What has the same key, in the order of the first, and then what only the second has."""
+    for key in dict.fromkeys((*a, *b)):
+        yield key, a.get(key), b.get(key)
+
+
+def _node_difference(
+    label: str, a: NodeRecord | None, b: NodeRecord | None, *, notable_ns: float
+) -> NodeDifference:
+    changed = _changed_inputs(a, b) if a and b else ()
+    return NodeDifference(
+        node=label,
+        differs_in=tuple(_differences(a, b, changed, notable_ns=notable_ns)),
+        changed_inputs=changed,
+        a=a,
+        b=b,
+    )
+
+
+def _differences(
+    a: NodeRecord | None, b: NodeRecord | None, changed_inputs: Sequence[str], *, notable_ns: float
+) -> Iterator[Difference]:
+    if a is None or b is None:
+        yield "only in a" if b is None else "only in b"
+        return
+    if a.status != b.status:
+        yield "status"
+    if _differ(
+        *((a.digest, b.digest) if a.digest and b.digest else (a.value_sha256, b.value_sha256))
+    ):
+        yield "output"
+    if _differ(a.code, b.code):
+        yield "code"
+    if changed_inputs:
+        yield "inputs"
+    # One that was not asked in one of the runs is no other model.
+    if any(_differ(a.models.get(role), b.models.get(role)) for role in a.models):
+        yield "models"
+    if _work(a) != _work(b):
+        yield "work"
+    if abs(a.duration_ns - b.duration_ns) > notable_ns:
+        yield "time"
+
+
+def _changed_inputs(a: NodeRecord, b: NodeRecord) -> tuple[str, ...]:
+    if a.code is None or b.code is None:
+        return ()  # not recorded: written by a version that did not
+    return tuple(name for name, left, right in _paired(a.inputs, b.inputs) if left != right)
+
+
+def _differ(a: object, b: object) -> bool:
+    """Whether both are known, and not the same."""
+    return a is not None and b is not None and a != b
+
+
+def _work(node: NodeRecord) -> tuple[int, int, int, float | None]:
+    return node.calls, node.input_tokens, node.output_tokens, node.cost_usd
+
+
+def _told(loop: LoopReport) -> tuple[object, ...]:
+    return loop.composites, loop.best_round, loop.passed, loop.stop_reason
+
+
+def _rank(node: NodeDifference) -> tuple[int, int]:
+    """Where it stands: by what matters most of its differences, and by how much longer it took."""
+    a_ns, b_ns = (one.duration_ns if one else 0 for one in (node.a, node.b))
+    kinds: tuple[Difference, ...] = get_args(Difference)
+    first = kinds.index(node.differs_in[0]) if node.differs_in else len(kinds)
+    # Those that only one run has stand together.
+    return max(1, first), -abs(a_ns - b_ns)

@@ -1,0 +1,124 @@
+"""What a rule has to say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from harness.errors import Notice
+from harness.trace.records import RunState
+
+Severity = Literal["error", "warning", "hint"]
+"""Something did not work; time was lost; time may have been lost, and the journal cannot prove
+it."""
+
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
+"""Worst first."""
+
+Layer = Literal["L0", "L1", "L2", "L3", "L4a", "L4b", "L5", "L6"]
+"""A part of the stack, from the silicon up."""
+
+LAYERS: Mapping[Layer, str] = {
+    "L0": "silicon",
+    "L1": "drivers",
+    "L2": "packaging",
+    "L3": "backend",
+    "L4a": "routing",
+    "L4b": "batching and KV cache",
+    "L5": "gateway",
+    "L6": "client",
+}
+"""What each is called."""
+
+MOST_SPANS = 20
+"""So many places are enough to look at."""
+
+_MOST_NAMES = 3
+
+
+class Spanned(Protocol):
+    """What has a span of its own: a call, a load."""
+
+    @property
+    def id(self) -> int:
+        """The span's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Where to look, and what was measured."""
+
+    spans: tuple[int, ...] = ()
+    """Ids of the spans that show it, at most 20."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What was counted and measured, units in the names."""
+
+    @classmethod
+    def of(cls, shown: Iterable[Spanned], /, **figures: float) -> Evidence:
+        """The first of these spans, and the figures as far as they can be trusted."""
+        return cls(
+            spans=tuple(one.id for one in shown)[:MOST_SPANS],
+            figures={name: round(value, 3) for name, value in figures.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was wrong."""
+
+    rule: str
+    """Which rule found it, and its stable code: `cold-start`."""
+    severity: Severity
+    """How bad it is, and how sure."""
+    model: str | None
+    """Tag of the endpoint concerned, if it is one."""
+    seen: str
+    """What was seen, in a sentence or two, with its numbers."""
+    evidence: Evidence
+    """The same for machines, and where to look."""
+    meaning: str
+    """What causes it."""
+    layer: Layer
+    """Which part of the stack owns it."""
+    move: tuple[str, ...]
+    """What to change, the most likely to help first."""
+    lost_ns: int | None = None
+    """The run's time that it took up, which is the most that mending it can save; None where it
+    cannot be told."""
+
+
+def counted(count: float, noun: str) -> str:
+    """A number of things for people: `1 call`, `3 calls`."""
+    return f"{count:.0f} {noun}" if count == 1 else f"{count:.0f} {noun}s"
+
+
+def named(names: Iterable[str]) -> str:
+    """Names for people, each once: `'a' and 'b'`, `'a', 'b', 'c' and 2 more`."""
+    quoted = [f"'{name}'" for name in dict.fromkeys(names)]
+    shown, more = quoted[:_MOST_NAMES], len(quoted) - _MOST_NAMES
+    if more > 0:
+        return f"{', '.join(shown)} and {more} more"
+    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
+
+
+def said_ns(duration_ns: float) -> str:
+    """A duration for people: `210 ms`, `4.3 s`."""
+    return f"{duration_ns / 1e9:.1f} s" if duration_ns >= 1e9 else f"{duration_ns / 1e6:.0f} ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What was wrong with a run, and what cannot be told of it."""
+
+    run_id: str
+    """The run's."""
+    status: RunState
+    """How it ended; `unfinished` when it was killed, or is not over."""
+    findings: tuple[Finding, ...] = ()
+    """Worst first: errors, then what took the most time."""
+    unexplained: Notice | None = None
+    """How slow its calls were, where most missed the targets and no finding says why."""
+    not_examined: tuple[Notice, ...] = ()
+    """What no rule could look at, and why, a phrase for each."""

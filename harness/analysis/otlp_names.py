@@ -1,0 +1,347 @@
+"""What our spans and attributes are called elsewhere: the one table of it.
+
+Two vocabularies, since viewers differ in what they read, and both still move. GenAI: the semantic
+conventions of OpenTelemetry, release 1.44, now in open-telemetry/semantic-conventions-genai.
+OpenInference: openinference-semantic-conventions 0.1.42. Every attribute is also kept under its own
+name, after `harness.`.
+
+Texts leave only on request: a viewer is often somebody else's machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from harness.trace.lenient_json import dump_json
+from harness.trace.records import Attributes, SpanRecord
+
+TextOf = Callable[[str], str | None]
+"""The text with this SHA-256, if it is at hand."""
+
+
+class _SpanNames(NamedTuple):
+    """What a span is to others."""
+
+    kind: str = "CHAIN"
+    """`openinference.span.kind`."""
+    operation: str | None = None
+    """`gen_ai.operation.name`."""
+    attributes: Mapping[str, Sequence[str]] = {}
+    """The others' names for our attributes."""
+    texts: Mapping[str, Sequence[str]] = {}
+    """The same for attributes that are a text, or the hash of one."""
+
+
+_ANSWERED: dict[str, Sequence[str]] = {
+    "model_id": ["gen_ai.response.model"],
+    "input_tokens": ["gen_ai.usage.input_tokens", "llm.token_count.prompt"],
+    "cached_tokens": [
+        "gen_ai.usage.cache_read.input_tokens",
+        "llm.token_count.prompt_details.cache_read",
+    ],
+    "output_tokens": ["gen_ai.usage.output_tokens", "llm.token_count.completion"],
+    "reasoning_tokens": [
+        "gen_ai.usage.reasoning.output_tokens",
+        "llm.token_count.completion_details.reasoning",
+    ],
+    "cost_usd": ["llm.cost.total"],
+}
+"""What a model says of its reply. Of one from the cache, nothing is counted."""
+
+_SPANS = {
+    "run": _SpanNames(operation="invoke_workflow", attributes={"label": ["gen_ai.workflow.name"]}),
+    "chat": _SpanNames(
+        kind="LLM",
+        operation="chat",
+        attributes={
+            "temperature": ["gen_ai.request.temperature"],
+            "top_p": ["gen_ai.request.top_p"],
+            "top_k": ["gen_ai.request.top_k"],
+            "seed": ["gen_ai.request.seed"],
+            "max_output_tokens": ["gen_ai.request.max_tokens"],
+            "structured": ["gen_ai.output.type"],
+            "finish_reason": ["gen_ai.response.finish_reasons", "llm.finish_reason"],
+            "ttft_ns": ["gen_ai.response.time_to_first_chunk"],
+            **_ANSWERED,
+        },
+        texts={"prompt_sha256": ["input.value"], "reply_sha256": ["output.value"]},
+    ),
+    "schema probe": _SpanNames(kind="LLM", operation="chat", attributes=_ANSWERED),
+    "embed": _SpanNames(
+        kind="EMBEDDING",
+        operation="embeddings",
+        attributes={
+            "model_id": ["gen_ai.response.model", "embedding.model_name"],
+            "input_tokens": [
+                "gen_ai.usage.input_tokens",
+                "llm.token_count.prompt",
+                "llm.token_count.total",
+            ],
+        },
+    ),
+    "recall": _SpanNames(
+        kind="RETRIEVER",
+        operation="retrieval",
+        texts={"query": ["gen_ai.retrieval.query.text", "input.value"]},
+    ),
+    "evaluate": _SpanNames(kind="EVALUATOR", texts={"draft_sha256": ["input.value"]}),
+    "revise": _SpanNames(texts={"draft_sha256": ["output.value"]}),
+}
+_ANY = _SpanNames()
+
+_CONVERTED: dict[str, Callable[[Any], object]] = {
+    "gen_ai.output.type": lambda structured: "json" if structured else "text",
+    "gen_ai.response.finish_reasons": lambda reason: [reason],
+    "gen_ai.response.time_to_first_chunk": lambda ns: ns / 1e9,
+}
+
+QUOTING = frozenset(
+    {
+        *("answer", "detail", "digest", "findings", "hits", "metadata", "query", "seed", "text"),
+        *("title", "traceback", "where"),
+    }
+)
+"""Attributes that may quote a text: those that pass through `Tracer.excerpt`. A task's text may be
+the seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing."""
+
+_HEADING = re.compile(r"(?:\A|\n\n)\[(system|user|assistant)\]\n")
+"""How the journal's text of a conversation begins each message."""
+
+
+class Result(NamedTuple):
+    """What an evaluator said of a draft, as a whole or in one dimension."""
+
+    name: str
+    """`composite`, or the dimension's."""
+    score: object
+    """In the rubric's points."""
+    label: str | None = None
+    """`pass` or `fail`; of the whole alone."""
+    explanation: str | None = None
+    """What keeps it from a higher score."""
+
+    def as_event(self) -> dict[str, object]:
+        """The attributes of a `gen_ai.evaluation.result` event."""
+        return {
+            "gen_ai.evaluation.name": self.name,
+            "gen_ai.evaluation.score.value": self.score,
+            "gen_ai.evaluation.score.label": self.label,
+            "gen_ai.evaluation.explanation": self.explanation,
+        }
+
+    def as_attributes(self, index: int) -> dict[str, object]:
+        """OpenInference's attributes of the span that was evaluated."""
+        field = f"evaluations.{index}.evaluation"
+        return {f"{field}.{name}": value for name, value in self._asdict().items()}
+
+
+def span_name(span: SpanRecord, served: ServedModel | None) -> str:
+    """An operation and what it is done to, as GenAI wants it; the title of any other span."""
+    label = str(span.attributes.get("label") or span.name)
+    match _SPANS.get(span.name, _ANY).operation:
+        case None:
+            return label
+        case "chat" | "embeddings" as operation:
+            return f"{operation} {served.model}" if served else operation
+        case "invoke_workflow" as operation:
+            return f"{operation} {label}"
+        case operation:
+            return operation
+
+
+def span_attributes(
+    span: SpanRecord, *, served: ServedModel | None, text_of: TextOf | None
+) -> dict[str, object]:
+    """A span's attributes by all their names; None stands for what is not known.
+
+    Args:
+        span: Ours.
+        served: Who answered, for a call to a model.
+        text_of: Finds texts; None when they are to stay here.
+    """
+    ours = span.attributes
+    names = _SPANS.get(span.name, _ANY)
+    found = {
+        "harness.span": span.name,
+        "openinference.span.kind": names.kind,
+        "gen_ai.operation.name": names.operation,
+        **own_attributes(ours, texts=text_of is not None),
+        **(served.attributes() if served else {}),
+        **_renamed(ours, names.attributes),
+    }
+    if text_of is not None:
+        texts = {n: text_of(str(v)) if n.endswith("_sha256") else v for n, v in ours.items()}
+        for name, text in _renamed(texts, names.texts).items():
+            found[name] = text
+            if name.endswith(".value"):
+                # Phoenix would else take a reply for JSON.
+                found[name.replace(".value", ".mime_type")] = "text/plain"
+        if span.name == "chat":
+            found |= _messages(texts)
+    match span.name:
+        case "chat":
+            found |= _totals(ours)
+        case "recall":
+            found |= _documents(ours, titles=text_of is not None)
+        case "evaluate" if "composite" in ours:
+            verdict = {name: ours.get(name) for name in ("composite", "passed", "scores")}
+            found |= {"output.value": _json(verdict), "output.mime_type": "application/json"}
+    return found
+
+
+def own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]:
+    """The attributes of a span or an instant under our own names.
+
+    Args:
+        attributes: As recorded.
+        texts: Whether those that may quote a text are among them.
+    """
+    return {
+        f"harness.{name}": value
+        for name, value in attributes.items()
+        if texts or name not in QUOTING or isinstance(value, int)
+    }
+
+
+def evaluation_results(span: SpanRecord, *, texts: bool) -> Iterator[Result]:
+    """The verdict of an `evaluate` span: on the whole, then by dimension; none if it reached none.
+
+    Args:
+        span: Ours.
+        texts: Whether reasons are given; they may quote the draft.
+    """
+    scores = span.attributes.get("scores")
+    if "composite" not in span.attributes or not isinstance(scores, Mapping):
+        return
+    passed = span.attributes.get("passed")
+    yield Result("composite", span.attributes["composite"], label="pass" if passed else "fail")
+    findings = span.attributes.get("findings") if texts else None
+    reasons = dict(str(finding).partition(": ")[::2] for finding in _list(findings))
+    for name, score in scores.items():
+        yield Result(name, score, explanation=reasons.get(name))
+
+
+def _renamed(ours: Attributes, names: Mapping[str, Sequence[str]]) -> dict[str, object]:
+    return {
+        theirs: _CONVERTED[theirs](ours[name]) if theirs in _CONVERTED else ours[name]
+        for name, all_theirs in names.items()
+        if ours.get(name) is not None
+        for theirs in all_theirs
+    }
+
+
+def _totals(call: Attributes) -> dict[str, object]:
+    """What OpenInference wants in one attribute, and we have in several."""
+    tokens = (call.get("input_tokens"), call.get("output_tokens"))
+    asked = {
+        **{name: call.get(name) for name in ("temperature", "top_p", "top_k", "min_p")},
+        "max_tokens": call.get("max_output_tokens"),
+        "seed": call.get("seed"),
+    }
+    return {
+        "llm.token_count.total": sum(n for n in tokens if isinstance(n, int)) or None,
+        "llm.invocation_parameters": _json({n: v for n, v in asked.items() if v is not None}),
+    }
+
+
+def _messages(call: Attributes) -> dict[str, object]:
+    """The conversation in GenAI's form.
+
+    The journal has it as one text. A message that itself holds what looks like a heading comes out
+    as two here; `input.value` has it as it was.
+    """
+    prompt, reply = call.get("prompt_sha256"), call.get("reply_sha256")
+    _, *parts = _HEADING.split(str(prompt)) if prompt else [""]
+    found: dict[str, object] = {}
+    if parts:
+        turns = zip(parts[::2], parts[1::2], strict=True)
+        found["gen_ai.input.messages"] = _json([_message(role, text) for role, text in turns])
+    if reply is not None:
+        answer = {**_message("assistant", reply), "finish_reason": call.get("finish_reason")}
+        found["gen_ai.output.messages"] = _json([answer])
+    return found
+
+
+def _message(role: str, text: object) -> dict[str, object]:
+    return {"role": role, "parts": [{"type": "text", "content": text}]}
+
+
+def _documents(recall: Attributes, *, titles: bool) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for index, hit in enumerate(_list(recall.get("hits"))):
+        document = f"retrieval.documents.{index}.document"
+        found |= {f"{document}.id": hit.get("id"), f"{document}.score": hit.get("score")}
+        if titles:
+            found[f"{document}.name"] = hit.get("title")
+    return found
+
+
+def _json(value: object) -> str:
+    return dump_json(value).decode()
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+# By backend, or litellm's prefix: what GenAI and OpenInference call the provider, where that is
+# another name.
+_PROVIDERS = {
+    "azure": ("azure.ai.openai", "azure"),
+    "azure_ai": ("azure.ai.inference", "azure"),
+    "bedrock": ("aws.bedrock", "aws"),
+    "embedded": ("llamacpp", "llamacpp"),
+    "llama-cpp-python": ("llamacpp", "llamacpp"),
+    "triton-openai": ("triton", "triton"),
+    "gemini": ("gcp.gemini", "google"),
+    "mistral": ("mistral_ai", "mistralai"),
+    "vertex_ai": ("gcp.vertex_ai", "google"),
+    "watsonx": ("ibm.watsonx.ai", "watsonx"),
+    "xai": ("x_ai", "xai"),
+}
+
+IN_PROCESS = frozenset({"embedded", "llama-cpp-python", "scripted"})
+"""Backends that are called without leaving the process."""
+
+
+class ServedModel(NamedTuple):
+    """Who answers to a model's tag."""
+
+    tag: str
+    """The name that calls use."""
+    endpoint: Attributes
+    """What the run's `endpoint` instant says of it; empty when there was none."""
+
+    @property
+    def backend(self) -> str | None:
+        """How it is spoken to."""
+        # What is at its default is not in the instant.
+        return str(self.endpoint.get("backend", "openai")) if self.endpoint else None
+
+    @property
+    def model(self) -> str:
+        """What the provider calls it."""
+        model = str(self.endpoint.get("model_id") or self.tag)
+        return model.partition("/")[2] or model if self.backend == "litellm" else model
+
+    def attributes(self) -> dict[str, object]:
+        """What both conventions want to know of it."""
+        found: dict[str, object] = {
+            "gen_ai.request.model": self.model,
+            "llm.model_name": self.model,
+        }
+        if self.backend is not None:
+            prefix, slash, _ = str(self.endpoint.get("model_id")).partition("/")
+            provider = prefix if self.backend == "litellm" and slash else self.backend
+            genai, openinference = _PROVIDERS.get(provider, (provider, provider))
+            # `system` is what `provider.name` was called before; some viewers still read only that.
+            found |= {"gen_ai.provider.name": genai, "gen_ai.system": genai}
+            found["llm.provider"] = openinference
+        with suppress(ValueError):  # an address that held a secret has a hole in it
+            address = urlsplit(str(self.endpoint.get("url", "")))
+            found |= {"server.address": address.hostname, "server.port": address.port}
+        return found

@@ -1,0 +1,354 @@
+"""Rules about how the run itself made its calls."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from harness.analysis.facts import (
+    LEAST_LOST_NS,
+    TEXTS_OF_CALLS,
+    Observed,
+    busy_ns,
+    common,
+    depths,
+    length_ns,
+    parts_within,
+    queues_in_server,
+    tells_of_queues,
+    ttft,
+    without,
+    worst_model,
+)
+from harness.analysis.finding import MOST_SPANS, Evidence, Finding, named, said_ns
+from harness.analysis.rules_prompts import needed_replies
+from harness.analysis.rules_waiting import FULL_KV
+from harness.trace.calls import Call, Interval
+
+LEAST_SERIAL_CALLS = 4
+"""Calls that could have been made at once; two or three are often written one after another for
+clarity, and little is lost."""
+
+LONGEST_GAP_NS = 1_000_000_000
+"""A call that comes later after the one before waited for something: a person, a tool."""
+
+SAMPLE_LAG_NS = 1_200_000_000
+"""A counter may be so much older than it looks: llama.cpp is asked every 1.1 s."""
+
+PLACES = 16
+"""Node calls that a graph runs at once."""
+
+HANDOVER_NS = 5_000_000
+"""A node that begins so soon after the last one it needs did not wait."""
+
+LEAST_TURNS = 2
+"""Calls that waited for their turn, or queued in the server; one alone may have met a moment."""
+
+LEAST_IDLE_CALLS = 2
+"""Calls, or node calls, that waited while nothing was at work."""
+
+
+def serial_client(observed: Observed) -> Finding | None:
+    """Calls that do not need each other went one after another, none beside another.
+
+    What must wait, may: nodes for the nodes before them, a revise loop's rounds for each other,
+    prompts for the replies they hold.
+    """
+    alone = _alone(observed.calls)
+    first = alone[:TEXTS_OF_CALLS]
+    if len(first) < LEAST_SERIAL_CALLS:
+        return None
+    # When each could have ended, had it begun as soon as those it needs had; and its place in the
+    # longest row of calls that it needs.
+    ends_ns: list[int] = []
+    ranks: list[int] = []
+    for call, needed in zip(first, _needed_or_paused(observed, first), strict=True):
+        ends_ns.append(busy_ns(call) + max((ends_ns[n] for n in needed), default=0))
+        ranks.append(1 + max((ranks[n] for n in needed), default=0))
+    (rank, at_once), *_ = Counter(ranks).most_common()
+    independent = [call for call, its in zip(first, ranks, strict=True) if its == rank]
+    server = observed.server(independent[0].model)
+    is_embedded = server.is_in_process
+    # The first calls, whose texts are known, stand for all.
+    in_turn_ns = max(1, sum(map(busy_ns, first)))
+    at_best_ns = max(*ends_ns, in_turn_ns / server.slots if is_embedded else 0)
+    lost_ns = round((1 - at_best_ns / in_turn_ns) * sum(map(busy_ns, alone)))
+    if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
+        return None
+    nodes = named(call.node for call in independent if call.node)
+    return Finding(
+        rule="serial-client",
+        severity="hint" if is_embedded else "warning",
+        model=server.tag,
+        seen=f"{len(alone)} calls went one after another, and {at_once} of "
+        + ("them" if first == alone else f"the first {len(first)}")
+        + (f" in {nodes}" if nodes else "")
+        + " need nothing of each other."
+        + (
+            ""
+            if is_embedded
+            else f" All at once they could have saved up to {observed.said(lost_ns)}."
+        ),
+        evidence=Evidence.of(independent, serial_calls=len(alone), independent_calls=at_once),
+        meaning="A serial client: the engine had one call at a time. It shares the processor's "
+        "cores among the calls under way, so several at once may be no faster there; a server "
+        "that batches them on a GPU would be."
+        if is_embedded
+        else "A serial client: the server had one call at a time, and a batch of them costs it "
+        "little more.",
+        layer="L6",
+        move=(
+            *(
+                ("serve the model from one that batches on a GPU, such as vLLM, if there is one",)
+                if is_embedded
+                else ()
+            ),
+            "make it a mapped node, which runs once per item: @pipeline.node(each={...})",
+            "make the calls of one function together: asyncio.gather, or a task group",
+        ),
+        lost_ns=None if is_embedded else lost_ns,
+    )
+
+
+def _needed_or_paused(observed: Observed, calls: Sequence[Call]) -> Iterator[set[int]]:
+    """Which calls each needs; after a pause, those before it as well."""
+    last_before_pause: set[int] = set()
+    for number, needed in enumerate(needed_calls(observed, calls)):
+        if number and calls[number].start_ns - calls[number - 1].end_ns > LONGEST_GAP_NS:
+            last_before_pause = {number - 1}
+        yield needed | last_before_pause
+
+
+def _alone(calls: Sequence[Call]) -> list[Call]:
+    """The calls that no other one overlaps."""
+    alone: list[Call] = []
+    end_ns = 0
+    for call in calls:
+        if alone and call.start_ns < alone[-1].end_ns:
+            alone.pop()
+        elif call.status == "ok" and call.start_ns >= end_ns:
+            alone.append(call)
+        end_ns = max(end_ns, call.end_ns)
+    return alone
+
+
+def max_concurrency(observed: Observed) -> Finding | None:
+    """Calls waited for their turn under the endpoint's own limit, and its server was not full."""
+    return worst_model(observed, _max_concurrency_of)
+
+
+def _max_concurrency_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    turns = [turn for call in calls for turn in call.turns]
+    waited = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
+    lost_ns = length_ns(turns)
+    if (
+        len(waited) < LEAST_TURNS
+        or not observed.matters(lost_ns)
+        or _is_full(observed, model, calls)
+        or any(pause.model == model and pause.reason == "RateLimited" for pause in observed.retries)
+    ):
+        return None
+    server = observed.server(model)
+    certain = tells_of_queues(observed, calls) or server.is_in_process
+    limit = server.max_concurrency
+    longest_ns = max(turn.duration_ns for turn in turns)
+    return Finding(
+        rule="max-concurrency",
+        severity="warning" if certain else "hint",
+        model=model,
+        seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited here for their turn, up to "
+        f"{said_ns(longest_ns)} ({observed.said(lost_ns)}), "
+        + (
+            "while its server had no queue."
+            if certain
+            else "and whether its server was full, it does not say."
+        ),
+        evidence=Evidence.of(
+            waited,
+            waiting_calls=len(waited),
+            longest_wait_s=longest_ns / 1e9,
+            **({} if limit is None else {"max_concurrency": limit}),
+        ),
+        meaning="The endpoint's own limit: max_concurrency keeps calls here that its server might "
+        "have begun.",
+        layer="L6",
+        move=(
+            f"raise max_concurrency under [endpoints.{model}] in harness.toml"
+            + (f" (now {limit})" if limit else "")
+            + ", until its server begins to queue",
+            "leave it out for a server of your own: those that batch queue by themselves",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
+    """Whether more calls at once would only have waited elsewhere."""
+    kv = observed.highest(model, "KV cache") or 0.0
+    queues = queues_in_server(observed, calls).values() if tells_of_queues(observed, calls) else ()
+    queued = [queue for queue in queues if queue.duration_ns >= LEAST_LOST_NS]
+    server = observed.server(model)
+    return (
+        bool(observed.highest(model, "waiting"))
+        or kv > FULL_KV
+        or len(queued) >= LEAST_TURNS
+        or (server.is_in_process and server.slots <= (server.max_concurrency or server.slots))
+    )
+
+
+def idle_device(observed: Observed) -> Finding | None:
+    """Work waited in the client while no server had anything to do."""
+    if not observed.calls:
+        return None  # There is nothing that could have been idle.
+    waits = _waits_for_a_place(observed)
+    asked = [*observed.calls, *observed.embeddings]
+    idle = common(without(waits.values(), asked), _all_places_taken(observed))
+    idle_ns = length_ns(idle)
+    parts = parts_within(waits.values(), idle)
+    for_place = [span for span, part in zip(waits, parts, strict=True) if part]
+    if len(for_place) >= LEAST_IDLE_CALLS and observed.matters(idle_ns):
+        return Finding(
+            rule="idle-device",
+            severity="warning",
+            model=None,
+            seen=f"{len(for_place)} calls of nodes were ready and waited for a place, while "
+            f"{PLACES} others were under way and not one call to a model was "
+            f"({observed.said(idle_ns)}).",
+            evidence=Evidence(
+                spans=tuple(for_place[:MOST_SPANS]),
+                figures={"waiting_node_calls": len(for_place)},
+            ),
+            meaning=f"The graph's limit: {PLACES} calls of nodes run at once, and such as do "
+            "something else than call a model held all of these places.",
+            layer="L6",
+            move=(
+                "make nodes that call no model faster, or fewer: each holds a place meanwhile",
+                "do such work for several items in one call of a node",
+            ),
+            lost_ns=idle_ns,
+        )
+    return _idle_server(observed)
+
+
+def _waits_for_a_place(observed: Observed) -> dict[int, Interval]:
+    """Of nodes that began late: from when each had all it needed to when it began, by its span."""
+    # An arrow may come from one item alone, and the node waited for all of them.
+    ends_ns: dict[str, list[int]] = {}
+    for span, one in sorted(observed.nodes.items(), key=lambda pair: pair[1].end_ns):
+        ends_ns.setdefault(observed.node_names[span], []).append(one.end_ns)
+    waits = {}
+    for span, began in observed.nodes.items():
+        needed = {observed.node_names.get(source) for source in observed.sources.get(span, ())}
+        done_ns = [
+            of_node[at - 1]
+            for name, of_node in ends_ns.items()
+            if name in needed and (at := bisect_right(of_node, began.start_ns))
+        ]
+        if done_ns:
+            ready_ns = max(done_ns)
+            if began.start_ns - ready_ns > HANDOVER_NS:
+                waits[span] = Interval(start_ns=ready_ns, end_ns=began.start_ns)
+    return waits
+
+
+def _all_places_taken(observed: Observed) -> list[Interval]:
+    return [stretch for stretch, depth in depths(observed.nodes.values()) if depth >= PLACES]
+
+
+def _idle_server(observed: Observed) -> Finding | None:
+    """Calls were under way to a server that said it had none."""
+    for model, calls in observed.by_model().items():
+        if observed.server(model).is_in_process:
+            continue  # nothing is in between, and while another model loads it cannot be sampled
+        idle = common(
+            observed.while_counter(model, "running", lambda running: running == 0),
+            observed.while_counter(model, "waiting", lambda waiting: waiting == 0),
+        )
+        certain = [Interval(start_ns=i.start_ns, end_ns=i.end_ns - SAMPLE_LAG_NS) for i in idle]
+        sent = [(call, one) for call in calls if (one := ttft(call))]
+        waits = parts_within((one for _, one in sent), certain)
+        waiting = [call for (call, _), parts in zip(sent, waits, strict=True) if parts]
+        lost_ns = length_ns(part for parts in waits for part in parts)
+        if len(waiting) >= LEAST_IDLE_CALLS and observed.matters(lost_ns):
+            return Finding(
+                rule="idle-device",
+                severity="hint",
+                model=model,
+                seen=f"{len(waiting)} calls to '{model}' had been sent, while its server said that "
+                f"it was running none and had none waiting ({observed.said(lost_ns)}).",
+                evidence=Evidence.of(waiting, waiting_calls=len(waiting)),
+                meaning="Something between the run and the server holds calls back, or sends them "
+                "to another server than the one that is asked for its counters.",
+                layer="L4a",
+                move=(
+                    "raise the gateway's limit of connections or of calls at once",
+                    "balance by queue depth rather than in turn",
+                    f"point url under [endpoints.{model}] at the server itself",
+                ),
+                lost_ns=lost_ns,
+            )
+    return None
+
+
+def needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
+    """For each call, the positions of those before it that it needs, or may for all we know.
+
+    Args:
+        observed: The run.
+        calls: In the order they began; takes time in proportion to their number squared.
+    """
+    around = [frozenset(_around(observed, call)) for call in calls]
+    waited_for = [_waited_for(observed, spans) for spans in around]
+    quoted = _quoted(observed, calls)
+    return [
+        {
+            earlier
+            for earlier in range(number)
+            if not around[earlier].isdisjoint(waited_for[number])
+            or earlier in quoted[number]
+            or _same_function_unread(observed, calls[earlier], call)
+            or _same_prompt(calls[earlier], call)
+        }
+        for number, call in enumerate(calls)
+    ]
+
+
+def _around(observed: Observed, call: Call) -> Iterator[int]:
+    """The spans that a call is in."""
+    span = observed.parents.get(call.id)
+    while span is not None:
+        yield span
+        span = observed.parents.get(span)
+
+
+def _waited_for(observed: Observed, spans: frozenset[int]) -> set[int]:
+    """The spans that arrows lead from to these, directly or by way of others."""
+    found: set[int] = set()
+    open_ends = list(spans)
+    while open_ends:
+        for source in observed.sources.get(open_ends.pop(), ()):
+            if source not in found:
+                found.add(source)
+                open_ends.append(source)
+    return found
+
+
+def _quoted(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
+    prompts = [observed.text(call, "prompt_sha256") or "" for call in calls]
+    replies = [observed.text(call, "reply_sha256") or "" for call in calls]
+    return needed_replies(prompts, replies)
+
+
+def _same_function_unread(observed: Observed, earlier: Call, later: Call) -> bool:
+    """Two calls by one function, whose texts are not known: they may depend on each other."""
+    return observed.parents.get(earlier.id) == observed.parents.get(later.id) and (
+        observed.text(earlier, "reply_sha256") is None
+        or observed.text(later, "prompt_sha256") is None
+    )
+
+
+def _same_prompt(earlier: Call, later: Call) -> bool:
+    """The same question again is asked because of what the first answer was."""
+    prompt = later.attributes.get("prompt_sha256")
+    return prompt is not None and prompt == earlier.attributes.get("prompt_sha256")

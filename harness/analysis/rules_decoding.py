@@ -1,0 +1,277 @@
+"""Rules about replies: how fast they came, and what slowed them down."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from harness.analysis.facts import Observed, common, decoding, length_ns, mean_depths, worst_model
+from harness.analysis.finding import Evidence, Finding, counted, said_ns
+from harness.analysis.remedies import moves
+from harness.trace.calls import Call
+
+FULL_KV = 0.85
+"""Where the share of the KV cache in use should raise an alert."""
+
+LEAST_COMPARED = 6
+"""Calls needed to tell slow company from slow calls."""
+
+SLOWED_FACTOR = 1.5
+"""How much longer between tokens, in company, than with half as much of it or less."""
+
+TYPEWRITER_NS = 100_000_000
+"""Readers see each token come when they are so far apart."""
+
+TARGET_ITL_NS = 50_000_000
+"""What they should be apart at most."""
+
+SLOW_FACTOR = 2.0
+"""From so many times that on, a call is slow whatever the company."""
+
+LEAST_SLOW = 3
+"""Calls as slow; one may have met a busy moment."""
+
+LEAST_ALONE = 3
+"""Calls without company that a server's own speed is read from."""
+
+LEAST_OUTPUT_TOKENS = 16
+"""Shorter replies have no speed."""
+
+ALONE = 1.1
+"""Calls being answered at once, on average, up to which a call was alone."""
+
+LEAST_DRAFTED = 200
+"""Tokens that a draft's worth is read from."""
+
+LITTLE_ACCEPTED = 1 / 3
+"""With a smaller share than this, a step that drafts three tokens (llama-server's default) is
+answered with less than one token more, and has to draft and check all three."""
+
+LEAST_PREEMPTIONS = 2
+"""One may be a burst's; and at least one for every twenty calls."""
+
+
+def kv_pressure(observed: Observed) -> Finding | None:
+    """Tokens came further apart the more calls there were, while the KV cache was nearly full."""
+    return worst_model(observed, _kv_pressure_of)
+
+
+def _kv_pressure_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    full = observed.while_counter(model, "KV cache", lambda share: share > FULL_KV)
+    under_pressure = common(full, decoding(calls))
+    if not under_pressure:
+        return None
+    company = _company(calls)
+    timed = sorted(
+        (call for call in calls if call.id in company and call.count("itl_mean_ns")),
+        key=lambda call: company[call.id],
+    )
+    if len(timed) < LEAST_COMPARED:
+        return None
+    half = len(timed) // 2
+    fewer, more = timed[:half], timed[half:]
+    itl_fewer, itl_more = (statistics.median(map(_itl_ns, some)) for some in (fewer, more))
+    with_fewer, with_more = (
+        statistics.median(company[call.id] for call in some) for some in (fewer, more)
+    )
+    lost_ns = length_ns(under_pressure) * (1 - itl_fewer / itl_more)
+    if (
+        with_more < 1.5 * with_fewer
+        or itl_more < SLOWED_FACTOR * itl_fewer
+        or not observed.matters(lost_ns)
+    ):
+        return None
+    highest = observed.highest(model, "KV cache") or 0.0
+    return Finding(
+        rule="kv-pressure",
+        severity="warning",
+        model=model,
+        seen=f"The KV cache of '{model}' was {highest:.0%} full, and tokens came "
+        f"{said_ns(itl_more)} apart with {with_more:.0f} replies under way, {said_ns(itl_fewer)} "
+        f"apart with {with_fewer:.0f} ({observed.said(lost_ns)}).",
+        evidence=Evidence.of(
+            reversed(more),
+            kv_cache_max_share=highest,
+            itl_many_ms=itl_more / 1e6,
+            itl_few_ms=itl_fewer / 1e6,
+            replies_many=with_more,
+            replies_few=with_fewer,
+        ),
+        meaning="KV pressure: every step reads the cache of all replies under way, and there is "
+        "hardly room for another.",
+        layer="L4b",
+        move=(*moves("more room for KV", observed.server(model)), "make fewer calls at once"),
+        lost_ns=round(lost_ns),
+    )
+
+
+def bandwidth_bound(observed: Observed) -> Finding | None:
+    """Tokens came far apart even where a call had the server to itself."""
+    return worst_model(observed, _bandwidth_bound_of)
+
+
+def _bandwidth_bound_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    # Other models of the run share the machine, for all that is known.
+    company = _company([call for call in observed.calls if call.status == "ok"])
+    alone = [
+        call
+        for call in calls
+        if company.get(call.id, ALONE + 1) <= ALONE
+        and call.count("itl_mean_ns")
+        and (call.count("output_tokens") or 0) >= LEAST_OUTPUT_TOKENS
+    ]
+    if len(alone) < LEAST_ALONE:
+        return None
+    itl_ns = statistics.median(map(_itl_ns, alone))
+    lost_ns = sum(call.phase_ns("decode") for call in alone) * (1 - TARGET_ITL_NS / itl_ns)
+    if itl_ns < TYPEWRITER_NS or not observed.matters(lost_ns):
+        return None
+    return Finding(
+        rule="bandwidth-bound",
+        severity="warning",
+        model=model,
+        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(alone)} calls that had it "
+        f"to themselves; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
+        evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6),
+        meaning="Bandwidth: every token reads all the weights once, and memory delivers them no "
+        "faster. If other programs had the machine at the time, it was those.",
+        layer="L0",
+        move=(
+            *moves("write faster", observed.server(model)),
+            "use smaller weights, or a device with more memory bandwidth",
+            "decode several calls at once: one reading of the weights then serves all of them",
+        ),
+        lost_ns=round(lost_ns),
+    )
+
+
+def slow_decode(observed: Observed) -> Finding | None:
+    """Tokens came very far apart in most calls, whatever else was under way."""
+    return worst_model(observed, _slow_decode_of)
+
+
+def _slow_decode_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    timed = [
+        call
+        for call in calls
+        if call.phase_ns("decode")
+        and call.count("itl_mean_ns")
+        and (call.count("output_tokens") or 0) >= LEAST_OUTPUT_TOKENS
+    ]
+    slow = [call for call in timed if _itl_ns(call) >= SLOW_FACTOR * TYPEWRITER_NS]
+    if len(slow) < LEAST_SLOW or 2 * len(slow) <= len(timed):
+        return None
+    itl_ns = statistics.median(map(_itl_ns, slow))
+    lost_ns = length_ns(decoding(slow)) * (1 - TARGET_ITL_NS / itl_ns)
+    if not observed.matters(lost_ns):
+        return None
+    company = _company([call for call in observed.calls if call.status == "ok"])
+    at_once = statistics.median(company[call.id] for call in slow)
+    server = observed.server(model)
+    return Finding(
+        rule="slow-decode",
+        severity="warning",
+        model=model,
+        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(slow)} of {len(timed)} "
+        f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
+        f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
+        evidence=Evidence.of(
+            slow,
+            slow_calls=len(slow),
+            calls=len(timed),
+            itl_median_ms=itl_ns / 1e6,
+            answered_at_once=at_once,
+        ),
+        meaning="Slow decoding: the machine cannot compute and read as much as that many replies "
+        "need for each token"
+        + (", or its threads are in each other's way." if server.is_in_process else "."),
+        layer="L3",
+        move=(
+            *(("make fewer calls at once",) if at_once > ALONE else ()),
+            *moves("compute faster", server),
+            *moves("write faster", server),
+            "use smaller weights, or a device with more memory bandwidth",
+        ),
+        lost_ns=round(lost_ns),
+    )
+
+
+def preemptions(observed: Observed) -> Finding | None:
+    """The server threw out replies that were under way, to compute them again later."""
+    return worst_model(observed, _preemptions_of)
+
+
+def _preemptions_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    values = [counter.value for counter in observed.counters.get((model, "preempted"), ())]
+    count = values[-1] - values[0] if values else 0.0
+    if count < max(LEAST_PREEMPTIONS, len(calls) / 20):
+        return None
+    return Finding(
+        rule="preemptions",
+        severity="warning",
+        model=model,
+        seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
+        "of the KV cache half done and computed again. How much time that took, the server does "
+        "not say.",
+        evidence=Evidence(figures={"preemptions": count, "calls": len(calls)}),
+        meaning="The KV cache was full while replies were growing in it.",
+        layer="L4b",
+        move=(*moves("more room for KV", observed.server(model)), "make fewer calls at once"),
+    )
+
+
+def rejected_drafts(observed: Observed) -> Finding | None:
+    """A draft model's tokens were mostly thrown away."""
+    found = [
+        finding
+        for model, calls in observed.by_model().items()
+        if (finding := _rejected_drafts_of(observed, model, calls)) is not None
+    ]
+    return max(found, key=lambda one: one.evidence.figures["draft_tokens"], default=None)
+
+
+def _rejected_drafts_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    told = [
+        call
+        for call in calls
+        if call.count("draft_tokens") and call.count("accepted_tokens") is not None
+    ]
+    drafted = sum(call.count("draft_tokens") or 0 for call in told)
+    accepted = sum(call.count("accepted_tokens") or 0 for call in told)
+    if drafted < LEAST_DRAFTED or accepted >= LITTLE_ACCEPTED * drafted:
+        return None
+    return Finding(
+        rule="rejected-drafts",
+        severity="hint",
+        model=model,
+        seen=f"'{model}' accepted {accepted} of {drafted} drafted tokens "
+        f"({accepted / drafted:.0%}), in {counted(len(told), 'call')}.",
+        evidence=Evidence.of(
+            told,
+            draft_tokens=drafted,
+            accepted_tokens=accepted,
+            accepted_share=accepted / drafted,
+        ),
+        meaning="Speculative decoding that does not pay: what the draft proposes is computed and "
+        "checked, and then thrown away. It may even slow the replies down.",
+        layer="L3",
+        move=(
+            *moves("draft better", observed.server(model)),
+            "compare with drafting turned off: above a few calls at once it seldom pays",
+            "lower the temperature: what is sampled freely is seldom what the draft expects",
+        ),
+    )
+
+
+def _company(calls: Sequence[Call]) -> Mapping[int, float]:
+    """How many replies were under way, on average, while each call was being answered.
+
+    By the call's span; itself included.
+    """
+    answered = [call for call in calls if call.phase_ns("decode") > 0]
+    depths = mean_depths([call.phases["decode"][0] for call in answered])
+    return {call.id: depth for call, depth in zip(answered, depths, strict=True)}
+
+
+def _itl_ns(call: Call) -> int:
+    return call.count("itl_mean_ns") or 0

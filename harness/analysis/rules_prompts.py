@@ -1,0 +1,466 @@
+"""Rules about prompts: how long they took to read, and how much of them was read again."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from harness.analysis.facts import (
+    Observed,
+    length_ns,
+    mean_depths,
+    queues_in_server,
+    tells_of_queues,
+    worst_model,
+)
+from harness.analysis.finding import Evidence, Finding, said_ns
+from harness.analysis.remedies import moves
+from harness.trace.calls import Call
+
+HIGH_TTFT_NS = 500_000_000
+"""The target for interactive use; it is set for the 95th percentile, so a median above it is
+high."""
+
+LONG_PROMPT_TOKENS = 256
+"""Shorter prompts gain nothing from a prefix cache worth telling."""
+
+LEAST_CALLS = 3
+"""So many calls show that something repeats."""
+
+LITTLE_QUEUE = 0.2
+"""More queue than this share of the time to the first token, and the prompt is not what is slow."""
+
+ALONE = 1.1
+"""Calls under way at once, on average, up to which a call was alone."""
+
+MOSTLY = 0.5
+"""More than half."""
+
+
+def prefill_bound(observed: Observed) -> Finding | None:
+    """Long prompts, read one after another without much queue, and slowly.
+
+    Where most of each was the same as in the last one, `drifting-prefix`, `uncached-prefix` or
+    `resent-history` say why it was read again.
+    """
+    return worst_model(observed, _prefill_bound_of)
+
+
+def _prefill_bound_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    timed = [call for call in calls if call.ttft_ns and call.count("input_tokens")]
+    if timed and not tells_of_queues(observed, calls):
+        # A queue may hide in the time to the first token, but not of a call without company.
+        company = mean_depths(timed)
+        timed = [call for call, depth in zip(timed, company, strict=True) if depth <= ALONE]
+    if len(timed) < LEAST_CALLS:
+        return None
+    ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)
+    tokens = statistics.median(map(_computed_tokens, timed))
+    queues = queues_in_server(observed, timed)
+    queue_share = sum(q.duration_ns for q in queues.values()) / sum(
+        call.ttft_ns or 0 for call in timed
+    )
+    prefill_ns, decode_ns = (
+        sum(call.phase_ns(name) for call in timed) for name in ("prefill", "decode")
+    )
+    lost_ns = length_ns(part for call in timed for part in call.phases.get("prefill", ()))
+    if (
+        ttft_ns < HIGH_TTFT_NS
+        or tokens < LONG_PROMPT_TOKENS
+        or queue_share > LITTLE_QUEUE
+        or prefill_ns < MOSTLY * (prefill_ns + decode_ns)
+        or not observed.matters(lost_ns)
+    ):
+        return None
+    slowest = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
+    server = observed.server(model)
+    queued = [
+        call
+        for call in timed
+        if call.id in queues and queues[call.id].duration_ns > MOSTLY * (call.ttft_ns or 0)
+    ]
+    rate = sum(map(_computed_tokens, timed)) / (prefill_ns / 1e9)
+    return Finding(
+        rule="prefill-bound",
+        severity="warning",
+        model=model,
+        seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token, "
+        + (
+            f"{len(queued)} of {len(timed)} mostly in a queue"
+            if queued
+            else "with hardly any queue"
+        )
+        + f": it reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s "
+        f"({observed.said(lost_ns)}).",
+        evidence=Evidence.of(
+            slowest,
+            calls=len(timed),
+            ttft_median_s=ttft_ns / 1e9,
+            computed_tokens_median=tokens,
+            prefill_tokens_per_s=rate,
+            queue_share=queue_share,
+        ),
+        meaning="Prefill bound: the time goes into reading long prompts, not into waiting or "
+        "writing.",
+        layer="L4b",
+        move=(
+            "shorten the prompts: fewer or shorter passages, only sources that bear on the task",
+            "put what is the same in every prompt first, so that a prefix cache serves it",
+            *moves("read prompts faster", server),
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _computed_tokens(call: Call) -> int:
+    return _input_tokens(call) - (call.count("cached_tokens") or 0)
+
+
+def _input_tokens(call: Call) -> int:
+    return call.count("input_tokens") or 0
+
+
+LEAST_PAIRS = 2
+"""Prompts that were like the one before, and read anew: so many show that it repeats."""
+
+HISTORY_CALLS = 4
+"""Turns of a conversation before its history weighs anything."""
+
+LITTLE_CACHED = 0.2
+"""Less of a prompt than this was cached: about nothing, a chat template apart."""
+
+LOOKED_BACK = 32
+"""Calls before one among which its predecessor is looked for."""
+
+
+def drifting_prefix(observed: Observed) -> Finding | None:
+    """Prompts that are mostly the same, and differ early on: no cache can serve the rest.
+
+    Without recorded texts, only that nothing was cached of prompts of the same length.
+    """
+    return worst_model(observed, _drifting_of)
+
+
+def _drifting_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    pairs = [pair for pair in _successive(calls) if _uncached(pair[1])]
+    if not any(observed.text(call, "prompt_sha256") for call in calls):
+        return _drifting_unseen(observed, model, pairs)
+    compared = _compared(observed, pairs)
+    drifted = [
+        (call, like)
+        for call, like in compared
+        if like.shared_share >= MOSTLY and like.prefix_share < MOSTLY * like.shared_share
+    ]
+    lost_ns = _for_all(pairs, compared) * sum(
+        call.phase_ns("prefill") * (like.shared_share - like.prefix_share) for call, like in drifted
+    )
+    if len(drifted) < LEAST_PAIRS or not observed.matters(lost_ns):
+        return None
+    prefix_share, shared_share = (
+        statistics.median(getattr(like, share) for _, like in drifted)
+        for share in ("prefix_share", "shared_share")
+    )
+    return Finding(
+        rule="drifting-prefix",
+        severity="warning",
+        model=model,
+        seen=f"{len(drifted)} prompts to '{model}' had {shared_share:.0%} of their text in common "
+        f"with the one before, but only the first {prefix_share:.0%} up to where they differ; "
+        f"{_cached(drifted)}. Reading the rest again took {observed.said(lost_ns)}. "
+        f"The first difference is at {drifted[0][1].difference}.",
+        evidence=Evidence.of(
+            (call for call, _ in drifted),
+            prompts=len(drifted),
+            prefix_share=prefix_share,
+            shared_share=shared_share,
+        ),
+        meaning="The prefix drifts: a cache serves a prompt up to its first difference from an "
+        "earlier one, and here something varies near the beginning.",
+        layer="L6",
+        move=(
+            "move what varies (a time, a number, a name, a question) behind what stays the same",
+            "keep the system prompt and the order of sources fixed from call to call",
+        ),
+        lost_ns=round(lost_ns),
+    )
+
+
+def _drifting_unseen(
+    observed: Observed, model: str, pairs: Sequence[tuple[Call, Call]]
+) -> Finding | None:
+    """What can be said when texts were not recorded."""
+    alike = [
+        later
+        for earlier, later in pairs
+        if later.count("cached_tokens") is not None
+        and abs(_input_tokens(later) - _input_tokens(earlier)) <= 0.1 * _input_tokens(earlier)
+        and (later.ttft_ns or 0) >= HIGH_TTFT_NS
+    ]
+    lost_ns = length_ns(part for call in alike for part in call.phases.get("prefill", ()))
+    if len(alike) < max(LEAST_PAIRS, MOSTLY * len(pairs)) or not observed.matters(lost_ns):
+        return None
+    return Finding(
+        rule="drifting-prefix",
+        severity="hint",
+        model=model,
+        seen=f"{len(alike)} prompts to '{model}' were about as long as the one before and waited "
+        f"long for their first token, and next to nothing of them was cached "
+        f"({observed.said(lost_ns)}).",
+        evidence=Evidence.of(alike, prompts=len(alike)),
+        meaning="Perhaps the prefix drifts: if the prompts are mostly the same, something varies "
+        "near the beginning. Their texts were not recorded, so this cannot be told.",
+        layer="L6",
+        move=(
+            'record texts, and diagnose again: [trace] content = "full" in harness.toml',
+            "if the prompts are mostly the same, put what varies last",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def uncached_prefix(observed: Observed) -> Finding | None:
+    """Prompts that begin the same, one after another, and none of it was cached."""
+    return worst_model(observed, _uncached_prefix_of)
+
+
+def _uncached_prefix_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    pairs = [
+        (earlier, later)
+        for earlier, later in _successive(calls)
+        if later.count("cached_tokens") is not None and _uncached(later)
+    ]
+    compared = _compared(observed, pairs)
+    same = [pair for pair in compared if pair[1].prefix_share >= MOSTLY]
+    lost_ns = _for_all(pairs, compared) * sum(
+        call.phase_ns("prefill") * like.prefix_share for call, like in same
+    )
+    if len(same) < LEAST_PAIRS or not observed.matters(lost_ns):
+        return None
+    share = statistics.median(like.prefix_share for _, like in same)
+    return Finding(
+        rule="uncached-prefix",
+        severity="warning",
+        model=model,
+        seen=f"{len(same)} prompts to '{model}' began with the same {share:.0%} of their text as "
+        f"the one answered just before, and {_cached(same)}. Reading it again took "
+        f"{observed.said(lost_ns)}.",
+        evidence=Evidence.of((call for call, _ in same), prompts=len(same), prefix_share=share),
+        meaning="The server kept nothing: its prefix cache is off, too small, or was used by other "
+        "calls in between.",
+        layer="L4b",
+        move=moves("keep prefixes", observed.server(model))
+        or ("see whether the server has a prefix cache, and switch it on",),
+        lost_ns=round(lost_ns),
+    )
+
+
+def resent_history(observed: Observed) -> Finding | None:
+    """A conversation whose every turn sends all the earlier ones, and the server reads them all."""
+    turns = max(_conversations(observed), key=_resent_tokens, default=[])
+    resent = _resent_tokens(turns)
+    cached = sum(map(_cached_tokens, turns[1:]))
+    read_again = max(0, resent - cached)
+    read = sum(map(_input_tokens, turns[1:])) - cached
+    lost_ns = sum(turn.phase_ns("prefill") for turn in turns[1:]) * read_again / max(1, read)
+    if len(turns) < HISTORY_CALLS or not observed.matters(lost_ns):
+        return None
+    model = turns[0].model
+    return Finding(
+        rule="resent-history",
+        severity="warning",
+        model=model,
+        seen=f"{len(turns)} calls to '{model}' sent their whole history each time: prompts grew "
+        f"from {_input_tokens(turns[0])} to {_input_tokens(turns[-1])} tokens. {resent} tokens "
+        f"were sent again, and {cached} of them came out of the prefix cache; reading the "
+        f"others again took {observed.said(lost_ns)}.",
+        evidence=Evidence.of(turns, calls=len(turns), resent_tokens=resent, cached_tokens=cached),
+        meaning="A stateless client: each turn costs all the turns before it, unless the server "
+        "still has them.",
+        layer="L6",
+        move=(
+            "keep the history word for word and in order, so that a prefix cache serves it",
+            *moves("keep prefixes", observed.server(model)),
+            "compress what lies further back, and send only what the turn needs",
+        ),
+        lost_ns=round(lost_ns),
+    )
+
+
+def _conversations(observed: Observed) -> list[list[Call]]:
+    """Calls of one node in one role, each with the tokens of the last and its reply, uncached."""
+    groups: dict[tuple[object, ...], list[Call]] = {}
+    for calls in observed.by_model().values():
+        for call in calls:
+            key = (call.model, call.role, observed.parents.get(call.id))
+            groups.setdefault(key, []).append(call)
+    return [
+        calls
+        for calls in groups.values()
+        if all(_continues(observed, earlier, later) for earlier, later in pairwise(calls))
+        and sum(map(_cached_tokens, calls[1:])) < MOSTLY * _resent_tokens(calls)
+    ]
+
+
+def _continues(observed: Observed, earlier: Call, later: Call) -> bool:
+    """Whether a call's prompt holds that of the one before, and its reply."""
+    least = _input_tokens(earlier) + (earlier.count("output_tokens") or 0)
+    reply, prompt = observed.text(earlier, "reply_sha256"), observed.text(later, "prompt_sha256")
+    return (
+        later.start_ns >= earlier.end_ns
+        and later.count("cached_tokens") is not None
+        and _input_tokens(later) >= least
+        and (reply is None or prompt is None or reply.strip() in prompt)
+    )
+
+
+def _resent_tokens(turns: Sequence[Call]) -> int:
+    return sum(map(_input_tokens, turns[:-1]))
+
+
+def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
+    """Each call with a long prompt, after the last one that had been answered when it was sent.
+
+    Only of the same role in the same node: others have other prompts.
+    """
+    pairs = []
+    for number, later in enumerate(calls):
+        before = [
+            call
+            for call in calls[max(0, number - LOOKED_BACK) : number]
+            if call.end_ns <= later.start_ns and (call.role, call.node) == (later.role, later.node)
+        ]
+        if before and _input_tokens(later) >= LONG_PROMPT_TOKENS:
+            pairs.append((before[-1], later))
+    return pairs
+
+
+def _compared(
+    observed: Observed, pairs: Iterable[tuple[Call, Call]]
+) -> list[tuple[Call, Likeness]]:
+    """The later call of each pair, and how much of its prompt the earlier one has."""
+    compared = []
+    for earlier, later in pairs:
+        texts = [observed.text(call, "prompt_sha256") for call in (earlier, later)]
+        if texts[0] is not None and texts[1] is not None:
+            compared.append((later, likeness(texts[0], texts[1])))
+    return compared
+
+
+def _for_all(pairs: Sequence[object], compared: Sequence[object]) -> float:
+    """By how much to multiply: the first calls, whose texts are known, stand for all."""
+    return len(pairs) / max(1, len(compared))
+
+
+def _cached(found: Sequence[tuple[Call, Likeness]]) -> str:
+    """What of these prompts came out of the cache, for people."""
+    cached = [call.count("cached_tokens") for call, _ in found]
+    if None in cached:
+        return "what was cached of them the server does not say"
+    tokens = sum(_input_tokens(call) for call, _ in found)
+    return f"{sum(filter(None, cached))} of their {tokens} tokens were cached"
+
+
+def _uncached(call: Call) -> bool:
+    return _cached_tokens(call) <= LITTLE_CACHED * _input_tokens(call)
+
+
+def _cached_tokens(call: Call) -> int:
+    return call.count("cached_tokens") or 0
+
+
+WINDOW_CHARS = 24
+"""A prompt that shares so many characters in a row with a reply has them from it: four words."""
+
+BLOCK_CHARS = 128
+"""Shorter pieces that two prompts share are not worth caching: two of vLLM's blocks of 16 tokens,
+at four characters each."""
+
+_SHOWN_CHARS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """How much of a text another one has as well."""
+
+    prefix_share: float
+    """The part up to the first difference: what a prefix cache can serve."""
+    shared_share: float
+    """All that stands in both, wherever: what it could serve, with that part in front."""
+    difference: str
+    """The first difference, for people."""
+
+
+def likeness(earlier: str, later: str) -> Likeness:
+    """How much of the later text the earlier one has."""
+    pairs = enumerate(zip(earlier, later, strict=False))
+    shorter = min(len(earlier), len(later))
+    prefix_chars = next((at for at, (one, other) in pairs if one != other), shorter)
+    seen = _windows(earlier, BLOCK_CHARS)
+    blocks = range(0, len(later) - BLOCK_CHARS + 1, BLOCK_CHARS)
+    found = sum(later[i : i + BLOCK_CHARS] in seen for i in blocks)
+    length = max(1, len(later))
+    return Likeness(
+        prefix_share=prefix_chars / length,
+        shared_share=max(prefix_chars / length, found / max(1, len(blocks))),
+        difference=_difference(earlier, later, prefix_chars),
+    )
+
+
+def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[int]]:
+    """Which earlier calls' replies each prompt holds something of, by position.
+
+    A reply counts as used where the prompt has a window of it more often than the prompt had that
+    first led to it: models like to repeat what they were given. A reply shorter than a window
+    counts whole.
+
+    Args:
+        prompts: In the order they were sent.
+        replies: What each was answered with.
+    """
+    owners: dict[str, _Said] = {}
+    short: dict[str, _Said] = {}
+    needed: list[set[int]] = []
+    for number, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
+        here = _windows(prompt)
+        quoted = [owners[w].by for w in here.keys() & owners.keys() if here[w] > owners[w].given]
+        quoted += [it.by for said, it in short.items() if prompt.count(said) > it.given]
+        needed.append(set().union(*quoted))
+        said = reply.strip()
+        if len(said) >= WINDOW_CHARS:
+            for window in _windows(said):
+                owners.setdefault(window, _Said(given=here[window])).by.add(number)
+        elif said:
+            short.setdefault(said, _Said(given=prompt.count(said))).by.add(number)
+    return needed
+
+
+@dataclass(slots=True, kw_only=True)
+class _Said:
+    """A piece of text that calls replied with."""
+
+    given: int
+    """How often the prompt had it that first led to it."""
+    by: set[int] = field(default_factory=set)
+    """Their positions."""
+
+
+def _windows(text: str, chars: int = WINDOW_CHARS) -> Counter[str]:
+    """How often each stretch of so many characters occurs; 0 for those that do not."""
+    return Counter(text[i : i + chars] for i in range(len(text) - chars + 1))
+
+
+def _difference(earlier: str, later: str, at: int) -> str:
+    line = later.count("\n", 0, at) + 1
+    column = at - (later.rfind("\n", 0, at) + 1) + 1
+    before, after = (_shown(text, at) for text in (earlier, later))
+    return f"line {line}, character {column}: {before!r} became {after!r}"
+
+
+def _shown(text: str, at: int) -> str:
+    """What stands around a place, on its line."""
+    start = max(text.rfind("\n", 0, at) + 1, at - _SHOWN_CHARS)
+    end = text.find("\n", at)
+    return text[start : min(at + _SHOWN_CHARS, len(text) if end == -1 else end)]

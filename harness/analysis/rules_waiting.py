@@ -1,0 +1,429 @@
+"""Rules about models that come into memory and leave it, and calls that wait for that."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from harness.analysis.facts import (
+    LEAST_LOST_NS,
+    MACHINE,
+    Load,
+    Observed,
+    common,
+    decoding,
+    depths,
+    length_ns,
+    parts_within,
+    queues_in_server,
+    tells_of_queues,
+    ttft,
+    waits_before_sending,
+    without,
+    worst_model,
+)
+from harness.analysis.finding import Evidence, Finding, named, said_ns
+from harness.analysis.remedies import moves
+from harness.trace.calls import Call, Interval, percentiles_of
+
+LONG_LOAD_NS = 200_000_000
+"""A shorter load is a warm one: a model that is in memory answers within that."""
+
+LEAST_RELOADS = 2
+"""One load more than needed may be chance; from two on, models push each other out."""
+
+LEAST_WAITS = 2
+"""Calls that waited for room; one alone may have met a busy moment."""
+
+_MIB = 1 << 20
+_TABLES = {MACHINE: "budget"}
+"""Where the capacity of memory is set that is no device of its own."""
+
+
+def cold_start(observed: Observed) -> Finding | None:
+    """The first call of a model waited for its weights. Further loads are `swap-thrash`."""
+    waited = {load: _waited_for(load, observed) for load in _first_loads(observed)}
+    firsts = [load for load, parts in waited.items() if length_ns(parts) >= LONG_LOAD_NS]
+    lost_ns = length_ns(part for load in firsts for part in waited[load])
+    if not firsts or not observed.matters(lost_ns):
+        return None
+    longest = max(firsts, key=lambda load: load.duration_ns)
+    return Finding(
+        rule="cold-start",
+        severity="warning",
+        model=longest.model if len(firsts) == 1 else None,
+        seen=f"The first call to {named(load.model for load in firsts)} waited for the model to "
+        f"be loaded ({observed.said(lost_ns)}), before a token of its prompt was read.",
+        evidence=Evidence.of(firsts, loads=len(firsts), longest_load_s=longest.duration_ns / 1e9),
+        meaning="A cold start: the weights were not in memory when they were first needed.",
+        layer="L3",
+        move=(
+            *moves("keep it loaded", observed.server(longest.model)),
+            "do more in one run: a model is loaded once, at its first call",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def swap_thrash(observed: Observed) -> Finding | None:
+    """Models were loaded again and again, because another one was in their place."""
+    firsts = {load.id for load in _first_loads(observed)}
+    again = [load for load in observed.loads if load.id not in firsts]
+    if len(again) < LEAST_RELOADS:
+        return None
+    between = [u for u in observed.unloads if u.start_ns < again[-1].start_ns]
+    lost_ns = length_ns(
+        [*(part for load in again for part in _waited_for(load, observed)), *between]
+    )
+    loads = Counter(load.model for load in observed.loads)
+    taking_turns = [model for model, count in loads.most_common() if count > 1]
+    if len(loads) == 1 or not observed.matters(lost_ns):
+        return None
+    return Finding(
+        rule="swap-thrash",
+        severity="warning",
+        model=None,
+        seen=f"{named(taking_turns)} took turns in memory: {len(observed.loads)} loads where "
+        f"{len(loads)} would have done. Waiting for these loads, and making room, took "
+        f"{observed.said(lost_ns)}.",
+        evidence=Evidence.of(
+            again, loads=len(observed.loads), models=len(loads), reloads=len(again)
+        ),
+        meaning="Swap thrash: the models do not fit into memory together, and calls to them "
+        "alternate, so that what is pushed out for one is needed again for the next.",
+        layer="L4a",
+        move=(
+            *_room_for_all(observed),
+            "run more items side by side: of those, one model does all before another comes",
+            *moves("let both stay", observed.server(taking_turns[0])),
+            "use smaller weights for one of them",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def budget_wait(observed: Observed) -> Finding | None:
+    """Calls waited in this process, until a call to another model left room for theirs."""
+    moving = [*observed.loads, *observed.unloads]
+    waits = {
+        call.id: parts
+        for call in observed.calls
+        if length_ns(parts := without(_waits_for_room(call), moving)) >= LEAST_LOST_NS
+    }
+    lost_ns = length_ns(part for parts in waits.values() for part in parts)
+    if len(waits) < LEAST_WAITS or not observed.matters(lost_ns):
+        return None
+    waited = [call for call in observed.calls if call.id in waits]
+    return Finding(
+        rule="budget-wait",
+        severity="warning",
+        model=None,
+        seen=f"{len(waits)} calls to {named(call.model for call in waited)} waited in this "
+        "process, not in the server, until calls to another model ended and left room in the "
+        f"memory budget ({observed.said(lost_ns)}).",
+        evidence=Evidence.of(waited, waiting_calls=len(waits)),
+        meaning="The harness's own budget: models that are in use are never evicted, so a call to "
+        "one that does not fit beside them waits.",
+        layer="L4a",
+        move=(
+            *_room_for_all(observed),
+            *moves("let both stay", observed.server(waited[0].model)),
+            "use smaller weights for one of them",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _waits_for_room(call: Call) -> list[Interval]:
+    return without(waits_before_sending(call), call.turns)
+
+
+def _first_loads(observed: Observed) -> list[Load]:
+    firsts: dict[str, Load] = {}
+    for load in observed.loads:
+        firsts.setdefault(load.model, load)
+    return list(firsts.values())
+
+
+def _waited_for(load: Load, observed: Observed) -> list[Interval]:
+    """What of a load some call waited for: of one that was made ahead of it, perhaps nothing."""
+    if not load.is_prefetch:
+        return [load]
+    return common([load], [part for call in observed.calls for part in call.phases.get("load", ())])
+
+
+def _room_for_all(observed: Observed) -> tuple[str, ...]:
+    """The capacity, by device, that would have held all, where the needs are known."""
+    needs: dict[str, dict[str, int]] = {}
+    for load in observed.loads:
+        if load.need_bytes:
+            device = observed.server(load.model).device
+            needs.setdefault(device, {})[load.model] = load.need_bytes
+    return tuple(
+        f"give all of them room: [{_TABLES.get(device, f'budget.devices.{device}')}] capacity = "
+        f'"{_mib(sum(of_models.values()) + observed.reserves.get(device, 0))} MiB" or more in '
+        "harness.toml"
+        for device, of_models in needs.items()
+        if len(of_models) > 1
+    )
+
+
+def _mib(size_bytes: int) -> int:
+    return math.ceil(size_bytes / _MIB)
+
+
+QUEUED_SHARE = 0.5
+"""A call queued when half of its time to the first token was queue: else the prompt was the
+matter."""
+
+LEAST_QUEUED = 2
+"""Calls that waited; one alone may have met a busy moment."""
+
+LEAST_INFERRED = 4
+"""As many, where queueing is only inferred: long prompts can look like it."""
+
+FULL_KV = 0.85
+"""From this share on, it is the KV cache that keeps calls waiting."""
+
+LONG_FACTOR = 3.0
+"""A convoy's head is that much longer than the median, and its tail waits that much longer than
+the call that waited least."""
+
+TAIL_CALLS = 50
+"""Fewer have no tail: their 99th percentile is the one slowest call."""
+
+TAIL_FACTOR = 5.0
+"""A tail call's time to the first token, in medians. Twice the median is everyday."""
+
+LEAST_TAIL_NS = 500_000_000
+"""And at least so far over it: the target for the 95th percentile."""
+
+
+def queueing(observed: Observed) -> Finding | None:
+    """Calls waited in their server for one of its places. Waiting to be sent is `budget-wait`."""
+    return worst_model(observed, _queueing_of)
+
+
+def _queueing_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    queues = queues_in_server(observed, calls)
+    queued = _queued(calls, queues)
+    lost_ns = length_ns(queues[call.id] for call in queued)
+    certain = tells_of_queues(observed, calls)
+    least = LEAST_QUEUED if certain else LEAST_INFERRED
+    if len(queued) < least or not observed.matters(lost_ns) or _had_places(observed, calls):
+        return None
+    waits = [queues[call.id].duration_ns for call in queued]
+    seats = max((depth for _, depth in depths(decoding(calls))), default=0)
+    waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache")
+    server = observed.server(model)
+    kv_is_full = kv is not None and kv > FULL_KV
+    figures = {"calls": len(calls), "queued_calls": len(queued), "answered_at_once": seats}
+    return Finding(
+        rule="queueing",
+        severity="warning" if certain else "hint",
+        model=model,
+        seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "
+        f"{said_ns(statistics.median(waits))} in the median, {said_ns(max(waits))} at most "
+        f"({observed.said(lost_ns)}). It answered {'one' if seats == 1 else seats} at a time"
+        + (f", and {waiting:.0f} were waiting" if waiting else "")
+        + (f", with its KV cache {kv:.0%} full." if kv_is_full else "."),
+        evidence=Evidence.of(
+            queued,
+            **figures,
+            queue_median_s=statistics.median(waits) / 1e9,
+            queue_max_s=max(waits) / 1e9,
+            **({} if waiting is None else {"waiting_max": waiting}),
+        ),
+        meaning="Queueing: more calls came at once than the server has places"
+        + ("; its KV cache was full." if kv_is_full else ".")
+        + ("" if certain else " The server does not say so; calls began only as others ended."),
+        layer="L4a",
+        move=(
+            *moves("more room for KV" if kv_is_full else "answer more at once", server),
+            *moves("bound the queue", server),
+            "make fewer calls at once: they would wait here instead, and other work could go on",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def behind_prefill(observed: Observed) -> Finding | None:
+    """Calls had a place in their server, and waited there until other prompts had been read."""
+    return worst_model(observed, _behind_prefill_of)
+
+
+def _behind_prefill_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    queues = queues_in_server(observed, calls)
+    queued = _queued(calls, queues)
+    if len(queued) < LEAST_QUEUED or not _had_places(observed, calls):
+        return None
+    # A call's own prompt is read after its queue, never during it.
+    prefills = [part for call in calls for part in call.phases.get("prefill", ())]
+    waits = [queues[call.id] for call in queued]
+    behind = [part for parts in parts_within(waits, prefills) for part in parts]
+    lost_ns = length_ns(behind)
+    if lost_ns < QUEUED_SHARE * length_ns(waits) or not observed.matters(lost_ns):
+        return None
+    longest_ns = max(wait.duration_ns for wait in waits)
+    server = observed.server(model)
+    return Finding(
+        rule="behind-prefill",
+        severity="warning",
+        model=model,
+        seen=f"{len(queued)} of {len(calls)} calls to '{model}' waited in the server up to "
+        f"{said_ns(longest_ns)} while the prompts of others were read ({observed.said(lost_ns)}). "
+        f"At most {_most_at_once(calls)} were there at once, and none waited for a place.",
+        evidence=Evidence.of(
+            queued,
+            calls=len(calls),
+            queued_calls=len(queued),
+            queue_max_s=longest_ns / 1e9,
+            calls_at_once=_most_at_once(calls),
+        ),
+        meaning="Behind other prompts: the server reads so many tokens at a time, and a long "
+        "prompt takes all of them, batch after batch. More places would not help.",
+        layer="L4b",
+        move=(
+            "shorten the prompts: fewer or shorter passages, only sources that bear on the task",
+            "put what is the same in every prompt first, so that a prefix cache serves it",
+            *moves("spread prefill", server),
+            "make fewer calls with long prompts at once",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _queued(calls: Sequence[Call], queues: Mapping[int, Interval]) -> list[Call]:
+    """The calls that spent most of their time to the first token in a queue."""
+    return [
+        call
+        for call in calls
+        if call.id in queues
+        and queues[call.id].duration_ns
+        >= max(LEAST_LOST_NS, QUEUED_SHARE * (call.ttft_ns or call.duration_ns))
+    ]
+
+
+def _had_places(observed: Observed, calls: Sequence[Call]) -> bool:
+    """Whether it is certain that the server had a place for each of a model's calls."""
+    model = calls[0].model
+    server, waiting = observed.server(model), observed.highest(model, "waiting")
+    if server.is_in_process:
+        return not waiting and _most_at_once(calls) <= server.slots
+    answered = max((depth for _, depth in depths(decoding(calls))), default=0)
+    return waiting == 0 and _most_at_once(calls) <= answered
+
+
+def _most_at_once(calls: Sequence[Call]) -> int:
+    """Calls that had been sent and had not ended."""
+    sent = [Interval(start_ns=one.start_ns, end_ns=c.end_ns) for c in calls if (one := ttft(c))]
+    return max((depth for _, depth in depths(sent)), default=0)
+
+
+def convoy(observed: Observed) -> Finding | None:
+    """Calls waited for one long call to end, while the server had places free."""
+    return worst_model(observed, _convoy_of)
+
+
+def _convoy_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    decodes = {call.id: decode[-1] for call in calls if (decode := call.phases.get("decode"))}
+    sent = {call.id: one for call in calls if (one := ttft(call)) is not None}
+    levels = depths(decodes.values())
+    seats = max((depth for _, depth in levels), default=0)
+    if seats < 2:
+        return None  # One at a time is `queueing`, whoever stands first.
+    usual_ns = min((one.duration_ns for one in sent.values()), default=0)
+    least_ns = max(LEAST_LOST_NS, LONG_FACTOR * usual_ns)
+    alone = [stretch for stretch, depth in levels if depth == 1]
+    head = max((c for c in calls if c.id in decodes), key=lambda c: decodes[c.id].duration_ns)
+    reply = decodes[head.id]
+    if reply.duration_ns < LONG_FACTOR * statistics.median(d.duration_ns for d in decodes.values()):
+        return None
+    behind = {number: one for number, one in sent.items() if one.end_ns >= reply.end_ns}
+    parts_alone = parts_within(behind.values(), common([reply], alone))
+    waits = {
+        number: parts
+        for number, parts in zip(behind, parts_alone, strict=True)
+        if length_ns(parts) >= least_ns
+    }
+    lost_ns = length_ns(part for parts in waits.values() for part in parts)
+    if len(waits) < LEAST_QUEUED or not observed.matters(lost_ns):
+        return None
+    waited = [call for call in calls if call.id in waits]
+    tokens = head.count("output_tokens")
+    return Finding(
+        rule="convoy",
+        severity="warning",
+        model=model,
+        seen=f"{len(waits)} calls to '{model}' got their first token only when one long reply had "
+        f"ended ({said_ns(reply.duration_ns)}"
+        + (f", {tokens} tokens" if tokens else "")
+        + f"), although it was the only one under way and the server had answered {seats} at once "
+        f"before ({observed.said(lost_ns)}).",
+        evidence=Evidence.of(
+            [head, *waited],
+            waiting_calls=len(waits),
+            long_reply_s=reply.duration_ns / 1e9,
+            answered_at_once=seats,
+        ),
+        meaning="A convoy: the server answers in fixed batches, and a batch lasts as long as its "
+        "longest reply.",
+        layer="L3",
+        move=(
+            "serve the model from an engine with continuous batching: vLLM, SGLang, llama-server",
+            "cap the long replies: a lower max_output_tokens",
+            "send long requests to an endpoint of their own",
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def tail(observed: Observed) -> Finding | None:
+    """A few calls among many waited far longer for their first token than the others."""
+    return worst_model(observed, _tail_of)
+
+
+def _tail_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+    # A model's first call pays for what the others find done: caches, compilation, connections.
+    timed = [call for call in calls[1:] if call.ttft_ns is not None]
+    if len(timed) < TAIL_CALLS:
+        return None
+    times = percentiles_of(call.ttft_ns for call in timed)
+    assert times is not None
+    far_ns = max(TAIL_FACTOR * times.p50_ns, times.p50_ns + LEAST_TAIL_NS)
+    slow = [call for call in timed if (call.ttft_ns or 0) >= far_ns]
+    lost_ns = length_ns(one for call in slow if (one := ttft(call)) is not None)
+    if len(slow) < LEAST_QUEUED or times.p99_ns < far_ns or not observed.matters(lost_ns):
+        return None
+    longer = _mean(slow, "input_tokens") / max(1.0, _mean(timed, "input_tokens"))
+    return Finding(
+        rule="tail",
+        severity="warning",
+        model=model,
+        seen=f"{len(slow)} of {len(timed)} calls to '{model}' waited far longer for their first "
+        f"token than the rest: {said_ns(times.p50_ns)} at p50, {said_ns(times.p99_ns)} at p99 "
+        f"({observed.said(lost_ns)})."
+        + (f" Their prompts were {longer:.0f} times as long as the mean." if longer >= 2 else ""),
+        evidence=Evidence.of(
+            slow,
+            calls=len(timed),
+            ttft_p50_s=times.p50_ns / 1e9,
+            ttft_p99_s=times.p99_ns / 1e9,
+            prompt_ratio=longer,
+        ),
+        meaning="Long prompts among short ones."
+        if longer >= 2
+        else "The way the server batches: the slow calls' prompts are no longer than the others'.",
+        layer="L4b",
+        move=(
+            "send long requests to an endpoint of their own",
+            *moves("spread prefill", observed.server(model)),
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _mean(calls: Sequence[Call], count: str) -> float:
+    return statistics.fmean(call.count(count) or 0 for call in calls)

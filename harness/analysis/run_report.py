@@ -1,0 +1,451 @@
+"""What a run amounts to: latencies, goodput, idle time, the critical path, loops and cost.
+
+Everything is derived from the journal, whatever ended the run; what the journal does not tell is
+None, never 0. Moments count from the run's start, not from the zero of its clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.trace.calls import Call, CallGroup, Interval, call_group, calls_of, group_calls
+from harness.trace.costs import RunCost, cost_of, priced_asides
+from harness.trace.critical_path import CriticalPath, critical_path
+from harness.trace.journal_reader import Journal
+from harness.trace.open_span import OpenSpan
+from harness.trace.records import Instant, RunState, SpanRecord, SpanStatus
+from harness.trace.timelines.timeline import title
+
+_NOT_EVICTED_FOR_ROOM = "end of run"
+"""Why a model leaves memory when the run is over: nothing was short then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoads:
+    """How often a model came into memory."""
+
+    model: str
+    """The endpoint's tag."""
+    loads: int
+    """How often, failed loads included."""
+    load_ns: int
+    """How long it took, added up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """A run in figures."""
+
+    run_id: str
+    """The run's name, which its files bear."""
+    pipeline: str
+    """What was run."""
+    status: RunState
+    """How it ended; `unfinished` when it was killed, or is not over."""
+    error: str | None
+    """What ended it, if an error did."""
+    parts: int
+    """How many parts it has: 1, and 1 for each time that it was resumed."""
+    duration_ns: int
+    """From its first record to its last, without the pauses before it was resumed."""
+    calls: CallGroup
+    """All model calls, those that were answered from the cache included."""
+    models: tuple[CallGroup, ...]
+    """By model, in the order of their first calls."""
+    nodes: tuple[CallGroup, ...]
+    """By the node that called."""
+    roles: tuple[CallGroup, ...]
+    """By what the model was used as."""
+    asides: tuple[Aside, ...]
+    """What models were asked beside that, by kind and model."""
+    goodput: Goodput
+    """What came as fast as it should, of what models were asked."""
+    occupancy: Occupancy
+    """When no model was asked anything, and how many calls were under way at once."""
+    loads: tuple[ModelLoads, ...]
+    """By model, in the order of their first loads; loads outside calls included."""
+    load_ns: int
+    """Loading in all, added up."""
+    critical_path: CriticalPath
+    """The chain of nodes that ended last."""
+    loops: tuple[LoopReport, ...]
+    """In the order they began."""
+    cost: RunCost
+    """As far as prices are known."""
+    retries: int
+    """Calls made again after an error."""
+    fallbacks: int
+    """Calls made of another endpoint, when the one that was meant could not answer."""
+    evictions: int
+    """Models taken out of memory to make room; those unloaded at the run's end are not."""
+    unfinished: tuple[OpenSpan, ...]
+    """What was still under way at the end, in the order it began; what was when an earlier part was
+    killed is not."""
+
+
+def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
+    """Reads a journal twice, and keeps about a kilobyte for each model call in between.
+
+    Args:
+        journal: Of a run that ended, was killed, or is still going.
+        targets: What calls are judged by; half a second to the first token, and then twenty tokens
+            a second, when left out.
+
+    Raises:
+        JournalInvalid: A line in the middle is not a record.
+    """
+    run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
+    calls = calls_of(journal.spans())
+    asked = [call for call in calls if not call.from_cache]
+    seen = _Seen(journal)
+    loads = _loads(seen.spans["load"], {call.id: call.model for call in calls})
+    return RunReport(
+        run_id=journal.started.run_id,
+        pipeline=journal.started.name,
+        status=journal.ended.status if journal.ended else "unfinished",
+        error=journal.ended.error if journal.ended else None,
+        parts=journal.parts,
+        duration_ns=run.duration_ns,
+        calls=call_group(calls),
+        models=group_calls(calls, by=lambda call: call.model),
+        nodes=group_calls(calls, by=lambda call: call.node),
+        roles=group_calls(calls, by=lambda call: call.role),
+        asides=asides_of(seen.asides),
+        goodput=goodput_of(asked, targets=targets or Targets(), run_ns=run.duration_ns),
+        occupancy=occupancy_of([*asked, *_as_intervals(seen.asides)], run=run),
+        loads=loads,
+        load_ns=sum(one.load_ns for one in loads),
+        critical_path=critical_path(seen.spans["node"], journal.flows, run=run),
+        loops=loops_of(
+            seen.spans["wiggum"], nodes=seen.spans["node"], rounds=seen.spans["evaluate"]
+        ),
+        cost=cost_of(
+            [*asked, *priced_asides(seen.asides)],
+            seen.instants["endpoint"],
+            run_ns=run.duration_ns,
+        ),
+        retries=len(seen.instants["retry"]),
+        fallbacks=len(seen.instants["fallback"]),
+        evictions=sum(
+            "model" in one.attributes and one.attributes.get("reason") != _NOT_EVICTED_FOR_ROOM
+            for one in seen.instants["evict"]
+        ),
+        unfinished=tuple(
+            OpenSpan(
+                name=span.name,
+                title=title(span),
+                start_ns=span.start_ns - run.start_ns,
+                open_ns=span.duration_ns,
+            )
+            for span in seen.unfinished
+            if not journal.resumed_after(span.end_ns)
+        ),
+    )
+
+
+class _Seen:
+    """What a report looks at beside the calls, picked out of a journal by name."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.spans: dict[str, list[SpanRecord]] = {
+            name: [] for name in ("node", "load", "wiggum", "evaluate")
+        }
+        self.instants: dict[str, list[Instant]] = {
+            name: [] for name in ("endpoint", "retry", "fallback", "evict")
+        }
+        self.asides: list[SpanRecord] = []
+        self.unfinished: list[SpanRecord] = []
+        for item in journal.items():
+            if isinstance(item, SpanRecord):
+                if item.name in self.spans:
+                    self.spans[item.name].append(item)
+                elif item.name in ASIDE:
+                    self.asides.append(item)
+                if item.status == "unfinished":
+                    self.unfinished.append(item)
+            elif isinstance(item, Instant) and item.name in self.instants:
+                self.instants[item.name].append(item)
+
+
+def _as_intervals(asides: Iterable[SpanRecord]) -> Iterator[Interval]:
+    """When models were asked what no call is around: a probe lies in the call that it precedes."""
+    for span in asides:
+        if span.name != "schema probe":
+            yield Interval(start_ns=span.start_ns, end_ns=span.end_ns)
+
+
+def _loads(spans: Iterable[SpanRecord], models: Mapping[int | None, str]) -> tuple[ModelLoads, ...]:
+    """Loads by model: the one that the span names, else that of the call it is a phase of."""
+    times_ns: dict[str, list[int]] = {}
+    for span in spans:
+        if "waits_for" in span.attributes:
+            continue  # a call's share of a load that has a span of its own
+        model = span.attributes.get("model") or models.get(span.parent)
+        times_ns.setdefault(str(model), []).append(span.duration_ns)
+    return tuple(
+        ModelLoads(model=model, loads=len(times), load_ns=sum(times))
+        for model, times in times_ns.items()
+    )
+
+
+ASIDE = ("embed", "count tokens", "schema probe")
+"""The spans of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """One such kind of request to one model."""
+
+    name: str
+    """Which: `embed`, `count tokens` or `schema probe`."""
+    model: str
+    """The endpoint's tag."""
+    requests: int
+    """Attempts in all."""
+    failed: int
+    """Attempts that ended in an error."""
+    total_ns: int
+    """Time in them, added up; a probe's is also in the call that it preceded."""
+    input_tokens: int | None
+    """Prompts, or what was embedded; None where nobody counted any."""
+    output_tokens: int | None
+    """Replies to probes, likewise."""
+
+
+def asides_of(spans: Iterable[SpanRecord]) -> tuple[Aside, ...]:
+    """One for each kind and model, in the order of their first requests.
+
+    Args:
+        spans: Those of `ASIDE`.
+    """
+    groups: dict[tuple[str, str], list[SpanRecord]] = {}
+    for span in spans:
+        groups.setdefault((span.name, str(span.attributes.get("model"))), []).append(span)
+    return tuple(_aside(name, model, group) for (name, model), group in groups.items())
+
+
+def _aside(name: str, model: str, spans: list[SpanRecord]) -> Aside:
+    return Aside(
+        name=name,
+        model=model,
+        requests=len(spans),
+        failed=sum(span.status == "error" for span in spans),
+        total_ns=sum(span.duration_ns for span in spans),
+        input_tokens=_sum(spans, "input_tokens"),
+        output_tokens=_sum(spans, "output_tokens"),
+    )
+
+
+def _sum(spans: Iterable[SpanRecord], count: str) -> int | None:
+    counts = (span.attributes.get(count) for span in spans)
+    known = [tokens for tokens in counts if isinstance(tokens, int)]
+    return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What a call has to keep to."""
+
+    ttft_ns: int = 500_000_000
+    """The longest time to first token."""
+    itl_ns: int = 50_000_000
+    """The longest inter-token latency, as a mean over the reply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """How much of what a run's calls gave met the targets.
+
+    As in DistServe (Zhong et al. 2024), a call meets them or does not, with all its tokens. A reply
+    in one piece has no inter-token latency and is judged by its first token alone. A call whose
+    latencies are not known is neither met nor missed; nor is one that did not end well, of whose
+    tokens nothing is known. Waits before a request is sent are not in its time to first token.
+    """
+
+    targets: Targets
+    """What was asked."""
+    met: int
+    """Calls that met both targets."""
+    missed: int
+    """Calls that did not."""
+    unknown: int
+    """Calls that count as neither."""
+    throughput_tokens_per_s: float | None
+    """Output tokens of all calls over the run's time; None when the run took none."""
+    tokens_per_s: float | None
+    """The goodput: of the calls that met the targets, likewise; None when all are unknown."""
+    efficiency: float | None
+    """Goodput over throughput, from 0 to 1. The tokens of unknown calls are in neither here."""
+
+
+def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:
+    """Judges each call.
+
+    Args:
+        calls: All of a run's.
+        targets: What they are judged by.
+        run_ns: How long the run took.
+    """
+    done = [call for call in calls if call.status == "ok"]
+    judged = [call for call in done if _is_known(call)]
+    met = [call for call in judged if _meets(call, targets)]
+    judged_tokens = _output_tokens(judged)
+    seconds = run_ns / 1e9
+    return Goodput(
+        targets=targets,
+        met=len(met),
+        missed=len(judged) - len(met),
+        unknown=len(calls) - len(judged),
+        throughput_tokens_per_s=_output_tokens(done) / seconds if seconds else None,
+        tokens_per_s=_output_tokens(met) / seconds if seconds and judged else None,
+        efficiency=_output_tokens(met) / judged_tokens if judged_tokens else None,
+    )
+
+
+def _is_known(call: Call) -> bool:
+    """Whether it can be judged. What came in one piece took no time from first token to last."""
+    in_one_piece = call.phase_ns("decode") == 0
+    return call.ttft_ns is not None and (in_one_piece or call.count("itl_mean_ns") is not None)
+
+
+def _meets(call: Call, targets: Targets) -> bool:
+    ttft_ns, itl_ns = call.ttft_ns, call.count("itl_mean_ns")
+    assert ttft_ns is not None, "only then is it judged"
+    return ttft_ns <= targets.ttft_ns and (itl_ns is None or itl_ns <= targets.itl_ns)
+
+
+def _output_tokens(calls: Sequence[Call]) -> int:
+    return sum(call.count("output_tokens") or 0 for call in calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """Model calls over the time of a run. The wait before a call is tried again is idle.
+
+    To embed and to count tokens are calls here as well; what the cache answered is none.
+    """
+
+    most_at_once: int
+    """The most calls under way at one moment."""
+    idle_ns: int
+    """Time in which no call was under way."""
+    idle_share: float | None
+    """Of the run's time, from 0 to 1; None when it took none."""
+    idle_gaps: int
+    """In how many stretches."""
+    longest_gap: Interval | None
+    """The longest of them, the first of several; from the run's start."""
+
+
+def occupancy_of(calls: Sequence[Interval], *, run: Interval) -> Occupancy:
+    """Of these calls in this run."""
+    gaps = list(_gaps(calls, run))
+    idle_ns = sum(gap.duration_ns for gap in gaps)
+    longest = max(gaps, key=lambda gap: gap.duration_ns, default=None)
+    return Occupancy(
+        most_at_once=_most_at_once(calls),
+        idle_ns=idle_ns,
+        idle_share=idle_ns / run.duration_ns if run.duration_ns else None,
+        idle_gaps=len(gaps),
+        longest_gap=None if longest is None else _since(run.start_ns, longest),
+    )
+
+
+def _gaps(calls: Iterable[Interval], run: Interval) -> Iterator[Interval]:
+    """The stretches of the run that no call covers, in order."""
+    idle_from_ns = run.start_ns
+    for call in sorted(calls, key=lambda call: call.start_ns):
+        if call.start_ns > idle_from_ns:
+            yield Interval(start_ns=idle_from_ns, end_ns=call.start_ns)
+        idle_from_ns = max(idle_from_ns, call.end_ns)
+    if idle_from_ns < run.end_ns:
+        yield Interval(start_ns=idle_from_ns, end_ns=run.end_ns)
+
+
+def _most_at_once(calls: Iterable[Interval]) -> int:
+    """Where one ends as another begins, they are not at once."""
+    changes: list[tuple[int, int]] = []
+    for call in calls:
+        # One that took no time still was under way at the moment it happened.
+        changes += [(call.start_ns, +1), (max(call.end_ns, call.start_ns + 1), -1)]
+    most = under_way = 0
+    for _, change in sorted(changes):
+        under_way += change
+        most = max(most, under_way)
+    return most
+
+
+def _since(zero_ns: int, interval: Interval) -> Interval:
+    return Interval(start_ns=interval.start_ns - zero_ns, end_ns=interval.end_ns - zero_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopReport:
+    """How a revise loop went."""
+
+    node: str | None
+    """The node it ran in."""
+    rubric: str
+    """What drafts were measured by."""
+    composites: tuple[float, ...]
+    """The score of each round that was evaluated, in points."""
+    best_round: int | None
+    """The round whose draft was returned, counted from 1; None when none was."""
+    passed: bool | None
+    """Whether that draft met the rubric."""
+    stop_reason: str | None
+    """Why no further round was made; None when the loop was not its own end."""
+    status: SpanStatus
+    """How it ended."""
+    duration_ns: int
+    """How long it took."""
+
+
+def loops_of(
+    loops: Iterable[SpanRecord], *, nodes: Iterable[SpanRecord], rounds: Iterable[SpanRecord]
+) -> tuple[LoopReport, ...]:
+    """One report for each loop.
+
+    Args:
+        loops: The `wiggum` spans.
+        nodes: The `node` spans.
+        rounds: The `evaluate` spans: a loop that was cut off did not come to sum them up itself.
+    """
+    titles: dict[int | None, str] = {span.id: title(span) for span in nodes}
+    scores: dict[int | None, list[object]] = {}
+    for span in rounds:
+        scores.setdefault(span.parent, []).append(span.attributes.get("composite"))
+    # One that a further part of the run went on with is one loop still.
+    parts: dict[object, list[SpanRecord]] = {}
+    for span in loops:
+        parts.setdefault(span.attributes.get("key") or span.id, []).append(span)
+    return tuple(
+        _loop(
+            spans,
+            titles.get(spans[0].parent),
+            [score for span in spans for score in scores.get(span.id, [])],
+        )
+        for spans in parts.values()
+    )
+
+
+def _loop(parts: Sequence[SpanRecord], node: str | None, scores: list[object]) -> LoopReport:
+    # The last one sums up those before it.
+    said, status = parts[-1].attributes, parts[-1].status
+    composites = said.get("composites", scores)
+    best_round, passed, reason = said.get("best_round"), said.get("passed"), said.get("stop_reason")
+    return LoopReport(
+        node=node,
+        rubric=str(said.get("rubric")),
+        composites=tuple(
+            float(one)
+            for one in (composites if isinstance(composites, list) else ())
+            if isinstance(one, int | float)
+        ),
+        best_round=best_round if isinstance(best_round, int) else None,
+        passed=passed if isinstance(passed, bool) else None,
+        stop_reason=reason if isinstance(reason, str) else None,
+        status=status,
+        duration_ns=sum(span.duration_ns for span in parts),
+    )

@@ -1,0 +1,285 @@
+"""Runs with one fault planted in them, runs without any, and real ones: what is said of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+import planted_runs as planted
+import pytest
+from planted_runs import HEALTHY, Make, PlantedRun
+
+from harness.analysis import LAYERS, RULES, Finding, diagnose
+from harness.analysis.facts import Server
+from harness.analysis.remedies import MOVES, WHERE, Aim, moves
+from harness.analysis.rules_failures import ENFORCING
+from harness.inference.endpoint import BackendName
+from harness.trace import Journal
+
+RECORDED = Path(__file__).parent / "recorded_runs"
+RECORDED_RUNS: list[tuple[str, set[str], set[str]]] = [
+    ("cold_start", {"cold-start"}, set()),
+    ("swap_thrash", {"swap-thrash"}, {"cold-start"}),
+    ("drifting_prefix", {"drifting-prefix"}, set()),
+    ("steady_prefix", set(), {"cold-start"}),
+    ("revise_loop", set(), {"cold-start"}),
+    ("serial_client", {"serial-client"}, set()),
+    ("parallel_client", set(), set()),
+    ("queueing", {"queueing"}, set()),
+]
+"""Made by record_runs.py: what must be said of each, and what may be."""
+
+
+def found(run: PlantedRun, directory: Path) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in diagnose(run.journal(directory)).findings}
+
+
+# --- what is found ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault planted in a run, and what has to be said of it."""
+
+    rule: str
+    make: Make
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Some of the evidence."""
+    move: str = ""
+    """A part of what is to be changed."""
+    severity: str = "warning"
+    beside: frozenset[str] = frozenset()
+    """What else may rightly be said of the run."""
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or self.make.__name__
+
+
+QUEUED = {"calls": 8, "queued_calls": 7, "answered_at_once": 1, "queue_max_s": 3.5}
+TURNS = {"waiting_calls": 4, "longest_wait_s": 0.9, "max_concurrency": 2}
+
+FAULTS = [
+    Fault("cold-start", planted.cold_start, {"loads": 1, "longest_load_s": 3}, "llama-server"),
+    Fault("swap-thrash", planted.swap_thrash, {"loads": 6, "models": 2, "reloads": 4},
+          '[budget] capacity = "300 MiB"', beside=frozenset({"cold-start"})),
+    Fault("budget-wait", planted.budget_wait, {"waiting_calls": 3}, "a lower context_tokens"),
+    Fault("queueing", planted.queueing, QUEUED | {"waiting_max": 7}, "--max-num-seqs"),
+    Fault("queueing", lambda: planted.queueing("embedded", file="small.gguf"), QUEUED,
+          "path too (to small.gguf): more slots (4)", name="queueing embedded"),
+    Fault("queueing", planted.queueing_by_counter, {"queued_calls": 5, "waiting_max": 5}),
+    Fault("queueing", planted.queueing_unsaid, {"queued_calls": 5}, severity="hint"),
+    Fault("queueing", lambda: planted.behind_prefill(slots=2), name="behind a slot"),
+    Fault("behind-prefill", planted.behind_prefill, {"queued_calls": 2, "calls_at_once": 3}),
+    Fault("convoy", planted.convoy, {"waiting_calls": 4, "long_reply_s": 4.99}),
+    Fault("tail", planted.tail, {"calls": 79, "prompt_ratio": 11.329}, "--long-prefill"),
+    Fault("prefill-bound", planted.prefill_bound, {"prefill_tokens_per_s": 600, "queue_share": 0},
+          "-ngl all", beside=frozenset({"serial-client"})),
+    Fault("drifting-prefix", planted.drifting_prefix, {"prompts": 4, "shared_share": 0.958}),
+    Fault("drifting-prefix", lambda: planted.drifting_prefix(texts=False), {"prompts": 4},
+          severity="hint", beside=frozenset({"prefill-bound"}), name="texts not recorded"),
+    Fault("uncached-prefix", planted.uncached_prefix, {"prompts": 4, "prefix_share": 0.987}),
+    Fault("resent-history", planted.resent_history, {"calls": 8, "resent_tokens": 5460}),
+    Fault("kv-pressure", planted.kv_pressure, {"itl_many_ms": 60, "itl_few_ms": 20}),
+    Fault("preemptions", planted.preemptions, {"preemptions": 5},
+          beside=frozenset({"kv-pressure"})),
+    Fault("bandwidth-bound", planted.bandwidth_bound, {"calls_alone": 3, "itl_median_ms": 150}),
+    Fault("slow-decode", planted.slow_decode, {"slow_calls": 8, "itl_median_ms": 440},
+          "threads one less than there are cores (now 2)"),
+    Fault("serial-client", planted.serial_loop, {"serial_calls": 8, "independent_calls": 8}),
+    Fault("idle-device", planted.idle_device, {"waiting_node_calls": 8}),
+    Fault("out-of-memory-at-start", planted.out_of_memory_at_start, {"failed_calls": 1},
+          "(32768)", severity="error"),
+    Fault("out-of-memory-later", planted.out_of_memory_later,
+          {"failed_calls": 1, "calls_before": 3}, "OLLAMA_CONTEXT_LENGTH", severity="error"),
+    Fault("retries", planted.retries, {"retries": 3, "pauses_s": 4.9}),
+    Fault("failed-calls", planted.failed_calls, {"failed_calls": 1}, "--max-model-len",
+          severity="error"),
+    Fault("schema-not-enforced", planted.schema_ignored, {"unenforced_calls": 3}, "Triton"),
+    # A dropped field matters if it decides what is written.
+    Fault("dropped-fields", planted.fields_dropped, {"calls_without": 1, "calls": 2}),
+    Fault("dropped-fields", lambda: planted.fields_dropped(["seed"], 0.7), name="sampled, no seed"),
+    Fault("dropped-fields", lambda: planted.fields_dropped(["seed"], 0), severity="hint",
+          name="greedy, no seed"),
+    Fault("max-concurrency", planted.turns, TURNS, "(now 2)"),
+    Fault("max-concurrency", planted.turns_unsaid, TURNS, severity="hint"),
+    Fault("fallbacks", planted.fell_back, {"fallbacks": 2}, "--max-num-seqs"),
+    Fault("out-of-reach", planted.out_of_reach, {"failed_calls": 5, "fallbacks": 0},
+          "fallback under", severity="error"),
+    Fault("out-of-reach", lambda: planted.out_of_reach(fallback=True),
+          {"failed_calls": 5, "fallbacks": 5}, name="out of reach, and replaced"),
+    Fault("rejected-drafts", planted.rejected_drafts,
+          {"draft_tokens": 810, "accepted_tokens": 120, "accepted_share": 0.148},
+          "--spec-draft-n-max", severity="hint"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_the_planted_fault_is_named_and_no_other(fault: Fault, tmp_path: Path) -> None:
+    journal = fault.make().journal(tmp_path)
+    spans = {span.id for span in journal.spans()}
+
+    findings = {finding.rule: finding for finding in diagnose(journal).findings}
+
+    assert {fault.rule} <= findings.keys() <= {fault.rule} | fault.beside
+    finding = findings[fault.rule]
+    assert finding.severity == fault.severity
+    assert fault.figures.items() <= finding.evidence.figures.items()
+    assert fault.move in "\n".join(finding.move)
+    for finding in findings.values():
+        assert finding.layer in LAYERS
+        assert finding.move
+        assert "{" not in "".join(finding.move).replace("each={...}", "")
+        assert set(finding.evidence.spans) <= spans
+        assert finding.lost_ns is None or 0 <= finding.lost_ns <= journal.duration_ns
+        json.dumps(dict(finding.evidence.figures), allow_nan=False)
+
+
+@pytest.mark.parametrize("make", HEALTHY, ids=lambda make: make.__name__)
+def test_nothing_is_said_of_a_healthy_run(make: Make, tmp_path: Path) -> None:
+    assert found(make(), tmp_path) == {}
+
+
+def test_every_rule_has_a_run_in_which_it_is_the_planted_fault() -> None:
+    # A run that did not end has no calls to plant anything in: see below.
+    assert {fault.rule for fault in FAULTS} | {"failed-run"} == RULES.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "beside"), [pytest.param(*run, id=run[0]) for run in RECORDED_RUNS]
+)
+def test_a_recorded_run_is_diagnosed_as_what_it_was_made_to_show(
+    name: str, expected: set[str], beside: set[str]
+) -> None:
+    rules = {finding.rule for finding in diagnose(Journal(RECORDED / f"{name}.jsonl")).findings}
+
+    assert expected <= rules <= expected | beside
+
+
+def test_recorded_runs_tell_nothing_of_their_machine() -> None:
+    paths = {path.stem: path for path in RECORDED.glob("*.jsonl")}
+
+    assert paths.keys() == {name for name, _, _ in RECORDED_RUNS}
+    for path in paths.values():
+        text = path.read_text(encoding="utf-8")
+        assert not [place for place in ("/tmp", "/home", "/root", "/work") if place in text]
+
+
+# --- how it is said --------------------------------------------------------------------------
+
+
+def test_errors_come_first_and_then_what_took_the_most_time(tmp_path: Path) -> None:
+    run = planted.swap_thrash()
+    run.failed_call(5, "AuthenticationFailed: large: no key", model="large")
+
+    findings = diagnose(run.journal(tmp_path)).findings
+
+    assert [f.rule for f in findings] == ["failed-calls", "swap-thrash", "cold-start"]
+    assert (findings[1].lost_ns or 0) > (findings[2].lost_ns or 0)
+
+
+@pytest.mark.parametrize("backend", get_args(BackendName))
+def test_every_backend_gets_flags_of_its_own_or_none(backend: str) -> None:
+    said = [move for aim in get_args(Aim) for move in moves(aim, Server(tag="s", backend=backend))]
+
+    assert bool(said) == (backend in WHERE)
+    for text in said:
+        assert "{" not in text
+        assert "TabbyAPI" in text or backend != "tabbyapi"
+
+
+def test_flags_are_only_for_backends_that_there_are() -> None:
+    assert {backend for table in MOVES.values() for backend in table} == WHERE.keys()
+    assert WHERE.keys() | ENFORCING.keys() <= set(get_args(BackendName))
+
+
+# --- what cannot be told ---------------------------------------------------------------------
+
+
+def slow_of_no_known_cause() -> PlantedRun:
+    run = PlantedRun()
+    run.calls(4, 0, prefill_ms=900, itl_ms=80)
+    return run
+
+
+def one_call_without_latency() -> PlantedRun:
+    run = PlantedRun()
+    run.span("chat", 0, 4000, run.root, model="small")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("make", "codes"),
+    [
+        (slow_of_no_known_cause, ["slowness-unexplained", "texts-not-recorded"]),
+        (planted.loop_without_texts, ["texts-not-recorded"]),
+        (planted.chain_in_one_function, []),
+        (one_call_without_latency, ["latency-unknown"]),
+    ],
+)
+def test_what_no_rule_can_tell_is_said(make: Make, codes: list[str], tmp_path: Path) -> None:
+    diagnosis = diagnose(make().journal(tmp_path))
+
+    slowness = () if diagnosis.unexplained is None else (diagnosis.unexplained,)
+    said = [one.code for one in (*slowness, *diagnosis.not_examined)]
+    assert said == [f"diagnosis.{code}" for code in codes]
+
+
+# --- runs that did not end well --------------------------------------------------------------
+
+
+def test_a_run_that_ended_in_an_error_of_its_own_is_not_called_healthy(tmp_path: Path) -> None:
+    run = PlantedRun()
+    run.node("whole", 0, 10)
+    failed = run.node("divide", 10, 5, status="error", error="ZeroDivisionError: division by zero")
+
+    journal = run.journal(tmp_path, ended="error", error="NodeFailed: node 'divide' failed")
+    (finding,) = diagnose(journal).findings
+
+    assert (finding.rule, finding.severity) == ("failed-run", "error")
+    assert "node 'divide' failed" in finding.seen
+    assert finding.evidence.spans == (failed,)
+
+
+def test_a_failed_call_explains_the_failed_run(tmp_path: Path) -> None:
+    journal = planted.out_of_memory_at_start().journal(tmp_path, ended="error")
+
+    assert [one.rule for one in diagnose(journal).findings] == ["out-of-memory-at-start"]
+
+
+def test_a_killed_run_is_diagnosed_as_far_as_it_got(tmp_path: Path) -> None:
+    diagnosis = diagnose(planted.cold_start().journal(tmp_path, ended=None))
+
+    assert diagnosis.status == "unfinished"
+    assert [(finding.rule, finding.severity) for finding in diagnosis.findings] == [
+        ("cold-start", "warning"),
+        ("failed-run", "hint"),
+    ]
+
+
+def test_a_cancelled_run_has_no_findings_for_it(tmp_path: Path) -> None:
+    run = PlantedRun()
+    call = run.span("chat", 0, 900, run.root, model="small", status="cancelled")
+    run.span("load", 0, 900, call, model="small", status="cancelled")
+
+    diagnosis = diagnose(run.journal(tmp_path, ended="cancelled"))
+
+    assert (diagnosis.status, diagnosis.findings) == ("cancelled", ())
+
+
+@pytest.mark.parametrize(("name", "value"), [("prompt_sha256", {"a": [1]}), ("ttft_ns", -1)])
+def test_an_attribute_that_was_damaged_ends_no_diagnosis(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    # Journals of earlier versions have no checksums.
+    recorded = (RECORDED / "cold_start.jsonl").read_text().splitlines()
+    lines = [json.loads(line) for line in recorded]
+    for line in lines:
+        if name in line.get("attributes", {}):
+            line["attributes"][name] = value
+    damaged = tmp_path / "damaged.jsonl"
+    damaged.write_text("".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines))
+    assert diagnose(Journal(damaged)).status == "ok"
