@@ -1,16 +1,23 @@
 """The keep-alive budget: which models are in memory, and whose turn it is."""
 
-from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget
-from harness.residency.fit import check_fits
-from harness.residency.forecast import NOTHING_KNOWN, Forecast, Strand
-from harness.residency.guest import Guest
+from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget, Leased
+from harness.residency.guests import Guest
 from harness.residency.host import Host, HostReport
-from harness.residency.keep_alive import ObservedGaps
-from harness.residency.leased import Leased
-from harness.residency.ledger import Device, GuestEntry, Ledger, Need, Resident, Tenant
-from harness.residency.noting_gaps import NotingGaps
+from harness.residency.keep_alive import NotingGaps, ObservedGaps
+from harness.residency.ledger import Device, GuestEntry, Ledger, Need, Resident, Tenant, check_fits
 from harness.residency.policy import decide
-from harness.residency.state import Decision, Grant, Load, State, Unload, Wait, WaitingCall
+from harness.residency.state import (
+    NOTHING_KNOWN,
+    Decision,
+    Forecast,
+    Grant,
+    Load,
+    State,
+    Strand,
+    Unload,
+    Wait,
+    WaitingCall,
+)
 
 __all__ = [
     "MAX_WAIT_S",

@@ -1,26 +1,28 @@
-"""The keep-alive budget: asks the policy whenever something changes, and has its word done."""
+"""The keep-alive budget: asks the policy whenever something changes, and does what it says."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
-from harness.inference import MACHINE
-from harness.residency.fit import check_fits
-from harness.residency.forecast import NOTHING_KNOWN, Forecast
-from harness.residency.guest import Guest
-from harness.residency.guests import Guests
+from harness.inference import MACHINE, Backend, ChatRequest, R, T, Wrapper, most_tokens_of
+from harness.residency.guests import Guest, Guests
 from harness.residency.host import Host
-from harness.residency.ledger import Device, Ledger, Tenant, guests_in_the_way, returning_guests
-from harness.residency.movers import Movers, Restore
-from harness.residency.policy import decide
-from harness.residency.reasons import why_it_waits
-from harness.residency.residents import Residents
-from harness.residency.state import Grant, State, Wait, WaitingCall
+from harness.residency.ledger import (
+    Device,
+    Ledger,
+    Tenant,
+    check_fits,
+    guests_in_the_way,
+    returning_guests,
+)
+from harness.residency.policy import decide, why_it_waits
+from harness.residency.residents import Movers, Residents, Restore
+from harness.residency.state import NOTHING_KNOWN, Forecast, Grant, State, Wait, WaitingCall
 from harness.trace import Tracer
 
 MAX_WAIT_S = 60.0
@@ -351,3 +353,43 @@ class KeepAliveBudget:
                 unit="bytes",
                 track="server keep-alive budget",
             )
+
+
+class Leased(Wrapper):
+    """Leases the model for the length of each call.
+
+    Args:
+        backend: Answers once the model is resident.
+        budget: Lends the model.
+        model: Its tag.
+        context_tokens: Of one call, prompt and reply together; None where nobody knows.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        budget: KeepAliveBudget,
+        model: str,
+        context_tokens: int | None = None,
+    ) -> None:
+        super().__init__(backend)
+        self._budget = budget
+        self._model = model
+        self._context_tokens = context_tokens
+
+    async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
+        """Asks while the lease is held; see `KeepAliveBudget.lease`."""
+        async with self._budget.lease(self._model, kv_tokens=self._kv_tokens(request)):
+            return await ask(request)
+
+    def _kv_tokens(self, request: object) -> int:
+        """What the call may come to hold in the KV cache; an upper bound."""
+        if not isinstance(request, ChatRequest):
+            return 0
+        most = most_tokens_of(request)
+        if self._context_tokens is None:
+            return most
+        return (
+            min(most, self._context_tokens) if request.max_output_tokens else self._context_tokens
+        )

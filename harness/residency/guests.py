@@ -1,13 +1,52 @@
-"""The guests of one budget: which there are, which of them are out, and their ways in and out."""
+"""Guests of the keep-alive budget: what may go at any moment and come back when there is room.
+
+When a model leaves, the next call to it waits for seconds. When a guest leaves, no call waits: a
+search, for example, goes by words alone while its vectors are out.
+"""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from harness.errors import InvalidInput
 from harness.inference import to_its_end
 from harness.log import log_warning
-from harness.residency.guest import Guest
 from harness.residency.ledger import GuestEntry
 from harness.trace import Tracer, describe
+
+
+class Guest(Protocol):
+    """Something in memory beside the models, and less urgent than they are.
+
+    It may be used from any thread, and be evicted in the middle of it.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in the trace; no other guest of the budget has that name."""
+        ...
+
+    @property
+    def resident_bytes(self) -> int:
+        """What it takes now. 0 from `evict` to `restore`."""
+        ...
+
+    @property
+    def needed_bytes(self) -> int:
+        """What it will take when it is back, with its own room to grow."""
+        ...
+
+    def evict(self, reason: str) -> None:
+        """Gives its memory back, at once: waits for nobody who uses it.
+
+        Args:
+            reason: What it can tell those who have to do without.
+        """
+        ...
+
+    def restore(self) -> None:
+        """Comes back; called in a thread. When it raises, nothing stays in memory."""
+        ...
 
 
 class Guests:

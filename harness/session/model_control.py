@@ -20,10 +20,9 @@ from harness.errors import (
 from harness.inference import FILE_BACKENDS, Endpoint, server_facts
 from harness.inference.endpoint import MANAGED_BACKENDS
 from harness.residency import Host, HostReport, check_fits
-from harness.session.devices import devices_of
 from harness.session.opened_endpoint import open_endpoint
 from harness.session.settings import Settings
-from harness.session.tenancy import tenant_of
+from harness.session.tenancy import devices_of, tenant_of
 from harness.session.trust import api_key_of
 from harness.trace import monotonic
 

@@ -1,9 +1,9 @@
-"""From an endpoint to what the budget must know of its model."""
+"""From the settings and endpoints to what the budget must know: devices, models, their sizes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from harness.errors import ConfigurationInvalid, InferenceError
 from harness.hardware import (
@@ -16,13 +16,15 @@ from harness.hardware import (
     read_gguf_header,
     split_footprint,
 )
-from harness.inference import FILE_BACKENDS, MACHINE, Endpoint
+from harness.inference import FILE_BACKENDS, MACHINE, Endpoint, machine_memory_bytes
 from harness.inference.endpoint import BackendName
 from harness.inference.engines.loading import loading_of
 from harness.inference.identity.address import server_address
-from harness.residency import Host, Need, Tenant
+from harness.residency import Device, Host, Need, Tenant
+from harness.residency.devices import read_gpus
 from harness.residency.hosts import OllamaHost
 from harness.residency.hosts.control import CLEARING_UP_S
+from harness.session.settings import BudgetSettings, DeviceSettings
 
 _DISK_BYTES_PER_S = 1_000_000_000
 """Of a common disk: a guess, until a load was measured."""
@@ -165,3 +167,39 @@ async def _pulled_footprint(endpoint: Endpoint, host: OllamaHost) -> Footprint |
         ),
         Loading(context_tokens=said or pulled.context_tokens or _OLLAMA_CONTEXT_TOKENS),
     )
+
+
+_SHARE_OF_MACHINE = 0.8
+"""Of the machine's memory, what models may take unless told otherwise."""
+
+
+def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tuple[Device, ...]:
+    """The devices of the settings, and those that endpoints name; `machine` is the first.
+
+    Args:
+        settings: Say how much of them may be used.
+        named: By endpoints.
+
+    Raises:
+        ConfigurationInvalid: Nobody says how much memory one has.
+    """
+    capacity_bytes = settings.capacity_bytes or int(machine_memory_bytes() * _SHARE_OF_MACHINE)
+    devices = [
+        Device(name=MACHINE, capacity_bytes=capacity_bytes, reserve_bytes=settings.reserve_bytes)
+    ]
+    names = [name for name in dict.fromkeys([*settings.devices, *named]) if name != MACHINE]
+    read = {gpu.name: gpu.total_bytes for gpu in read_gpus()} if names else {}
+    for name in names:
+        said = settings.devices.get(name, DeviceSettings())
+        size_bytes = said.capacity_bytes or read.get(name)
+        if size_bytes is None:
+            raise ConfigurationInvalid(
+                f"nobody says how much memory '{name}' has; write [budget.devices.{name}] with "
+                'capacity = "24 GiB", or install wiggum-harness[nvidia], which reads it of gpu0, '
+                "gpu1, …",
+                code="budget.capacity-unknown",
+            )
+        devices.append(
+            Device(name=name, capacity_bytes=size_bytes, reserve_bytes=said.reserve_bytes)
+        )
+    return tuple(devices)

@@ -12,8 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from harness.residency import Device, Tenant
-from harness.residency.jobs import Job
-from harness.residency.simulation import Known, Policy, SimulatedRun, simulate
+from harness.residency.simulation import Job, Known, Policy, SimulatedRun, simulate
 
 
 class SmallRun(NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 from states import calls, expected, resident, state, tenant
 
 from harness.residency import GuestEntry
-from harness.residency.choice import Choice
+from harness.residency.policy import Choice
 
 NEW = tenant("new")
 A, B = tenant("a"), tenant("b")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from states import tenant
 
 from harness.residency import Strand
-from harness.residency.lookahead import Lookahead
+from harness.residency.policy import Lookahead
 
 
 def strand(name, uses, after=()):

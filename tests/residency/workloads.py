@@ -13,8 +13,7 @@ from itertools import accumulate
 from random import Random
 
 from harness.residency import Device, Tenant
-from harness.residency.jobs import Job
-from harness.residency.simulation import Known
+from harness.residency.simulation import Job, Known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from graphlib import TopologicalSorter
 from typing import Final
 
 from harness.graph import Graph, Node
-from harness.residency.jobs import Job
+from harness.residency.simulation import Job
 from harness.session.planning.asked_models import Stages
 
 CALL_S: Final = 5.0

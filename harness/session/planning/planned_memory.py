@@ -8,10 +8,10 @@ from typing import Literal
 
 from harness.errors import DoesNotFit
 from harness.residency import Device, Tenant, check_fits
-from harness.session.devices import devices_of
 from harness.session.planning.load_times import LoadTime, load_seconds, measured_loads
 from harness.session.planning.model_size import ModelSize
 from harness.session.settings import Settings
+from harness.session.tenancy import devices_of
 
 Fit = Literal["whole", "split", "never", "unknown", "not counted"]
 """On one device; over several; on none, whatever goes; nobody says how large it is; or it is its

@@ -10,7 +10,7 @@ from harness.hardware import format_bytes
 from harness.inference import FILE_BACKENDS, Endpoint
 from harness.inference.identity.address import server_address
 from harness.residency import Device
-from harness.residency.fit import capacity_table
+from harness.residency.ledger import capacity_table
 from harness.session.casting import Casting
 from harness.session.planning.asked_models import Stages
 from harness.session.planning.offload import offload_estimate
