@@ -8,7 +8,7 @@ import sys
 from harness.cli.consoles import say
 from harness.cli.progress import Progress
 from harness.graph import Question
-from harness.graph.answer import answer_problem
+from harness.graph.outcome import answer_problem
 
 
 class TerminalAsker:

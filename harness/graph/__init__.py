@@ -1,12 +1,10 @@
 """Pipelines as graphs of functions: definition, checks, execution. Knows no models."""
 
-from harness.graph.earlier import Earlier
 from harness.graph.execution import execute
 from harness.graph.executor import Executor, InProcess, Work
-from harness.graph.graph import Graph
-from harness.graph.inputs import Input, bind_inputs, doubtful_inputs, graph_inputs
+from harness.graph.graph import Graph, Input, bind_inputs, doubtful_inputs, graph_inputs
 from harness.graph.node import Combine, Node, Parameter, When
-from harness.graph.node_call import NodeCall
+from harness.graph.node_call import Answers, Asker, NodeCall, Watcher
 from harness.graph.outcome import (
     Execution,
     NodeFailure,
@@ -25,7 +23,7 @@ from harness.graph.policies import (
     Retry,
     Timeout,
 )
-from harness.graph.shared import Answers, Asker, OutputCache, Watcher
+from harness.graph.reuse import Earlier, OutputCache
 
 __all__ = [
     "Answers",

@@ -7,27 +7,39 @@ starts. A node that fails takes its dependants with it, and nothing else; what c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import contextvars
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from harness.errors import NodeFailed, RunLimitReached
-from harness.graph.calls import Calls, Going
-from harness.graph.changed import changed_outputs
-from harness.graph.earlier import Earlier
-from harness.graph.executor import Executor, InProcess
+from harness.graph.executor import GRACE_S, Executor, InProcess, LeftBehind, forget, leave_behind
 from harness.graph.graph import Graph
-from harness.graph.left_behind import LeftBehind, forget
-from harness.graph.node_call import NodeCall
-from harness.graph.outcome import Execution, NodeFailure, NodeSkip, Question, Skipped
-from harness.graph.outputs import Outputs
-from harness.graph.perform import Call, CallFailed, Given, perform
-from harness.graph.places import Places
-from harness.graph.plan import plan_of
+from harness.graph.node_call import (
+    Answers,
+    Asker,
+    Call,
+    CallFailed,
+    NodeCall,
+    Shared,
+    Suspended,
+    Watcher,
+    perform,
+)
+from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.policies import Default
+from harness.graph.reuse import Earlier, OutputCache, Outputs, changed_outputs
 from harness.graph.schedule import Schedule, Taken
-from harness.graph.shared import GRACE_S, Answers, Asker, OutputCache, Shared, Watcher
-from harness.graph.state import NO_DIGEST, PENDING, Blocked, State, digest_of_value
-from harness.graph.suspended import Suspended
+from harness.graph.state import (
+    NO_DIGEST,
+    PENDING,
+    Blocked,
+    Given,
+    Places,
+    State,
+    digest_of_value,
+    plan_of,
+)
 from harness.graph.values import digest
 from harness.log import log_warning
 from harness.trace import Tracer, describe
@@ -108,9 +120,12 @@ class _Running:
         self._parent = parent
         self._shared = shared
         self._outputs = Outputs(
-            shared,
-            None if parent is None else parent.attempts,
-            {f"{prefix}{name}" for name in graph.nodes},
+            tracer=shared.tracer,
+            log=shared.log,
+            earlier=shared.earlier,
+            cache=shared.cache,
+            attempts=None if parent is None else parent.attempts,
+            nodes={f"{prefix}{name}" for name in graph.nodes},
         )
         depth = 0 if parent is None else parent.depth + 1
         self._calls = Calls(self._run_call, places=shared.places, depth=depth, log=shared.log)
@@ -425,3 +440,108 @@ class _Running:
             self._stop(Blocked(self._failures[0].node, "failed"))
         if self._schedule.is_over and not self._over.done():
             self._over.set_result(None)
+
+
+class Going:
+    """A call from its beginning to its end.
+
+    Attributes:
+        state: Of which node.
+        item: Which item; None for all at once.
+        has_place: Whether it is one of those that are counted.
+        is_made: Whether its function is at work. Before and after that there is nothing to be
+            cancelled: what it gave is only to be written down.
+    """
+
+    __slots__ = ("has_place", "is_made", "item", "state")
+
+    def __init__(self, state: State, item: int | None) -> None:
+        self.state = state
+        self.item = item
+        self.has_place = False
+        self.is_made = False
+
+
+class Calls:
+    """Those of one run of one graph.
+
+    Args:
+        run: Makes a call, and takes down how it ended.
+        places: How many may be under way, of all graphs together.
+        depth: In how many calls the graph is nested.
+        log: Knows what was left behind.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Going], Coroutine[Any, Any, None]],
+        *,
+        places: Places,
+        depth: int,
+        log: Log,
+    ) -> None:
+        self._run = run
+        self._places = places
+        self._depth = depth
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        # A call begins in whatever task makes way for it, which may be inside of other spans.
+        self._context = contextvars.copy_context()
+        self._tasks: dict[Going, asyncio.Task[None]] = {}
+        self._is_over = False
+
+    def begin(self, state: State, item: int | None) -> None:
+        """Begins a call, now or when there is a place for it."""
+        start = partial(self._start, Going(state, item))
+        if state.places is None:
+            self._places.take(start, depth=self._depth)
+        else:
+            state.places.take(partial(self._places.take, start, depth=self._depth))
+
+    def give_back(self, going: Going) -> None:
+        """Lets another have a call's place, if it still has it."""
+        if going.has_place:
+            going.has_place = False
+            self._places.give_back()
+            if going.state.places is not None:
+                going.state.places.give_back()
+
+    def has_ended(self, going: Going) -> bool:
+        """Takes a call out; whether it was still in, and not left behind."""
+        return self._tasks.pop(going, None) is not None
+
+    def cancel(self) -> None:
+        """Tells all that are at work to end."""
+        for going, task in self._tasks.items():
+            if going.is_made:
+                task.cancel()
+
+    def leave_behind(self) -> list[Going]:
+        """Takes out those that are still at work, and goes on without them."""
+        left = [going for going in self._tasks if going.is_made]
+        for going in left:
+            task = self._tasks.pop(going)
+            leave_behind(task, label=going.state.label(going.item), log=self._log)
+            self.give_back(going)
+        return left
+
+    def begin_no_more(self) -> None:
+        """Nobody waits for the run any more: what still waits for a place passes it on."""
+        self._is_over = True
+
+    async def wait(self, timeout_s: float) -> None:
+        """Returns when all have ended, or after so many seconds."""
+        end_s = self._loop.time() + timeout_s
+        while self._tasks and (left_s := end_s - self._loop.time()) > 0:
+            await asyncio.wait(self._tasks.values(), timeout=left_s)
+
+    def _start(self, going: Going) -> None:
+        going.has_place = True
+        if self._is_over:
+            self._loop.call_soon(self.give_back, going)
+            return
+        # Not in a task group, which would wait for ever for a call that ignores its cancellation.
+        # Not by the loop's own factory either: an eager one would run it within what began it.
+        self._tasks[going] = asyncio.Task(
+            self._run(going), loop=self._loop, context=self._context.copy()
+        )

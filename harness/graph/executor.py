@@ -9,10 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import math
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing, suppress
-from typing import Any, NamedTuple, Protocol
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from contextlib import aclosing, contextmanager, nullcontext, suppress
+from typing import Any, Literal, NamedTuple, Protocol
+
+from harness.errors import NodeTimedOut
+from harness.graph.outcome import Log
+from harness.graph.policies import Timeout
+from harness.log import log_debug, log_warning
+from harness.trace import describe
+
+GRACE_S = 1.0
+"""How long a call that was cancelled may take to end before it is left behind, in seconds."""
 
 
 class Work(NamedTuple):
@@ -97,3 +108,201 @@ async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function
 
     threading.Thread(target=run, name=f"node {work.label}", daemon=True).start()
     return await done
+
+
+_GLANCE_S = 0.1
+"""How often to look whether a person has answered, in seconds."""
+
+
+async def timed(
+    made: Coroutine[Any, Any, object],
+    limits: Timeout,
+    *,
+    pulse: Pulse,
+    label: str,
+    log: Log,
+) -> object:
+    """Awaits an attempt as long as its limits allow.
+
+    One that goes on although it was cancelled is left behind: the run does not wait for it.
+
+    Args:
+        made: The attempt.
+        limits: The limits.
+        pulse: Its signs of life.
+        label: The call's, for messages.
+        log: Knows what was left behind.
+
+    Raises:
+        NodeTimedOut: A limit was reached.
+        Exception: What the attempt raised.
+    """
+    # A task of its own, since only a task can be left.
+    task = asyncio.get_running_loop().create_task(made)
+    try:
+        reached = await _reached(limits, task, pulse)
+    except asyncio.CancelledError:
+        await _end(task, label=label, log=log)
+        raise
+    except LeftBehind:
+        leave_behind(task, label=label, log=log)
+        raise
+    if reached is None:
+        return task.result()
+    await _end(task, label=label, log=log)
+    if reached == "total_s":
+        raise NodeTimedOut(f"took longer than total_s = {limits.total_s:g} s", limit="total_s")
+    raise NodeTimedOut(f"showed no sign of life for idle_s = {limits.idle_s:g} s", limit="idle_s")
+
+
+async def _reached(
+    limits: Timeout, task: asyncio.Task[object], pulse: Pulse
+) -> Literal["total_s", "idle_s"] | None:
+    """The limit that an attempt reaches; None if it ends before."""
+    now_s = asyncio.get_running_loop().time
+    pulse.beat()
+    begun_s = now_s() - pulse.asked_s
+    while True:
+        asked_s, alive_s = pulse.asked_s, pulse.alive_s
+        total_end_s = begun_s + asked_s + (limits.total_s or math.inf)
+        idle_end_s = alive_s + (limits.idle_s or math.inf)
+        left_s = min(total_end_s, idle_end_s) - now_s()
+        if pulse.is_asking:
+            left_s = max(left_s, _GLANCE_S)
+        await asyncio.wait({task}, timeout=None if left_s == math.inf else left_s)
+        if task.done():
+            return None
+        if total_end_s <= idle_end_s:
+            if pulse.asked_s == asked_s:
+                return "total_s"
+        elif pulse.alive_s == alive_s:
+            return "idle_s"
+
+
+async def _end(task: asyncio.Task[object], *, label: str, log: Log) -> None:
+    """Cancels a call, and waits a little until it is over."""
+    task.cancel()
+    try:
+        await asyncio.wait({task}, timeout=GRACE_S)
+    finally:
+        leave_behind(task, label=label, log=log)
+
+
+Doing = Literal["rest", "call", "sent"]
+"""`rest`: it waits as it is meant to, and so shows no sign of life. `call`: it asks a model, and
+rests, as in a queue of ours, until a request is with a server: `sent`."""
+
+
+class Pulse:
+    """Of one call of a node. What is told to it is told to those that it is nested in as well.
+
+    Args:
+        around: That of the call that it is nested in.
+    """
+
+    def __init__(self, around: Pulse | None = None) -> None:
+        self._around = around
+        # A plain function beats from its thread, where no loop is running.
+        self._now_s = asyncio.get_running_loop().time
+        self._beat_s = self._now_s()
+        # How many of each are under way.
+        self._now: Counter[Doing] = Counter()
+        self._asks = 0
+        self._asked_from_s = 0.0
+        self._asked_s = 0.0
+
+    def beat(self) -> None:
+        """A sign of life."""
+        self._beat_s = self._now_s()
+        if self._around is not None:
+            self._around.beat()
+
+    @contextmanager
+    def doing(self, what: Doing) -> Iterator[None]:
+        """While it does that; see `Doing`."""
+        self._now[what] += 1
+        self._beat_s = self._now_s()
+        try:
+            with nullcontext() if self._around is None else self._around.doing(what):
+                yield
+        finally:
+            self._now[what] -= 1
+            self._beat_s = self._now_s()
+
+    @contextmanager
+    def ask(self) -> Iterator[None]:
+        """While it waits for a person: that is not its own time."""
+        if not self._asks:
+            self._asked_from_s = self._now_s()
+        self._asks += 1
+        try:
+            with nullcontext() if self._around is None else self._around.ask():
+                yield
+        finally:
+            self._asks -= 1
+            self._beat_s = self._now_s()
+            if not self._asks:
+                self._asked_s += self._beat_s - self._asked_from_s
+
+    @property
+    def alive_s(self) -> float:
+        """When nothing was wrong with it at the latest, by the loop's clock."""
+        now = self._now
+        waits = self._asks or now["rest"] or (now["call"] and not now["sent"])
+        return self._now_s() if waits else self._beat_s
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it waits for a person."""
+        return self._asks > 0
+
+    @property
+    def asked_s(self) -> float:
+        """How long it has waited for a person, in seconds."""
+        return self._asked_s + (self._now_s() - self._asked_from_s if self._asks else 0.0)
+
+
+class LeftBehind(BaseException):
+    """Raised where a call waits that ignores its cancellation."""
+
+    def __init__(self) -> None:
+        super().__init__("it went on although it was cancelled")
+
+
+def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
+    """Goes on without a call that was cancelled, whether it has ended or not.
+
+    One that has not is broken off where it waits, so that its spans end. What ignores even that
+    goes on, and nobody waits for it.
+
+    Args:
+        task: Where it runs.
+        label: The call's, for messages.
+        log: Knows what was left behind.
+    """
+    task.add_done_callback(forget)
+    if task.done():
+        return
+    log_warning(
+        "a node goes on although it was cancelled, and is left behind",
+        code="run.node-left-behind",
+        node=label,
+    )
+    log.left_behind.add(task)
+    task.add_done_callback(log.left_behind.discard)
+    coroutine = task.get_coro()
+    assert coroutine is not None  # as an eager task's is that is over
+    try:
+        # Not close(): what it raises does not get through to an async generator.
+        coroutine.throw(LeftBehind())
+    except (LeftBehind, StopIteration):
+        pass
+    except Exception as error:  # noqa: BLE001 - whatever it has to say on its way out
+        log_debug("a node that was left behind ended", node=label, error=describe(error))
+    task.cancel()  # wakes the task, which finds its coroutine ended
+
+
+def forget(task: asyncio.Task[Any]) -> None:
+    """Takes what a task that is done raised as seen: asyncio would complain that nobody did."""
+    if not task.cancelled():
+        task.exception()

@@ -4,11 +4,9 @@ from harness.session.chat import chat, count_tokens, embed, open_shim
 from harness.session.evaluator_pool import EvaluatorDraw, EvaluatorPanel
 from harness.session.event_loop import run_to_its_end
 from harness.session.pipeline import Pipeline
+from harness.session.rehearsal import Remake, to_make_again
 from harness.session.result import CallResult, RunFiles, RunResult
-from harness.session.resume import EarlierRun, read_earlier_run
-from harness.session.resume_answers import only_question
-from harness.session.resume_finished import Remake, to_make_again
-from harness.session.resume_record import Origin
+from harness.session.resume import EarlierRun, Origin, only_question, read_earlier_run
 from harness.session.run import Run
 from harness.session.separation import Separation
 from harness.session.session import Session, open_session

@@ -13,7 +13,7 @@ from harness.inference import Backend
 from harness.session.event_loop import run_to_its_end
 from harness.session.pipeline_run import PipelineRun
 from harness.session.result import RunResult
-from harness.session.resume_record import Origin
+from harness.session.resume import Origin
 from harness.session.run import Run
 from harness.session.settings import Settings, load_settings
 from harness.trace import Sink

@@ -27,18 +27,20 @@ from harness.inference import Backend
 from harness.session.cast import Cast
 from harness.session.forecasting import Forecaster
 from harness.session.output_cache import OUTPUT_CACHE, StoredOutputs
+from harness.session.rehearsal import inputs_now, result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
-from harness.session.resume import EarlierRun, read_earlier_run
-from harness.session.resume_answers import match_answers
-from harness.session.resume_finished import inputs_now, result_if_nothing_to_do
-from harness.session.resume_loops import NO_LOOPS
-from harness.session.resume_memory import remember_again, remembered_in
-from harness.session.resume_record import (
+from harness.session.resume import (
     Beginning,
+    EarlierRun,
     Origin,
+    match_answers,
+    read_earlier_run,
     record_beginning,
     record_outcome,
+    remember_again,
+    remembered_in,
 )
+from harness.session.resume_loops import NO_LOOPS
 from harness.session.run import Run
 from harness.session.session import Session, open_session
 from harness.session.settings import Settings

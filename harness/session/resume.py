@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError, InvalidInput, Notice, ReplyCut, ReplyInvalid
-from harness.graph import Answers, Earlier, Question
+from harness.errors import HarnessError, InvalidInput, Notice, ReplyCut, ReplyInvalid, did_you_mean
+from harness.graph import Answers, Earlier, Execution, Graph, Question, graph_inputs
+from harness.graph.outcome import answer_problem
+from harness.graph.values import digest, value_form
+from harness.memory import Scalar
+from harness.session.library import PassageLibrary
 from harness.session.resume_loops import EarlierLoops, earlier_loops
-from harness.session.resume_record import Beginning, RecordedInput, read_beginning
 from harness.session.run_spent import RunSpent, run_spent
-from harness.trace import Content, Instant, Journal, NodeOutput, SpanRecord
+from harness.trace import (
+    Attributes,
+    Content,
+    ContentPolicy,
+    Instant,
+    Journal,
+    NodeOutput,
+    SpanRecord,
+    Tracer,
+    sha256_of,
+)
 from harness.trace.node_records import attempt_status
+from harness.wiggum import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,3 +221,323 @@ def _with_texts(
         )
         for name, said in inputs.items()
     }
+
+
+_MOST = 20
+"""Names in one record; the spans of the calls have the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a command line had a pipeline and its settings from."""
+
+    target: str
+    """The file, and the pipeline's name in it if that was given; or a shipped pattern's name."""
+    config: Path | None = None
+    """The file of the settings; None when there was none."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Roles that went before those of the settings."""
+    memory: Path | None = None
+    """The directory of passages that went before that of the settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What a part of a run began with."""
+
+    origin: Origin | None
+    """None when it was begun from Python."""
+    limits: Limits
+    """Those that it was given, beside the pipeline's and those of the settings."""
+    content: ContentPolicy
+    """What it recorded of texts."""
+    inputs: tuple[str, ...] | None = None
+    """The names of those that it was given; None if they are lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedInput:
+    """An input that a run was given, as its journal has it."""
+
+    name: str
+    """Its name."""
+    text: str | None
+    """The value as JSON, without secrets; None when there is no JSON for it."""
+    digest: str
+    """Of that JSON before secrets were taken out of it."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the journal has all of it."""
+        return self.text is not None and digest(self.text.encode()) == self.digest
+
+
+def record_beginning(
+    tracer: Tracer,
+    graph: Graph,
+    inputs: Mapping[str, object],
+    *,
+    beginning: Beginning,
+) -> None:
+    """Writes down what a run begins with.
+
+    Args:
+        tracer: The run's.
+        graph: What is run.
+        inputs: Those that were given; what was left out is what the code says, then too.
+        beginning: The rest.
+    """
+    origin = beginning.origin
+    tracer.instant(
+        "pipeline",
+        pipeline=graph.name,
+        content=beginning.content,
+        target=origin.target if origin else None,
+        config=str(origin.config) if origin and origin.config else None,
+        roles=dict(origin.roles) if origin else {},
+        memory=str(origin.memory) if origin and origin.memory else None,
+        inputs=list(inputs),
+        limits={name: one for name, one in asdict(beginning.limits).items() if one is not None},
+    )
+    known = graph_inputs(graph)
+    for name, value in inputs.items():
+        try:
+            data = value_form(known[name].annotation).encode(value)
+        except TypeError:
+            tracer.instant("input", input=name)
+        else:
+            tracer.instant(
+                "input",
+                input=name,
+                value_sha256=tracer.content(data.decode()),
+                digest=tracer.excerpt(digest(data)),
+            )
+
+
+def record_outcome(tracer: Tracer, ended: Execution) -> None:
+    """Writes down how a part of a run ended."""
+    tracer.instant(
+        "outcome",
+        status=ended.status,
+        failed=[one.node for one in ended.failures[:_MOST]],
+        failures=len(ended.failures),
+        skips=len(ended.skips),
+        reused=len(ended.reused),
+        made_again=len(ended.reruns),
+        questions=[one.key for one in ended.questions],
+    )
+
+
+def read_beginning(said: Attributes) -> Beginning:
+    """What `record_beginning` wrote of all but the inputs."""
+    values: Mapping[str, Any] = said
+    target, config, memory = (values.get(name) for name in ("target", "config", "memory"))
+    return Beginning(
+        origin=target
+        and Origin(
+            target=target,
+            config=Path(config) if config else None,
+            roles=values.get("roles") or {},
+            memory=Path(memory) if memory else None,
+        ),
+        limits=Limits(**(values.get("limits") or {})),
+        content=values["content"],
+        inputs=None if values.get("is_lost") else tuple(values.get("inputs") or ()),
+    )
+
+
+def restored_inputs(
+    graph: Graph,
+    recorded: Mapping[str, RecordedInput],
+    given: Mapping[str, object],
+    *,
+    are_all_recorded: bool = True,
+) -> dict[str, object]:
+    """The inputs of a run that is resumed: those given anew, and else those that it had.
+
+    Args:
+        graph: What is run.
+        recorded: Those that it had.
+        given: Those given anew.
+        are_all_recorded: Whether it had no others: a damaged journal may have lost them.
+
+    Raises:
+        InvalidInput: One cannot be had from the journal.
+    """
+    inputs = dict(given)
+    known = graph_inputs(graph)
+    if not are_all_recorded and (lost := known.keys() - given.keys()):
+        raise InvalidInput(
+            "the journal has lost which inputs the run was given; give each of them again: "
+            + ", ".join(sorted(lost)),
+            code="resume.inputs-lost",
+        )
+    for name, one in recorded.items():
+        # What the pipeline does not take any more, it does not need.
+        if name in given or name not in known:
+            continue
+        try:
+            if one.text is None or not one.is_whole:
+                why = (
+                    "a secret was left out of it"
+                    if one.text
+                    else "it has no form in JSON, or is lost"
+                )
+                raise TypeError(why)
+            inputs[name] = value_form(known[name].annotation).restore(one.text.encode())
+        except TypeError as error:
+            raise InvalidInput(
+                f"input '{name}' cannot be restored from the journal ({error}); give it again: "
+                f"--set {name}=…, or by its name to Pipeline.run",
+                code="resume.input-lost",
+            ) from error
+    return inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """A document that was remembered."""
+
+    document: str | None
+    """The text; None where the journal does not have it whole: a secret was left out."""
+    title: str
+    """For passages before the first heading."""
+    source: str
+    """Where it is from."""
+    quality: float | None
+    """How good it was judged to be."""
+    metadata: tuple[tuple[str, Scalar], ...]
+    """What else was said of it."""
+    created: datetime | None
+    """When it was remembered; None where an earlier version wrote the journal."""
+
+
+def remembered_in(journal: Journal) -> tuple[Remembered, ...]:
+    """What a run remembered until now, in order; nothing of what outlives the run anyway.
+
+    Raises:
+        JournalInvalid: The journal is damaged.
+    """
+    said: list[Mapping[str, Any]] = [
+        item.attributes
+        for item in journal.items()
+        if isinstance(item, SpanRecord)
+        and item.name == "remember"
+        and item.status == "ok"
+        and item.attributes.get("document_sha256")
+    ]
+    wanted = {one["document_sha256"] for one in said}
+    texts = {
+        item.sha256: item.text
+        for item in (journal.items() if wanted else ())
+        if isinstance(item, Content) and item.sha256 in wanted
+    }
+    return tuple(
+        Remembered(
+            document=_whole(texts.get(one["document_sha256"]), digest=one.get("digest")),
+            title=one.get("title") or "",
+            source=one.get("source") or "",
+            quality=one.get("quality"),
+            metadata=tuple((one.get("metadata") or {}).items()),
+            created=one.get("created") and datetime.fromisoformat(one["created"]),
+        )
+        for one in said
+    )
+
+
+async def remember_again(remembered: tuple[Remembered, ...], passages: PassageLibrary) -> int:
+    """Keeps the documents in a run's passages, each once.
+
+    Returns:
+        How many could not be, since the journal does not have them whole.
+    """
+    lost = 0
+    for one in dict.fromkeys(remembered):
+        if one.document is None:
+            lost += 1
+        else:
+            await passages.remember(
+                one.document,
+                title=one.title,
+                source=one.source,
+                quality=one.quality,
+                metadata=dict(one.metadata),
+                created=one.created,
+            )
+    return lost
+
+
+def _whole(text: str | None, *, digest: object) -> str | None:
+    return text if text is not None and sha256_of(text) == digest else None
+
+
+def match_answers(
+    given: Mapping[str, object], questions: Sequence[Question]
+) -> dict[tuple[str, str], object]:
+    """Which question each answer is for, as the graph takes them.
+
+    Args:
+        given: By a question's key, or by the node that asks if it asks but one.
+        questions: Those that wait.
+
+    Raises:
+        InvalidInput: There is no such question, or it is no such answer.
+    """
+    answers: dict[tuple[str, str], object] = {}
+    for name, answer in given.items():
+        question = _asked(name, questions)
+        problem = answer_problem(answer, question.form)
+        if problem:
+            raise InvalidInput(
+                f"question '{question.key}' ({_title(question)}): {problem}", code="answer.invalid"
+            )
+        answers[question.key, question.text] = answer
+    return answers
+
+
+def only_question(questions: Sequence[Question]) -> Question:
+    """The one that an answer without a name is for.
+
+    Raises:
+        InvalidInput: There is none, or more than one.
+    """
+    if not questions:
+        raise InvalidInput(
+            "the run asks nothing that waits for an answer; leave --answer out",
+            code="answer.none-asked",
+        )
+    if len(questions) > 1:
+        listed = "; ".join(f"{one.key}: {_title(one)}" for one in questions)
+        raise InvalidInput(
+            f"{len(questions)} questions wait for an answer ({listed}); say which one it is for: "
+            f"--answer {questions[0].key}=…",
+            code="answer.several-asked",
+        )
+    return questions[0]
+
+
+def _title(question: Question) -> str:
+    """Its first line: a whole draft may follow."""
+    return question.text.partition("\n")[0]
+
+
+def _asked(name: str, questions: Sequence[Question]) -> Question:
+    asked = [one for one in questions if one.key == name]
+    asked = asked or [one for one in questions if one.node == name]
+    if len(asked) == 1:
+        return asked[0]
+    if asked:
+        keys = ", ".join(one.key for one in asked)
+        raise InvalidInput(
+            f"node '{name}' asks {len(asked)} questions; name one of them: {keys}",
+            code="answer.several-of-node",
+        )
+    if not questions:
+        raise InvalidInput(
+            f"no question waits for an answer, so none for '{name}'", code="answer.none-waits"
+        )
+    raise InvalidInput(
+        f"no question '{name}' waits for an answer; "
+        + did_you_mean(name, [one.key for one in questions]),
+        code="answer.question-unknown",
+    )

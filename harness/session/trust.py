@@ -30,7 +30,7 @@ from pathlib import Path
 import httpx
 
 from harness.errors import ConfigurationInvalid, Notice, NotTrusted
-from harness.graph.own_files import is_own_module
+from harness.graph.fingerprint import is_own_module
 from harness.inference import Endpoint
 from harness.shipped import shipped_directory
 

@@ -12,7 +12,7 @@ from harness import Cache, Run, ScriptedBackend
 from harness.errors import ServerError
 from harness.graph import Retry
 from harness.session.output_cache import OUTPUT_CACHE, StoredOutputs
-from harness.session.resume_memory import remembered_in
+from harness.session.resume import remembered_in
 from harness.trace import Journal
 from harness.trace.secrets import REDACTED
 

@@ -25,7 +25,7 @@ from harness.analysis import report_of
 from harness.errors import InvalidInput, ServerError
 from harness.graph import Question, Retry
 from harness.session import read_earlier_run
-from harness.session.resume_answers import match_answers, only_question
+from harness.session.resume import match_answers, only_question
 from harness.trace import Journal
 from harness.wiggum import Limits
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from harness.errors import InvalidInput
 from harness.graph import Execution, Graph, Work, bind_inputs, execute
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
-from harness.session.resume import EarlierRun
-from harness.session.resume_record import restored_inputs
+from harness.session.resume import EarlierRun, restored_inputs
 from harness.trace import AUDIT_LOG, TIMELINES, Tracer, calls_of, group_calls
 from harness.trace.node_records import NodeRecord, node_records
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.graph import Graph
-from harness.graph.picture import Arrow, drawing_of
-from harness.graph.picture.seen import _covered_ns, run_seen
+from harness.graph.picture import Arrow, _covered_ns, drawing_of, run_seen
 from harness.trace import Interval, Journal, NodeOutput, RunEnded, RunStarted, SpanRecord
 from harness.trace.journal_line import encode
 
