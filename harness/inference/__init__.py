@@ -16,7 +16,7 @@ from harness.inference.around.schema_keeping import SchemaKeeping, SchemaKnowled
 from harness.inference.around.timed import Timed
 from harness.inference.around.traced import Traced
 from harness.inference.around.wrapper import R, T, Wrapper
-from harness.inference.backend import Backend
+from harness.inference.backend import Backend, ScriptedBackend
 from harness.inference.completion import (
     Completion,
     Embeddings,
@@ -39,7 +39,6 @@ from harness.inference.identity.identity import (
 )
 from harness.inference.identity.metadata import ModelMetadata, metadata_from
 from harness.inference.identity.served_metadata import TELLING_BACKENDS, served_metadata
-from harness.inference.message import Message, Prompt, as_messages, as_texts
 from harness.inference.metrics.metrics_source import MetricsSource, metrics_source
 from harness.inference.metrics.server_metrics import Reading
 from harness.inference.request import (
@@ -48,19 +47,20 @@ from harness.inference.request import (
     EmbedRequest,
     Gate,
     JsonSchema,
+    Message,
+    Prompt,
     Request,
-)
-from harness.inference.scripted import ScriptedBackend
-from harness.inference.server_facts import ServerFacts, server_facts, slots_source
-from harness.inference.shim import InferenceShim
-from harness.inference.structured import ReplyType
-from harness.inference.to_its_end import to_its_end
-from harness.inference.token_bound import (
+    as_messages,
+    as_texts,
     most_prompt_tokens,
     most_tokens_in,
     most_tokens_of,
     most_tokens_of_messages,
 )
+from harness.inference.server_facts import ServerFacts, server_facts, slots_source
+from harness.inference.shim import InferenceShim
+from harness.inference.structured import ReplyType
+from harness.inference.to_its_end import to_its_end
 from harness.inference.whole_reply import OnCut, check_whole, whole_reply
 from harness.inference.wire.ollama import OllamaWire
 from harness.inference.wire.openai import OpenAIWire

@@ -1,4 +1,4 @@
-"""What a call to a model gives back: text, usage, and where the time went."""
+"""What a call to a model gives back: text or vectors, usage, and where the time went."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from harness.errors import ServerError
 
 PhaseName = Literal["queue", "load", "prefill", "decode"]
 """Waiting for a place, loading the model, reading the prompt, writing the reply."""
@@ -152,3 +154,34 @@ class Embeddings:
     """Of all texts together; None when the server does not say."""
     model_id: str
     """The model's name as the server gave it."""
+
+
+def as_vectors(
+    rows: Sequence[Sequence[float]], *, endpoint: str, count: int
+) -> NDArray[np.float32]:
+    """The rows as `(count, d) float32`, with `d` at least 1 and nothing in it but finite numbers.
+
+    Args:
+        rows: One per text, in the texts' order.
+        endpoint: Tag of the endpoint that sent them.
+        count: How many texts there were.
+
+    Raises:
+        ServerError: They are something else.
+    """
+    if len(rows) != count:
+        raise _odd(f"{len(rows)} embeddings of {count} texts", endpoint)
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) > 1:
+        raise _odd(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})", endpoint)
+    if not all(lengths):
+        raise _odd("embeddings with no numbers in them", endpoint)
+    with np.errstate(over="ignore"):  # what float32 has no room for is found below
+        vectors = np.array(rows, dtype=np.float32)
+    if not np.isfinite(vectors).all():
+        raise _odd("embeddings with numbers that are not finite in float32", endpoint)
+    return vectors
+
+
+def _odd(came: str, endpoint: str) -> ServerError:
+    return ServerError(f"the server was asked for embeddings and sent {came}", endpoint=endpoint)

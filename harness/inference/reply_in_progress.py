@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from harness.inference.completion import (
     Completion,
     FinishReason,
+    Phase,
+    PhaseName,
+    PhaseSource,
     TokenLogprob,
     Usage,
     inter_token_latency,
 )
-from harness.inference.phases import ServerTimings, call_phases
-from harness.inference.reasoning import ReasoningSplitter, split_unopened
 from harness.inference.request import ChatRequest
 from harness.trace import Clock
 
@@ -130,3 +134,184 @@ class ReplyInProgress:
             self._text.append(answer)
             if self._request.on_text:
                 self._request.on_text(answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTimings:
+    """What a server says of a call's time; None for what it does not say."""
+
+    queue_ns: int | None = None
+    """How long it waited for a place."""
+    load_ns: int | None = None
+    """How long the model took to load for it."""
+    prefill_ns: int | None = None
+    """How long the prompt took, as far as it was computed."""
+    decode_ns: int | None = None
+    """How long the reply took."""
+
+
+def call_phases(
+    *,
+    sent_ns: int,
+    first_token_ns: int | None,
+    done_ns: int,
+    reported: ServerTimings | None = None,
+    came_whole: bool = False,
+) -> tuple[Phase, ...]:
+    """The phases of a call, back to back from `sent_ns` to `done_ns`.
+
+    Decoding is measured, from the first token to the last. Of a reply that came in one piece it is
+    what the server reports, or else all that is not known to be something else.
+
+    What went before it is split by what the server reported, and of what is left over there is one
+    phase, marked derived: if prefill was reported (llama-server, Ollama), it was queueing; else,
+    even where queueing was reported (vLLM), it was prefill. With nothing reported all of it counts
+    as prefill, and a queue may hide in it.
+
+    Args:
+        sent_ns: When the request was sent.
+        first_token_ns: When the first token arrived; None if none was seen to.
+        done_ns: When the reply was whole.
+        reported: What the server says.
+        came_whole: Whether the reply came in one piece.
+    """
+    known = reported or ServerTimings()
+    decoding: PhaseSource = "measured"
+    if first_token_ns is not None:
+        first_ns = first_token_ns
+    elif came_whole and known.decode_ns is not None:
+        first_ns, decoding = max(sent_ns, done_ns - known.decode_ns), "reported"
+    elif came_whole:
+        told_ns = (known.queue_ns or 0) + (known.load_ns or 0) + (known.prefill_ns or 0)
+        first_ns, decoding = min(done_ns, sent_ns + told_ns), "derived"
+    else:
+        first_ns = done_ns
+    phases = (
+        *_before_first_token(sent_ns, first_ns, known),
+        Phase(name="decode", start_ns=first_ns, end_ns=done_ns, source=decoding),
+    )
+    return tuple(phase for phase in phases if phase.end_ns > phase.start_ns)
+
+
+def _before_first_token(sent_ns: int, first_ns: int, known: ServerTimings) -> Iterator[Phase]:
+    # The server's and our clock may disagree by the network's delay: stay inside the call. Backward
+    # from the first token: what the server does not tell of lies at the call's beginning.
+    end_ns = first_ns
+    backwards: list[Phase] = []
+
+    def put(name: PhaseName, duration_ns: int | None, source: PhaseSource) -> None:
+        nonlocal end_ns
+        if duration_ns is None:
+            return
+        start_ns = max(sent_ns, end_ns - duration_ns)
+        backwards.append(Phase(name=name, start_ns=start_ns, end_ns=end_ns, source=source))
+        end_ns = start_ns
+
+    if known.prefill_ns is None:
+        told_ns = (known.queue_ns or 0) + (known.load_ns or 0)
+        put("prefill", max(0, first_ns - sent_ns - told_ns), "derived")
+    else:
+        put("prefill", known.prefill_ns, "reported")
+    put("load", known.load_ns, "reported")
+    put("queue", known.queue_ns, "reported")
+    put("queue", end_ns - sent_ns, "derived")
+    return reversed(backwards)
+
+
+_OPEN = "<think>"
+_CLOSE = "</think>"
+_CLOSED_ALONE = re.compile(r"</think>\s*(?:\n|$)")
+
+
+class ReasoningSplitter:
+    """Divides a reply that arrives piece by piece.
+
+    Only a text that begins with `<think>` holds reasoning: further in, the tag is one the answer
+    speaks of. Without a closing tag all of it is reasoning.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._state: Literal["undecided", "reasoning", "between", "answer"] = "undecided"
+
+    def feed(self, piece: str) -> tuple[str, str]:
+        """What the piece adds to the reasoning, and what to the answer.
+
+        The start of what may be a tag is held back until the rest of it is here.
+        """
+        if self._state == "answer":
+            return "", piece
+        if self._state == "between":
+            return "", self._begin(piece)
+        self._held += piece
+        if self._state == "undecided":
+            start = self._held.lstrip()
+            if len(start) < len(_OPEN) and _OPEN.startswith(start):
+                return "", ""
+            if not start.startswith(_OPEN):
+                return self._all_is_answer()
+            self._state, self._held = "reasoning", start[len(_OPEN) :]
+        thought, closed, rest = self._held.partition(_CLOSE)
+        if closed:
+            self._state, self._held = "between", ""
+            return thought, self._begin(rest)
+        kept = _overlap(self._held, _CLOSE)
+        thought, self._held = (
+            self._held[: len(self._held) - kept],
+            self._held[-kept:] if kept else "",
+        )
+        return thought, ""
+
+    def rest(self) -> tuple[str, str]:
+        """What is still held back, once the reply is whole."""
+        held, self._held = self._held, ""
+        return (held, "") if self._state == "reasoning" else ("", held)
+
+    def _begin(self, piece: str) -> str:
+        """The blank lines between the thought and the answer belong to neither."""
+        begun = piece.lstrip()
+        if begun:
+            self._state = "answer"
+        return begun
+
+    def _all_is_answer(self) -> tuple[str, str]:
+        self._state, held = "answer", self._held
+        self._held = ""
+        return "", held
+
+
+def split_unopened(answer: str) -> tuple[str, str]:
+    """Reasoning and answer of a text whose `<think>` was the end of the prompt.
+
+    Some templates put it there, and only the closing tag, at the end of a line, is in the reply.
+    Only the whole of it can be told apart so: whoever listened to its pieces has heard the
+    reasoning as part of the answer.
+    """
+    found = _CLOSED_ALONE.search(answer)
+    if found is None or _OPEN in answer[: found.start()]:
+        return "", answer
+    return answer[: found.start()], answer[found.end() :].lstrip()
+
+
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of a text may be the start of a tag."""
+    return next((n for n in range(len(tag) - 1, 0, -1) if text.endswith(tag[:n])), 0)
+
+
+class Listener:
+    """Stands between a call and whoever listens to its answer.
+
+    Attributes:
+        request: The call, to be made in the given one's place; the same when nobody listens.
+        told: Whether a piece of an answer was passed on.
+    """
+
+    def __init__(self, request: ChatRequest) -> None:
+        self._on_text = request.on_text
+        self.request = request if request.on_text is None else replace(request, on_text=self._tell)
+        self.told = False
+
+    def _tell(self, text: str) -> None:
+        assert self._on_text is not None
+        self.told = True
+        self._on_text(text)

@@ -1,14 +1,115 @@
-"""Calls to a model, as every backend receives them."""
+"""Calls to a model: messages, the requests every backend receives, and bounds of their tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from harness.errors import InvalidInput
-from harness.inference.message import Message
 from harness.inference.time_limits import Deadline
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation.
+
+    Raises:
+        InvalidInput: There is no such role; or the content is no text, or holds half a surrogate
+            pair, which no wire can carry. Such text comes from reading bytes that are not UTF-8.
+    """
+
+    role: Role
+    """Who says it."""
+    content: str
+    """What is said."""
+
+    def __post_init__(self) -> None:
+        if self.role not in get_args(Role):
+            raise InvalidInput(
+                f"a message's role is {self.role!r}; it is one of {', '.join(get_args(Role))}",
+                code="request.role-unknown",
+            )
+        if not isinstance(self.content, str):
+            raise InvalidInput(
+                f"the content of the {self.role} message is a {type(self.content).__name__}; "
+                "give a text",
+                code="request.content-not-text",
+            )
+        try:
+            self.content.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"the {self.role} message is not text: character {error.start} is half a surrogate "
+                "pair; was it read from bytes that are not UTF-8?",
+                code="request.not-text",
+            ) from error
+
+
+Prompt = str | Message | Mapping[str, object] | Sequence[Message | Mapping[str, object]]
+"""What a model is asked: a text, which becomes one user message, or a conversation.
+
+A message may be a dictionary, `{"role": "user", "content": "…"}`, whose content is a text or a list
+of parts such as `{"type": "text", "text": "…"}`.
+"""
+
+
+def as_messages(prompt: Prompt) -> tuple[Message, ...]:
+    """The prompt as messages.
+
+    Raises:
+        InvalidInput: It is none, or has a message that is none or holds more than text.
+    """
+    if isinstance(prompt, str):
+        return (Message("user", prompt),)
+    if isinstance(prompt, Message | Mapping):
+        prompt = (prompt,)
+    if not isinstance(prompt, Sequence):
+        raise _no_message(prompt)
+    return tuple(map(_message, prompt))
+
+
+def as_texts(texts: str | Iterable[str]) -> tuple[str, ...]:
+    """The texts; a lone one is one, and not its letters."""
+    return (texts,) if isinstance(texts, str) else tuple(texts)
+
+
+def _message(given: object) -> Message:
+    if isinstance(given, Message):
+        return given
+    if not isinstance(given, Mapping) or set(given) != {"role", "content"}:
+        raise _no_message(given)
+    content = given["content"]
+    if isinstance(content, list | tuple):
+        content = "".join(map(_text_of, content))
+    return Message(given["role"], content)
+
+
+def _text_of(part: object) -> str:
+    match part:
+        case str():
+            return part
+        case {"type": "text", "text": str(text)}:
+            return text
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    raise InvalidInput(
+        f"a part of a message is {kind or type(part).__name__!r}; only text is sent: "
+        '{"type": "text", "text": "…"}',
+        code="request.part-not-text",
+    )
+
+
+def _no_message(given: object) -> InvalidInput:
+    keys = f" with the keys {list(given)}" if isinstance(given, Mapping) else ""
+    return InvalidInput(
+        f"not a message: {type(given).__name__}{keys}; give a text, a Message, or "
+        '{"role": "user", "content": "…"}, or a list of messages',
+        code="request.not-a-message",
+    )
+
 
 JsonSchema = Mapping[str, object]
 
@@ -186,3 +287,36 @@ def _check_time(timeout_s: float | None) -> None:
             f"timeout_s is {timeout_s:g}; it must be more than 0",
             code="request.timeout-not-positive",
         )
+
+
+_BYTES_PER_TOKEN = 3
+"""Low, so that it is an upper bound: in English there are about four, and a letter of Chinese,
+which has three bytes, is a token or less."""
+
+
+_PER_MESSAGE = 8
+"""What a chat template puts around a message: five or six."""
+_PER_CALL = 64
+"""What it puts before the first, a system prompt of its own: 26 in Qwen 2.5, 60 in gpt-oss."""
+
+
+def most_tokens_in(text: str) -> int:
+    """Of a text, in whatever script."""
+    return math.ceil(len(text.encode("utf-8", "replace")) / _BYTES_PER_TOKEN)
+
+
+def most_prompt_tokens(request: ChatRequest) -> int:
+    """Of a call's prompt, with what the model's chat template adds."""
+    return most_tokens_of_messages(
+        "".join(message.content for message in request.messages), messages=len(request.messages)
+    )
+
+
+def most_tokens_of_messages(text: str, *, messages: int) -> int:
+    """Of so many messages, whose contents are this text together."""
+    return most_tokens_in(text) + messages * _PER_MESSAGE + _PER_CALL
+
+
+def most_tokens_of(request: ChatRequest) -> int:
+    """Of a call: its prompt, and the room for the reply, where that is stated."""
+    return most_prompt_tokens(request) + (request.max_output_tokens or 0)

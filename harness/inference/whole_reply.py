@@ -15,8 +15,7 @@ from harness.errors import (
     RunLimitReached,
 )
 from harness.inference.completion import Completion, Usage
-from harness.inference.message import Message
-from harness.inference.request import ChatRequest
+from harness.inference.request import ChatRequest, Message
 
 OnCut = Literal["error", "keep", "continue"]
 """What becomes of a reply that is not whole: an error that carries its text, the reply as it is, or

@@ -1,20 +1,21 @@
 """The Wiggum loop: evaluate, send back what failed, revise, keep the best round."""
 
-from harness.wiggum.charges import Charges, TokenPrice
-from harness.wiggum.limits import (
+from harness.inference.limits import (
     FIELD_OF,
+    NOTHING,
     LimitName,
     Limits,
-    LoopLimits,
     Refusal,
     Room,
+    Spent,
     left_of,
     merged,
     refusal,
     seconds_left,
 )
+from harness.wiggum.charges import Charges, TokenPrice
 from harness.wiggum.loop import WiggumResult, check_rounds, lengthened, revise_until_met
-from harness.wiggum.meter import Meter
+from harness.wiggum.meter import LoopLimits, Meter
 from harness.wiggum.policy import (
     LoopPolicy,
     Revise,
@@ -35,7 +36,6 @@ from harness.wiggum.record import (
     verdict_attributes,
 )
 from harness.wiggum.reviser import Reviser, Revision, RevisionMode
-from harness.wiggum.spent import NOTHING, Spent
 
 __all__ = [
     "FIELD_OF",

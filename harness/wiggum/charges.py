@@ -16,8 +16,7 @@ from harness.inference import (
     most_prompt_tokens,
     most_tokens_in,
 )
-from harness.wiggum.limits import Room
-from harness.wiggum.spent import Spent
+from harness.inference.limits import Room, Spent
 
 R = TypeVar("R", ChatRequest, EmbedRequest)
 

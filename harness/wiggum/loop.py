@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from harness.compress import sections_of
 from harness.errors import EvaluatorAbstained, HarnessError, InvalidInput, LimitReached
+from harness.inference.limits import NOTHING, Spent
 from harness.rubric import DimensionScore, Draft, Evaluator, Rescore, Rubric, Verdict
 from harness.trace import Span, Tracer
 from harness.wiggum.meter import Meter
@@ -32,7 +33,6 @@ from harness.wiggum.policy import (
 )
 from harness.wiggum.record import reasons_in, record_round, verdict_attributes
 from harness.wiggum.reviser import Reviser
-from harness.wiggum.spent import NOTHING, Spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,23 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
-from harness.errors import CallTimeout, ContextOverflow, LimitReached, RunLimitReached
+from harness.errors import CallTimeout, ContextOverflow, InvalidInput, LimitReached, RunLimitReached
 from harness.inference import ChatRequest, Completion
-from harness.rubric import Ask
-from harness.trace import Clock
-from harness.wiggum.charges import Charges, TokenPrice
-from harness.wiggum.limits import (
+from harness.inference.limits import (
+    FIELD_OF,
     LEAST_S,
     LimitName,
-    LoopLimits,
+    Limits,
     Room,
+    Spent,
     left_of,
     refusal,
     seconds_left,
 )
-from harness.wiggum.spent import Spent
+from harness.rubric import Ask
+from harness.trace import Clock
+from harness.wiggum.charges import Charges, TokenPrice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopLimits(Limits):
+    """How much a loop may take. It ends with the best draft it has when more does not fit.
+
+    Its seconds run from the making of the loop's meter.
+
+    Raises:
+        InvalidInput: One of them leaves nothing to be done.
+    """
+
+    max_rounds: int = 3
+    """Evaluations in all, so one revision fewer."""
+    of_run: frozenset[LimitName] = frozenset()
+    """Those of them that are all that the whole run has left; the loop itself was given more."""
+
+    def __post_init__(self) -> None:
+        if self.max_rounds < 1:
+            raise InvalidInput(
+                f"max_rounds is {self.max_rounds}; at least one round is needed",
+                code="loop.rounds-not-positive",
+            )
+        # Not super(): a class with slots is made twice, and super() means the first.
+        Limits.__post_init__(self)
+
+    def said(self, limit: LimitName) -> str:
+        """As for any limits; says too when it is the run's."""
+        whose = " (all that the run has left)" if limit in self.of_run else ""
+        return Limits.said(self, limit) + whose
+
+    def within(self, left: Limits) -> Self:
+        """The same, but nowhere more than the run has left."""
+        tighter: set[LimitName] = set()
+        for limit, name in FIELD_OF.items():
+            own, of_run = getattr(self, name), getattr(left, name)
+            if of_run is not None and (own is None or of_run < own):
+                tighter.add(limit)
+        return replace(
+            self,
+            of_run=self.of_run | tighter,
+            **{FIELD_OF[limit]: getattr(left, FIELD_OF[limit]) for limit in tighter},
+        )
 
 
 class Meter:

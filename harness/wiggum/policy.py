@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.errors import InvalidInput
+from harness.inference.limits import NOTHING, LimitName, Spent
 from harness.rubric import DimensionScore, Verdict
-from harness.wiggum.limits import LimitName, LoopLimits
-from harness.wiggum.spent import NOTHING, Spent
+from harness.wiggum.meter import LoopLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

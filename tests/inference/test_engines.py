@@ -46,7 +46,7 @@ from harness.inference import (
     whole_reply,
 )
 from harness.inference.engines.placement import type_number
-from harness.inference.token_bound import most_tokens_in
+from harness.inference.request import most_tokens_in
 from harness.trace import monotonic
 
 slow = pytest.mark.slow

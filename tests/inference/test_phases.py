@@ -1,7 +1,7 @@
 import pytest
 from calls import phase
 
-from harness.inference.phases import ServerTimings, call_phases
+from harness.inference.reply_in_progress import ServerTimings, call_phases
 
 MS = 1_000_000
 

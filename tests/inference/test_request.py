@@ -16,8 +16,8 @@ from harness.inference import (
     as_messages,
     to_its_end,
 )
-from harness.inference.token_bound import most_tokens_in
-from harness.inference.vectors import as_vectors
+from harness.inference.completion import as_vectors
+from harness.inference.request import most_tokens_in
 from harness.trace import ManualClock
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:…"}}

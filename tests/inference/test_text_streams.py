@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.inference.engines.stop_texts import StopTexts
-from harness.inference.reasoning import ReasoningSplitter, split_unopened
+from harness.inference.reply_in_progress import ReasoningSplitter, split_unopened
 from harness.inference.wire.lines import event_data
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from rubric.replies.drafts import DRAFTS
 
-from harness.inference.reasoning import ReasoningSplitter, split_unopened
+from harness.inference.reply_in_progress import ReasoningSplitter, split_unopened
 from harness.rubric import Dimension, Draft, Rubric, Scale, half_up
 from harness.rubric.prompt import judge_messages
 from harness.rubric.reply import read_reply

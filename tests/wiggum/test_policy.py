@@ -3,6 +3,7 @@
 import pytest
 
 from harness.errors import InvalidInput
+from harness.inference.limits import NOTHING
 from harness.rubric import DimensionScore, Verdict
 from harness.wiggum import (
     LoopLimits,
@@ -15,7 +16,6 @@ from harness.wiggum import (
     decide_on_draft,
     next_revision,
 )
-from harness.wiggum.spent import NOTHING
 
 
 def score(name: str, points: float, reason: str = "because") -> DimensionScore:

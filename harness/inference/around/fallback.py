@@ -15,10 +15,10 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference.around.listener import Listener
 from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion
+from harness.inference.reply_in_progress import Listener
 from harness.inference.request import ChatRequest
 from harness.inference.time_limits import Deadline
 from harness.trace import Tracer

@@ -18,8 +18,7 @@ from harness.inference.around.traced import token_counts
 from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion, StructuredMode
-from harness.inference.message import Message
-from harness.inference.request import ChatRequest, JsonSchema
+from harness.inference.request import ChatRequest, JsonSchema, Message
 from harness.trace import Tracer
 
 _WORD = "owl-7f3a"

@@ -33,9 +33,8 @@ from harness.inference.engines.loading import loading_of, warn_of_context
 from harness.inference.engines.placement import gpu_of, type_number
 from harness.inference.engines.seen_devices import seen_devices
 from harness.inference.engines.stop_texts import StopTexts
-from harness.inference.message import Message
-from harness.inference.phases import ServerTimings
-from harness.inference.request import ChatRequest, JsonSchema
+from harness.inference.reply_in_progress import ServerTimings
+from harness.inference.request import ChatRequest, JsonSchema, Message
 from harness.inference.wire.errors import shorten
 
 T = TypeVar("T")

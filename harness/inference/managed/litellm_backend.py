@@ -12,7 +12,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from harness.errors import NotOffered, ServerError
-from harness.inference.completion import Completion, Embeddings
+from harness.inference.completion import Completion, Embeddings, as_vectors
 from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.managed.litellm_errors import error_from_litellm, not_embedded
 from harness.inference.managed.litellm_library import HttpCall, http_call, import_litellm
@@ -21,7 +21,6 @@ from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.time_limits import TimeLimits
-from harness.inference.vectors import as_vectors
 from harness.inference.wire.connection import base_of, bearer
 from harness.inference.wire.openai_reply import WireUsage
 from harness.inference.wire.openai_request import wire_fields

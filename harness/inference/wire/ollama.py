@@ -12,13 +12,12 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from harness.errors import NotOffered, ServerError
-from harness.inference.completion import Completion, Embeddings
+from harness.inference.completion import Completion, Embeddings, as_vectors
 from harness.inference.endpoint import Endpoint
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.time_limits import TimeLimits
-from harness.inference.vectors import as_vectors
 from harness.inference.wire.connection import Connection, root_of
 from harness.inference.wire.exchange import Exchange
 from harness.inference.wire.lines import json_lines

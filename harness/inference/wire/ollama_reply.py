@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from harness.inference.completion import TokenLogprob, Usage
-from harness.inference.phases import ServerTimings
+from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.wire.openai_reply import WireLogprob, WireLogprobs, token_logprobs
 
 

@@ -15,14 +15,12 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from harness.errors import NotOffered, ServerError, StreamCut
-from harness.inference.around.listener import Listener
-from harness.inference.completion import Completion, Embeddings
+from harness.inference.completion import Completion, Embeddings, as_vectors
 from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.reply_in_progress import ReplyInProgress
+from harness.inference.reply_in_progress import Listener, ReplyInProgress
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.time_limits import TimeLimits
-from harness.inference.vectors import as_vectors
 from harness.inference.wire.connection import Connection, base_of, root_of
 from harness.inference.wire.exchange import Exchange, ServerReply
 from harness.inference.wire.lines import event_data

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.inference.message import Message
-from harness.inference.request import ChatRequest
+from harness.inference.request import ChatRequest, Message
 
 
 def wire_messages(messages: Iterable[Message]) -> list[dict[str, str]]:

@@ -8,9 +8,8 @@ from typing import Final
 
 import orjson
 
-from harness.inference.message import Message
 from harness.inference.metrics.server_metrics import Reading
-from harness.inference.request import JsonSchema
+from harness.inference.request import JsonSchema, Message
 from harness.inference.wire.reported_times import TimesPlace
 
 Fields = Mapping[str, object]

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from harness.inference.endpoint import BackendName, WireName
-from harness.inference.message import Message
 from harness.inference.metrics.server_metrics import (
     LLAMA_CPP,
     SGLANG,
@@ -26,6 +25,7 @@ from harness.inference.metrics.server_metrics import (
     ollama_readings,
     prometheus_readings,
 )
+from harness.inference.request import Message
 from harness.inference.wire.openai_request import wire_messages
 from harness.inference.wire.profile import (
     ALWAYS,

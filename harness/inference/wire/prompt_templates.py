@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.inference.endpoint import PromptTemplate
-from harness.inference.message import Message, Role
+from harness.inference.request import Message, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

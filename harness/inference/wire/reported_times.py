@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from harness.inference.phases import ServerTimings
+from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.wire.openai_reply import LlamaTimings, VllmMetrics, WireUsage
 
 _NS_PER_MS = 1_000_000

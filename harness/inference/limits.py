@@ -1,13 +1,60 @@
-"""What a loop, or a whole run, may take, and which call does not fit any more."""
+"""What calls took, what they may take, and which call does not fit any more."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal
 
 from harness.errors import InvalidInput
-from harness.wiggum.spent import Spent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """A sum over calls."""
+
+    calls: int = 0
+    """How many were sent, those that failed included."""
+    input_tokens: int = 0
+    """Of their prompts."""
+    output_tokens: int = 0
+    """Of their replies."""
+    cost_usd: float | None = None
+    """Dollars, of the calls whose price is known; None when there is none."""
+    time_ns: int = 0
+    """How long it took, by the clock."""
+    estimated_calls: int = 0
+    """Calls whose tokens nobody counted: they are estimated from their length."""
+    unpriced_calls: int = 0
+    """Calls that may have cost something which is not in `cost_usd`."""
+
+    @property
+    def tokens(self) -> int:
+        """In and out."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.time_ns / 1e9
+
+    def __add__(self, other: Spent) -> Spent:
+        """Both together."""
+        costs = [one.cost_usd for one in (self, other) if one.cost_usd is not None]
+        return Spent(
+            calls=self.calls + other.calls,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost_usd=sum(costs) if costs else None,
+            time_ns=self.time_ns + other.time_ns,
+            estimated_calls=self.estimated_calls + other.estimated_calls,
+            unpriced_calls=self.unpriced_calls + other.unpriced_calls,
+        )
+
+
+NOTHING = Spent()
+"""The beginning of every sum."""
+
 
 LimitName = Literal["tokens", "cost", "time", "calls"]
 """What is limited, as `LimitReached.limit` says it."""
@@ -55,49 +102,6 @@ class Limits:
         name = FIELD_OF[limit]
         value = getattr(self, name)
         return f"{name} = {value if isinstance(value, int) else format(value, '.6g')}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopLimits(Limits):
-    """How much a loop may take. It ends with the best draft it has when more does not fit.
-
-    Its seconds run from the making of the loop's meter.
-
-    Raises:
-        InvalidInput: One of them leaves nothing to be done.
-    """
-
-    max_rounds: int = 3
-    """Evaluations in all, so one revision fewer."""
-    of_run: frozenset[LimitName] = frozenset()
-    """Those of them that are all that the whole run has left; the loop itself was given more."""
-
-    def __post_init__(self) -> None:
-        if self.max_rounds < 1:
-            raise InvalidInput(
-                f"max_rounds is {self.max_rounds}; at least one round is needed",
-                code="loop.rounds-not-positive",
-            )
-        # Not super(): a class with slots is made twice, and super() means the first.
-        Limits.__post_init__(self)
-
-    def said(self, limit: LimitName) -> str:
-        """As for any limits; says too when it is the run's."""
-        whose = " (all that the run has left)" if limit in self.of_run else ""
-        return Limits.said(self, limit) + whose
-
-    def within(self, left: Limits) -> Self:
-        """The same, but nowhere more than the run has left."""
-        tighter: set[LimitName] = set()
-        for limit, name in FIELD_OF.items():
-            own, of_run = getattr(self, name), getattr(left, name)
-            if of_run is not None and (own is None or of_run < own):
-                tighter.add(limit)
-        return replace(
-            self,
-            of_run=self.of_run | tighter,
-            **{FIELD_OF[limit]: getattr(left, FIELD_OF[limit]) for limit in tighter},
-        )
 
 
 def merged(*limits: Limits | None) -> Limits:
