@@ -112,6 +112,115 @@ _HEADING = re.compile(r"(?:\A|\n\n)\[(system|user|assistant)\]\n")
 """How the journal's text of a conversation begins each message."""
 
 
+_PROVIDERS = {
+    "azure": ("azure.ai.openai", "azure"),
+    "azure_ai": ("azure.ai.inference", "azure"),
+    "bedrock": ("aws.bedrock", "aws"),
+    "embedded": ("llamacpp", "llamacpp"),
+    "llama-cpp-python": ("llamacpp", "llamacpp"),
+    "triton-openai": ("triton", "triton"),
+    "gemini": ("gcp.gemini", "google"),
+    "mistral": ("mistral_ai", "mistralai"),
+    "vertex_ai": ("gcp.vertex_ai", "google"),
+    "watsonx": ("ibm.watsonx.ai", "watsonx"),
+    "xai": ("x_ai", "xai"),
+}
+"""By backend, or litellm's prefix: what GenAI and OpenInference call the provider, if that is
+another name."""
+
+IN_PROCESS = frozenset({"embedded", "llama-cpp-python", "scripted"})
+"""Backends that are called without leaving the process."""
+
+
+def span_name(span: SpanRecord, model: object) -> str:
+    """An operation and its object, as GenAI wants it; the title of any other span.
+
+    Args:
+        span: Ours.
+        model: What the provider calls the model that was asked; None for other spans.
+    """
+    label = str(span.attributes.get("label") or span.name)
+    match _SPANS.get(span.name, _ANY).operation:
+        case None:
+            return label
+        case "chat" | "embeddings" as operation:
+            return f"{operation} {model}" if model else operation
+        case "invoke_workflow" as operation:
+            return f"{operation} {label}"
+        case operation:
+            return operation
+
+
+def span_attributes(span: SpanRecord, *, text_of: TextOf | None) -> dict[str, object]:
+    """A span's attributes by all their names; None stands for an unknown value.
+
+    Args:
+        span: Ours.
+        text_of: Finds texts; None if texts stay here.
+    """
+    ours = span.attributes
+    names = _SPANS.get(span.name, _ANY)
+    found = {
+        "harness.span": span.name,
+        "openinference.span.kind": names.kind,
+        "gen_ai.operation.name": names.operation,
+        **own_attributes(ours, texts=text_of is not None),
+        **_renamed(ours, names.attributes),
+    }
+    if text_of is not None:
+        texts = {n: text_of(str(v)) if n.endswith("_sha256") else v for n, v in ours.items()}
+        for name, text in _renamed(texts, names.texts).items():
+            found[name] = text
+            if name.endswith(".value"):
+                # Phoenix would otherwise take a reply for JSON.
+                found[name.replace(".value", ".mime_type")] = "text/plain"
+        if span.name == "chat":
+            found |= _messages(texts)
+    match span.name:
+        case "chat":
+            found |= _totals(ours)
+        case "recall":
+            found |= _documents(ours, titles=text_of is not None)
+        case "evaluate" if "composite" in ours:
+            verdict = {name: ours.get(name) for name in ("composite", "passed", "scores")}
+            found |= {"output.value": _json(verdict), "output.mime_type": "application/json"}
+    return found
+
+
+def own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]:
+    """Attributes under our own names; those that may quote a text only with `texts`."""
+    return {
+        f"harness.{name}": value
+        for name, value in attributes.items()
+        if texts or name not in QUOTING or isinstance(value, int)
+    }
+
+
+def model_attributes(tag: str, endpoint: Attributes) -> dict[str, object]:
+    """What both conventions say of the model behind a tag.
+
+    Args:
+        tag: The name that calls use.
+        endpoint: The attributes of the run's `endpoint` instant; empty if it has none.
+    """
+    # The instant leaves out what is at its default.
+    backend = str(endpoint.get("backend", "openai"))
+    prefix, slash, rest = str(endpoint.get("model_id")).partition("/")
+    by_litellm = backend == "litellm" and slash != ""
+    model = rest if by_litellm and rest else str(endpoint.get("model_id") or tag)
+    found: dict[str, object] = {"gen_ai.request.model": model, "llm.model_name": model}
+    if endpoint:
+        provider = prefix if by_litellm else backend
+        genai, openinference = _PROVIDERS.get(provider, (provider, provider))
+        # Some viewers read only `system`, the earlier name of `provider.name`.
+        found |= {"gen_ai.provider.name": genai, "gen_ai.system": genai}
+        found["llm.provider"] = openinference
+    with suppress(ValueError):  # an address that held a secret has a hole in it
+        address = urlsplit(str(endpoint.get("url", "")))
+        found |= {"server.address": address.hostname, "server.port": address.port}
+    return found
+
+
 class Result(NamedTuple):
     """What an evaluator said of a draft, as a whole or in one dimension."""
 
@@ -134,85 +243,15 @@ class Result(NamedTuple):
         }
 
     def as_attributes(self, index: int) -> dict[str, object]:
-        """OpenInference's attributes of the span that was evaluated."""
+        """OpenInference's attributes of the evaluated span."""
         field = f"evaluations.{index}.evaluation"
         return {f"{field}.{name}": value for name, value in self._asdict().items()}
 
 
-def span_name(span: SpanRecord, served: ServedModel | None) -> str:
-    """An operation and what it is done to, as GenAI wants it; the title of any other span."""
-    label = str(span.attributes.get("label") or span.name)
-    match _SPANS.get(span.name, _ANY).operation:
-        case None:
-            return label
-        case "chat" | "embeddings" as operation:
-            return f"{operation} {served.model}" if served else operation
-        case "invoke_workflow" as operation:
-            return f"{operation} {label}"
-        case operation:
-            return operation
-
-
-def span_attributes(
-    span: SpanRecord, *, served: ServedModel | None, text_of: TextOf | None
-) -> dict[str, object]:
-    """A span's attributes by all their names; None stands for what is not known.
-
-    Args:
-        span: Ours.
-        served: Who answered, for a call to a model.
-        text_of: Finds texts; None when they are to stay here.
-    """
-    ours = span.attributes
-    names = _SPANS.get(span.name, _ANY)
-    found = {
-        "harness.span": span.name,
-        "openinference.span.kind": names.kind,
-        "gen_ai.operation.name": names.operation,
-        **own_attributes(ours, texts=text_of is not None),
-        **(served.attributes() if served else {}),
-        **_renamed(ours, names.attributes),
-    }
-    if text_of is not None:
-        texts = {n: text_of(str(v)) if n.endswith("_sha256") else v for n, v in ours.items()}
-        for name, text in _renamed(texts, names.texts).items():
-            found[name] = text
-            if name.endswith(".value"):
-                # Phoenix would else take a reply for JSON.
-                found[name.replace(".value", ".mime_type")] = "text/plain"
-        if span.name == "chat":
-            found |= _messages(texts)
-    match span.name:
-        case "chat":
-            found |= _totals(ours)
-        case "recall":
-            found |= _documents(ours, titles=text_of is not None)
-        case "evaluate" if "composite" in ours:
-            verdict = {name: ours.get(name) for name in ("composite", "passed", "scores")}
-            found |= {"output.value": _json(verdict), "output.mime_type": "application/json"}
-    return found
-
-
-def own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]:
-    """The attributes of a span or an instant under our own names.
-
-    Args:
-        attributes: As recorded.
-        texts: Whether those that may quote a text are among them.
-    """
-    return {
-        f"harness.{name}": value
-        for name, value in attributes.items()
-        if texts or name not in QUOTING or isinstance(value, int)
-    }
-
-
 def evaluation_results(span: SpanRecord, *, texts: bool) -> Iterator[Result]:
-    """The verdict of an `evaluate` span: on the whole, then by dimension; none if it reached none.
+    """The verdict of an `evaluate` span, on the whole and by dimension; empty without a verdict.
 
-    Args:
-        span: Ours.
-        texts: Whether reasons are given; they may quote the draft.
+    Explanations may quote the draft, and are given only with `texts`.
     """
     scores = span.attributes.get("scores")
     if "composite" not in span.attributes or not isinstance(scores, Mapping):
@@ -286,62 +325,3 @@ def _json(value: object) -> str:
 
 def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-# By backend, or litellm's prefix: what GenAI and OpenInference call the provider, where that is
-# another name.
-_PROVIDERS = {
-    "azure": ("azure.ai.openai", "azure"),
-    "azure_ai": ("azure.ai.inference", "azure"),
-    "bedrock": ("aws.bedrock", "aws"),
-    "embedded": ("llamacpp", "llamacpp"),
-    "llama-cpp-python": ("llamacpp", "llamacpp"),
-    "triton-openai": ("triton", "triton"),
-    "gemini": ("gcp.gemini", "google"),
-    "mistral": ("mistral_ai", "mistralai"),
-    "vertex_ai": ("gcp.vertex_ai", "google"),
-    "watsonx": ("ibm.watsonx.ai", "watsonx"),
-    "xai": ("x_ai", "xai"),
-}
-
-IN_PROCESS = frozenset({"embedded", "llama-cpp-python", "scripted"})
-"""Backends that are called without leaving the process."""
-
-
-class ServedModel(NamedTuple):
-    """Who answers to a model's tag."""
-
-    tag: str
-    """The name that calls use."""
-    endpoint: Attributes
-    """What the run's `endpoint` instant says of it; empty when there was none."""
-
-    @property
-    def backend(self) -> str | None:
-        """How it is spoken to."""
-        # What is at its default is not in the instant.
-        return str(self.endpoint.get("backend", "openai")) if self.endpoint else None
-
-    @property
-    def model(self) -> str:
-        """What the provider calls it."""
-        model = str(self.endpoint.get("model_id") or self.tag)
-        return model.partition("/")[2] or model if self.backend == "litellm" else model
-
-    def attributes(self) -> dict[str, object]:
-        """What both conventions want to know of it."""
-        found: dict[str, object] = {
-            "gen_ai.request.model": self.model,
-            "llm.model_name": self.model,
-        }
-        if self.backend is not None:
-            prefix, slash, _ = str(self.endpoint.get("model_id")).partition("/")
-            provider = prefix if self.backend == "litellm" and slash else self.backend
-            genai, openinference = _PROVIDERS.get(provider, (provider, provider))
-            # `system` is what `provider.name` was called before; some viewers still read only that.
-            found |= {"gen_ai.provider.name": genai, "gen_ai.system": genai}
-            found["llm.provider"] = openinference
-        with suppress(ValueError):  # an address that held a secret has a hole in it
-            address = urlsplit(str(self.endpoint.get("url", "")))
-            found |= {"server.address": address.hostname, "server.port": address.port}
-        return found

@@ -211,7 +211,14 @@ def check(run: str, traces: Path | None, repair: Path | None, *, as_json: bool) 
 def _send(
     journal: Journal, endpoint: str | None, headers: tuple[str, ...], *, content: bool
 ) -> None:
-    from harness.analysis.otlp import send_otlp  # noqa: PLC0415 - it brings an HTTP client
+    try:
+        from harness.analysis.otlp import send_otlp  # noqa: PLC0415 - its packages are optional
+    except ModuleNotFoundError as error:
+        raise InvalidInput(
+            f"the OTLP export needs a package that is not installed ({error.name}): "
+            "pip install 'wiggum-harness[otlp]'",
+            code="export.package-missing",
+        ) from error
 
     given = endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     if not given:

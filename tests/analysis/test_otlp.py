@@ -1,20 +1,17 @@
-"""A run as OTLP has it, read by a second library: its spans, and all the names they have."""
+"""A run as OTLP has it: its spans, and all the names they have."""
 
 import re
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.trace.v1 import trace_pb2
 
 import harness
-from harness.analysis.otlp import attributes, otlp_spans
-from harness.analysis.otlp_names import QUOTING, ServedModel
+from harness.analysis.otlp import key_values, otlp_spans
+from harness.analysis.otlp_names import QUOTING, model_attributes
 from harness.trace import Journal, ManualClock, RunTrace, TraceOptions
 
-trace_pb2 = pytest.importorskip(
-    "opentelemetry.proto.trace.v1.trace_pb2",
-    reason="opentelemetry-proto reads back what was sent: pip install -e '.[test]'",
-)
 NEW_YEAR_NS = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z
 INTERNAL, CLIENT = trace_pb2.Span.SPAN_KIND_INTERNAL, trace_pb2.Span.SPAN_KIND_CLIENT
 PROMPT = "[system]\nBe brief.\n\n[user]\nWhat is 概要?\n\nSay."
@@ -22,7 +19,7 @@ REPLY = "An abstract 🐣."
 
 
 def spans_of(journal, *, content=False):
-    return [trace_pb2.Span.FromString(one) for one in otlp_spans(journal, content=content)]
+    return list(otlp_spans(journal, content=content))
 
 
 def by_name(spans):
@@ -212,7 +209,7 @@ def test_instants_are_events_and_flows_links_save_from_the_span_around(journal):
     ],
 )
 def test_a_value_arrives_as_what_it_is_or_as_json(ours, theirs):
-    found = values(trace_pb2.Span.FromString(attributes(9, {"x": ours, "y": None})).attributes)
+    found = values(key_values({"x": ours, "y": None}))
 
     assert found == {"x": theirs}
     assert type(found["x"]) is type(theirs)
@@ -310,7 +307,8 @@ def test_what_else_models_are_asked_has_its_names_too(tmp_path):
 
 
 def test_no_text_leaves_unless_asked(journal):
-    sent = b"".join(otlp_spans(journal)).decode("utf-8", "replace")
+    spans = otlp_spans(journal)
+    sent = b"".join(one.SerializeToString() for one in spans).decode("utf-8", "replace")
 
     for said in ("概要", "abstract", "Abstracts", "What?", "Better.", "Mine."):
         assert said not in sent
@@ -400,7 +398,7 @@ def test_a_verdict_is_with_the_span_that_wrote_the_draft(journal):
     ],
 )
 def test_the_provider_is_that_of_the_endpoint(said, names):
-    found = ServedModel("tag", said).attributes()
+    found = model_attributes("tag", said)
 
     shown = ("gen_ai.provider.name", "llm.provider", "gen_ai.request.model")
     assert tuple(found[name] for name in shown) == names

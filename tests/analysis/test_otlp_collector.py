@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
 from sample_runs import span, write_journal
 
 from harness.analysis.otlp import retry_delay_s, send_otlp
 from harness.errors import ExportFailed, InvalidInput
 from harness.version import __version__
-
-service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
 PROTOBUF = "application/x-protobuf"
 KEY = "pa55word-of-the-collector"

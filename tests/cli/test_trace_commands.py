@@ -153,6 +153,18 @@ def test_what_cannot_be_exported_is_said(
     assert named in done.stderr
 
 
+def test_a_missing_package_of_the_export_is_named_with_its_extra(
+    project: Path, journal: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "opentelemetry").mkdir()
+    (tmp_path / "opentelemetry" / "__init__.py").touch()  # shadows the package, and lacks its rest
+    export = ("trace", "export", journal, "--format", "otlp", "--endpoint", NOBODY)
+
+    done = harness(*export, cwd=project, PYTHONPATH=str(tmp_path))
+
+    assert (done.exit_code, "wiggum-harness[otlp]" in done.stderr) == (2, True)
+
+
 # --- report, diagnose, check ---------------------------------------------------------------------
 
 
