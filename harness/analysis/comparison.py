@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from harness.analysis.run_report import LoopReport, report_of
+from harness.analysis.run_report import report_of
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.node_records import NodeRecord, models_by_role, node_records
 from harness.trace.records import Instant, RunState
+from harness.wiggum import RecordedLoop
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -95,9 +96,9 @@ class LoopDifference:
     """Which of that node's loops, counted from 1."""
     is_equal: bool
     """Whether scores, the round that was returned, and the reason to stop are the same."""
-    a: LoopReport | None
+    a: RecordedLoop | None
     """In the first run; None when it is not there."""
-    b: LoopReport | None
+    b: RecordedLoop | None
     """In the second run; None when it is not there."""
 
 
@@ -184,7 +185,7 @@ class _Side:
     totals: RunTotals
     inputs: Mapping[str, str]
     nodes: Mapping[str, NodeRecord]
-    loops: Mapping[tuple[str | None, int], LoopReport]
+    loops: Mapping[tuple[str | None, int], RecordedLoop]
     models: Mapping[str, tuple[str, ...]]
 
 
@@ -219,7 +220,7 @@ def _inputs(journal: Journal) -> dict[str, str]:
     }
 
 
-def _numbered(loops: Iterable[LoopReport]) -> dict[tuple[str | None, int], LoopReport]:
+def _numbered(loops: Iterable[RecordedLoop]) -> dict[tuple[str | None, int], RecordedLoop]:
     """Loops by their node, and by which of its loops they are."""
     counts: Counter[str | None] = Counter()
     numbered = {}
@@ -288,7 +289,7 @@ def _work(node: NodeRecord) -> tuple[int, int, int, float | None]:
     return node.calls, node.input_tokens, node.output_tokens, node.cost_usd
 
 
-def _told(loop: LoopReport) -> tuple[object, ...]:
+def _told(loop: RecordedLoop) -> tuple[object, ...]:
     return loop.composites, loop.best_round, loop.passed, loop.stop_reason
 
 

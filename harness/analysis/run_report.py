@@ -14,8 +14,9 @@ from harness.trace.costs import RunCost, cost_of, priced_asides
 from harness.trace.critical_path import CriticalPath, critical_path
 from harness.trace.journal_reader import Journal
 from harness.trace.open_span import OpenSpan
-from harness.trace.records import Instant, RunState, SpanRecord, SpanStatus
+from harness.trace.records import Instant, RunState, SpanRecord
 from harness.trace.timelines.timeline import title
+from harness.wiggum import LOOP_RECORDS, RecordedLoop, recorded_loops
 
 _NOT_EVICTED_FOR_ROOM = "end of run"
 """Why a model leaves memory when the run is over: nothing was short then."""
@@ -69,7 +70,7 @@ class RunReport:
     """Loading in all, added up."""
     critical_path: CriticalPath
     """The chain of nodes that ended last."""
-    loops: tuple[LoopReport, ...]
+    loops: tuple[RecordedLoop, ...]
     """In the order they began."""
     cost: RunCost
     """As far as prices are known."""
@@ -117,9 +118,7 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
         loads=loads,
         load_ns=sum(one.load_ns for one in loads),
         critical_path=critical_path(seen.spans["node"], journal.flows, run=run),
-        loops=loops_of(
-            seen.spans["wiggum"], nodes=seen.spans["node"], rounds=seen.spans["evaluate"]
-        ),
+        loops=recorded_loops(seen.of_loops),
         cost=cost_of(
             [*asked, *priced_asides(seen.asides)],
             seen.instants["endpoint"],
@@ -148,15 +147,16 @@ class _Seen:
     """What a report looks at beside the calls, picked out of a journal by name."""
 
     def __init__(self, journal: Journal) -> None:
-        self.spans: dict[str, list[SpanRecord]] = {
-            name: [] for name in ("node", "load", "wiggum", "evaluate")
-        }
+        self.spans: dict[str, list[SpanRecord]] = {name: [] for name in ("node", "load")}
         self.instants: dict[str, list[Instant]] = {
             name: [] for name in ("endpoint", "retry", "fallback", "evict")
         }
         self.asides: list[SpanRecord] = []
+        self.of_loops: list[SpanRecord | Instant] = []
         self.unfinished: list[SpanRecord] = []
         for item in journal.items():
+            if isinstance(item, SpanRecord | Instant) and item.name in LOOP_RECORDS:
+                self.of_loops.append(item)
             if isinstance(item, SpanRecord):
                 if item.name in self.spans:
                     self.spans[item.name].append(item)
@@ -378,74 +378,3 @@ def _most_at_once(calls: Iterable[Interval]) -> int:
 
 def _since(zero_ns: int, interval: Interval) -> Interval:
     return Interval(start_ns=interval.start_ns - zero_ns, end_ns=interval.end_ns - zero_ns)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopReport:
-    """How a revise loop went."""
-
-    node: str | None
-    """The node it ran in."""
-    rubric: str
-    """What drafts were measured by."""
-    composites: tuple[float, ...]
-    """The score of each round that was evaluated, in points."""
-    best_round: int | None
-    """The round whose draft was returned, counted from 1; None when none was."""
-    passed: bool | None
-    """Whether that draft met the rubric."""
-    stop_reason: str | None
-    """Why no further round was made; None when the loop was not its own end."""
-    status: SpanStatus
-    """How it ended."""
-    duration_ns: int
-    """How long it took."""
-
-
-def loops_of(
-    loops: Iterable[SpanRecord], *, nodes: Iterable[SpanRecord], rounds: Iterable[SpanRecord]
-) -> tuple[LoopReport, ...]:
-    """One report for each loop.
-
-    Args:
-        loops: The `wiggum` spans.
-        nodes: The `node` spans.
-        rounds: The `evaluate` spans: a loop that was cut off did not come to sum them up itself.
-    """
-    titles: dict[int | None, str] = {span.id: title(span) for span in nodes}
-    scores: dict[int | None, list[object]] = {}
-    for span in rounds:
-        scores.setdefault(span.parent, []).append(span.attributes.get("composite"))
-    # One that a further part of the run went on with is one loop still.
-    parts: dict[object, list[SpanRecord]] = {}
-    for span in loops:
-        parts.setdefault(span.attributes.get("key") or span.id, []).append(span)
-    return tuple(
-        _loop(
-            spans,
-            titles.get(spans[0].parent),
-            [score for span in spans for score in scores.get(span.id, [])],
-        )
-        for spans in parts.values()
-    )
-
-
-def _loop(parts: Sequence[SpanRecord], node: str | None, scores: list[object]) -> LoopReport:
-    # The last one sums up those before it.
-    said, status = parts[-1].attributes, parts[-1].status
-    composites = said.get("composites", scores)
-    best_round, passed, reason = said.get("best_round"), said.get("passed"), said.get("stop_reason")
-    return LoopReport(
-        node=node,
-        rubric=str(said.get("rubric")),
-        composites=tuple(
-            float(one)
-            for one in (composites if isinstance(composites, list) else ())
-            if isinstance(one, int | float)
-        ),
-        best_round=best_round if isinstance(best_round, int) else None,
-        passed=passed if isinstance(passed, bool) else None,
-        stop_reason=reason if isinstance(reason, str) else None,
-        status=status,
-        duration_ns=sum(span.duration_ns for span in parts),
-    )

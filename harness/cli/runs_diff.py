@@ -16,8 +16,8 @@ from harness.analysis.comparison import (
     NodeDifference,
     RunTotals,
 )
-from harness.analysis.run_report import LoopReport
 from harness.trace.node_records import NodeRecord
+from harness.wiggum import RecordedLoop
 
 _MOST_NODES = 40
 """Lines that a person still reads; JSON has all."""
@@ -161,7 +161,7 @@ def _loop_table(loops: tuple[LoopDifference, ...]) -> Table:
     return table
 
 
-def _loop(loop: LoopReport | None) -> Text:
+def _loop(loop: RecordedLoop | None) -> Text:
     if loop is None:
         return Text(_NONE)
     scores = (

@@ -11,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis import Aside, RunReport
-from harness.analysis.run_report import Goodput, LoopReport, Occupancy
+from harness.analysis.run_report import Goodput, Occupancy
 from harness.trace.calls import CallGroup, Percentiles
 from harness.trace.costs import RunCost
 from harness.trace.critical_path import CriticalPath
 from harness.trace.open_span import OpenSpan
 from harness.trace.records import RunState
+from harness.wiggum import RecordedLoop
 
 T = TypeVar("T")
 
@@ -207,7 +208,7 @@ def _path_table(path: CriticalPath) -> Table:
     return table
 
 
-def _loop_table(loops: tuple[LoopReport, ...]) -> Table:
+def _loop_table(loops: tuple[RecordedLoop, ...]) -> Table:
     table = _table("Loops: the composite of each round (* returned)", "node")
     table.add_column("rubric", overflow="fold")
     table.add_column("composites")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from harness.session.casting import Casting
+from harness.session.result import all_passed
 from harness.trace import (
     AuditEntry,
     Call,
@@ -23,7 +24,7 @@ from harness.trace import (
     group_calls,
     sha256_of,
 )
-from harness.wiggum import NOTHING, RecordedLoop, Round, WiggumResult, restored_rounds
+from harness.wiggum import NOTHING, RecordedLoop, Round, Spent, WiggumResult, restored_rounds
 
 
 def audit_entry(
@@ -53,7 +54,6 @@ def audit_entry(
     stages = group_calls(calls, by=lambda call: call.role)
     spans = [span for span in journal.spans() if span.name in {"node", "recall"}]
     earlier = restored_rounds(earlier_loops, journal)
-    passed = all(one.passed for one in earlier_loops) and all(one.passed for one in loops)
     is_skipped = any(one.code == "run.result-skipped" for one in casting.warnings)
     roles, draw, separation = casting.roles, casting.draw, casting.separation
     return AuditEntry(
@@ -72,12 +72,13 @@ def audit_entry(
         subtask_count=sum(span.name == "node" for span in spans),
         memory_context_titles=tuple(_recalled_titles(spans)),
         loops=(
-            *(_earlier_entry(one, earlier[one.key], redactor, content) for one in earlier_loops),
+            *(
+                _earlier_entry(one, earlier[str(one.key)], redactor, content)
+                for one in earlier_loops
+            ),
             *(_loop_entry(loop, redactor, content) for loop in loops),
         ),
-        final=_final(
-            ended, is_skipped=is_skipped, passed=passed if loops or earlier_loops else None
-        ),
+        final=_final(ended, is_skipped=is_skipped, passed=all_passed([*earlier_loops, *loops])),
         error=ended.error if ended else "killed",
     )
 
@@ -120,31 +121,33 @@ def _loop_entry(loop: WiggumResult, redactor: Redactor, content: ContentPolicy) 
         rubric_sha256=loop.rubric.sha256,
         stop_reason=loop.stop_reason,
         best_round=loop.best.number,
-        calls=loop.spent.calls,
-        input_tokens=loop.spent.input_tokens,
-        output_tokens=loop.spent.output_tokens,
-        cost_usd=loop.spent.cost_usd,
         rounds=tuple(_round_entry(one, redactor, content) for one in loop.rounds),
+        **_took(loop.spent),
     )
 
 
 def _earlier_entry(
     loop: RecordedLoop, rounds: Sequence[Round] | str, redactor: Redactor, content: ContentPolicy
 ) -> LoopEntry:
-    """A loop as the journal has it; without its rounds, where those cannot be had."""
+    """A loop as the journal has it; without its rounds if they cannot be restored."""
     rounds = () if isinstance(rounds, str) else rounds
-    spent = sum((one.spent for one in rounds), NOTHING)
     return LoopEntry(
         rubric=loop.rubric,
         rubric_sha256=loop.rubric_sha256,
         stop_reason=loop.stop_reason or "cancelled",
         best_round=loop.best_round,
-        calls=spent.calls,
-        input_tokens=spent.input_tokens,
-        output_tokens=spent.output_tokens,
-        cost_usd=spent.cost_usd,
         rounds=tuple(_round_entry(one, redactor, content) for one in rounds),
+        **_took(sum((one.spent for one in rounds), NOTHING)),
     )
+
+
+def _took(spent: Spent) -> dict[str, Any]:
+    return {
+        "calls": spent.calls,
+        "input_tokens": spent.input_tokens,
+        "output_tokens": spent.output_tokens,
+        "cost_usd": spent.cost_usd,
+    }
 
 
 def _round_entry(one: Round, redactor: Redactor, content: ContentPolicy) -> RoundEntry:

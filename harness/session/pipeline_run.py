@@ -40,7 +40,6 @@ from harness.session.resume import (
     remember_again,
     remembered_in,
 )
-from harness.session.resume_loops import NO_LOOPS
 from harness.session.run import Run
 from harness.session.session import Session, open_session
 from harness.session.settings import Settings
@@ -239,7 +238,7 @@ class PipelineRun:
             return Run(
                 session,
                 call,
-                earlier=earlier.loops if earlier else NO_LOOPS,
+                earlier=earlier.loops if earlier else None,
                 foresight=None if forecaster is None else forecaster.foresight(call.label),
             )
 

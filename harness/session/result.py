@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
@@ -110,9 +110,12 @@ class RunResult:
         """Whether it finished, and every loop met its rubric."""
         if self.status != "finished":
             return False
-        return all(one.passed for one in self.earlier_loops) and all(
-            one.passed for one in self.loops
-        )
+        return all_passed([*self.earlier_loops, *self.loops]) is not False
+
+
+def all_passed(loops: Sequence[WiggumResult | RecordedLoop]) -> bool | None:
+    """Whether every loop met its rubric; None if there are no loops."""
+    return all(loop.passed for loop in loops) if loops else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

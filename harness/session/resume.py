@@ -14,7 +14,6 @@ from harness.graph.outcome import answer_problem
 from harness.graph.values import digest, value_form
 from harness.memory import Scalar
 from harness.session.library import PassageLibrary
-from harness.session.resume_loops import EarlierLoops, earlier_loops
 from harness.session.run_spent import RunSpent, run_spent
 from harness.trace import (
     Attributes,
@@ -28,7 +27,7 @@ from harness.trace import (
     sha256_of,
 )
 from harness.trace.node_records import attempt_status
-from harness.wiggum import Limits
+from harness.wiggum import EarlierLoops, Limits, earlier_loops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

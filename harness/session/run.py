@@ -33,10 +33,17 @@ from harness.session.forecasting import Foresight
 from harness.session.loop import run_loop
 from harness.session.node_uses import Loop
 from harness.session.result import CallResult
-from harness.session.resume_loops import NO_LOOPS, EarlierLoops, loop_key
 from harness.session.session import Session
 from harness.trace import Span
-from harness.wiggum import LoopLimits, RevisionMode, Round, WiggumResult, check_rounds
+from harness.wiggum import (
+    EarlierLoops,
+    LoopLimits,
+    RevisionMode,
+    Round,
+    WiggumResult,
+    check_rounds,
+    loop_key,
+)
 
 T = TypeVar("T")
 
@@ -59,12 +66,12 @@ class Run:
         session: Session,
         call: NodeCall,
         *,
-        earlier: EarlierLoops = NO_LOOPS,
+        earlier: EarlierLoops | None = None,
         foresight: Foresight | None = None,
     ) -> None:
         self._session = session
         self._call = call
-        self._earlier = earlier
+        self._earlier = earlier or EarlierLoops()
         self._foresight = foresight
 
     @property
@@ -590,7 +597,7 @@ class Run:
         except InvalidInput as error:
             notice = Notice(
                 code="resume.loop-anew",
-                message=f"a loop of node '{self._call.label}' begins anew: {error}",
+                message=f"a loop of node '{self._call.label}' begins again: {error}",
             )
             self._session.casting.warn(notice, self._session.trace)
             return ()

@@ -28,7 +28,11 @@ from harness.wiggum.policy import (
     next_revision,
 )
 from harness.wiggum.record import (
+    LOOP_RECORDS,
+    EarlierLoops,
     RecordedLoop,
+    earlier_loops,
+    loop_key,
     reasons_in,
     recorded_loops,
     restored_rounds,
@@ -39,8 +43,10 @@ from harness.wiggum.reviser import Reviser, Revision, RevisionMode
 
 __all__ = [
     "FIELD_OF",
+    "LOOP_RECORDS",
     "NOTHING",
     "Charges",
+    "EarlierLoops",
     "LimitName",
     "Limits",
     "LoopLimits",
@@ -63,8 +69,10 @@ __all__ = [
     "check_rounds",
     "decide",
     "decide_on_draft",
+    "earlier_loops",
     "left_of",
     "lengthened",
+    "loop_key",
     "merged",
     "next_revision",
     "reasons_in",

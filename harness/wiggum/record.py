@@ -1,26 +1,44 @@
-"""Verdicts and rounds as a run's record has them, and rounds back from there."""
+"""A loop in a run's journal: what is written of it, and the one reader.
+
+A loop is a span `wiggum`, with a span `evaluate` and an instant `round` for each evaluated draft. A
+resumed run goes on with a loop in a span of its own, under the same key. Reports, resuming and the
+audit log all read `RecordedLoop`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from harness.errors import InvalidInput
-from harness.rubric import Verdict
-from harness.trace import Attributes, Content, Instant, Journal, SpanRecord, Tracer
+from harness.rubric import Rubric, Verdict
+from harness.trace import (
+    Attributes,
+    Content,
+    Instant,
+    Journal,
+    NodeOutput,
+    SpanRecord,
+    SpanStatus,
+    Tracer,
+)
 from harness.wiggum.policy import Round
 
-_NAME = "round"
+LOOP_RECORDS = frozenset({"wiggum", "node", "evaluate", "round"})
+"""Names of the spans and instants that `recorded_loops` reads."""
+
 _TEXTS = ("draft_sha256", "round_sha256")
 
 
 def verdict_attributes(verdict: Verdict) -> dict[str, object]:
-    """What the span of an evaluation says of its verdict."""
+    """What the span of an evaluation records of its verdict."""
     judges = verdict.judges
     return {
         "composite": verdict.composite,
@@ -38,15 +56,15 @@ def verdict_attributes(verdict: Verdict) -> dict[str, object]:
 
 
 def reasons_in(verdict: Verdict) -> list[str]:
-    """Why it is not more, dimension by dimension; quotes the draft, so not for every record."""
+    """Why each score is not higher. Quotes the draft, so it is recorded only where texts are."""
     return [f"{score.name}: {score.reason}" for score in verdict.scores if score.reason]
 
 
 def record_round(one: Round, tracer: Tracer) -> None:
-    """Records a round so that it can be restored: its draft and the rest are texts there."""
+    """Writes a round so that `restored_rounds` can read it back."""
     spent = one.spent
     tracer.instant(
-        _NAME,
+        "round",
         round=one.number,
         base_round=one.base_round,
         composite=one.verdict.composite,
@@ -64,101 +82,197 @@ def record_round(one: Round, tracer: Tracer) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedLoop:
+    """A loop as a journal has it, whole or cut off, all parts of the run together."""
+
+    key: str | None
+    """See `loop_key`; None for a loop outside a pipeline's node."""
+    node: str | None
+    """Label of the node it ran in."""
+    rubric: str
+    """The rubric's id."""
+    rubric_sha256: str
+    composites: tuple[float, ...]
+    """Of each evaluated round, in points."""
+    best_round: int | None
+    """The round whose draft was returned, counted from 1; None if none was."""
+    passed: bool | None
+    """Whether that draft met the rubric."""
+    stop_reason: str | None
+    """Why no further round was made; None if the loop did not come to its end."""
+    status: SpanStatus
+    duration_ns: int
+    rounds: tuple[Attributes, ...] = ()
+    """What was written of each round; `restored_rounds` makes rounds of it."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it came to a reason of its own to stop."""
+        return self.stop_reason not in {None, "cancelled"}
+
+    @property
+    def call(self) -> str:
+        """Label of the node call that its key names."""
+        return (self.key or "").rpartition("#")[0]
+
+
+def recorded_loops(records: Iterable[object]) -> tuple[RecordedLoop, ...]:
+    """The loops among the records of a journal, in the order in which they began.
+
+    Args:
+        records: Those of other kinds are skipped. Without the `round` instants, loops have no
+            `rounds`; without the `node` spans, no `node`.
+
+    Raises:
+        JournalInvalid: The journal is damaged.
+    """
+    parts: dict[object, list[SpanRecord]] = {}
+    nodes: dict[int | None, str] = {}
+    scores: dict[int | None, list[object]] = {}
+    rounds: dict[int | None, list[Attributes]] = {}
+    for item in records:
+        match item:
+            case SpanRecord(name="wiggum"):
+                parts.setdefault(item.attributes.get("key") or item.id, []).append(item)
+            case SpanRecord(name="node"):
+                nodes[item.id] = str(item.attributes.get("label") or item.name)
+            case SpanRecord(name="evaluate"):
+                scores.setdefault(item.parent, []).append(item.attributes.get("composite"))
+            case Instant(name="round"):
+                rounds.setdefault(item.span, []).append(item.attributes)
+    return tuple(
+        _loop(
+            spans,
+            node=nodes.get(spans[0].parent),
+            scores=[score for span in spans for score in scores.get(span.id, ())],
+            rounds=[tuple(rounds.get(span.id, ())) for span in spans],
+        )
+        for spans in parts.values()
+    )
+
+
+def _loop(
+    parts: Sequence[SpanRecord],
+    *,
+    node: str | None,
+    scores: list[object],
+    rounds: Sequence[tuple[Attributes, ...]],
+) -> RecordedLoop:
+    # Each part sums up those before it, unless it was killed before it had written their rounds
+    # down again: the one with the most rounds counts, the last of equals.
+    most = max(range(len(parts)), key=lambda part: (len(rounds[part]), part))
+    said: Mapping[str, Any] = parts[most].attributes
+    composites = said.get("composites", scores)
+    best_round, passed, reason = said.get("best_round"), said.get("passed"), said.get("stop_reason")
+    return RecordedLoop(
+        key=said.get("key"),
+        node=node,
+        rubric=str(said.get("rubric")),
+        rubric_sha256=str(said.get("rubric_sha256")),
+        composites=tuple(
+            float(one)
+            for one in (composites if isinstance(composites, list) else ())
+            if isinstance(one, int | float)
+        ),
+        best_round=best_round if isinstance(best_round, int) else None,
+        passed=passed if isinstance(passed, bool) else None,
+        stop_reason=reason if isinstance(reason, str) else None,
+        status=parts[-1].status,
+        duration_ns=sum(span.duration_ns for span in parts),
+        rounds=rounds[most],
+    )
+
+
 def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
     """The rounds of a loop as far as it came, for another to go on from.
 
     Args:
         journal: Of the run.
-        loop: Which of the run's loops, in the order that they began, counted from 0.
+        loop: Which of the run's loops, in the order in which they began, counted from 0.
 
     Raises:
         InvalidInput: There is no such loop; the run did not record texts; or a draft had a secret
             in it, which the journal leaves out.
         JournalInvalid: The journal is damaged.
     """
-    loops: list[int] = []
-    recorded: list[Instant] = []
-    for item in journal.items():
-        if isinstance(item, SpanRecord) and item.name == "wiggum":
-            loops.append(item.id)
-        elif isinstance(item, Instant) and item.name == _NAME:
-            recorded.append(item)
+    loops = recorded_loops(journal.items())
     if not 0 <= loop < len(loops):
         raise InvalidInput(
             f"there is no loop {loop} in {journal.path}; it has {len(loops)}, counted from 0",
             code="loop.not-found",
         )
-    rounds = [item.attributes for item in recorded if item.span == loops[loop]]
+    rounds = loops[loop].rounds
     texts = _texts_of(rounds, journal)
     return tuple(_round(one, texts, journal) for one in rounds)
 
 
+def loop_key(
+    call_key: str, *, task: str, rubric: Rubric, sources: Sequence[str], draft: str | None
+) -> str:
+    """What a loop is known by in every part of a run.
+
+    Args:
+        call_key: Of the node's call: `NodeCall.key`.
+        task: With the rest, what the loop is about.
+        rubric: What drafts are measured by.
+        sources: What they may rest on.
+        draft: The first draft, if it was given.
+    """
+    about = json.dumps([task, rubric.sha256, list(sources), draft])
+    return f"{call_key}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedLoop:
-    """A loop as a run's journal has it, whole or cut off."""
+class EarlierLoops:
+    """The loops of a run that is resumed."""
 
-    key: str
-    """What it is known by."""
-    rubric: str
-    """The rubric's id."""
-    rubric_sha256: str
-    """Digest of its file."""
-    composites: tuple[float, ...]
-    """Of its rounds, in order."""
-    stop_reason: str | None
-    """Why it ended; None when it did not."""
-    best_round: int | None
-    """The round whose draft was returned, counted from 1."""
-    passed: bool
-    """Whether that draft met the rubric."""
-    rounds: Sequence[Attributes]
-    """What was recorded of each round; `restored_rounds` makes rounds of it."""
+    ended: tuple[RecordedLoop, ...] = ()
+    rounds: Mapping[str, tuple[Round, ...] | str] = field(default_factory=dict)
+    """The rounds of the loops whose node did not end, by key; or why they cannot be restored."""
+
+    def within(self, calls: Collection[str]) -> tuple[RecordedLoop, ...]:
+        """The loops that ended in these node calls (labels), or in pipelines that these called."""
+        return tuple(
+            loop for loop in self.ended if any(label in calls for label in _around(loop.call))
+        )
 
 
-def recorded_loops(journal: Journal) -> dict[str, RecordedLoop]:
-    """Every loop of a run that has a key, by that.
+def earlier_loops(
+    journal: Journal, outputs: Iterable[NodeOutput], *, lost: bool = False
+) -> EarlierLoops:
+    """Reads the loops of a run that is resumed.
 
-    Of several attempts at one loop, the one with the most rounds: a part of the run that went on
-    with it may have been killed before it had written the earlier ones down again.
+    Args:
+        journal: The run's.
+        outputs: What its nodes gave.
+        lost: Whether records are missing, so that rounds may be: open loops then begin again.
 
     Raises:
         JournalInvalid: The journal is damaged.
     """
-    spans: dict[int, SpanRecord] = {}
-    rounds: dict[int, list[Attributes]] = {}
-    for item in journal.items():
-        if isinstance(item, SpanRecord):
-            if item.name == "wiggum" and item.attributes.get("key"):
-                spans[item.id] = item
-        elif isinstance(item, Instant) and item.name == _NAME and item.span in spans:
-            rounds.setdefault(item.span, []).append(item.attributes)
-    loops: dict[str, RecordedLoop] = {}
-    for span in spans.values():
-        loop = _loop(span, rounds.get(span.id, ()))
-        known = loops.get(loop.key)
-        if known is None or len(loop.rounds) >= len(known.rounds):
-            loops[loop.key] = loop
-    return loops
-
-
-def _loop(span: SpanRecord, rounds: Sequence[Attributes]) -> RecordedLoop:
-    said: Mapping[str, Any] = span.attributes
-    return RecordedLoop(
-        key=said["key"],
-        rubric=said["rubric"],
-        rubric_sha256=said["rubric_sha256"],
-        composites=tuple(one["composite"] for one in cast(Any, rounds)),
-        stop_reason=said.get("stop_reason"),
-        best_round=said.get("best_round"),
-        passed=bool(said.get("passed")),
-        rounds=tuple(rounds),
+    loops = [loop for loop in recorded_loops(journal.items()) if loop.key]
+    done = {one.node if one.item is None else f"{one.node}[{one.item}]" for one in outputs}
+    left = [loop for loop in loops if loop.call not in done]
+    why = "the journal was damaged, and may not have all of it"
+    return EarlierLoops(
+        ended=tuple(loop for loop in loops if loop.has_ended),
+        rounds={str(one.key): why for one in left} if lost else restored_rounds(left, journal),
     )
+
+
+def _around(label: str) -> Iterator[str]:
+    """A call's label, and those of the calls that it is nested in."""
+    while label:
+        yield label
+        # `answer[3]/brief/findings`: the call around it is `answer[3]`.
+        label = label.rpartition("/")[0]
 
 
 def restored_rounds(
     loops: Iterable[RecordedLoop], journal: Journal
 ) -> dict[str, tuple[Round, ...] | str]:
-    """The rounds of loops, by their keys; in place of those that cannot be had, why not.
+    """The rounds of loops by their keys; for those that cannot be restored, why not.
 
     Raises:
         JournalInvalid: The journal is damaged.
@@ -168,14 +282,13 @@ def restored_rounds(
     found: dict[str, tuple[Round, ...] | str] = {}
     for loop in chosen:
         try:
-            found[loop.key] = tuple(_round(one, texts, journal) for one in loop.rounds)
+            found[str(loop.key)] = tuple(_round(one, texts, journal) for one in loop.rounds)
         except InvalidInput as error:
-            found[loop.key] = str(error)
+            found[str(loop.key)] = str(error)
     return found
 
 
 def _texts_of(rounds: Iterable[Attributes], journal: Journal) -> dict[str, str]:
-    """The texts that rounds refer to, by their hashes."""
     wanted = {one.get(name) for one in rounds for name in _TEXTS}
     return {
         item.sha256: item.text
@@ -190,13 +303,13 @@ def _round(recorded: Attributes, texts: dict[str, str], journal: Journal) -> Rou
     if draft is None or rest is None:
         raise InvalidInput(
             f"round {number} cannot be restored from {journal.path}: the run did not record texts; "
-            'runs that are to be gone on with need content = "full"',
+            'to resume a run, set content = "full"',
             code="loop.texts-not-recorded",
         )
     if len(draft) != recorded.get("draft_chars"):
         raise InvalidInput(
             f"round {number} cannot be restored from {journal.path}: a secret was left out of its "
-            "draft; begin the loop anew",
+            "draft; begin the loop again",
             code="loop.draft-redacted",
         )
     try:
@@ -204,7 +317,7 @@ def _round(recorded: Attributes, texts: dict[str, str], journal: Journal) -> Rou
     except ValueError as error:  # pydantic's errors are of its kind
         raise InvalidInput(
             f"round {number} cannot be restored from {journal.path}: it was written by another "
-            "version, or a secret was left out of it; begin the loop anew",
+            "version, or a secret was left out of it; begin the loop again",
             code="loop.round-unreadable",
         ) from error
 
