@@ -106,11 +106,14 @@ class RunResult:
         )
 
     @property
-    def passed(self) -> bool:
-        """Whether it finished, and every loop met its rubric."""
+    def passed(self) -> bool | None:
+        """Whether the run finished and every loop met its rubric.
+
+        None if it finished without a loop, so that nothing was judged.
+        """
         if self.status != "finished":
             return False
-        return all_passed([*self.earlier_loops, *self.loops]) is not False
+        return all_passed([*self.earlier_loops, *self.loops])
 
 
 def all_passed(loops: Sequence[WiggumResult | RecordedLoop]) -> bool | None:

@@ -68,7 +68,7 @@ def test_a_run_gives_every_output_and_the_last_as_its_result(settings):
 
     result = run(pipeline_of(question, answer), settings, {"task": "tea"}, backends=echo())
     assert result.outputs == {"question": "ASK ABOUT TEA", "answer": "ASK ABOUT TEA"}
-    assert (result.result, result.passed) == ("ASK ABOUT TEA", True)
+    assert (result.result, result.passed) == ("ASK ABOUT TEA", None)  # nothing was judged
     assert [model.calls for model in result.models] == [2]
 
 
