@@ -13,7 +13,7 @@ import pytest
 from demo import ROOT, run_demo
 
 from harness import Draft, RunResult, ScriptedBackend, Settings, load_rubric
-from harness.cli.pipeline_file import load_pipeline
+from harness.cli.project_files import load_pipeline
 from harness.inference import ChatRequest
 
 EXAMPLES = ROOT / "examples"

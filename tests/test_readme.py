@@ -11,7 +11,7 @@ import pytest
 from demo import ROOT
 
 from harness import RunResult, ScriptedBackend, Settings, load_settings
-from harness.cli.pipeline_file import load_pipeline
+from harness.cli.project_files import load_pipeline
 from harness.inference import ChatRequest
 from harness.inference.endpoint import BackendName
 

@@ -15,10 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.consoles import Shown, log_to_stderr, results, write_json
-from harness.cli.exit_codes import FAILED
-from harness.cli.failures import failures_told
-from harness.cli.trusting import settings_for_calls
+from harness.cli.consoles import Shown, failures_told, log_to_stderr, results, write_json
+from harness.cli.process import FAILED
+from harness.cli.project_files import settings_for_calls
 from harness.errors import InvalidInput
 from harness.session.endpoint_check import EndpointCheck
 from harness.session.endpoint_trial import check_endpoints

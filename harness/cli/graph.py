@@ -11,10 +11,9 @@ from typing import Literal
 import click
 import orjson
 
-from harness.cli.consoles import log_to_stderr
-from harness.cli.failures import failures_told
-from harness.cli.pipeline_file import load_pipeline
-from harness.cli.run_name import find_journal
+from harness.cli.arguments import find_journal
+from harness.cli.consoles import failures_told, log_to_stderr
+from harness.cli.project_files import load_pipeline
 from harness.errors import InvalidInput
 from harness.graph import Graph
 from harness.graph.picture import (

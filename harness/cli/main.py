@@ -11,8 +11,7 @@ from importlib import import_module
 
 import click
 
-from harness.cli.exit_codes import FAILED, INTERRUPTED
-from harness.cli.streams import steady_streams
+from harness.cli.process import FAILED, INTERRUPTED, steady_streams
 from harness.version import __version__
 
 _COMMANDS = {
@@ -21,8 +20,8 @@ _COMMANDS = {
     "memory": ("harness.cli.memory:memory", "Put passages into a store, and find them."),
     "models": ("harness.cli.models:models", "Plan which models are in memory, and look now."),
     "resume": ("harness.cli.resume:resume", "Go on with a run, from where it ended."),
-    "rubric": ("harness.cli.rubric:rubric", "Check rubrics, and score drafts by them."),
-    "run": ("harness.cli.run:run", "Run a pipeline file."),
+    "rubric": ("harness.cli.rubric_command:rubric", "Check rubrics, and score drafts by them."),
+    "run": ("harness.cli.run_command:run", "Run a pipeline file."),
     "runs": ("harness.cli.runs:runs", "List the runs that ended, or compare two."),
     "trace": ("harness.cli.trace:trace", "Look into a run: timeline, report, diagnosis."),
 }

@@ -14,18 +14,25 @@ import click
 from rich.table import Column, Table
 from rich.text import Text
 
-from harness.cli.consoles import clean, log_to_stderr, results, say, write_json
-from harness.cli.exit_codes import FAILED
-from harness.cli.failures import failures_told, json_object
+from harness.cli.arguments import read_filter, read_metadata
+from harness.cli.consoles import (
+    clean,
+    failures_told,
+    json_object,
+    log_to_stderr,
+    results,
+    say,
+    write_json,
+)
 from harness.cli.memory_add import Tally, add_all
 from harness.cli.memory_progress import doing
 from harness.cli.passage_files import Given, files_of
-from harness.cli.scalars import read_filter, read_metadata
+from harness.cli.process import FAILED
 from harness.errors import HarnessError, InvalidInput
 from harness.memory import Hit, MemoryStore, Merge, Mode, Passage
 from harness.memory.truth import FILE_NAME
 from harness.session import Settings, load_settings
-from harness.session.open_store import open_store
+from harness.session.passages import open_store
 
 F = TypeVar("F", bound=Callable[..., None])
 

@@ -16,13 +16,19 @@ import orjson
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from harness.cli.consoles import Shown, log_to_stderr, results, say, write_json
-from harness.cli.exit_codes import FAILED, UNUSABLE
-from harness.cli.failures import exit_code_of, failures_told
+from harness.cli.arguments import read_pairs
+from harness.cli.consoles import (
+    Shown,
+    exit_code_of,
+    failures_told,
+    log_to_stderr,
+    results,
+    say,
+    write_json,
+)
 from harness.cli.model_tables import print_models, print_plan
-from harness.cli.pipeline_file import load_pipeline
-from harness.cli.trusting import settings_for_calls
-from harness.cli.values import read_pairs
+from harness.cli.process import FAILED, UNUSABLE
+from harness.cli.project_files import load_pipeline, settings_for_calls
 from harness.errors import HarnessError, InvalidInput
 from harness.hardware import format_bytes
 from harness.inference import Endpoint

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.cli.values import read_text, text_of
+from harness.cli.arguments import read_text, text_of
 from harness.compress import passages_of
 from harness.errors import InvalidInput, did_you_mean
 from harness.memory import Passage, Scalar

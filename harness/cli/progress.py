@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
@@ -13,8 +17,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.progress_state import LoopState, NodeState, RunState
-from harness.trace import Record
+from harness.trace import Instant, Record, SpanEnded, SpanStarted
+from harness.trace.node_records import NodeStatus, attempt_status
 
 _LOOPS_SHOWN = 4
 """Loops at most, those under way first."""
@@ -185,3 +189,218 @@ def _calls_line(state: RunState) -> str:
         parts.append(f"{state.in_flight:,} in flight")
     parts += [f"{name} …" for name in state.under_way]
     return "  ".join(parts)
+
+
+_INSTANCE = re.compile(r"\[\d+\]|#\d+")
+"""Of a nested pipeline's path, what tells one call of it from another: they are shown as one."""
+
+_SHOWN = ("load", "evaluate", "revise")
+"""Spans that are worth a word while they are open."""
+
+_LOOPS_KEPT = 4
+"""Of those that are over, the last ones."""
+
+CallStatus = NodeStatus | Literal["running"]
+
+
+class NodeState:
+    """The calls of one node so far, over all items, and over all calls of its pipeline.
+
+    Args:
+        clock: In seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._calls: dict[tuple[str, int | None], CallStatus] = {}
+        self._counts: Counter[CallStatus] = Counter()
+        self._items = 0
+        self._began_s: float | None = None
+        self._ended_s = 0.0
+
+    def set(self, call: tuple[str, int | None], status: CallStatus) -> None:
+        """Notes what became of a call: the latest word counts, of an attempt that is repeated too.
+
+        Args:
+            call: Its node's path, and its item.
+            status: What.
+        """
+        before = self._calls.get(call)
+        if before is not None:
+            self._counts[before] -= 1
+        self._calls[call] = status
+        self._counts[status] += 1
+        self._ended_s = self._clock()
+        if status == "running" and self._began_s is None:
+            self._began_s = self._ended_s
+
+    def expect(self, items: int) -> None:
+        """Notes that so many items are to come, or have come."""
+        self._items += items
+
+    @property
+    def running(self) -> int:
+        """Calls under way."""
+        return self._counts["running"]
+
+    @property
+    def done(self) -> int:
+        """Calls that gave something."""
+        return self._counts["done"]
+
+    @property
+    def failed(self) -> int:
+        """Calls that raised at last."""
+        return self._counts["failed"]
+
+    @property
+    def skipped(self) -> int:
+        """Calls that were left out."""
+        return self._counts["skipped"]
+
+    @property
+    def waiting(self) -> int:
+        """Calls that a person has to answer first."""
+        return self._counts["waiting"]
+
+    @property
+    def reused(self) -> int:
+        """Calls that were made in an earlier part of the run."""
+        return self._counts["reused"]
+
+    @property
+    def total(self) -> int:
+        """How many calls there will be, as far as is known."""
+        return max(self._items, len(self._calls))
+
+    @property
+    def seconds(self) -> float | None:
+        """From its first call's start to now, or to its last call's end; None before."""
+        if self._began_s is None:
+            return None
+        return (self._clock() if self.running else self._ended_s) - self._began_s
+
+
+class LoopState:
+    """A revise loop.
+
+    Args:
+        node: In which node call.
+    """
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.composites: list[float] = []
+        self.stop_reason: str | None = None
+        self.is_over = False
+
+
+class RunState:
+    """A run so far.
+
+    Args:
+        nodes: The names of the pipeline's nodes, in order.
+        clock: In seconds.
+
+    Attributes:
+        nodes: By name; those of nested pipelines by that of the node that calls them, and theirs.
+        loops: By their span, those that are under way and the last that are over.
+        calls: Of models, that ended.
+        retries: How often one of them, or a node, was tried again.
+        input_tokens: Theirs, as counted by the servers.
+        output_tokens: The same.
+        cost_usd: What they cost, as far as servers say.
+        resident: Models that were loaded into memory here.
+    """
+
+    def __init__(
+        self, nodes: Iterable[str], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._open: dict[int, SpanStarted] = {}
+        self.nodes = {name: NodeState(clock) for name in nodes}
+        self.loops: dict[int, LoopState] = {}
+        self.calls = 0
+        self.retries = 0
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.cost_usd = 0.0
+        self.resident: dict[str, None] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Calls of models under way."""
+        return sum(span.name == "chat" for span in self._open.values())
+
+    @property
+    def under_way(self) -> list[str]:
+        """What else is."""
+        doing = {span.name for span in self._open.values()}
+        return [name for name in _SHOWN if name in doing]
+
+    def take(self, record: Record) -> None:
+        """Takes in a record."""
+        match record:
+            case SpanStarted():
+                self._open[record.id] = record
+                self._begin(record)
+            case SpanEnded():
+                began = self._open.pop(record.id, None)
+                if began is not None:
+                    self._end(began, record)
+            case Instant():
+                self._note(record, dict(record.attributes))
+
+    def _begin(self, span: SpanStarted) -> None:
+        if span.name == "node":
+            self._set(dict(span.attributes), "running")
+        elif span.name == "wiggum":
+            self.loops[span.id] = LoopState(self._node_around(span))
+
+    def _end(self, span: SpanStarted, ended: SpanEnded) -> None:
+        said: dict[str, Any] = {**span.attributes, **ended.attributes}
+        match span.name:
+            case "node":
+                self._set(said, attempt_status(ended))
+            case "chat":
+                self.calls += 1
+                self.input_tokens += said.get("input_tokens") or 0
+                self.output_tokens += said.get("output_tokens") or 0
+                self.cost_usd += said.get("cost_usd") or 0.0
+            case "wiggum":
+                self.loops[span.id].is_over = True
+                self.loops[span.id].stop_reason = said.get("stop_reason")
+                over = [number for number, loop in self.loops.items() if loop.is_over]
+                for number in over[:-_LOOPS_KEPT]:
+                    del self.loops[number]
+            case "load" if ended.status == "ok":
+                self.resident[str(said.get("model"))] = None
+            case "unload":
+                self.resident.pop(str(said.get("model")), None)
+
+    def _note(self, instant: Instant, said: dict[str, Any]) -> None:
+        match instant.name:
+            case "skip":
+                self._set(said, "skipped")
+            case "reuse":
+                self._set(said, "reused")
+            case "retry":
+                self.retries += 1
+            case "items":
+                self._node(said).expect(said["total"])
+            case "round" if instant.span in self.loops:
+                self.loops[instant.span].composites.append(said["composite"])
+
+    def _set(self, said: dict[str, Any], status: CallStatus) -> None:
+        self._node(said).set((str(said.get("node")), said.get("item")), status)
+
+    def _node(self, said: dict[str, Any]) -> NodeState:
+        name = _INSTANCE.sub("", str(said.get("node")))
+        return self.nodes.setdefault(name, NodeState(self._clock))
+
+    def _node_around(self, span: SpanStarted) -> str:
+        """The node call that a span is in."""
+        around: SpanStarted | None = span
+        while around is not None and around.name != "node":
+            around = self._open.get(around.parent or 0)
+        return "a loop" if around is None else str(around.attributes.get("label"))

@@ -13,7 +13,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.failures import json_object
+from harness.cli.consoles import json_object
 from harness.cli.run_end import command, end_as_json, print_end, spent_line
 from harness.cli.verdicts import decision, points, remarks, verdict_as_json
 from harness.graph import Skipped

@@ -9,20 +9,25 @@ from pathlib import Path
 
 import click
 
-from harness.cli.consoles import LogFormat, log_to_stderr
-from harness.cli.failures import failures_told, json_object
-from harness.cli.pipeline_file import absolute_target, load_pipeline, target_file
-from harness.cli.run_name import find_journal
-from harness.cli.run_options import (
+from harness.cli.arguments import find_journal, read_inputs, read_pairs
+from harness.cli.consoles import LogFormat, failures_told, json_object, log_to_stderr
+from harness.cli.project_files import (
+    absolute_target,
+    check_may_run,
+    load_pipeline,
+    remember_run,
+    settings_for_calls,
+    target_file,
+)
+from harness.cli.run_command import (
+    Order,
+    carry_out,
     limit_options,
     limits_of,
     log_option,
     memory_option,
     traceback_option,
 )
-from harness.cli.running import Order, carry_out
-from harness.cli.trusting import check_may_run, remember_run, settings_for_calls
-from harness.cli.values import read_inputs, read_pairs
 from harness.errors import InvalidInput
 from harness.graph import Question
 from harness.session import (

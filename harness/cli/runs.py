@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis.comparison import compare
-from harness.cli.consoles import log_to_stderr, results, say, write_json
-from harness.cli.failures import failures_told
-from harness.cli.run_name import find_journal, traces_directory
+from harness.cli.arguments import find_journal, traces_directory
+from harness.cli.consoles import failures_told, log_to_stderr, results, say, write_json
 from harness.cli.runs_diff import comparison_as_json, print_comparison
 from harness.trace import AUDIT_LOG, AuditLine, Journal, latest_lines, read_audit_log, with_unended
 

@@ -14,11 +14,9 @@ from pathlib import Path
 
 import click
 
-from harness.cli.consoles import Shown, log_to_stderr, results, say, write_json
-from harness.cli.exit_codes import FAILED, UNUSABLE
-from harness.cli.failures import failures_told
-from harness.cli.run_name import LATEST, find_journal
-from harness.cli.values import read_pairs
+from harness.cli.arguments import LATEST, find_journal, read_pairs
+from harness.cli.consoles import Shown, failures_told, log_to_stderr, results, say, write_json
+from harness.cli.process import FAILED, UNUSABLE
 from harness.errors import InvalidInput
 from harness.trace import TIMELINES, Journal, TimelineFormat
 

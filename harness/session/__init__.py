@@ -2,8 +2,7 @@
 
 from harness.session.chat import chat, count_tokens, embed, open_shim
 from harness.session.evaluator_pool import EvaluatorDraw, EvaluatorPanel
-from harness.session.event_loop import run_to_its_end
-from harness.session.pipeline import Pipeline
+from harness.session.pipeline import Pipeline, run_to_its_end
 from harness.session.rehearsal import Remake, to_make_again
 from harness.session.result import CallResult, RunFiles, RunResult
 from harness.session.resume import EarlierRun, Origin, only_question, read_earlier_run

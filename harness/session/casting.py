@@ -1,4 +1,4 @@
-"""Casting: who plays which role in a run, checked before it begins, and what is said about it."""
+"""Casting: which model plays which role in a run, checked before it begins, and its warnings."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ class Casting:
 
     Args:
         endpoints: By tag.
-        settings: Say who plays what, and how different they must be.
+        settings: Assign the roles, and say how different the models must be.
 
     Raises:
-        ConfigurationInvalid: A role, a fallback, the pool of evaluators or a panel without one
-            cannot be made sense of.
-        SameModel: Producer and evaluator, or those that can answer for them, are one model.
-        SameFamily: They are relatives, and the settings refuse those.
+        ConfigurationInvalid: A role, a fallback or the pool of evaluators is wrong, or a panel has
+            no pool.
+        SameModel: Producer and evaluator, or endpoints that can answer for them, are one model.
+        SameFamily: They are of one family, and the settings refuse that.
         ModelFileInvalid: A file that must be compared cannot be read.
 
     Attributes:
-        roles: Who plays what; of a pool, nobody evaluates until evaluators are chosen.
-        models: What is behind the tags.
-        draw: How the evaluator was drawn; None when none was, or not yet.
-        panel: Who of the pool judge together; None when they do not, or not yet.
-        summariser: Tag of the endpoint that shortens drafts for the evaluator; None when code does.
-        separation: How far apart producer and evaluators are, as far as is known by now; None when
-            there are not both.
-        warnings: What is to be kept in mind about the run.
+        roles: A pool has no evaluators until they are chosen.
+        models: The models behind the tags.
+        draw: How the evaluator was drawn; None before, or without a draw.
+        panel: Evaluators that judge together; None before, or without a panel.
+        summariser: Tag of the endpoint that shortens drafts for the evaluator; None if code does.
+        separation: How different producer and evaluators are, as far as known; None unless there
+            are both.
+        warnings: The run's, so far.
     """
 
     def __init__(self, endpoints: Mapping[str, Endpoint], settings: Settings) -> None:
@@ -71,9 +71,8 @@ class Casting:
             self._pool(self.roles.pool)
         elif self._combine is not None:
             raise ConfigurationInvalid(
-                f"panel = '{self._combine}' under [evaluation] has several evaluators judge, and "
-                'no pool of them is given; write evaluator = ["…", "…"] under [roles] in '
-                "harness.toml, or leave panel out",
+                f"panel = '{self._combine}' under [evaluation] needs a pool of evaluators; write "
+                'evaluator = ["…", "…"] under [roles] in harness.toml, or leave panel out',
                 code="roles.panel-without-pool",
             )
         elif producer is not None and evaluator is not None:
@@ -81,14 +80,13 @@ class Casting:
 
     @property
     def required(self) -> frozenset[str]:
-        """Tags of the endpoints that this run is known to need."""
+        """Tags of the endpoints that this run needs for certain."""
         return self.roles.in_use | ({self.summariser} if self.summariser else frozenset())
 
     async def ask_servers(self, tracer: Tracer, *, environment: Mapping[str, str]) -> None:
-        """Has servers say what they serve, where there are models to be told apart.
+        """Asks servers which models they serve, if there are models to compare.
 
-        Of a pool, those of all members that the settings leave in it are asked. What a server does
-        not say within seconds is taken from the settings.
+        Where a server does not answer within seconds, the settings count.
 
         Args:
             tracer: The run's.
@@ -112,17 +110,17 @@ class Casting:
         self.models.take_word(said)
 
     def choose_evaluators(self, tracer: Tracer, *, task: str, run_id: str) -> None:
-        """Draws one evaluator from a pool, or seats them all as a panel, if there is a pool.
+        """If there is a pool: draws one evaluator from it, or takes all of them as a panel.
 
-        Whom the servers' word shows to be the producer's model, or its kin, is not among them.
+        Models that their servers have shown to be too close to the producer's are left out.
 
         Args:
             tracer: The run's.
-            task: What the run is for: the seed, when the settings have none.
+            task: The run's task: the seed, if the settings have none.
             run_id: The seed of a run without a task.
 
         Raises:
-            ConfigurationInvalid: Nobody is left to judge.
+            ConfigurationInvalid: The pool is empty.
         """
         if self.roles.pool is None:
             return
@@ -151,14 +149,12 @@ class Casting:
         )
 
     def begin(self, tracer: Tracer) -> None:
-        """Says at the head of the record who is who.
-
-        Args:
-            tracer: The run's.
+        """Records the models of producer and evaluators, and warns.
 
         Raises:
-            SameModel: Producer and an evaluator, or those that can answer for them, are one model.
-            SameFamily: They are relatives, and the settings refuse those.
+            SameModel: Producer and an evaluator, or endpoints that can answer for them, are one
+                model.
+            SameFamily: They are of one family, and the settings refuse that.
         """
         producer, evaluators = self.roles.producer, self.roles.evaluators
         if producer is not None and evaluators:
@@ -180,30 +176,28 @@ class Casting:
             self.warn(warning, tracer)
 
     def warn(self, notice: Notice, tracer: Tracer) -> None:
-        """Tells whoever reads the log, the timeline, or the result."""
+        """Adds a warning to the log, the timeline, and the result."""
         self.warnings.append(notice)
         with warnings_heard_by(tracer.warned):
             log_warning(notice.message, code=notice.code)
 
     def _pool(self, tags: tuple[str, ...]) -> EvaluatorPool:
-        """Those of the tags that may evaluate, by what is known by now."""
         return evaluator_pool(tags, producer=self.roles.producer, models=self.models)
 
     def _on_panel(self) -> Iterator[Notice]:
-        """What is to be kept in mind about a panel that is not what it seems."""
         if self.panel is None:
             return
         if len(self.panel.members) == 1:
             yield Notice(
                 code="panel.single-evaluator",
-                message=f"the panel has one evaluator, '{self.panel.members[0]}': nobody else of "
-                "the pool may judge, or nobody else is in it",
+                message=f"the panel has one evaluator, '{self.panel.members[0]}': the pool has no "
+                "other, or no other that may judge",
             )
         for one, other in combinations(self.panel.members, 2):
             if relation_of(self.models.identity(one), self.models.identity(other)) == "same":
                 yield Notice(
                     code="panel.same-model",
-                    message=f"'{one}' and '{other}' on the panel are the same model, whose "
+                    message=f"'{one}' and '{other}' on the panel are the same model, so its "
                     "judgement counts twice; leave one of them out of the pool",
                 )
 
@@ -216,15 +210,14 @@ class Casting:
             yield Notice(
                 code="summarizer.same-model",
                 message=f"the summariser '{summariser}' is the producer's model: it shortens its "
-                "own drafts for the evaluator, and may leave out what speaks against them; take "
-                "another",
+                "own drafts for the evaluator, and may leave out their faults; choose another",
             )
 
     def _summariser(self, named: str | None) -> str | None:
         return None if named is None else self.roles.named(named, setting="evaluation.summariser")
 
     def _judges(self) -> tuple[str, ...]:
-        """Who may come to evaluate."""
+        """Tags of the models that may evaluate."""
         if self.roles.pool is not None:
             return self._pool(self.roles.pool).members
         return self.roles.evaluators
@@ -244,5 +237,5 @@ async def _word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelM
     try:
         api_key = api_key_of(endpoint, environment)
     except ConfigurationInvalid:
-        return None  # whoever calls it says so
+        return None  # the first call says so
     return await served_metadata(endpoint, api_key=api_key)

@@ -27,13 +27,12 @@ from harness.inference.identity.address import server_address
 from harness.log import log_warning
 from harness.residency import Host, KeepAliveBudget, Tenant, check_fits
 from harness.session.call_stack import Shared, call_stack, with_fallbacks
-from harness.session.demo_model import demo_endpoint
 from harness.session.fallbacks import check_fallbacks
 from harness.session.opened_endpoint import OpenedEndpoint, Unusable, open_endpoint
 from harness.session.sampler import Noticing, Sampled, sampling
-from harness.session.secrets import known_secrets
-from harness.session.settings import Settings
+from harness.session.settings import Settings, demo_endpoint
 from harness.session.tenancy import check_managed, devices_of, tenant_of
+from harness.session.trust import known_secrets
 from harness.trace import Tracer, describe
 from harness.trace.secrets import Redactor
 

@@ -1,16 +1,17 @@
-"""Pipelines as users meet them: a graph with a door to run it through."""
+"""Pipelines as users meet them: a graph that can be run, from plain or async code."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Timeout, graph_inputs
 from harness.inference import Backend
-from harness.session.event_loop import run_to_its_end
 from harness.session.pipeline_run import PipelineRun
 from harness.session.result import RunResult
 from harness.session.resume import Origin
@@ -21,22 +22,21 @@ from harness.wiggum import Limits
 
 
 class Pipeline(Graph):
-    """Functions joined by the names of their parameters, and runnable.
+    """Functions joined by the names of their parameters.
 
     Args:
-        name: What its runs are called.
-        retry: Whether a node that raised is called again, where the node does not say; so are the
-            next four.
+        name: The name of its runs.
+        retry: Whether a node that raised is called again. This and the next four are defaults for
+            nodes that do not say.
         timeout: How long a call of a node may take.
-        cache: Whether outputs of earlier runs will do.
-        concurrency: How many calls of one node at once.
-        on_error: What becomes of a node whose last attempt raised: `"fail"`, `"skip"`, or
+        cache: Whether outputs of earlier runs are used again.
+        concurrency: How many calls of one node run at once.
+        on_error: What happens when a node's last attempt raised: `"fail"`, `"skip"`, or
             `Default(value)`.
-        fail_fast: Whether the first failure ends the run, and not only what depends on it.
+        fail_fast: Whether the first failure ends the whole run, not only what depends on it.
         result: The node whose output is the result; the last one when None.
-        limits: What a whole run may take; before those of the settings.
-        parallel_calls: How many calls of all nodes may be under way at once; as many as there are
-            when None.
+        limits: What a whole run may take; they go before those of the settings.
+        parallel_calls: How many calls of all nodes run at once; no limit when None.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Pipeline(Graph):
         self.parallel_calls = parallel_calls
 
     def check(self) -> None:
-        """Looks at what can only be seen of the whole: done before every run.
+        """Checks the pipeline as a whole, before every run.
 
         Raises:
-            PipelineInvalid: See `Graph.check`; or it has no nodes, or one calls its `Run` otherwise
-                than `run`.
+            PipelineInvalid: See `Graph.check`; or there are no nodes, or a node's parameter for its
+                `Run` has another name than `run`.
         """
         super().check()
         if not self.nodes:
@@ -89,7 +89,7 @@ class Pipeline(Graph):
             if item.annotation is Run:
                 raise PipelineInvalid(
                     f"node '{item.node.name}' takes the run as '{name}', which would be an input; "
-                    "the parameter that receives it is called 'run'",
+                    "call the parameter 'run'",
                     path=item.node.path,
                     line=item.node.line,
                     code="pipeline.run-parameter-misnamed",
@@ -110,7 +110,7 @@ class Pipeline(Graph):
         origin: Origin | None = None,
         **named: object,
     ) -> RunResult:
-        """Runs the pipeline, as `run_async` does, which says what it takes.
+        """Runs the pipeline as `run_async` does; see there.
 
         Raises:
             InvalidInput: Called where an event loop runs already, as in a notebook.
@@ -159,34 +159,33 @@ class Pipeline(Graph):
 
         However it ends, its journal, its timelines and its line in the audit log are written.
 
-        A run that was resumed makes no call of a node again whose code and inputs are what they
-        were, and goes on with revise loops where they were. One that had finished is not begun
-        again if that goes for all of its calls: its result is read from the journal.
+        A resumed run calls no node again whose code and inputs have not changed, and goes on with
+        revise loops where they were. If that leaves nothing to do, the result is read from the
+        journal of the finished run.
 
         Args:
-            inputs: By name, those too that are called like an option here. Of a run that is
-                resumed, those not given are as they were.
+            inputs: By name; this way an input can have the name of an option below. A resumed run
+                keeps the inputs that are not given again.
             resume: A run to go on with: its id or a part of it, `latest`, or one of its files.
-            answers: To what the run to resume asked: by the question's key, or by the node that
-                asked if it asked but one question.
-            asker: Puts a question to a person at once; without one, the run ends as waiting.
-            limits: What the whole run may take, over all its parts; each goes before what the run
-                to resume was given, before those of the pipeline, and those of the settings.
+            answers: To the questions of the run to resume: by the question's key, or by the node's
+                name if it asked one question only.
+            asker: Asks a person at once; without one, the run ends as waiting.
+            limits: What the whole run may take, over all its parts. Each goes before the same limit
+                of the run to resume, of the pipeline, and of the settings.
             settings: In place of those of the directory and the environment.
             backends: Ready-made backends by tag, beside those of the settings.
-            observers: See each of the run's records as it happens.
+            observers: Receive each record of the run as it happens.
             origin: Where the pipeline is from, for `harness resume`.
             named: Inputs.
 
         Returns:
-            What it gave: all of it, or what there is when it was stopped at a limit or waits for an
+            All outputs, or those that exist when the run was stopped at a limit or waits for an
             answer; `status` says which.
 
         Raises:
             InvalidInput: The pipeline, the settings, the inputs or a rubric are not usable, or the
                 run cannot be resumed.
-            NodeFailed: A node raised, the first of those that did; the cause is chained, and
-                `result` has what was done all the same.
+            NodeFailed: A node raised. The cause is chained; `result` has what was done anyway.
         """
         options = {
             "resume": resume,
@@ -213,7 +212,7 @@ class Pipeline(Graph):
             )
         _check_limits(limits)
         run = PipelineRun(
-            self,
+            graph=self,
             settings=load_settings(environment=os.environ) if settings is None else settings,
             limits=limits,
             own_limits=self.limits,
@@ -233,7 +232,7 @@ class Pipeline(Graph):
         return await run.resume(resume, given, answers=answers or {})
 
     def _refuse_inputs_among(self, options: Mapping[str, object]) -> None:
-        """An option that is called like an input of this pipeline may be meant for either."""
+        """An option with the name of an input is ambiguous."""
         known = graph_inputs(self)
         for name, value in options.items():
             if value is not None and name in known:
@@ -247,6 +246,57 @@ class Pipeline(Graph):
 def _check_limits(limits: object) -> None:
     if not isinstance(limits, Limits | None):
         raise InvalidInput(
-            f"limits={limits!r} is none; write one, such as Limits(max_calls=9)",
+            f"limits={limits!r} is no Limits object; write Limits(max_calls=9), for example",
             code="pipeline.limits-invalid",
         )
+
+
+T = TypeVar("T")
+
+_GRACE_S = 1.0
+"""How long tasks may take to end that are cancelled when all is over."""
+
+
+def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns, as `asyncio.run` has it; Ctrl-C cancels it.
+
+    Unlike there, a task that ignores its cancellation does not keep this from returning: a node
+    may, and its run has said so and gone on without it.
+    """
+    runner = asyncio.Runner()
+    task: asyncio.Task[T] | None = None
+
+    async def watched() -> T:
+        nonlocal task
+        task = asyncio.current_task()
+        return await main
+
+    try:
+        return runner.run(watched())
+    except KeyboardInterrupt:
+        # Where Ctrl-C was ignored when it began, as in the background, the runner leaves it as it
+        # is: then it comes from wherever the loop is, and cancels nothing.
+        if task is not None and not task.done() and not task.cancelling():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                runner.get_loop().run_until_complete(task)
+        raise
+    finally:
+        _close(runner)
+
+
+def _close(runner: asyncio.Runner) -> None:
+    loop = runner.get_loop()
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        _, left = loop.run_until_complete(asyncio.wait(left, timeout=_GRACE_S))
+    if not left:
+        runner.close()
+        return
+    # The runner would wait for them for ever. Of what is destroyed while it is pending the loop
+    # complains; here that is what is wanted.
+    loop.set_exception_handler(lambda _loop, _context: None)
+    asyncio.set_event_loop(None)
+    loop.close()

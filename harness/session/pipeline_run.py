@@ -1,4 +1,4 @@
-"""One part of a pipeline's run: from inputs, and what earlier parts did, to its result."""
+"""One part of a pipeline's run: from its inputs and what earlier parts did to its result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -50,76 +50,54 @@ from harness.trace.run_name import find_journal
 from harness.wiggum import NOTHING, Limits, merged
 
 _WRAP_UP_S = 1.0
-"""When the run's time is over, calls to models end at once; nodes have so long to make something of
-what there is, as a revise loop does with its best draft."""
+"""After the run's time is over, model calls end at once; nodes have so long to return what they
+have, as a revise loop does with its best draft."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What a part of a run is made of."""
+    """One part of a run: what it starts from."""
 
     inputs: Mapping[str, object]
-    """The value of every input."""
     given: frozenset[str]
-    """Those that were given, by now or in an earlier part."""
+    """Inputs that were given, now or in an earlier part; the others have their defaults."""
     limits: Limits
-    """Those that were given, likewise."""
+    """Limits that were given, now or in an earlier part."""
     origin: Origin | None
-    """Where the pipeline is from."""
     answers: Answers
-    """What people answered until now."""
     earlier: EarlierRun | None
-    """What there was before; None in a run's first part."""
+    """None in a run's first part."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRun:
     """Runs a graph with everything a session has, and records what a resume needs.
 
-    Args:
-        graph: What is run.
-        settings: The session's.
-        limits: Of the whole run, as given for it.
-        own_limits: The pipeline's.
-        parallel_calls: How many calls at once.
-        backends: Ready-made backends by tag, beside those of the settings.
-        observers: See each of the run's records as it happens.
-        asker: Puts a question to a person at once.
-        origin: Where the pipeline is from.
+    See `Pipeline.run_async` for most fields.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        *,
-        settings: Settings,
-        limits: Limits | None,
-        own_limits: Limits | None,
-        parallel_calls: int | None,
-        backends: Mapping[str, Backend] | None,
-        observers: Sequence[Sink],
-        asker: Asker | None,
-        origin: Origin | None,
-    ) -> None:
-        self._graph = graph
-        self._settings = settings
-        self._limits = limits
-        self._own_limits = own_limits
-        self._parallel_calls = parallel_calls
-        self._backends = backends
-        self._observers = observers
-        self._asker = asker
-        self._origin = origin
-        self._retries: Counter[str] = Counter()
+    graph: Graph
+    settings: Settings
+    limits: Limits | None
+    """As given for this run."""
+    own_limits: Limits | None
+    """The pipeline's."""
+    parallel_calls: int | None
+    backends: Mapping[str, Backend] | None
+    observers: Sequence[Sink]
+    asker: Asker | None
+    origin: Origin | None
+    _retries: Counter[str] = field(default_factory=Counter, init=False)
 
     async def begin(self, inputs: Mapping[str, object]) -> RunResult:
-        """Runs the graph from its beginning; see `Pipeline.run_async`."""
-        self._graph.check()
+        """A new run."""
+        self.graph.check()
         return await self._run(
             _Part(
-                inputs=bind_inputs(self._graph, inputs),
+                inputs=bind_inputs(self.graph, inputs),
                 given=frozenset(inputs),
-                limits=merged(self._limits),
-                origin=self._origin,
+                limits=merged(self.limits),
+                origin=self.origin,
                 answers={},
                 earlier=None,
             )
@@ -128,10 +106,10 @@ class PipelineRun:
     async def resume(
         self, run: str | Path, inputs: Mapping[str, object], *, answers: Mapping[str, object]
     ) -> RunResult:
-        """Goes on with a run; see `Pipeline.run_async`."""
-        graph = self._graph
+        """Goes on with a run."""
+        graph = self.graph
         graph.check()
-        path = find_journal(run, lambda: self._settings.traces)
+        path = find_journal(run, lambda: self.settings.traces)
         earlier = read_earlier_run(path)
         values, given = inputs_now(graph, inputs, earlier)
         answered = match_answers(answers, earlier.questions)
@@ -143,8 +121,8 @@ class PipelineRun:
             _Part(
                 inputs=values,
                 given=given,
-                limits=merged(self._limits, earlier.beginning.limits),
-                origin=self._origin or earlier.beginning.origin,
+                limits=merged(self.limits, earlier.beginning.limits),
+                origin=self.origin or earlier.beginning.origin,
                 answers={**earlier.answers, **answered},
                 earlier=earlier,
             )
@@ -156,14 +134,14 @@ class PipelineRun:
         session: Session | None = None
         try:
             async with open_session(
-                self._settings,
-                name=self._graph.name,
+                self.settings,
+                name=self.graph.name,
                 task=str(part.inputs.get("task", "")),
                 environment=os.environ,
-                backends=self._backends,
-                observers=(*self._observers, self._note_retry),
-                limits=merged(part.limits, self._own_limits),
-                needed_roles=_needed_roles(self._graph),
+                backends=self.backends,
+                observers=(*self.observers, self._note_retry),
+                limits=merged(part.limits, self.own_limits),
+                needed_roles=_needed_roles(self.graph),
                 resume=part.earlier.journal.path if part.earlier else None,
                 spent=part.earlier.spent if part.earlier else NOTHING,
             ) as session:
@@ -172,15 +150,15 @@ class PipelineRun:
                     for notice in part.earlier.notices:
                         session.casting.warn(notice, session.trace)
                     session.replies.ask_anew(part.earlier.misled)
-                with session.trace.span("run", label=self._graph.name):
+                with session.trace.span("run", label=self.graph.name):
                     await self._record_beginning(session, part)
-                    for notice in doubtful_inputs(self._graph, part.given):
+                    for notice in doubtful_inputs(self.graph, part.given):
                         session.casting.warn(notice, session.trace)
                     if part.earlier is not None:
                         await _remember_again(session, part.earlier)
                     ended = await self._execute(session, part)
                     record_outcome(session.trace, ended)
-                    for notice in result_notices(self._graph, ended):
+                    for notice in result_notices(self.graph, ended):
                         session.casting.warn(notice, session.trace)
                     if ended.status == "finished":
                         session.replies.drop()
@@ -205,10 +183,10 @@ class PipelineRun:
         trace = session.trace
         record_beginning(
             trace,
-            self._graph,
+            self.graph,
             {name: part.inputs[name] for name in part.inputs if name in part.given},
             beginning=Beginning(
-                origin=part.origin, limits=part.limits, content=self._settings.trace.content
+                origin=part.origin, limits=part.limits, content=self.settings.trace.content
             ),
         )
         known = part.earlier.answers if part.earlier else {}
@@ -217,7 +195,7 @@ class PipelineRun:
                 trace.instant(
                     "answer", key=key, text=trace.excerpt(text), answer=trace.excerpt(answer)
                 )
-        # From here on the run can be killed, and resumed.
+        # From here on the run can be killed and resumed.
         await trace.persisted()
 
     async def _execute(self, session: Session, part: _Part) -> Execution:
@@ -226,8 +204,8 @@ class PipelineRun:
         answers = dict(part.answers)
 
         async def ask(question: Question) -> object | None:
-            # For a second attempt of the node, which asks again.
-            answer = await self._asker(question) if self._asker is not None else None
+            # A second attempt of the node asks again, and finds the answer.
+            answer = await self.asker(question) if self.asker is not None else None
             if answer is not None:
                 answers[question.key, question.text] = answer
             return answer
@@ -244,17 +222,17 @@ class PipelineRun:
 
         async with AsyncExitStack() as stack:
             cache = StoredOutputs(
-                self._settings.traces / OUTPUT_CACHE,
+                self.settings.traces / OUTPUT_CACHE,
                 warn=partial(session.casting.warn, tracer=trace),
                 clean=trace.redactor.clean,
             )
             stack.push_async_callback(cache.aclose)
             ended = await execute(
-                self._graph,
+                self.graph,
                 part.inputs,
                 run_of=run_of,
                 tracer=trace,
-                parallel_calls=self._parallel_calls,
+                parallel_calls=self.parallel_calls,
                 earlier=earlier.outputs if earlier else None,
                 cache=cache,
                 answers=answers,
@@ -271,7 +249,7 @@ class PipelineRun:
         return ended
 
     async def _forecaster(self, session: Session) -> Forecaster | None:
-        """What tells the budget of what comes; None where there is no budget."""
+        """Tells the budget what comes; None if there is no budget."""
         budget = session.budget
         if budget is None:
             return None
@@ -280,11 +258,11 @@ class PipelineRun:
             summariser=session.casting.summariser,
             embedder=session.passages.model,
             usual=await asyncio.to_thread(
-                usual_rounds, session.trace.journal_path.parent / AUDIT_LOG, self._graph.name
+                usual_rounds, session.trace.journal_path.parent / AUDIT_LOG, self.graph.name
             ),
         )
-        uses = await asyncio.to_thread(uses_of, self._graph)
-        return Forecaster(self._graph, uses, cast=cast, expect=budget.expect)
+        uses = await asyncio.to_thread(uses_of, self.graph)
+        return Forecaster(self.graph, uses, cast=cast, expect=budget.expect)
 
     def _result(
         self, session: Session, ended: Execution, part: _Part, *, started_ns: int
@@ -292,10 +270,10 @@ class PipelineRun:
         trace, casting = session.trace, session.casting
         return RunResult(
             run_id=trace.run_id,
-            pipeline=self._graph.name,
+            pipeline=self.graph.name,
             status=ended.status,
             outputs=ended.outputs,
-            result=result_of(self._graph, ended),
+            result=result_of(self.graph, ended),
             failures=ended.failures,
             skips=ended.skips,
             questions=ended.questions,
@@ -324,7 +302,7 @@ class PipelineRun:
 
 
 async def _remember_again(session: Session, earlier: EarlierRun) -> None:
-    """Keeps what nodes remembered that are not called again, where it went with the process."""
+    """Remembers again the documents of nodes that are not called again, if they were lost."""
     if not session.passages.is_kept:
         lost = await remember_again(remembered_in(earlier.journal), session.passages)
         if lost:
@@ -338,14 +316,14 @@ async def _remember_again(session: Session, earlier: EarlierRun) -> None:
 
 
 def _deadline_s(deadline_ns: int) -> float:
-    """From now on, in seconds, until all that is still going is stopped."""
+    """Seconds from now until everything still going is stopped."""
     left_s = (deadline_ns - monotonic()) / 1e9
     # A run whose time was over before it was resumed has nothing to wrap up.
     return left_s + _WRAP_UP_S if left_s > 0 else 0.0
 
 
 def _needed_roles(graph: Graph) -> dict[str, str]:
-    """The roles that nodes say they use, and which node says so."""
+    """The roles that nodes declare, and which node does."""
     return {
         role: f"node '{node.name}' ({node.path}:{node.line})"
         for node in graph.nodes.values()

@@ -29,11 +29,11 @@ class RunFiles:
     """What a run leaves on disk."""
 
     journal: Path
-    """Every record, one per line; of a run that was resumed, those of its first part."""
+    """Every record, one per line; of a resumed run, the file of its first part."""
     chrome_trace: Path | None
-    """The timeline as Chrome Trace JSON; None when the settings want none."""
+    """The timeline as Chrome Trace JSON; None if the settings ask for none."""
     perfetto_trace: Path | None
-    """The timeline as Perfetto's own format; None when the settings want none."""
+    """The timeline in Perfetto's own format; None if the settings ask for none."""
     audit_log: Path
     """One line per run."""
 
@@ -43,62 +43,55 @@ class RunResult:
     """A run that came to its end: finished, failed, stopped at a limit, or waiting for a person."""
 
     run_id: str
-    """Its name."""
     pipeline: str
-    """What was run."""
+    """The pipeline's name."""
     status: RunStatus = "finished"
-    """How it ended."""
     outputs: Mapping[str, object]
-    """What every node gave that gave something; `Skipped` where one was skipped."""
+    """The output of every node that has one; `Skipped` for a node that was skipped."""
     result: object
-    """What the pipeline's result node returned: the last one, or the one that `Pipeline(result=…)`
-    names. None when that gave nothing; when it was skipped, a warning says so."""
+    """The output of the pipeline's result node: the last node, or the one that
+    `Pipeline(result=…)` names. None without one; if it was skipped, a warning says so."""
     failures: tuple[NodeFailure, ...] = ()
-    """What failed, in the order it did."""
+    """In the order of their time."""
     skips: tuple[NodeSkip, ...] = ()
-    """What was left out, and why."""
     questions: tuple[Question, ...] = ()
-    """What waits for an answer."""
+    """Those that wait for an answer."""
     stopped_by: str | None = None
-    """The limit that ended it, in words."""
+    """The limit that ended the run, in words."""
     reused: tuple[str, ...] = ()
-    """Calls of nodes that were not made, since an earlier part of the run, or another run where the
-    node has a `Cache`, has what they gave."""
+    """Calls of nodes that were not made, because an earlier part of the run has their outputs, or
+    another run if the node has a `Cache`."""
     reruns: tuple[Rerun, ...] = ()
-    """Calls that were made again although an earlier part of the run has what they gave, and why.
-    """
+    """Calls that were made again although an earlier part of the run has their outputs, and why."""
     retries: Mapping[str, int] = field(default_factory=dict)
-    """How often a call of a node, or calls of a model, were tried again in the last part, by name.
-    """
+    """How often calls of a node or a model were tried again in the last part, by name."""
     replies_used_again: int = 0
-    """Replies of models that were kept from earlier parts, for nodes that had not ended then."""
+    """Replies of models kept from earlier parts, for nodes that had not ended then."""
     parts: int = 1
-    """How often it was begun: once, and once more whenever it was resumed."""
+    """1, and 1 more for each time the run was resumed."""
     had_finished: bool = False
-    """Whether there was nothing left to do, so that it was not begun again."""
+    """Whether nothing was left to do, so that the run was not begun again."""
     loops: tuple[WiggumResult, ...]
-    """Every revise loop, in the order they ended; when the run was resumed, those since then."""
+    """Revise loops in the order they ended; of a resumed run, those since then."""
     earlier_loops: tuple[RecordedLoop, ...] = ()
-    """Those that had ended before the run was resumed, in nodes that were not called again."""
+    """Loops that had ended before the run was resumed, in nodes that were not called again."""
     models: tuple[CallGroup, ...]
-    """What each model was used for, and how fast it was, over all parts of the run."""
+    """The calls of each model and their speed, over all parts of the run."""
     spent: Spent = NOTHING
-    """What all parts of the run took together, of models and of time."""
+    """Calls, tokens, money and time of all parts of the run."""
     duration_s: float
-    """From start to end, loading included, of the last part."""
+    """Of the last part, loading included."""
     files: RunFiles
-    """What it left on disk."""
     separation: Separation | None = None
-    """How far producer and evaluators were apart; None when nobody evaluates."""
+    """How different producer and evaluators were; None without an evaluator."""
     evaluator_draw: EvaluatorDraw | None = None
-    """How the evaluator was drawn; None when none was."""
+    """None if no evaluator was drawn."""
     evaluator_panel: EvaluatorPanel | None = None
-    """Who judged together; None when one judged alone, or nobody."""
+    """None if no panel judged."""
     warnings: tuple[Notice, ...] = ()
-    """What is to be kept in mind about the run."""
 
     def __repr__(self) -> str:
-        """What a person wants to see of it."""
+        """The result, shortened, with the figures that people look for."""
         result = shorten(repr(self.result), 80, placeholder=" …")
         return (
             f"RunResult({self.pipeline!r}, {self.status!r}, run_id={self.run_id!r}, "
@@ -123,22 +116,22 @@ def all_passed(loops: Sequence[WiggumResult | RecordedLoop]) -> bool | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult:
-    """What a pipeline gave that a node called."""
+    """The outputs of a pipeline that a node called."""
 
     outputs: Mapping[str, object]
-    """What every node returned."""
+    """By node."""
     result: object
-    """What its result node returned; see `RunResult.result`."""
+    """See `RunResult.result`."""
 
 
 def result_of(graph: Graph, ended: Execution) -> object:
-    """What the result node returned; None when it gave nothing."""
+    """The result node's output; None without one."""
     given = ended.outputs.get(graph.result_node)
     return None if isinstance(given, Skipped) else given
 
 
 def result_notices(graph: Graph, ended: Execution) -> Iterator[Notice]:
-    """That there is no result since its node was skipped, if so."""
+    """A warning if the result node was skipped."""
     given = ended.outputs.get(graph.result_node)
     if isinstance(given, Skipped):
         yield Notice(

@@ -13,7 +13,7 @@ from harness.graph import Answers, Earlier, Execution, Graph, Question, graph_in
 from harness.graph.outcome import answer_problem
 from harness.graph.values import digest, value_form
 from harness.memory import Scalar
-from harness.session.library import PassageLibrary
+from harness.session.passages import PassageLibrary
 from harness.session.run_spent import RunSpent, run_spent
 from harness.trace import (
     Attributes,

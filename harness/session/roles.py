@@ -1,4 +1,4 @@
-"""Roles: which endpoint's model produces, which evaluates, which does whatever else."""
+"""Roles: which endpoint's model produces, which evaluates, which plays another part."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _KNOWN_ROLES = (PRODUCER, EVALUATOR, "planner")
 class Roles:
     """The model behind each role.
 
-    A role is played by the endpoint that `[roles]` names for it, else by the endpoint whose tag is
-    the role's name, else by the producer's. The producer is, else, the only endpoint there is. The
-    evaluator is never anything but named: a model does not evaluate by accident. Named as a pool,
-    who evaluates is settled when the run begins.
+    The endpoint that `[roles]` names for a role plays it, else the endpoint whose tag is the role's
+    name, else the producer's. Without a name, the only endpoint is the producer. The evaluator must
+    be named: a model does not evaluate by accident. From a pool, evaluators are chosen when the run
+    begins.
 
     Args:
         endpoints: By tag.
         assigned: Tags by role, from `[roles]`; several for the evaluator alone.
-        chosen: Tags of the evaluators, where they have been chosen from a pool.
+        chosen: Tags of the evaluators that were chosen from a pool.
 
     Raises:
         ConfigurationInvalid: A role is given to an endpoint that does not exist.
 
     Attributes:
-        pool: Tags of which evaluators are chosen, without blanks; None when one is named.
+        pool: Tags to choose evaluators from, without blanks; None when one is named.
     """
 
     def __init__(
@@ -63,10 +63,7 @@ class Roles:
 
     @property
     def evaluators(self) -> tuple[str, ...]:
-        """Tags of those who judge a draft, each by itself; empty when nobody does, or nobody yet.
-
-        More than one for a panel.
-        """
+        """Tags of the models that judge a draft: several for a panel, none before a draw."""
         if self.pool is not None:
             return self._chosen
         named = self._named(EVALUATOR)
@@ -74,19 +71,19 @@ class Roles:
 
     @property
     def evaluator(self) -> str | None:
-        """The first of them, whom a pipeline reaches that asks the role itself."""
+        """The first evaluator: the model that `run.chat("evaluator", …)` calls."""
         return next(iter(self.evaluators), None)
 
     @property
     def producer(self) -> str | None:
-        """Tag of the producer's endpoint; None when it cannot be told. No draw changes it."""
+        """Tag of the producer's endpoint; None if ambiguous. A draw does not change it."""
         evaluators = {*self.evaluators, *(self.pool or ())}
         others = [tag for tag in self._endpoints if tag not in evaluators]
         return self._named(PRODUCER) or (others[0] if len(others) == 1 else None)
 
     @property
     def in_use(self) -> frozenset[str]:
-        """Tags of the endpoints that a role is known to need."""
+        """Tags of the endpoints that roles are known to need."""
         tags = {self.producer, *self.evaluators, *self._assigned.values()}
         return frozenset(tag for tag in tags if tag is not None)
 
@@ -122,9 +119,7 @@ class Roles:
         return tag
 
     def named(self, role: str, *, setting: str) -> str:
-        """Tag of the endpoint that a setting means by a role or by a tag.
-
-        It is never the producer's for want of another.
+        """Tag of the endpoint that a setting names, by a role or by a tag; no default.
 
         Raises:
             ConfigurationInvalid: Neither exists.
@@ -132,7 +127,7 @@ class Roles:
         tag = self._named(role)
         if tag is None:
             raise ConfigurationInvalid(
-                f"{setting} is '{role}', and neither a role nor an endpoint is called that; "
+                f"{setting} is '{role}', which is neither a role nor an endpoint; "
                 + did_you_mean(role, {*self._assigned, *self._endpoints}),
                 code="roles.setting-unknown",
             )
@@ -144,7 +139,7 @@ class Roles:
     def _refuse_unknown(self, role: str, tag: str) -> None:
         if tag not in self._endpoints:
             raise ConfigurationInvalid(
-                f"role '{role}' is given to '{tag}', and no endpoint is called that; "
+                f"role '{role}' is given to '{tag}', and there is no such endpoint; "
                 + did_you_mean(tag, self._endpoints),
                 code="roles.endpoint-unknown",
             )
@@ -152,7 +147,7 @@ class Roles:
     def _refuse_misspelt(self, role: str, assigned: Mapping[str, object]) -> None:
         meant = difflib.get_close_matches(role, _KNOWN_ROLES, n=1, cutoff=0.8)
         if meant and meant[0] not in (role, *assigned):
-            # Else a slip of the pen would silently leave the evaluator out.
+            # Otherwise a typing error would silently leave the evaluator out.
             raise ConfigurationInvalid(
                 f"no pipeline asks for a role '{role}'; did you mean '{meant[0]}'?",
                 code="roles.misspelt",

@@ -1,4 +1,4 @@
-"""The run, as a pipeline's nodes meet it: models, memory and the loop behind a handful of calls."""
+"""The run as a pipeline's nodes use it: models, memory and the loop."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ _TEMPERATURE_AGAIN = 0.3
 
 
 class Run:
-    """What a node may ask for; every call of a node receives its own.
+    """Everything a node may use. Every call of a node receives its own.
 
     Args:
         session: The open parts.
-        call: The call that it is for.
+        call: The call of the node.
         earlier: Loops of the run's earlier parts.
-        foresight: Told what the call asks of models; None where nobody wants to know.
+        foresight: Told which models the call asks; None if nothing forecasts.
     """
 
     def __init__(
@@ -76,49 +76,50 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The run's name, which its files bear."""
+        """The run's name, also of its files."""
         return self._session.trace.run_id
 
     def span(self, name: str, /, **attributes: object) -> Span:
         """Shows some of the node's own work in the timeline: `with run.span("parse", rows=7):`.
 
         Args:
-            name: A fixed phrase; those of the harness's own spans (`chat`, `load`, …) mean theirs.
-            attributes: What varies: JSON values.
+            name: A fixed phrase. The names of the harness's own spans (`chat`, `load`, …) are
+                taken.
+            attributes: JSON values.
         """
         return self._session.trace.span(name, **attributes)
 
     def counter(self, name: str, value: float, *, unit: str) -> None:
-        """Shows a quantity's new value over time, on the node's track."""
+        """Shows a quantity's new value on the node's track of the timeline."""
         self._session.trace.counter(name, value, unit=unit)
 
     def invitation(self) -> str:
-        """A text with which another process can record what it does for this node.
+        """A text with which another process can record its work for this node.
 
-        Hand it over as an argument or a variable; there, `with JoinedTrace(text) as trace:` gives a
-        tracer whose records are merged into the run's when its journal is read. It names the run's
-        secret variables and holds none of their values: those are taken from the environment there.
+        Pass it as an argument or a variable. There, `with JoinedTrace(text) as trace:` gives a
+        tracer whose records are merged into the run's when its journal is read. The text names the
+        run's secret variables without their values; the other process needs its own.
         """
         return self._session.trace.invitation()
 
     def beat(self) -> None:
-        """A sign of life, where the node has a `Timeout(idle_s=…)`: every piece of a reply is one.
+        """A sign of life for a node with `Timeout(idle_s=…)`; every piece of a reply is one too.
 
-        Plain functions may give it from their thread.
+        Plain functions may call it from their thread.
         """
         self._call.beat()
 
     async def ask(self, text: str, returns: type[T] = str) -> T:  # type: ignore[assignment]
-        """What a person answers.
+        """A person's answer.
 
-        Where nobody can be asked at once, the node ends here and the run goes on without it, and
-        ends as `waiting`. `harness resume RUN --answer …` calls the node again, and this returns
-        the answer: so ask before what must not be done twice.
+        If no person can be asked at once, the node ends here, the run goes on without it, and ends
+        as `waiting`. `harness resume RUN --answer …` calls the node again, and this returns the
+        answer. So ask before any work that must not be done twice.
 
         Args:
             text: The question.
             returns: The type of the answer: `str`, `bool`, a number, a `Literal` of texts, or
-                anything that pydantic reads from JSON.
+                a type that pydantic reads from JSON.
         """
         answer: T = await self._call.ask(text, returns)
         return answer
@@ -126,14 +127,14 @@ class Run:
     async def call(self, pipeline: Graph, /, **inputs: object) -> CallResult:
         """Runs another pipeline inside this node, with the same models and the same record.
 
-        Its nodes are steps of this run: what they gave is not made again when it is resumed.
+        Its nodes are steps of this run: a resumed run keeps their outputs.
 
         Args:
-            pipeline: Which; its limits are those of this run.
+            pipeline: The limits of this run apply, not its own.
             inputs: By name.
 
         Raises:
-            PipelineInvalid: It has a mistake, or these are not what it needs.
+            PipelineInvalid: It has a mistake, or its inputs are others.
             NodeFailed: One of its nodes failed.
             RunLimitReached: A limit of the run ended it.
         """
@@ -169,20 +170,20 @@ class Run:
         parallel: int | None = None,
         retry: Retry | None = None,
     ) -> list[Any]:
-        """Calls a function for each item, in parallel: a fan-out that is known only inside a node.
+        """Calls a function for each item, in parallel: a fan-out known only inside a node.
 
-        Each call is a step of the run, as an item of a mapped node is: what it gave is not made
-        again when the run is resumed.
+        Each call is a step of the run, as an item of a mapped node is: a resumed run keeps its
+        output.
 
         Args:
-            function: Plain or async, of one parameter, and of `run` if it likes.
-            items: What it is called with.
-            name: What the step is called; as the function when left out.
-            parallel: How many at once; as many as the run allows when left out.
-            retry: Whether what raised is called again.
+            function: Plain or async, of one parameter, and optionally `run`.
+            items: Its arguments.
+            name: The step's name; the function's when left out.
+            parallel: How many calls at once; as many as the run allows when left out.
+            retry: Whether a call that raised is made again.
 
         Returns:
-            What it returned, in the order of the items.
+            The results, in the order of the items.
 
         Raises:
             PipelineInvalid: The function cannot be a step.
@@ -363,23 +364,23 @@ class Run:
     ) -> tuple[Passage, ...]:
         """Splits a Markdown document into passages and keeps them for `recall`.
 
-        Each passage says in its metadata which `run` remembered it first. Those that look like
-        instructions to a model are refused, with a warning on the run.
+        The metadata of each passage holds the `run` that remembered it first. Passages that look
+        like instructions to a model are refused, with a warning on the run.
 
         Args:
             document: The text.
-            title: For passages before the first heading.
-            source: Where it is from: a URL, a path; returned with every hit.
-            quality: How good it was judged to be, 0 to 10: better ones are recalled first.
-            metadata: Anything else to have back, or to filter by.
+            title: Of passages before the first heading.
+            source: A URL or a path; returned with every hit.
+            quality: A judgement from 0 to 10: better passages are recalled first.
+            metadata: Returned with every hit; `recall` can filter by it.
 
         Returns:
-            Its passages as they are kept, in order, with the trail of headings they stand under as
-            title. One that says all but the same as one that was there is that one.
+            The passages as kept, in order; their titles are the headings above them. In place of a
+            passage that says nearly the same as a known one stands the known one.
 
         Raises:
-            InvalidInput: The document is empty, or its metadata has a field of the store's own.
-            MemoryStoreFailed: It could not be kept.
+            InvalidInput: The document is empty, or the metadata has a field of the store's own.
+            MemoryStoreFailed: The document could not be kept.
             InferenceError: The endpoint that embeds gave no vectors.
         """
         if not document.strip():
@@ -400,18 +401,18 @@ class Run:
         mode: Mode = "hybrid",
         where: Filter | None = None,
     ) -> Hits:
-        """The passages nearest to a question, best first; none, where none has to do with it.
+        """Passages that answer a question, most relevant first; empty if nothing matches.
 
         Args:
             query: Any text; `"words in quotes"` and `title:word` count extra.
-            limit: How many at most.
-            mode: By words and meaning, by words, or by meaning. While the vectors are not there,
-                words alone decide, and the result's `fallback` says why.
+            limit: At most so many passages.
+            mode: By words and meaning, by words, or by meaning. Without vectors, words alone
+                decide, and the result's `fallback` says why.
             where: Only passages whose metadata, `source` or `title` have these values, or one of
-                them where there are several: `{"run": run.id}` for those of this run.
+                several values: `{"run": run.id}` for passages of this run.
 
         Raises:
-            InvalidInput: There is no such mode, limit or filter.
+            InvalidInput: The mode, the limit or the filter is wrong.
             MemoryStoreFailed: The store cannot be read.
             InferenceError: The endpoint that embeds gave no vectors.
         """
@@ -420,9 +421,9 @@ class Run:
             return await passages.recall(query, limit=limit, mode=mode, where=where)
 
     async def novelty(self, texts: Sequence[str]) -> float:
-        """How much of what these texts say is not remembered yet, 0 to 10.
+        """How much of these texts is not remembered yet, 0 to 10.
 
-        Below 3 a batch of search results is not worth another round (the Novelty Gate).
+        Below 3, a batch of search results is not worth another round (the Novelty Gate).
         """
         passages = self._session.passages
         with self._asking(passages.model):
@@ -447,40 +448,40 @@ class Run:
     ) -> WiggumResult:
         """Revises a draft until it meets a rubric, or there is a reason to stop.
 
-        At a limit it ends with the best draft that it has; no revision is begun that might not be
-        evaluated within it. In a run that is resumed, it goes on behind the rounds that it had.
+        At a limit, the best draft so far is the result. No revision begins that might not be
+        evaluated within the limits. A resumed run continues after the rounds that it had.
 
         Args:
             task: What the text is for; every round keeps to it.
-            rubric: A rubric's name, the path of its file, or itself.
-            sources: What the text may rest on; the evaluator sees it too.
-            draft: Where to start; the producer writes one when left out.
+            rubric: A rubric's name, the path of its file, or a `Rubric`.
+            sources: Texts to rely on; the evaluator sees them too.
+            draft: The first draft; the producer writes one when left out.
             max_rounds: Evaluations at most.
-            max_tokens: Of all its calls, in and out, at most.
+            max_tokens: Of all its calls, in and out.
             max_cost_usd: Of all its calls whose price is known.
-            max_seconds: How long it may take.
-            revise: Whether only the sections that were criticised are written again, where there
-                are headings, or the whole draft.
-            revise_from: Which draft a revision is made from.
-            rescore: Whether a revision is judged anew in everything, or where it changed, and
-                then as a whole before it passes.
-            max_output_tokens: Room for the text, and for whatever one call writes of it again. When
-                left out, the first draft has what the model's context or a limit leaves, and a
-                revision about twice the length of what it replaces.
-            rounds: Those of another run's loop, to go on behind; `rounds_from` reads them.
+            max_seconds: By the clock.
+            revise: Whether to write again only the criticised sections, if there are headings, or
+                the whole draft.
+            revise_from: The draft that a revision starts from.
+            rescore: Whether to judge all of a revision again, or only what changed, and the whole
+                before it passes.
+            max_output_tokens: For the text, and for each part of it that one call writes again.
+                When left out, the first draft has what the model's context or a limit leaves, and a
+                revision about twice the length of the part it replaces.
+            rounds: Of another run's loop, to continue after; `rounds_from` reads them.
 
         Raises:
             RubricInvalid: There is no such rubric, or it has a mistake.
-            InvalidInput: A limit leaves nothing to be done, or the rounds are not of this loop.
-            ConfigurationInvalid: It needs a judge, and no evaluator is configured.
-            SameModel: Producer and evaluator turn out to be one model, by their servers' word.
-            SameFamily: The same of relatives, where they are refused.
+            InvalidInput: A limit leaves nothing to do, or the rounds are of another loop.
+            ConfigurationInvalid: The rubric needs a judge, and no evaluator is configured.
+            SameModel: Producer and evaluator are one model, as their servers say.
+            SameFamily: They are of one family, and the settings refuse that.
             LimitReached: The limits leave no room for a first draft and its evaluation;
-                `RunLimitReached` where those are the run's.
-            EvaluationFailed: Even the first draft could not be evaluated.
+                `RunLimitReached` for the run's limits.
+            EvaluationFailed: Not even the first draft could be evaluated.
             InferenceError: There was no first draft, or the evaluator could not be reached.
         """
-        # Before anything is awaited: of loops that begin together each has its own.
+        # Before anything is awaited, so that loops that begin together have different keys.
         call_key = self._call.key("wiggum")
         sources = as_texts(sources)
         chosen = await self._choose(rubric)
@@ -517,18 +518,18 @@ class Run:
         task: str = "",
         sources: Sequence[str] = (),
     ) -> Verdict:
-        """One verdict on a draft, by whoever judges in this run.
+        """One verdict on a draft, by this run's evaluator or panel.
 
         Args:
             draft: The text.
-            rubric: A rubric's name, the path of its file, or itself.
+            rubric: A rubric's name, the path of its file, or a `Rubric`.
             task: What it was written for.
-            sources: What it may rest on.
+            sources: Texts to rely on.
 
         Raises:
             RubricInvalid: There is no such rubric, or it has a mistake.
-            ConfigurationInvalid: It needs a judge, and no evaluator is configured.
-            EvaluationFailed: No score could be had.
+            ConfigurationInvalid: The rubric needs a judge, and no evaluator is configured.
+            EvaluationFailed: There was no score.
             InferenceError: The evaluator could not be reached.
         """
         return await evaluate(
@@ -539,11 +540,11 @@ class Run:
         )
 
     def _varied(self, request: ChatRequest, key: object) -> ChatRequest:
-        """The call as a further attempt of the node makes it: it would only fail again the same.
+        """The request, changed in a further attempt of the node: the same one would fail again.
 
         Args:
-            request: The call.
-            key: By which its last reply was left, if that was not of the type asked for.
+            request: As the node asks.
+            key: Of the last reply, if it was not of the type asked for.
         """
         repeats, invalid = self._call.repeats, self._call.left.get(key)
         if not repeats:
@@ -553,7 +554,7 @@ class Run:
             more = (Message("assistant", invalid.text), Message("user", told))
             request = replace(request, messages=(*request.messages, *more))
         if request.temperature and request.seed is None:
-            return request  # it is another each time
+            return request  # it differs each time anyway
         return replace(
             request,
             temperature=request.temperature or _TEMPERATURE_AGAIN,
@@ -561,7 +562,7 @@ class Run:
         )
 
     async def _chat(self, request: ChatRequest) -> Completion:
-        """A reply within the run's limits; that it begins, comes and ends are signs of life."""
+        """A reply within the run's limits; its beginning, pieces and end are signs of life."""
         pulse = self._call.pulse
         with pulse.doing("call"), self._asking(request.model):
             return await self._session.replies.ask(
@@ -571,7 +572,7 @@ class Run:
             )
 
     def _asking(self, model: str | None) -> AbstractContextManager[None]:
-        """Around a call of a model; of none, where there is no model."""
+        """Tells the forecast of a call of a model."""
         if self._foresight is None or model is None:
             return nullcontext()
         return self._foresight.asking(model)
@@ -579,14 +580,14 @@ class Run:
     def _revising(
         self, loop: Loop, before: Sequence[Round], rubric: Rubric
     ) -> AbstractContextManager[None]:
-        """Around a revise loop."""
+        """Tells the forecast of a revise loop."""
         if self._foresight is None:
             return nullcontext()
         is_judged = bool(rubric.judged)
         return self._foresight.revising(loop, rounds_before=len(before), is_judged=is_judged)
 
     def _rounds_before(self, key: str, rubric: Rubric, draft: str | None) -> Sequence[Round]:
-        """The rounds that a loop had in earlier parts of the run, as far as they can be had."""
+        """The rounds that a loop had in earlier parts of the run, unless they are lost."""
         rounds = self._earlier.rounds.get(key, ())
         try:
             if isinstance(rounds, str):

@@ -1,7 +1,7 @@
-"""Separation: that no model judges its own output, nor, unless allowed, that of its family.
+"""Separation: no model judges its own output, nor, unless allowed, its family's.
 
-What counts is the model that an endpoint leads to, not its tag, and every model that can answer for
-it: a producer whose fallback is the evaluator's model would one day be judged by itself.
+Models are compared, not tags, and every model that can answer for an endpoint counts: a producer
+whose fallback is the evaluator's model would one day judge itself.
 """
 
 from __future__ import annotations
@@ -30,41 +30,40 @@ _CLOSEST_FIRST: tuple[Relation, ...] = ("same", "family", "unknown", "different"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinship:
-    """What a producer and an evaluator are to each other: the closest two of all they can reach."""
+    """The closest relation of a model that can produce and one that can evaluate."""
 
     relation: Relation
     """Of the last models of the two chains."""
     producer: Chain
-    """From the producer's endpoint to the one that can answer for it."""
+    """From the producer's endpoint to the one that answers for it."""
     evaluator: Chain
-    """The same of the evaluator's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Separation:
-    """How far apart a run's models were."""
+    """How different a run's producer and evaluators were."""
 
     producer: str
     """Tag of the producer's endpoint."""
     evaluators: Mapping[str, Relation]
-    """By the tag of each evaluator's endpoint, at least one: what its model is to the producer's.
-    `family` only where the settings allow it; `unknown` where no family could be told; never
+    """By the tag of each evaluator's endpoint, at least one: the relation of its model to the
+    producer's. `family` only if the settings allow it; `unknown` if a family is not known; never
     `same`."""
 
     @property
     def relation(self) -> Relation:
-        """The closest of them."""
+        """The closest relation."""
         return min(self.evaluators.values(), key=_CLOSEST_FIRST.index)
 
 
 class ComparedModels:
-    """The endpoints of a run by what they are; a file is read when it is first compared.
+    """The models behind a run's endpoints. A model file is read when it is first compared.
 
-    Of a served model no more is known than its name, until its server's word is taken.
+    A served model is known by its name only, until `take_word` says more.
 
     Args:
         endpoints: By tag.
-        same_family: Whether relatives may judge each other.
+        same_family: Whether a model may judge one of its family.
     """
 
     def __init__(self, endpoints: Mapping[str, Endpoint], *, same_family: SameFamilyRule) -> None:
@@ -73,7 +72,7 @@ class ComparedModels:
         self._identities: dict[str, ModelIdentity] = {}
 
     def identity(self, tag: str) -> ModelIdentity:
-        """Which model an endpoint leads to.
+        """The model of an endpoint.
 
         Raises:
             ModelFileInvalid: Its file cannot be read.
@@ -84,16 +83,12 @@ class ComparedModels:
         return self._identities[tag]
 
     def reachable(self, *tags: str) -> tuple[Endpoint, ...]:
-        """All that can answer for these, each once."""
+        """The endpoints that can answer for these tags, each once."""
         chains = (chain for tag in tags for chain in chains_from(tag, self.endpoints))
         return tuple(self.endpoints[tag] for tag in dict.fromkeys(chain[-1] for chain in chains))
 
     def take_word(self, said: Mapping[str, ModelMetadata]) -> None:
-        """Goes by what servers say of their models from here on.
-
-        Args:
-            said: By tag.
-        """
+        """Replaces what is known of models with what their servers say, by tag."""
         for tag, metadata in said.items():
             self._identities[tag] = model_identity(self.endpoints[tag], metadata)
 
@@ -111,7 +106,7 @@ class ComparedModels:
         return min(pairs, key=lambda pair: _CLOSEST_FIRST.index(pair.relation))
 
     def objection(self, kinship: Kinship) -> str | None:
-        """What is against it and who says so, as the end of a sentence; None when nothing is."""
+        """Why the two may not judge each other, as the end of a sentence; None if they may."""
         if kinship.relation == "same":
             return f"are the same model{self._whose_word(kinship)}"
         if kinship.relation == "family" and self.same_family == "refuse":
@@ -120,11 +115,11 @@ class ComparedModels:
         return None
 
     def refuse_kin(self, producer: str, evaluator: str) -> Kinship:
-        """The relation of the two, where nothing is against it.
+        """The relation of the two, if they may judge each other.
 
         Raises:
-            SameModel: They, or those that can answer for them, are one model.
-            SameFamily: They are relatives, and the settings refuse those.
+            SameModel: They, or endpoints that can answer for them, are one model.
+            SameFamily: They are of one family, and the settings refuse that.
         """
         kinship = self.kinship(producer, evaluator)
         objection = self.objection(kinship)
@@ -137,16 +132,16 @@ class ComparedModels:
         return kinship
 
     def warnings(self, kinship: Kinship) -> Iterator[Notice]:
-        """What is to be kept in mind about scores that come of it."""
+        """What makes the evaluator's scores doubtful."""
         if kinship.relation == "unknown":
             both = {chain[-1] for chain in (kinship.producer, kinship.evaluator)}
             silent = sorted(tag for tag in both if self.identity(tag).family is None)
             yield Notice(
                 code="separation.family-unknown",
-                message=f"whether producer '{kinship.producer[-1]}' and evaluator "
-                f"'{kinship.evaluator[-1]}' are of one family is not known: nothing tells the "
-                f"family of {' and '.join(repr(tag) for tag in silent)}; write it down as family "
-                "in the endpoint's table",
+                message=f"producer '{kinship.producer[-1]}' and evaluator "
+                f"'{kinship.evaluator[-1]}' may be of one family: the family of "
+                f"{' and '.join(repr(tag) for tag in silent)} is unknown; set family in the "
+                "endpoint's table",
             )
         for chain in chains_from(kinship.evaluator[0], self.endpoints):
             identity = self.identity(chain[-1])
@@ -154,24 +149,23 @@ class ComparedModels:
                 yield Notice(
                     code="separation.evaluator-low-bit",
                     message=f"evaluator '{chain[-1]}' is quantised to {identity.quantisation}: "
-                    "below Q8_0 a judge's scores shift against those of the unquantised model, "
-                    "and a rubric's thresholds do not shift with them; judge with Q8_0 or better, "
-                    "or set the thresholds by this model's own scores",
+                    "below Q8_0 an evaluator's scores shift, and a rubric's thresholds do not; "
+                    "judge with Q8_0 or better, or set the thresholds by this model's own scores",
                 )
 
     def _relation(self, one: str, other: str) -> Relation:
         return "same" if one == other else relation_of(self.identity(one), self.identity(other))
 
     def _whose_word(self, kinship: Kinship) -> str:
-        """Who says so, where it is not the settings alone, as the end of a sentence."""
+        """That servers say so, as the end of a sentence; empty if the settings do."""
         said = [
             role
             for role, chain in ((PRODUCER, kinship.producer), (EVALUATOR, kinship.evaluator))
             if self.identity(chain[-1]).source == "server"
         ]
         if len(said) == 2:
-            return ", by the word of their servers"
-        return f", by the word of the {said[0]}'s server" if said else ""
+            return ", as their servers say"
+        return f", as the {said[0]}'s server says" if said else ""
 
     def _whereabouts(self, chain: Chain) -> str:
         endpoint = self.endpoints[chain[-1]]
@@ -186,22 +180,22 @@ class ComparedModels:
 
 
 def refusal(what: str, relation: Relation) -> SameModel | SameFamily:
-    """The error for two roles that must not be played by these models.
+    """The error for a producer and an evaluator that are too close.
 
     Args:
-        what: Who is what, as the sentence begins.
+        what: The beginning of the message.
         relation: `same` or `family`.
     """
     if relation == "same":
         return SameModel(
-            f"{what}, and a model does not judge its own output; give the role 'evaluator' to an "
+            f"{what}, and a model must not judge its own output; give the role 'evaluator' to an "
             "endpoint with another model, under [roles] in harness.toml or as a tag in "
-            "HARNESS_ENDPOINTS, or give it to none to use a rubric's checks alone"
+            "HARNESS_ENDPOINTS, or to none, to use a rubric's checks alone"
         )
     return SameFamily(
-        f"{what}, and a model favours what its relatives write; give the role 'evaluator' to a "
-        "model of another family, or allow it, for every result to say so, with same_family = "
-        '"allow" under [separation] in harness.toml'
+        f"{what}, and a model favors texts of its own family; give the role 'evaluator' to a "
+        'model of another family, or set same_family = "allow" under [separation] in harness.toml: '
+        "every result will then say so"
     )
 
 
@@ -211,7 +205,7 @@ def _file_metadata(endpoint: Endpoint) -> ModelMetadata | None:
     try:
         file = read_gguf_file(endpoint.path)
     except ModelFileInvalid:
-        return None  # whoever loads it says what is wrong with it
+        return None  # loading the model says what is wrong with the file
     keys = {key: value.content for key, value in file.values.items()}
     file_type = keys.get("general.file_type")
     quantisation = file_type_name(file_type) if isinstance(file_type, int) else "unknown"

@@ -1,4 +1,4 @@
-"""The session: the one place where the parts of a run are joined, and closed again."""
+"""The session: the one place that joins the parts of a run and closes them again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from harness.residency import KeepAliveBudget
 from harness.session.audit import audit_entry
 from harness.session.casting import Casting
 from harness.session.kept_replies import KeptReplies
-from harness.session.library import PassageLibrary
 from harness.session.models import describe_endpoints, known_endpoints, open_models
+from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles
-from harness.session.secrets import known_secrets, secret_variables
 from harness.session.served_models import ServedModels
 from harness.session.settings import WORDLLAMA, MemorySettings, Settings
 from harness.session.spending import Spending, token_prices, warn_of_no_price
+from harness.session.trust import known_secrets, secret_variables
 from harness.trace import (
     AUDIT_LOG,
     CallGroup,
@@ -42,34 +42,32 @@ class Session:
     """The open parts of one run."""
 
     trace: RunTrace
-    """Its record."""
     shim: InferenceShim
-    """Its models."""
+    """Calls models."""
     casting: Casting
-    """Which of them does what, and what is to be said about it."""
+    """Which model plays which role, and the run's warnings."""
     served: ServedModels
-    """The same models, asked in a role: what the servers answer with is looked at."""
+    """Calls models in a role, and compares the models that the servers name in their replies."""
     spending: Spending
-    """What asks them, within the run's limits."""
+    """Calls models within the run's limits."""
     replies: KeptReplies
-    """What models answered to nodes that have not ended, for when the run is resumed."""
+    """Replies for nodes that have not ended, for when the run is resumed."""
     passages: PassageLibrary
-    """Its memory."""
     budget: KeepAliveBudget | None
-    """What its models share memory by; None where there is nothing to share."""
+    """None if no models share memory."""
     rubrics: Path
-    """Where rubrics are looked for first."""
+    """The directory where rubrics are looked for first."""
     loops: list[WiggumResult] = field(default_factory=list)
-    """How each revise loop ended; grows as they do."""
+    """Revise loops that have ended."""
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
-    """The same of those of earlier parts of the run, whose nodes were not called again; known when
-    all nodes have ended."""
+    """Loops of earlier parts of the run, in nodes that were not called again; known when all nodes
+    have ended."""
     models: list[CallGroup] = field(default_factory=list)
-    """What each model was used for; known when the session is closed."""
+    """The calls of each model; known when the session is closed."""
 
     @property
     def roles(self) -> Roles:
-        """Which model does what."""
+        """As cast."""
         return self.casting.roles
 
 
@@ -89,18 +87,19 @@ async def open_session(
 ) -> AsyncIterator[Session]:
     """Opens everything that a run needs, and closes it in reverse order.
 
-    However the block is left, the run's journal, its timelines and its line in the audit log are
+    However the block ends, the run's journal, its timelines and its line in the audit log are
     written.
 
     Args:
         settings: What to open.
-        name: What the run is called.
-        task: What it is for, as the audit log keeps it.
+        name: The pipeline's.
+        task: What the run is for, for the audit log.
         environment: Holds the API keys that endpoints name.
         backends: Ready-made backends by tag, beside those of the settings.
-        observers: See each of the run's records as it happens.
-        limits: Of the whole run; each goes before that of the settings.
-        needed_roles: Roles that must have a usable model before the block begins, and who says so.
+        observers: Receive each record of the run as it happens.
+        limits: Of the whole run; each goes before the same limit of the settings.
+        needed_roles: Roles that must have a usable model before the block begins, and who needs
+            them.
         resume: The journal of a run to go on with.
         spent: What earlier parts of the run took.
 
@@ -112,7 +111,7 @@ async def open_session(
         SameFamily: They are of one family, and the settings refuse that.
         ModelFileInvalid: An embedded model's file is missing or not a GGUF.
     """
-    # 1. What the settings alone tell to be wrong, before there is a run.
+    # 1. Mistakes that the settings alone show, before there is a run.
     endpoints = known_endpoints(settings, backends)
     casting = Casting(endpoints, settings)
     needed = casting.required | _models_for(needed_roles or {}, casting.roles)
@@ -138,10 +137,10 @@ async def open_session(
     with warnings_heard_by(keep):
         trace = _start_record(settings.traces, name, options, observers, resume=resume)
     began_ns = monotonic()
-    made = _Made()
+    session: Session | None = None
     try:
         async with AsyncExitStack() as stack:
-            # 2. The record first, so that everything after it is in it.
+            # 2. The record first, so that everything after it is recorded.
             await stack.enter_async_context(_recorded(trace))
             for message, details in early:
                 trace.warned(message, details)
@@ -172,7 +171,7 @@ async def open_session(
                 began_ns=began_ns,
                 tracer=trace,
             )
-            stack.callback(_say_what_was_not_priced, spending, casting, trace)
+            stack.callback(_warn_of_no_price, spending, casting, trace)
             passages = PassageLibrary(
                 settings.memory,
                 tracer=trace,
@@ -189,7 +188,7 @@ async def open_session(
                 warn=partial(casting.warn, tracer=trace),
             )
             stack.push_async_callback(replies.aclose)
-            yield Session(
+            session = Session(
                 trace=trace,
                 shim=models.shim,
                 casting=casting,
@@ -199,13 +198,13 @@ async def open_session(
                 passages=passages,
                 budget=models.budget,
                 rubrics=settings.rubrics,
-                loops=made.loops,
-                earlier_loops=made.earlier_loops,
-                models=made.models,
             )
+            yield session
     finally:
-        # 3. What is made of it, now that it is closed and can be read.
-        await to_its_end(partial(_conclude, trace, settings, task=task, casting=casting, made=made))
+        # 3. The audit log's line, now that the journal is closed and can be read.
+        await to_its_end(
+            partial(_conclude, trace, settings, task=task, casting=casting, session=session)
+        )
 
 
 def _models_for(needed_roles: Mapping[str, str], roles: Roles) -> set[str]:
@@ -217,7 +216,7 @@ def _models_for(needed_roles: Mapping[str, str], roles: Roles) -> set[str]:
     tags = set()
     for role, who in needed_roles.items():
         if role == EVALUATOR and roles.pool is not None:
-            continue  # who of them it is turns out when the run begins
+            continue  # chosen when the run begins
         try:
             tags.add(roles.model(role))
         except ConfigurationInvalid as error:
@@ -237,7 +236,7 @@ def _embedder_of(memory: MemorySettings, endpoints: Mapping[str, Endpoint]) -> s
         return set()
     if memory.embedder not in endpoints:
         raise ConfigurationInvalid(
-            f"[memory] embedder is '{memory.embedder}', which is no endpoint; "
+            f"[memory] embedder is '{memory.embedder}', which is not an endpoint; "
             + did_you_mean(memory.embedder, [WORDLLAMA, *endpoints]),
             code="memory.embedder-unknown",
         )
@@ -246,7 +245,7 @@ def _embedder_of(memory: MemorySettings, endpoints: Mapping[str, Endpoint]) -> s
 
 @asynccontextmanager
 async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
-    """The trace's block. It is left in a thread: to draw a long run takes a while."""
+    """The trace's block, which ends in a thread: drawing a long run takes a while."""
     trace.__enter__()
     try:
         with warnings_heard_by(trace.warned):
@@ -257,25 +256,16 @@ async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
     await to_its_end(partial(trace.__exit__, None, None, None))
 
 
-def _say_what_was_not_priced(spending: Spending, casting: Casting, tracer: RunTrace) -> None:
+def _warn_of_no_price(spending: Spending, casting: Casting, tracer: RunTrace) -> None:
     warn_of_no_price(spending.limits, spending.spent, casting=casting, tracer=tracer)
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """What grows while a run goes on, and is whole when it is over."""
-
-    loops: list[WiggumResult] = field(default_factory=list)
-    earlier_loops: list[RecordedLoop] = field(default_factory=list)
-    models: list[CallGroup] = field(default_factory=list)
-
-
 def _conclude(
-    trace: RunTrace, settings: Settings, *, task: str, casting: Casting, made: _Made
+    trace: RunTrace, settings: Settings, *, task: str, casting: Casting, session: Session | None
 ) -> None:
     """Sums up the calls, and adds the run's line to the audit log.
 
-    A run's result, or its error, must not be lost because its record cannot be read or written.
+    A record that cannot be read or written must not cost the run's result, or hide its error.
     """
     path = trace.journal_path.parent / AUDIT_LOG
     if trace.failure is not None:
@@ -286,14 +276,15 @@ def _conclude(
         return
     try:
         calls = calls_of(journal.spans())
-        made.models.extend(group_calls(calls, by=lambda call: call.model))
+        if session is not None:
+            session.models.extend(group_calls(calls, by=lambda call: call.model))
         entry = audit_entry(
             journal,
             calls=calls,
             task=task,
             casting=casting,
-            loops=made.loops,
-            earlier_loops=made.earlier_loops,
+            loops=session.loops if session else (),
+            earlier_loops=session.earlier_loops if session else (),
             redactor=trace.redactor,
             content=settings.trace.content,
         )

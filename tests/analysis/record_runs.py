@@ -23,7 +23,7 @@ from pathlib import Path
 
 from harness import Pipeline, Run, Settings
 from harness.inference import Endpoint
-from harness.session.demo_model import demo_endpoint
+from harness.session.settings import demo_endpoint
 
 HERE = Path(__file__).parent / "recorded_runs"
 EIGHT_THINGS = ["tea", "salt", "rain", "bread", "sand", "glass", "wool", "ink"]

@@ -26,7 +26,7 @@ import numpy as np
 
 from harness.hardware import format_bytes
 from harness.inference import ChatRequest, EmbeddedLlamaCpp, Endpoint, Message
-from harness.session.demo_model import demo_endpoint
+from harness.session.settings import demo_endpoint
 
 PROMPT = "{number}: name a river, a mountain and a city, and say in one sentence how they belong."
 

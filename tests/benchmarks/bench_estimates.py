@@ -37,7 +37,7 @@ from logged_memory import MIB, MOST_WITH_A_DOUBT, LoggedMemory, exact_bytes, log
 from tiny_models import MODELS, write_model
 
 from harness.hardware import Footprint, GgufHeader, Loading, gguf_footprint, read_gguf_header
-from harness.session.demo_model import demo_endpoint
+from harness.session.settings import demo_endpoint
 
 CONTEXTS = (512, 2048, 8192)
 SLOTS = (1, 4)

@@ -48,8 +48,7 @@ from harness.inference import Backend, Endpoint, R, T, Wrapper, connect
 from harness.residency import Host
 from harness.residency.hosts import host_of
 from harness.session import Pipeline, Run, Settings
-from harness.session.demo_model import demo_endpoint
-from harness.session.settings import BudgetSettings, TraceSettings
+from harness.session.settings import BudgetSettings, TraceSettings, demo_endpoint
 from harness.session.tenancy import file_footprint
 from harness.trace import Journal, monotonic
 

@@ -24,8 +24,7 @@ import structlog
 from harness.hardware import read_gguf_header
 from harness.inference import Endpoint, ScriptedBackend
 from harness.session import Pipeline, Run, Settings
-from harness.session.demo_model import demo_endpoint
-from harness.session.settings import TraceSettings
+from harness.session.settings import TraceSettings, demo_endpoint
 from harness.trace import Journal, calls_of
 
 JUDGE = "evaluator"

@@ -34,7 +34,7 @@ from harness.rubric import (
     reach_verdict,
 )
 from harness.session import Settings
-from harness.session.demo_model import demo_endpoint
+from harness.session.settings import demo_endpoint
 from harness.wiggum import Reviser, Round
 from harness.wiggum.reviser import RevisionMode
 

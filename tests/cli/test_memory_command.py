@@ -13,8 +13,8 @@ from command import NOBODY, Done, harness, serving
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import OpenAIServer
 
+from harness.cli.arguments import scalar_of
 from harness.cli.passage_files import Given, files_of, passages_in
-from harness.cli.scalars import scalar_of
 from harness.errors import InvalidInput
 from harness.memory import MemoryStore, Scalar
 

@@ -13,7 +13,7 @@ from demo import ROOT
 from golden import assert_shown
 from servers.ollama_residency import GIB, Pulled, ResidentOllama
 
-from harness.session.demo_model import demo_endpoint
+from harness.session.settings import demo_endpoint
 
 found = demo_endpoint()
 assert found is not None, "the demo's model is installed for tests"

@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from harness import NodeFailed, Pipeline, Run, ScriptedBackend, Settings
-from harness.cli.progress import Progress
-from harness.cli.progress_state import RunState
+from harness.cli.progress import Progress, RunState
 from harness.graph import Retry
 from harness.trace import Instant, SpanEnded, SpanStarted
 

@@ -11,7 +11,7 @@ from command import Done, harness
 from pipelines import ASKS, FAILS, WAITS
 
 from harness import NodeFailed, Pipeline, Run, ScriptedBackend, Settings
-from harness.cli.pipeline_file import load_pipeline
+from harness.cli.project_files import load_pipeline
 from harness.session import Origin
 
 LEAVES = """\

@@ -46,7 +46,7 @@ from harness.inference import (
 )
 from harness.inference.wire.profile import ALWAYS
 from harness.inference.wire.profiles import PROFILES
-from harness.session.demo_model import demo_endpoint
+from harness.session.settings import demo_endpoint
 
 SCENARIO_OF = {
     "cut whole": "cut stream",

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
-from harness.session.demo_model import demo_endpoint
+from harness.session.settings import demo_endpoint
 from harness.trace import monotonic
 
 CONTEXT_TOKENS = 512

@@ -9,7 +9,7 @@ from harness.inference import Endpoint
 from harness.inference.engines.load_errors import why_not_loaded
 from harness.inference.engines.loading import loading_of, warn_of_context
 from harness.inference.engines.seen_devices import SeenDevices
-from harness.session.demo_model import demo_endpoint
+from harness.session.settings import demo_endpoint
 
 GIB = 1 << 30
 

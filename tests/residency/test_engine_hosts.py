@@ -18,7 +18,7 @@ from harness.errors import (
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
 from harness.residency import Device, HostReport, KeepAliveBudget, Leased, Tenant
 from harness.residency.hosts.engine import EngineHost
-from harness.session.demo_model import demo_endpoint
+from harness.session.settings import demo_endpoint
 from harness.trace import Tracer, monotonic
 
 MIB = 1 << 20

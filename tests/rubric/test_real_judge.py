@@ -8,7 +8,7 @@ from rubric.judged import rubric
 from harness.inference import EmbeddedLlamaCpp
 from harness.rubric import Cap, Dimension, Draft, Evaluator, Scale
 from harness.rubric.prompt import MOST_ISSUES, REASON_CHARS, scores_of
-from harness.session.demo_model import demo_endpoint
+from harness.session.settings import demo_endpoint
 
 pytestmark = pytest.mark.slow
 

@@ -282,8 +282,8 @@ def test_whom_their_servers_show_to_be_kin_of_the_producer_does_not_judge(tmp_pa
     result = pooled(tmp_path, *ROOTS, **tables)
     chosen = result.evaluator_draw or result.evaluator_panel
     assert chosen.excluded == {
-        "e": "it and the producer 'p' are the same model, by the word of their servers",
-        "g": "it and the producer 'p' are of one family (qwen), by the word of their servers",
+        "e": "it and the producer 'p' are the same model, as their servers say",
+        "g": "it and the producer 'p' are of one family (qwen), as their servers say",
     }
     pool = EvaluatorPool(members=("f", "h"), excluded={})
     if result.evaluator_draw:

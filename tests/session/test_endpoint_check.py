@@ -15,10 +15,9 @@ from servers.openai_server import CONTEXT_TOKENS, MODEL, Complaint, OpenAIServer
 from session_runs import codes
 
 from harness.inference import Completion, Endpoint, Phase
-from harness.session.demo_model import demo_endpoint
 from harness.session.endpoint_check import most_at_once
 from harness.session.endpoint_trial import check_endpoints
-from harness.session.settings import Settings
+from harness.session.settings import Settings, demo_endpoint
 
 NOBODY = "http://127.0.0.1:9/v1"
 """The discard port, which nothing listens at."""

@@ -10,11 +10,11 @@ import pytest
 from session_runs import codes, pipeline_of
 
 from harness import Run, load_settings
-from harness.cli.pipeline_file import load_pipeline
+from harness.cli.project_files import load_pipeline
 from harness.hardware import Loading, format_bytes, gguf_footprint, parse_bytes, read_gguf_header
 from harness.hardware.speed import offload_speedup
-from harness.session.demo_model import demo_endpoint
 from harness.session.model_plan import plan_models
+from harness.session.settings import demo_endpoint
 from harness.trace import Journal
 
 ROOT = Path(__file__).parents[2]

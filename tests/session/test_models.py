@@ -27,9 +27,9 @@ from harness.inference import (
     metrics_source,
 )
 from harness.session import Settings
-from harness.session.demo_model import demo_endpoint
 from harness.session.models import describe_endpoints, open_models
 from harness.session.sampler import Noticing, Sampled, sampling
+from harness.session.settings import demo_endpoint
 from harness.session.tenancy import check_managed
 from harness.trace import CounterSet, Instant, Tracer
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from harness import JoinedTrace, Run, ScriptedBackend, load_run
 from harness.errors import NodeFailed
 from harness.inference import Endpoint
-from harness.session.secrets import known_secrets, secret_variables
+from harness.session.trust import known_secrets, secret_variables
 from harness.trace.secrets import REDACTED
 
 SECRET = "hunter2-hunter2-hunter2"

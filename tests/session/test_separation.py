@@ -113,7 +113,7 @@ def test_two_copies_of_one_file_are_one_model(tmp_path):
 # --- the word of servers ---------------------------------------------------------------------
 
 OWN = "our-writer", "our-judge"
-BOTH = "by the word of their servers"
+BOTH = "as their servers say"
 TOLD = {
     "made up names over one file": (OWN, "/ann/own.gguf", "/srv/own.gguf", SameModel, BOTH),
     "a name and a word": (
@@ -121,7 +121,7 @@ TOLD = {
         "Qwen/Qwen2.5-7B-Instruct",
         None,
         SameModel,
-        "by the word of the producer's server",
+        "as the producer's server says",
     ),
     "one alias for two models": (
         ("gpt-4", "gpt-4"), "Qwen/Qwen3-8B", "/m/Llama-3.1-8B", None, "",
@@ -194,7 +194,7 @@ LLAMA, FEW = served("e", "llama3.1:8b"), "llama3.1:8b-instruct-q4_K_M"
 AWQ = served("z", "TheBloke/Mistral-7B-Instruct-v0.2-AWQ")
 SCRIPTED = [Endpoint(tag=tag, backend="scripted") for tag in ("p", "e")]
 WARNED = {
-    "a family that nothing tells": ([served("p", "our-writer"), LLAMA], UNKNOWN, "family of 'p';"),
+    "a family that nothing tells": ([served("p", "our-writer"), LLAMA], UNKNOWN, "'p' is unknown"),
     "a family that is written down": ([served("p", "our", family="ours"), LLAMA], None, ""),
     "a judge of few bits": ([served("p", "qwen2.5:7b-q8_0"), served("e", FEW)], LOW, "Q4_K_M"),
     "a judge's fallback of few bits": (

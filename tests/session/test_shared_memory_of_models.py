@@ -9,8 +9,7 @@ import pytest
 from perfetto import query_traces
 
 from harness.session import Pipeline, Run, Settings
-from harness.session.demo_model import demo_endpoint
-from harness.session.settings import BudgetSettings, TraceSettings
+from harness.session.settings import BudgetSettings, TraceSettings, demo_endpoint
 from harness.session.tenancy import file_footprint
 from harness.trace import Journal
 

@@ -1,9 +1,10 @@
-"""Standard output and error, for a process whose reader may have gone."""
+"""The command as a process: its exit codes, its signals, and its standard streams."""
 
 from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from errno import EPIPE
@@ -12,7 +13,44 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+FAILED = 1
+"""What was asked for was tried, and failed."""
+
+UNUSABLE = 2
+"""Something given is not usable."""
+
+STOPPED = 3
+"""A run was stopped at a limit; what was done is kept."""
+
+WAITING = 4
+"""A run waits for somebody's answer; what was done is kept."""
+
+INTERRUPTED = 130
+"""Ctrl-C."""
+
+TERMINATED = 143
+"""Told to end (SIGTERM), by a supervisor or `timeout`."""
+
 _STDIN, _STDOUT, _STDERR = range(3)
+
+
+class Interrupts:
+    """Has SIGTERM raise `KeyboardInterrupt` too, from when it is made.
+
+    Attributes:
+        exit_code: What to exit with after one.
+    """
+
+    def __init__(self) -> None:
+        self.exit_code = INTERRUPTED
+        signal.signal(signal.SIGTERM, self._interrupt)
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        self.exit_code = TERMINATED
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # As a shell has it for what it starts in the background.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.raise_signal(signal.SIGINT)
 
 
 def steady_streams() -> Callable[[], OSError | None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.run_name import find_journal
+from harness.cli.arguments import find_journal
 from harness.errors import ConfigurationInvalid, InvalidInput
 from harness.trace import RunStarted
 from harness.trace.journal_line import encode

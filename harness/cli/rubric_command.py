@@ -15,10 +15,9 @@ from shlex import quote
 import click
 import orjson
 
-from harness.cli.consoles import say, write_json
-from harness.cli.exit_codes import UNUSABLE
-from harness.cli.failures import failures_told
-from harness.cli.trusting import refusal_after_asking
+from harness.cli.consoles import failures_told, say, write_json
+from harness.cli.process import UNUSABLE
+from harness.cli.project_files import refusal_after_asking
 from harness.errors import InvalidInput, Problem, RubricInvalid
 from harness.rubric import (
     Advice,
@@ -34,8 +33,8 @@ from harness.session.settings import load_settings
 from harness.shipped import shipped_directory
 
 _SCORING = {
-    "noise": "harness.cli.rubric_noise:noise",
-    "score": "harness.cli.rubric_score:score",
+    "noise": "harness.cli.rubric_scoring:noise",
+    "score": "harness.cli.rubric_scoring:score",
 }
 """Where the subcommands are that ask models: imported when one is called."""
 

@@ -1,0 +1,151 @@
+"""What the command line gives: `name=value`, `name=@file`, metadata with types, and runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import InvalidInput
+from harness.trace import run_name
+
+if TYPE_CHECKING:
+    from harness.memory import Scalar
+
+
+def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
+    """The inputs that `--set` gave, by name.
+
+    Raises:
+        InvalidInput: One has no `=`, stands twice, or names a file that is missing, empty or
+            not text.
+    """
+    return {
+        name: read_text(f"input '{name}'", Path(value[1:])) if value.startswith("@") else value
+        for name, value in read_pairs(assignments, option="--set", form="name=value").items()
+    }
+
+
+def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[str, str]:
+    """The pairs that an option gave, by name.
+
+    Raises:
+        InvalidInput: One has no `=`, or stands twice.
+    """
+    pairs: dict[str, str] = {}
+    for assignment in assignments:
+        name, separator, value = assignment.partition("=")
+        if not separator or not name:
+            raise InvalidInput(
+                f"{option} {assignment!r} is not of the form {form}", code="option.malformed"
+            )
+        if name in pairs:
+            raise InvalidInput(f"{option} gives '{name}' twice", code="option.given-twice")
+        pairs[name] = value
+    return pairs
+
+
+def read_text(what: str, path: Path) -> str:
+    """A file's text.
+
+    Args:
+        what: What it is for, as the beginning of a message: `input 'task'`.
+        path: The file.
+
+    Raises:
+        InvalidInput: It is missing, empty or not text.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(
+            f"{what} cannot be read ({error.strerror})", code="file.unreadable", path=path
+        ) from error
+    return text_of(what, data, path=path)
+
+
+def text_of(what: str, data: bytes, *, path: Path | None) -> str:
+    """The text that bytes are; raises as `read_text` does."""
+    # A NUL is valid UTF-8 and never in a text: it tells a binary file whose bytes happen to decode.
+    if b"\0" in data:
+        raise InvalidInput(f"{what} is a binary file; give a text", code="file.binary", path=path)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{what} is not UTF-8 text (byte {error.start}); convert it, or give a text",
+            code="file.not-utf8",
+            path=path,
+        ) from error
+    if not text.strip():
+        raise InvalidInput(f"{what} is empty", code="file.empty", path=path)
+    return text
+
+
+def read_metadata(pairs: Iterable[str]) -> dict[str, Scalar]:
+    """What `--metadata` gave, by name.
+
+    Raises:
+        InvalidInput: One has no `=`, or stands twice.
+    """
+    given = read_pairs(pairs, option="--metadata", form="name=value")
+    return {name: scalar_of(text) for name, text in given.items()}
+
+
+def read_filter(pairs: Iterable[str]) -> dict[str, list[Scalar]] | None:
+    """What `--where` gave: by name, the values of which a passage must have one; None for none.
+
+    Raises:
+        InvalidInput: One has no `=`.
+    """
+    wanted: dict[str, list[Scalar]] = {}
+    for pair in pairs:
+        ((name, text),) = read_pairs([pair], option="--where", form="name=value").items()
+        # A title or a source is a text, whatever it looks like.
+        wanted.setdefault(name, []).append(text if name in {"title", "source"} else scalar_of(text))
+    return wanted or None
+
+
+def scalar_of(text: str) -> Scalar:
+    """A number or a boolean where the text is one in JSON, a text in quotes too; else the text."""
+    try:
+        value = json.loads(text, parse_constant=str)
+    except ValueError:
+        return text
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidInput(f"{text} is too large a number", code="option.too-large")
+    return value if isinstance(value, str | int | float | bool) else text
+
+
+LATEST = run_name.LATEST
+
+
+def traces_directory(given: Path | None) -> Path:
+    """Where runs land: as given, else as `harness.toml` says.
+
+    Raises:
+        ConfigurationInvalid: It cannot be read.
+    """
+    if given is not None:
+        return given
+    # Here rather than at the top: it imports all of the engine, which help does not need.
+    from harness.session import load_settings  # noqa: PLC0415
+
+    return load_settings(environment={}).traces
+
+
+def find_journal(run: str, traces: Path | None) -> Path:
+    """The journal of a run.
+
+    Args:
+        run: `latest`; a run's id, or any part of it; or a file of the run.
+        traces: Where runs land; as `harness.toml` says, if None. Not looked at for a file.
+
+    Raises:
+        InvalidInput: There is no such run, or more than one could be meant.
+        ConfigurationInvalid: `harness.toml` cannot be read.
+    """
+    return run_name.find_journal(run, partial(traces_directory, traces))

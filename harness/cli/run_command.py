@@ -1,0 +1,353 @@
+"""`harness run`: a pipeline file, from its inputs to its report."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, get_args
+
+import click
+
+from harness.cli.arguments import read_inputs, read_pairs
+from harness.cli.consoles import (
+    LogFormat,
+    Shown,
+    error_as_json,
+    exit_code_of,
+    interrupted_as_json,
+    left_as_json,
+    log_to_stderr,
+    say,
+    write_json,
+)
+from harness.cli.process import FAILED, STOPPED, WAITING, Interrupts
+from harness.cli.progress import Progress
+from harness.cli.project_files import (
+    absolute_target,
+    load_pipeline,
+    remember_run,
+    settings_for_calls,
+)
+from harness.cli.report import print_result, result_as_json, result_fields
+from harness.cli.run_end import print_failure, print_to_do, resume_command
+from harness.errors import HarnessError, NodeFailed
+from harness.graph import Question
+from harness.graph.outcome import answer_problem
+from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
+from harness.session.trust import SETTINGS_FILE
+from harness.trace import Record, RunStarted
+from harness.trace.run_files import JOURNAL_SUFFIX
+from harness.wiggum import Limits
+
+F = TypeVar("F", bound=Callable[..., None])
+
+_COUNT = click.IntRange(min=1)
+_AMOUNT = click.FloatRange(min=0, min_open=True)
+
+
+memory_option = click.option(
+    "--memory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where passages are kept for further runs, in place of [memory] path.",
+)
+
+
+log_option = click.option(
+    "--log-format",
+    type=click.Choice(get_args(LogFormat)),
+    default="text",
+    help="How warnings are written on standard error.",
+)
+
+
+traceback_option = click.option(
+    "--traceback", "with_traceback", is_flag=True, help="Of a node that raised, say where."
+)
+
+
+def limit_options(command: F) -> F:
+    """Adds the options; a command receives them as `limits_of` takes them."""
+    for option in reversed(
+        (
+            click.option("--max-tokens", type=_COUNT, help="Of all calls of the run, in and out."),
+            click.option("--max-cost-usd", type=_AMOUNT, help="Of all calls with a known price."),
+            click.option(
+                "--max-seconds", type=_AMOUNT, help="How long it may take, and 1 s to wrap up."
+            ),
+            click.option("--max-calls", type=_COUNT, help="How many calls to models."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def limits_of(
+    max_tokens: int | None,
+    max_cost_usd: float | None,
+    max_seconds: float | None,
+    max_calls: int | None,
+) -> Limits:
+    """The limits that the options gave."""
+    return Limits(
+        max_tokens=max_tokens,
+        max_cost_usd=max_cost_usd,
+        max_seconds=max_seconds,
+        max_calls=max_calls,
+    )
+
+
+@click.command()
+@click.argument("target", metavar="FILE.py")
+@click.option("--task", help="Short for --set task=…")
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An input, as text or as JSON; NAME=@FILE reads it from a file. May be repeated.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Settings; harness.toml in this directory when left out.",
+)
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="ROLE=TAG",
+    help="Which endpoint's model plays a role, in place of [roles]. May be repeated.",
+)
+@memory_option
+@limit_options
+@log_option
+@traceback_option
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def run(
+    *,
+    target: str,
+    task: str | None,
+    assignments: tuple[str, ...],
+    config: Path | None,
+    roles: tuple[str, ...],
+    memory: Path | None,
+    max_tokens: int | None,
+    max_cost_usd: float | None,
+    max_seconds: float | None,
+    max_calls: int | None,
+    log_format: LogFormat,
+    with_traceback: bool,
+    as_json: bool,
+) -> None:
+    """Run the pipeline in FILE.py, or a shipped pattern by its name.
+
+    FILE.py:NAME says which, where a file has several. A question that a node asks is asked here, if
+    this is a terminal; else the run ends, and harness resume goes on with the answer.
+
+    Exit codes: 0 the run finished (whether or not its rubric was met: --json says "passed"), 1 it
+    failed, 2 something given is not usable, 3 it was stopped at a limit, 4 it waits for an answer,
+    130 interrupted, 143 terminated. After any of them but 0 and 2, harness resume goes on.
+    """
+
+    def order() -> Order:
+        inputs = read_inputs([*([f"task={task}"] if task is not None else []), *assignments])
+        given_roles = read_pairs(roles, option="--role", form="role=tag")
+        kept_in = memory and memory.absolute()
+        settings = settings_for_calls(config, roles=given_roles, memory=kept_in)
+        settings_file = _settings_file(config)
+        remember_run(target, settings_file)
+        return Order(
+            pipeline=load_pipeline(target),
+            inputs=inputs,
+            settings=settings,
+            limits=limits_of(max_tokens, max_cost_usd, max_seconds, max_calls),
+            origin=Origin(
+                target=absolute_target(target),
+                config=settings_file,
+                roles=given_roles,
+                memory=kept_in,
+            ),
+        )
+
+    carry_out(order, as_json=as_json, log_format=log_format, with_traceback=with_traceback)
+
+
+def _settings_file(config: Path | None) -> Path | None:
+    """The file that settings are read from, wherever the run is resumed; None if there is none."""
+    path = Path(SETTINGS_FILE) if config is None else config
+    return path.absolute() if path.exists() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be run."""
+
+    pipeline: Pipeline
+    """Which pipeline."""
+    inputs: Mapping[str, object]
+    """Its inputs, as far as they are given."""
+    settings: Settings
+    """With which models."""
+    limits: Limits
+    """What it may take."""
+    origin: Origin
+    """Where all that is from."""
+    resume: Path | None = None
+    """The journal of the run to go on with; None for a new run."""
+    answers: Mapping[str, object] | None = None
+    """To that run's questions."""
+
+
+def carry_out(
+    order: Callable[[], Order], *, as_json: bool, log_format: LogFormat, with_traceback: bool
+) -> None:
+    """Runs, reports, and ends the process with its exit code unless that is 0.
+
+    Args:
+        order: Reads what was given; may raise for what is not usable.
+        as_json: Whether the report is for scripts: one JSON object, however the run ended.
+        log_format: How warnings are written.
+        with_traceback: Whether to say where an error was raised.
+    """
+    log_to_stderr(log_format)
+    begun: list[Path] = []
+    interrupts = Interrupts()
+    try:
+        result = _run(order(), begun, is_attended=not as_json and _is_terminal())
+    except KeyboardInterrupt:
+        say("interrupted", err=True)
+        _say_way_on(begun)
+        if as_json:
+            _write(interrupted_as_json(run_id=_run_id(begun)))
+        sys.exit(interrupts.exit_code)
+    except SystemExit as error:
+        # Its code would pass for one of this command's own.
+        say(f"harness: {_who_left(error)}", err=True)
+        _say_way_on(begun)
+        if as_json:
+            _write(left_as_json(error, run_id=_run_id(begun)))
+        sys.exit(FAILED)
+    except HarnessError as error:
+        failed = error.result if isinstance(error, NodeFailed) else None
+        if with_traceback:
+            say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
+        say(f"harness: {error}", err=True)
+        if as_json:
+            more = result_fields(failed) if failed is not None else None
+            _write(error_as_json(error, run_id=_run_id(begun), more=more))
+        elif failed is not None:
+            print_failure(failed, Shown(stderr=True))
+        _say_way_on(begun)
+        sys.exit(exit_code_of(error))
+    if as_json:
+        _write(result_as_json(result))
+    else:
+        aside = Shown(stderr=True)
+        print_result(result, Shown(), aside)
+        print_to_do(result, aside)
+    if result.status != "finished":
+        sys.exit(STOPPED if result.status == "stopped" else WAITING)
+
+
+def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
+    """Runs the pipeline; `begun` receives the run's journal, whatever becomes of it."""
+    traces = order.resume.parent if order.resume else order.settings.traces
+
+    def note_start(record: Record) -> None:
+        if isinstance(record, RunStarted):
+            begun.append(traces / f"{record.run_id}{JOURNAL_SUFFIX}")
+
+    with (
+        redirect_stdout(sys.stderr),  # what nodes print is no result
+        Progress(Shown(stderr=True), order.pipeline.nodes) as progress,
+    ):
+        return run_to_its_end(
+            order.pipeline.run_async(
+                order.inputs,
+                resume=order.resume,
+                answers=order.answers,
+                asker=TerminalAsker(progress) if is_attended else None,
+                limits=order.limits,
+                settings=order.settings,
+                observers=[note_start, progress.observe],
+                origin=order.origin,
+            )
+        )
+
+
+def _is_terminal() -> bool:
+    """Whether somebody is there to be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _who_left(error: SystemExit) -> str:
+    """What to say of a node that ended the process."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return (
+        f"{os.path.relpath(last.filename)}:{last.lineno}: {last.name} ended the run with "
+        f"sys.exit({error.code!r}); let a node that cannot go on raise an error instead"
+    )
+
+
+def _run_id(begun: list[Path]) -> str | None:
+    return begun[0].stem if begun else None
+
+
+def _say_way_on(begun: list[Path]) -> None:
+    """What to type to go on, if a run had begun."""
+    if begun:
+        say(f"To go on with what was done: {resume_command(begun[0])}", err=True)
+
+
+def _write(data: bytes) -> None:
+    write_json(data)
+
+
+class TerminalAsker:
+    """Puts questions to whoever sits at the terminal, one at a time, the progress out of the way.
+
+    Args:
+        progress: Makes room.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, question: Question) -> str | None:
+        """What was typed, once it can be an answer; None when the input has ended (Ctrl-D)."""
+        async with self._turn:
+            with self._progress.paused():
+                problem = question.problem
+                while True:
+                    if problem:
+                        say(problem, err=True)
+                    say(f"{question.node} asks: {question.text}", err=True)
+                    say(f"({question.form}) ", nl=False, err=True)
+                    line = await _next_line()
+                    if not line:
+                        say(err=True)
+                        return None
+                    answer = line.strip()
+                    problem = answer_problem(answer, question.form)
+                    if not problem:
+                        return answer
+
+
+async def _next_line() -> str:
+    """A line from the terminal, waited for without a thread, which nobody could stop."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    return sys.stdin.readline()

@@ -1,0 +1,450 @@
+"""Passages: the memory store of a run, and of a script or command that has no run.
+
+A run opens the store at its first use and keeps it off the event loop. An endpoint can make the
+vectors: the store's threads ask, and an event loop calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Self, TypeVar
+
+import numpy as np
+
+from harness.compress import passages_of
+from harness.errors import ConfigurationInvalid, InferenceError, InvalidInput, Notice, ServerError
+from harness.inference import Embeddings, EmbedRequest
+from harness.memory import (
+    Embedder,
+    Filter,
+    Hit,
+    Hits,
+    MemoryStore,
+    Mode,
+    Passage,
+    Progress,
+    Scalar,
+    Vectors,
+)
+from harness.residency import KeepAliveBudget
+from harness.session.chat import open_shim
+from harness.session.settings import WORDLLAMA, MemorySettings, Settings
+from harness.trace import RunTrace, sha256_of
+
+T = TypeVar("T")
+
+RUN_FIELD = "run"
+"""In a passage's metadata: the run that remembered it first."""
+
+_THREADS = 8
+
+Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
+"""Calls a model that embeds."""
+
+_BATCH = 64
+"""Texts in one call: servers compute few more side by side, and some take no more than 100."""
+
+
+class PassageLibrary:
+    """Remembers documents and recalls passages that answer a question.
+
+    Args:
+        settings: Where and how passages are kept. Without a path, they last as long as the run.
+        tracer: The run's.
+        ask: Calls the endpoint that embeds, if there is one.
+        warn: Called for each refused passage.
+        budget: May drop the vectors from memory; None keeps them.
+    """
+
+    def __init__(
+        self,
+        settings: MemorySettings,
+        *,
+        tracer: RunTrace,
+        ask: Ask,
+        warn: Callable[[Notice], None],
+        budget: KeepAliveBudget | None = None,
+    ) -> None:
+        self._settings = settings
+        self._tracer = tracer
+        self._ask = ask
+        self._warn = warn
+        self._budget = budget
+        self._store: MemoryStore | None = None
+        self._opening = asyncio.Lock()
+        self._opened = AsyncExitStack()
+        # Not the event loop's own threads: all of these may wait for an endpoint's vectors while
+        # the loop needs a thread to look up its address.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memory")
+
+    @property
+    def model(self) -> str | None:
+        """Tag of the endpoint that makes the vectors; None if this process does."""
+        return None if self._settings.embedder == WORDLLAMA else self._settings.embedder
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the passages outlive the run."""
+        return self._settings.path is not None
+
+    async def remember(
+        self,
+        document: str,
+        *,
+        title: str,
+        source: str,
+        quality: float | None = None,
+        metadata: Mapping[str, Scalar] | None = None,
+        created: datetime | None = None,
+    ) -> tuple[Passage, ...]:
+        """Splits a Markdown document into passages, and keeps those that are new.
+
+        Returns:
+            The passages as kept, in order, without refused ones.
+        """
+        created = created or datetime.now(UTC)
+        passages = [
+            Passage(
+                text=excerpt.text,
+                title=excerpt.title or title,
+                source=source,
+                quality=quality,
+                created=created,
+                metadata=self._with_run(metadata or {}),
+            )
+            for excerpt in passages_of(document)
+        ]
+        with self._tracer.span(
+            "remember",
+            source=source,
+            title=self._tracer.excerpt(title),
+            quality=quality,
+            metadata=self._tracer.excerpt(dict(metadata or {})),
+            created=created.isoformat(),
+            chars=len(document),
+            # A resumed run needs the text again if its node is not called again.
+            document_sha256=None if self.is_kept else self._tracer.content(document),
+            # Of the text before secrets are taken out.
+            digest=None if self.is_kept else self._tracer.excerpt(sha256_of(document)),
+        ) as span:
+            store = await self._open()
+            added = await self._in_thread(partial(store.add, passages))
+            self._recount()
+            span.set(
+                passages=len(passages),
+                added=len(added.new),
+                known=len(added.known),
+                merged=[{"id": one.id, "into": one.into, "rule": one.rule} for one in added.merged],
+            )
+            for refusal in added.refused:
+                self._tracer.instant(
+                    "refused",
+                    id=refusal.id,
+                    title=self._tracer.excerpt(refusal.title),
+                    detail=self._tracer.excerpt(refusal.reason),
+                )
+                self._warn(
+                    Notice(
+                        code="memory.passage-refused",
+                        message=f"passage {refusal.id} is not remembered: it looks like "
+                        "instructions to a model; 'refused' in the trace says why",
+                    )
+                )
+            now = {one.id: one.into for one in added.merged}
+            ids = [now.get(passage.id, passage.id) for passage in passages]
+            kept = await self._in_thread(lambda: [store.get(one) for one in ids])
+        return tuple(passage for passage in kept if passage is not None)
+
+    async def recall(
+        self, query: str, *, limit: int, mode: Mode = "hybrid", where: Filter | None = None
+    ) -> Hits:
+        """The passages most relevant to a question, best first."""
+        with self._tracer.span(
+            "recall",
+            query=self._tracer.excerpt(query),
+            limit=limit,
+            mode=mode,
+            where=self._tracer.excerpt(_as_json(where)),
+        ) as span:
+            store = await self._open()
+            hits = await self._in_thread(
+                partial(store.search, query, limit=limit, mode=mode, where=where)
+            )
+            self._recount()
+            titles = [self._tracer.excerpt(hit.title) for hit in hits]
+            span.set(
+                fallback=hits.fallback,
+                hits=[
+                    {**_hit_as_json(hit), "title": title}
+                    for hit, title in zip(hits, titles, strict=True)
+                ],
+            )
+        return hits
+
+    async def novelty(self, texts: Sequence[str]) -> float:
+        """How much of these texts is not kept yet, 0 to 10."""
+        with self._tracer.span("novelty", texts=len(texts)) as span:
+            store = await self._open()
+            novelty = await self._in_thread(partial(store.novelty, texts))
+            span.set(novelty=novelty)
+        return novelty
+
+    async def aclose(self) -> None:
+        """Closes the store, and removes it if it was temporary."""
+        await self._opened.aclose()
+
+    async def _open(self) -> MemoryStore:
+        async with self._opening:
+            if self._store is None:
+                async with AsyncExitStack() as stack:
+                    with self._tracer.span("open memory", kept=self.is_kept) as span:
+                        self._store = await self._opened_in(stack)
+                        span.set(passages=len(self._store))
+                    self._opened = stack.pop_all()
+        return self._store
+
+    async def _opened_in(self, stack: AsyncExitStack) -> MemoryStore:
+        """The store; leaving the stack closes it, and all that belongs to it."""
+        settings = self._settings
+        path = settings.path
+        if path is None:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-memory-")))
+        embedder = None
+        if settings.embedder != WORDLLAMA:
+            embedder = await EndpointEmbedder.open(settings.embedder, ask=self._ask)
+        store = await self._in_thread(partial(opened_store, settings, path, embedder=embedder))
+        stack.push_async_callback(asyncio.to_thread, store.close)
+        # A thread may still do the work of a node that was cancelled.
+        stack.push_async_callback(
+            asyncio.to_thread, self._threads.shutdown, wait=True, cancel_futures=True
+        )
+        if embedder is not None:
+            stack.callback(embedder.close)
+        if self._budget is not None:
+            self._budget.admit_guest(store.vector_lane)
+            stack.push_async_callback(self._budget.dismiss_guest, store.vector_lane)
+        return store
+
+    def _recount(self) -> None:
+        if self._budget is not None:
+            self._budget.recount_guests()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        # With the context, so that calls for vectors stand under the right span.
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, partial(context.run, work))
+
+    def _with_run(self, metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        if RUN_FIELD in metadata:
+            raise InvalidInput(
+                f"metadata '{RUN_FIELD}' holds the run that remembers; choose another name",
+                code="memory.metadata-reserved",
+            )
+        return {**metadata, RUN_FIELD: self._tracer.run_id}
+
+
+def _as_json(where: Filter | None) -> dict[str, object] | None:
+    """A filter for the trace, with lists for several values."""
+    if where is None:
+        return None
+    return {
+        name: wanted if isinstance(wanted, str | int | float) else list(wanted)
+        for name, wanted in where.items()
+    }
+
+
+def _hit_as_json(hit: Hit) -> dict[str, object]:
+    created = hit.passage.created
+    return {
+        "id": hit.id,
+        "source": hit.passage.source,
+        "run": hit.passage.metadata.get(RUN_FIELD),
+        "created": None if created is None else created.isoformat(),
+        "rank": hit.rank,
+        "score": hit.score,
+        "fused": hit.fused,
+        "lexical": hit.lexical,
+        "vector": hit.vector,
+    }
+
+
+@contextmanager
+def open_store(settings: Settings, *, progress: Progress | None = None) -> Iterator[MemoryStore]:
+    """The store of `[memory]`, open inside the block, for code that has no run.
+
+    Raises:
+        ConfigurationInvalid: It has no path, or its embedder is not a usable endpoint.
+        MemoryStoreFailed: The store cannot be read or made.
+        InferenceError: The endpoint that embeds does not answer.
+    """
+    memory = settings.memory
+    if memory.path is None:
+        raise ConfigurationInvalid(
+            "there is no store; say where: --store DIR, or path under [memory] in harness.toml",
+            code="memory.no-store",
+        )
+    with ExitStack() as stack:
+        embedder = None
+        if memory.embedder != WORDLLAMA:
+            embedder = stack.enter_context(_called_in_background(settings))
+        yield stack.enter_context(
+            opened_store(memory, memory.path, embedder=embedder, progress=progress)
+        )
+
+
+def opened_store(
+    memory: MemorySettings,
+    path: Path,
+    *,
+    embedder: Embedder | None,
+    progress: Progress | None = None,
+) -> MemoryStore:
+    """The store in a directory; raises as `MemoryStore.open` does."""
+    return MemoryStore.open(
+        path,
+        embedder=embedder,
+        language=memory.language,
+        device=memory.device,
+        merge=memory.merge,
+        progress=progress,
+    )
+
+
+@contextmanager
+def _called_in_background(settings: Settings) -> Iterator[EndpointEmbedder]:
+    """The endpoint's embedder, its event loop in a thread of its own."""
+    opened: Future[tuple[EndpointEmbedder, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        over = asyncio.Event()
+        tag = settings.memory.embedder
+        async with open_shim(tag, settings=settings) as shim:
+            embedder = await EndpointEmbedder.open(tag, ask=shim.embed)
+            opened.set_result((embedder, asyncio.get_running_loop(), over))
+            await over.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    thread = Thread(target=run, name="embedding endpoint", daemon=True)
+    thread.start()
+    embedder, loop, over = opened.result()
+    try:
+        yield embedder
+    finally:
+        embedder.close()
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+
+
+class EndpointEmbedder:
+    """Embeds by calls to one model. An `Embedder`, for any thread but the event loop's.
+
+    Args:
+        tag: The endpoint's.
+        ask: Calls it.
+        first: An answer, which tells the model and the length of its vectors.
+        loop: Where calls are made.
+    """
+
+    def __init__(
+        self, tag: str, *, ask: Ask, first: Embeddings, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._tag = tag
+        self._ask = ask
+        self._model_id = first.model_id
+        self._dimensions = int(first.vectors.shape[1])
+        self._loop = loop
+        self._lock = Lock()
+        self._calls: set[Future[Embeddings]] = set()
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, tag: str, *, ask: Ask) -> Self:
+        """Asks for one vector, which alone tells their length.
+
+        Raises:
+            InferenceError: There was no vector.
+        """
+        first = await ask(EmbedRequest(model=tag, role="memory", texts=("memory",)))
+        return cls(tag, ask=ask, first=first, loop=asyncio.get_running_loop())
+
+    @property
+    def name(self) -> str:
+        """The endpoint's tag, and the model that its server says it has."""
+        return f"{self._tag}/{self._model_id}"
+
+    @property
+    def dimensions(self) -> int:
+        """Length d of each vector."""
+        return self._dimensions
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """See `Embedder`. Blank texts, which servers refuse, are not sent.
+
+        Raises:
+            InferenceError: There are no vectors, another model made them, or this is closed.
+            RunLimitReached: The run's limits leave no room for the call.
+        """
+        vectors = np.zeros((len(texts), self._dimensions), dtype=np.float32)
+        rows = [row for row, text in enumerate(texts) if text.strip()]
+        for start in range(0, len(rows), _BATCH):
+            batch = rows[start : start + _BATCH]
+            vectors[batch] = self._vectors_of(tuple(texts[row] for row in batch))
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors /= np.maximum(lengths, np.finfo(np.float32).tiny)
+        return vectors
+
+    def close(self) -> None:
+        """Cancels pending calls, so that no thread waits for a loop that has ended."""
+        with self._lock:
+            self._is_closed = True
+            calls = tuple(self._calls)
+        for call in calls:
+            call.cancel()
+
+    def _vectors_of(self, texts: tuple[str, ...]) -> Vectors:
+        request = EmbedRequest(model=self._tag, role="memory", texts=texts)
+        with self._lock:
+            if self._is_closed:
+                raise self._over()
+            call = asyncio.run_coroutine_threadsafe(self._call(request), self._loop)
+            self._calls.add(call)
+        try:
+            embeddings = call.result()
+        except CancelledError as error:
+            raise self._over() from error
+        finally:
+            with self._lock:
+                self._calls.discard(call)
+        # The server may have been given another model.
+        if (embeddings.model_id, embeddings.vectors.shape[1]) != (self._model_id, self._dimensions):
+            raise ServerError(
+                f"the server now embeds with '{embeddings.model_id}' "
+                f"({embeddings.vectors.shape[1]} numbers), and before with '{self._model_id}' "
+                f"({self._dimensions}): their vectors do not compare; run again, and what is "
+                "stored is embedded again",
+                endpoint=self._tag,
+            )
+        return embeddings.vectors
+
+    async def _call(self, request: EmbedRequest) -> Embeddings:
+        return await self._ask(request)
+
+    def _over(self) -> InferenceError:
+        return InferenceError("the run that wanted vectors is over", endpoint=self._tag)
