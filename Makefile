@@ -3,6 +3,7 @@
 #   make test          formatting, lint, types and the fast tests: before each commit
 #   make test-all      that, and the slow tests: real engines and browsers, kills, more examples
 #   make test-nightly  the random campaigns in full length
+#   make docs          the documentation as a site, in build/docs; its warnings are errors
 # A slow test is skipped, with the reason, where its part is missing, and fails where REQUIRE names
 # that part: make test-all REQUIRE=vllm,chromium
 # Another interpreter: make demo PYTHON=python3.12
@@ -22,7 +23,7 @@ VLLM_START ?= ../shared/tools/start_vllm.sh
 # Processes that run tests side by side.
 CORES ?= auto
 
-.PHONY: demo test test-all test-nightly format clean
+.PHONY: demo test test-all test-nightly docs format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/harness run examples/brief.py
@@ -45,6 +46,9 @@ test-nightly: $(VENV)/.test-installed
 	kept=$$(mktemp -d) && PYTHONPATH=tests:tests/inference \
 	  $(BIN)/python tests/session/kill_and_resume.py $$kept 200 && rm -rf $$kept
 	kept=$$(mktemp -d) && $(BIN)/python tests/memory/kill_and_reopen.py $$kept 200 && rm -rf $$kept
+
+docs: $(VENV)/.docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(VENV)/.test-installed
 	$(BIN)/ruff format
@@ -69,4 +73,9 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 $(VENV)/.test-installed: $(VENV)/.installed
 	@echo "Installing what the tests need into $(VENV) ..."
 	@$(PIP) install --editable '.[test]'
+	@touch $@
+
+$(VENV)/.docs-installed: $(VENV)/.installed
+	@echo "Installing what the documentation needs into $(VENV) ..."
+	@$(PIP) install --editable '.[docs]'
 	@touch $@

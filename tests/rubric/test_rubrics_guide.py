@@ -16,7 +16,8 @@ from harness.rubric.checks import CHECKS
 from harness.rubric.rubric import FILLED_IN
 from harness.shipped import shipped_directory
 
-PATH = shipped_directory("rubrics") / "README.md"
+ROOM = shipped_directory("rubrics")
+PATH = ROOM.parent / "docs" / "rubrics.md"
 pytestmark = pytest.mark.skipif(not PATH.exists(), reason="the guide is in the repository only")
 
 README = PATH.read_text(encoding="utf-8") if PATH.exists() else ""
@@ -91,11 +92,15 @@ def test_every_mistake_in_it_is_answered_as_it_says(written, instead_of, this, m
         ("in a rubric", set(Rubric.model_fields) - FILLED_IN),
         ("in a dimension", set(Dimension.model_fields)),
         ("check", set(CHECKS)),
-        ("name", {p.stem for p in shipped_directory("rubrics").glob("*.yaml")}),
     ],
 )
 def test_its_tables_leave_nothing_out(title, known):
     assert {name for cell in rows(title) for name in re.findall(r"`(\w+)`", cell)} == known
+
+
+def test_the_room_lists_every_rubric_that_ships():
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOM / "README.md").read_text(), re.MULTILINE)
+    assert set(listed) == {path.stem for path in ROOM.glob("*.yaml")}
 
 
 @pytest.mark.parametrize("name", CHECKS)

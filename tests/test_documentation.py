@@ -1,0 +1,168 @@
+"""The snippets of the README and the guides: pipelines run, settings load, commands parse."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import shlex
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import pytest
+from demo import ROOT
+
+from harness import Pipeline, RunResult, ScriptedBackend, Settings, load_settings
+from harness.cli.main import command
+from harness.cli.project_files import load_pipeline
+from harness.inference import ChatRequest
+from harness.inference.endpoint import BackendName
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDED_ELSEWHERE = {"rubrics.md"}  # tests/rubric/test_rubrics_guide.py runs what it shows
+
+
+def blocks(language: str) -> list[Any]:
+    """The fenced blocks of a language, each named by its page and place."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for number, block in enumerate(re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)):
+            if page.name not in GUIDED_ELSEWHERE:
+                found.append(pytest.param(block, id=f"{page.stem}-{number}"))
+    return found
+
+
+def answer(request: ChatRequest) -> str:
+    """A reply of the type that was asked for."""
+    kind = ((request.reply_schema or {}).get("properties") or {}).get("answer", {}).get("type")
+    return {"array": '{"answer": ["What?", "Why?"]}'}.get(kind, "Tea.")
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_runs(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shown.py").write_text(code)
+    names: dict[str, Any] = {"__name__": "shown"}
+    exec(compile(code, "shown.py", "exec"), names)  # it is meant to be copied
+    for name, function in list(names.items()):
+        if name.startswith("test_"):
+            function(**dict.fromkeys(inspect.signature(function).parameters, tmp_path))
+    if any(isinstance(one, Pipeline) for one in names.values()) and "wiggum(" not in code:
+        pipeline = load_pipeline("shown.py")
+        taken = {one for node in pipeline.nodes.values() for one in node.sources}
+        inputs = dict.fromkeys(taken - pipeline.nodes.keys(), "# Tea\n\nSteep it.\n# Milk\n\nAdd.")
+        result = asyncio.run(
+            pipeline.run_async(
+                inputs,
+                settings=Settings(traces=tmp_path / "traces"),
+                backends={"producer": ScriptedBackend(answer)},
+            )
+        )
+        assert result.status in {"finished", "waiting"}
+
+
+def test_the_pipeline_of_the_readme_runs(tmp_path: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", PAGES[0].read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "brief.py").write_text(code[0])
+
+    result = asyncio.run(
+        load_pipeline(str(tmp_path / "brief.py")).run_async(
+            {"task": "Brew tea.", "document": "# Tea\n\nSteep it for three minutes.\n"},
+            settings=Settings(traces=tmp_path / "traces"),
+            backends={"producer": ScriptedBackend(answer)},
+        )
+    )
+
+    assert result.outputs["questions"] == ["What?", "Why?"]
+    assert isinstance(result.result, str)
+
+
+def test_the_pipeline_of_the_guide_waits_and_goes_on(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n([^`]*release = Pipeline.*?)```", guide, re.DOTALL)
+    (tmp_path / "release.py").write_text(code)
+    pipeline = load_pipeline(str(tmp_path / "release.py"))
+
+    def run(**options: Any) -> RunResult:
+        inputs = {} if "resume" in options else {"document": "# 1.1\n\nFaster.\n# 1.0\n\nFirst."}
+        return asyncio.run(
+            pipeline.run_async(
+                inputs,
+                settings=Settings(traces=tmp_path / "traces"),
+                backends={"producer": ScriptedBackend(["Tea."] * 9)},
+                **options,
+            )
+        )
+
+    waiting = run()
+    finished = run(resume=waiting.run_id, answers={"approved": "yes"})
+
+    assert waiting.status == "waiting"
+    assert waiting.outputs["summary"] == "Tea.\nTea."
+    assert finished.result is True
+    assert len(finished.reused) == 4  # chapters, two notes, summary
+
+
+@pytest.mark.parametrize("settings", blocks("toml"))
+def test_settings_load(settings: str, tmp_path: Path) -> None:
+    path = tmp_path / "harness.toml"
+    path.write_text(settings)
+    assert load_settings(path, environment={}).model_fields_set
+
+
+def commands() -> list[Any]:
+    found = []
+    for block in blocks("sh"):
+        for line in re.sub(r"\\\n", " ", block.values[0]).splitlines():
+            if re.match(r"(\.venv/bin/)?harness ", line):
+                words = shlex.split(line, comments=True)
+                found.append(pytest.param(words[1:], id=" ".join(words[1:4])))
+    return found
+
+
+@pytest.mark.parametrize("words", commands())
+def test_commands_have_the_options_that_are_shown(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Parsed, not carried out: a file must be there to be parsed.
+    monkeypatch.chdir(tmp_path)
+    for word in words:
+        name = word.rpartition("@")[2]
+        if re.fullmatch(r"[\w/]+\.\w+", name):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text("{}")
+        elif name.endswith("/"):
+            (tmp_path / name).mkdir()
+    group: click.Command = command
+    context = None
+    while isinstance(group, click.Group) and words:
+        context = click.Context(group, parent=context)
+        name, found, words = group.resolve_command(context, list(words))
+        assert found is not None, name
+        group = found
+    group.make_context("shown", list(words), parent=context)
+
+
+def test_the_example_of_every_endpoint_has_every_backend() -> None:
+    settings = load_settings(ROOT / "examples" / "endpoints.toml", environment={})
+    told = {endpoint.backend for endpoint in settings.endpoints.values()}
+    assert told == set(get_args(BackendName)) - {"scripted"}
+
+
+def test_the_variable_loads() -> None:
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    value = re.search(r"HARNESS_ENDPOINTS='(.*?)'", text, re.DOTALL)
+    assert value is not None
+    settings = load_settings(environment={"HARNESS_ENDPOINTS": value[1]})
+    assert settings.endpoints.keys() >= {"producer", "evaluator"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_it_links_to_is_there(page: Path) -> None:
+    made = {"configuration.md", "errors.md", "api.md"}  # when the documentation is built
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [one for one in links if one not in made and not (page.parent / one).exists()] == []
