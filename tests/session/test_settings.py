@@ -10,6 +10,7 @@ from session_runs import refused
 from structlog.testing import capture_logs
 
 from harness.errors import ConfigurationInvalid
+from harness.inference import Endpoint
 from harness.session import Settings, load_settings
 from harness.wiggum import Limits
 
@@ -96,6 +97,11 @@ def test_the_environment_goes_before_the_file_and_arguments_before_both(tmp_path
     assert settings.endpoints["qwen"].model_id == "other"
     assert settings.endpoints["llama"].backend == "vllm", "the others stay"
     assert settings.roles == {"producer": "qwen", "evaluator": "llama-3.1"}
+
+
+def test_endpoints_given_in_python_take_their_keys_as_tags():
+    settings = Settings.model_validate({"endpoints": {"m": {"url": "http://h/v1"}}})
+    assert settings.endpoints["m"] == Endpoint(tag="m", url="http://h/v1")
 
 
 URL = "[endpoints.a]\nurl = 'http://h/v1'\n"
