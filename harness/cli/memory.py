@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar, get_args
 
 import click
+from rich import progress as bars_of
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
 from harness.cli.arguments import read_filter, read_metadata
 from harness.cli.consoles import (
+    Shown,
     clean,
     failures_told,
     json_object,
@@ -24,13 +27,20 @@ from harness.cli.consoles import (
     say,
     write_json,
 )
-from harness.cli.memory_add import Tally, add_all
-from harness.cli.memory_progress import doing
-from harness.cli.passage_files import Given, files_of
+from harness.cli.passage_files import Found, Given, bytes_of, files_of, passages_in
 from harness.cli.process import FAILED
 from harness.errors import HarnessError, InvalidInput
-from harness.memory import Hit, MemoryStore, Merge, Mode, Passage
-from harness.memory.truth import FILE_NAME
+from harness.memory import (
+    FILE_NAME,
+    Added,
+    Hit,
+    MemoryStore,
+    Merge,
+    Mode,
+    Passage,
+    Progress,
+    Refusal,
+)
 from harness.session import Settings, load_settings
 from harness.session.passages import open_store
 
@@ -335,3 +345,123 @@ def _passage_as_json(passage: Passage) -> dict[str, object]:
 
 def _write_json(value: dict[str, object]) -> None:
     write_json(json_object(value))
+
+
+_BATCH = 500
+"""Passages stored together: durable once they are, so that little is lost when it is interrupted.
+On two cores that is a tenth of a second's work, most of it the embedder's."""
+
+
+class Tally:
+    """What became of passages so far."""
+
+    def __init__(self) -> None:
+        self.new = 0
+        self.known = 0
+        self.merged = 0
+        self.refused: list[Refusal] = []
+
+    def count(self, added: Added) -> None:
+        """Counts a batch."""
+        self.new += len(added.new)
+        self.known += len(added.known)
+        self.merged += len(added.merged)
+        self.refused += added.refused
+
+    def as_json(self, store: MemoryStore) -> dict[str, object]:
+        """All of it, for scripts."""
+        return {
+            "new": self.new,
+            "known": self.known,
+            "merged": self.merged,
+            "refused": [asdict(one) for one in self.refused],
+            "passages": len(store),
+        }
+
+    def print_refused(self) -> None:
+        """Says on standard error what was not stored, and why."""
+        for one in self.refused:
+            say(f"harness: refused '{one.title or one.id}': {one.reason}", err=True)
+
+    def print_counts(self, store: MemoryStore) -> None:
+        """Says in one line what was done."""
+        parts = {
+            "new": self.new,
+            "known already": self.known,
+            "merged (harness memory stats lists them)": self.merged,
+            "refused": len(self.refused),
+        }
+        said = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
+        say(f"{said or 'nothing to add'}; {len(store):,} passages in the store")
+
+
+def add_all(
+    store: MemoryStore,
+    files: Sequence[Path | None],
+    given: Given,
+    *,
+    jsonl: bool,
+    progress: Progress,
+    tally: Tally,
+) -> None:
+    """Stores the passages of files; what was stored when something is wrong with one stays.
+
+    Args:
+        store: Where.
+        files: What is read; see `passages_in`.
+        given: What holds for passages that do not say it themselves.
+        jsonl: Whether all are JSON Lines.
+        progress: Told how much is done.
+        tally: Counts what became of them, as it does.
+
+    Raises:
+        InvalidInput: A file, or a line of one, is not usable.
+        MemoryStoreFailed: The store cannot be written.
+    """
+    total = bytes_of(files)
+    for batch in _batches(passages_in(files, given, jsonl=jsonl)):
+        tally.count(store.add(found.passage for found in batch))
+        if total:
+            progress("adding", batch[-1].read_bytes, total)
+    # What else is to be done, such as a large store's graph, would be left to the next command.
+    store.wait()
+
+
+def _batches(found: Iterable[Found]) -> Iterator[list[Found]]:
+    """In batches; the last one also when reading fails, which is then heard of."""
+    batch: list[Found] = []
+    try:
+        for one in found:
+            batch.append(one)
+            if len(batch) == _BATCH:
+                yield batch
+                batch = []
+    except HarnessError:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch
+
+
+@contextmanager
+def doing() -> Iterator[Progress]:
+    """What to tell how far things are: a bar for each, while the block runs."""
+    console = Shown(stderr=True)
+    bars: dict[str, TaskID] = {}
+    with bars_of.Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+
+        def told(what: str, done: int, total: int) -> None:
+            if what not in bars:
+                bars[what] = progress.add_task(what, total=total)
+            progress.update(bars[what], completed=done, total=total)
+
+        yield told

@@ -5,13 +5,16 @@ character for character. The one exception is `condense_by`, where a summariser 
 """
 
 from harness.compress.condense import Condensed, condense, condense_around
-from harness.compress.edits import AddedSection, Edits, apply_edits, edits_in
-from harness.compress.matter import matter_of
-from harness.compress.passages import Excerpt, passages_of
-from harness.compress.sections import Section, sections_of
-from harness.compress.sentences import sentences_of
-from harness.compress.splice import splice
-from harness.compress.summarised import Summarise, condense_by
+from harness.compress.edits import AddedSection, Edits, apply_edits, edits_in, splice
+from harness.compress.markdown import (
+    Excerpt,
+    Section,
+    matter_of,
+    passages_of,
+    sections_of,
+    sentences_of,
+)
+from harness.compress.summary import Summarise, condense_by
 
 __all__ = [
     "AddedSection",

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import heapq
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import accumulate, chain
 
-from harness.compress.cut_middle import cut_middle
-from harness.compress.parts import Kept, SectionParts, added_chars, parts_of, shown, tail_of
-from harness.compress.sections import Section, sections_of
-from harness.compress.worth import BestFirst
+from harness.compress.markdown import (
+    BLANK,
+    Block,
+    Section,
+    blocks_of,
+    lines_of,
+    sections_of,
+    sentence_pieces,
+    unpadded,
+)
 from harness.errors import InvalidInput, Notice
 
 
@@ -147,3 +158,367 @@ def _shown_all(sections: Sequence[Section], parts: Sequence[SectionParts], kept:
         shown(section, section_parts, kept)
         for section, section_parts in zip(sections, parts, strict=True)
     ]
+
+
+# So many words of a section are characteristic of it, and this is what the others weigh beside
+# one of them.
+_CHARACTERISTIC = 20
+_OTHER_WORD = 0.1
+# What a word of the focus weighs: in a text full of numbers it must not be outdone by these.
+_WANTED = 2.0
+# What numbers and quotations weigh, known by their first character.
+_NO_WORD = {'"': 3.0} | dict.fromkeys("0123456789", 2.0)
+# Room that nothing better needs is filled with what was said before.
+_NOTHING_NEW = 0.01
+# How much of a mark a part costs beside its own characters, on the average.
+_MARK_CHARS = 15
+
+_WORD = re.compile(r"[^\W\d]\w{2,}|[0-9]+(?:[.,][0-9]+)*")
+# The words of a focus that carry the matter: not `the`, but `API`.
+_MATTER = re.compile(r"\w{4,}|\b[A-Z]{3}\b")
+_QUOTED = re.compile(r"“[^”]{8,}”|\"[^\"\n]{8,}\"|«[^»]{8,}»|„[^“”]{8,}[“”]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A part that can be kept."""
+
+    part: Part
+    says: frozenset[str]
+    """See `_said`."""
+    factor: float
+    """What the weight of all that it says new is multiplied by."""
+
+
+class BestFirst:
+    """Hands out the parts of a document, those worth most for their length first.
+
+    What a part says counts if its section does not say it yet. The twenty words that are most
+    characteristic of the section, by frequency there times inverse frequency among the sections,
+    count alike, the others little; a number or a word of the focus counts for two of them, a
+    quotation for three, so that they are kept ahead of plain prose. All that counts up to three
+    times at the beginning of a section and at its end, and up to four times in a part that shares
+    words with the focus. A paragraph that breaks off at the end of its section is to be seen: that
+    too counts for three.
+
+    Args:
+        parts: Section by section, what can be kept.
+        focus: A text whose words are preferred.
+        kept: What is kept already, and need not be said again.
+    """
+
+    def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, kept: Kept) -> None:
+        said = [[_said(part) for part in section] for section in parts]
+        wanted = frozenset(_words(" ".join(_MATTER.findall(focus))))
+        self._unsaid = _weights(said, wanted)
+        candidates = [
+            _candidate(part, part_said, wanted)
+            for section, section_said in zip(parts, said, strict=True)
+            for part, part_said in zip(section, section_said, strict=True)
+        ]
+        for candidate in candidates:
+            if kept.get(candidate.part.start) == candidate.part.text:
+                self._say(candidate)
+        # By falling worth for their length, then in order. What a part is worth may have fallen
+        # since, as others came to say the same, but it never rises: only the first is looked at.
+        self._heap = [
+            (-self._worth(candidate), candidate.part.start, candidate)
+            for candidate in candidates
+            if kept.get(candidate.part.start) != candidate.part.text
+        ]
+        heapq.heapify(self._heap)
+
+    def fitting(self, room: int, *, kept: Kept) -> list[Part]:
+        """The next parts that certainly fit into the room."""
+        chosen: list[Part] = []
+        too_long = []
+        while self._heap and room > 0:
+            _, start, candidate = first = heapq.heappop(self._heap)
+            takes = added_chars(candidate.part, candidate.part.text, kept)
+            if takes > room:
+                too_long.append(first)
+                continue
+            worth = self._worth(candidate)
+            if self._heap and worth < -self._heap[0][0]:
+                heapq.heappush(self._heap, (-worth, start, candidate))
+                continue
+            chosen.append(candidate.part)
+            room -= takes
+            self._say(candidate)
+        for waiting in too_long:
+            heapq.heappush(self._heap, waiting)
+        return chosen
+
+    def _worth(self, candidate: _Candidate) -> float:
+        unsaid = self._unsaid[candidate.part.section]
+        # Exact, as a set has no order that every process would sum it in.
+        new = math.fsum(unsaid[word] for word in candidate.says if word in unsaid)
+        return (new + _NOTHING_NEW) * candidate.factor
+
+    def _say(self, candidate: _Candidate) -> None:
+        unsaid = self._unsaid[candidate.part.section]
+        for word in candidate.says:
+            unsaid.pop(word, None)
+
+
+def _candidate(part: Part, said: Sequence[str], wanted: frozenset[str]) -> _Candidate:
+    says = frozenset(said)
+    common = len(says & wanted)
+    place = 1 + 0.5 / (1 + part.before) + 1.5 / (1 + part.after)
+    # The first words in common count most, however many are wanted.
+    relevance = 1 + 3 * common / (common + 2)
+    factor = place * relevance / (len(part.text) + _MARK_CHARS)
+    return _Candidate(part=part, says=says, factor=factor)
+
+
+def _weights(said: Iterable[Iterable[Iterable[str]]], wanted: Set[str]) -> list[dict[str, float]]:
+    """What all that is said in each section weighs there."""
+    known = dict.fromkeys(wanted, _WANTED)
+    counts = [Counter(chain.from_iterable(section)) for section in said]
+    sections_with = Counter(chain.from_iterable(counts))
+    idf = {word: math.log(1 + len(counts) / n) for word, n in sections_with.items()}
+    weights = []
+    for count in counts:
+        by_tf_idf = sorted((-n * idf[word], word) for word, n in count.items())
+        best = frozenset(word for _, word in by_tf_idf[:_CHARACTERISTIC])
+        weights.append(
+            {
+                word: _NO_WORD.get(word[0])
+                or known.get(word)
+                or (1.0 if word in best else _OTHER_WORD)
+                for word in count
+            }
+        )
+    return weights
+
+
+def _said(part: Part) -> list[str]:
+    """The words of a part, its numbers, and behind a quotation mark what counts like one."""
+    said = _words(part.text)
+    if part.block.kind == "quote":
+        said.append(f'"{part.start}')
+    elif part.block.kind != "code":
+        said += [f'"{quotation}' for quotation in _QUOTED.findall(part.text)]
+    if not part.after and part.block.kind == "paragraph" and part.text.rstrip()[-1:].isalnum():
+        said.append('"breaks off')
+    return said
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+# --- parts ---
+
+LEFT_OUT = "[…]"
+"""Stands in place of prose."""
+
+MARK = re.compile(r"\[…\]|\[(?:[\w+#.-]+ )?(?:code|table) left out, (?:lines|rows): \d+\]")
+"""Finds whatever stands in place of something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What is kept or left out as one: a sentence, or a block that is not a paragraph."""
+
+    block: Block
+    """The block that it is, or is a sentence of."""
+    text: str
+    """Verbatim, with the white space after it."""
+    start: int
+    """Where it starts in the document."""
+    section: int
+    """Index of its section."""
+    before: int
+    """How many parts of its section stand before it."""
+    after: int
+    """How many parts of its section stand after it."""
+    mark: str
+    """What stands in place of its whole block."""
+
+    @property
+    def end(self) -> int:
+        """Where the next part starts."""
+        return self.start + len(self.text)
+
+
+# The most that marks can grow by when one sentence is kept in the middle of a run: one before it,
+# one behind it, one for the blocks that follow, and the white space around them.
+_MARKS_CHARS = 3 * len(LEFT_OUT) + 6
+
+SectionParts = Sequence[Sequence[Part]]
+"""The parts of one section, block by block."""
+
+Kept = Mapping[int, str]
+"""What is shown of the parts that are not left out, by where they start."""
+
+
+def parts_of(sections: Sequence[Section], *, cut: int) -> list[SectionParts]:
+    """The parts of each section. A sentence that the cut is in becomes two, before its word."""
+    found: list[SectionParts] = []
+    start = 0
+    for number, section in enumerate(sections):
+        start += len(section.heading)
+        starts = accumulate((len(block.text) for block in section.blocks), initial=start)
+        pieces = [
+            _part_texts(block, cut=cut - block_start)
+            for block, block_start in zip(section.blocks, starts, strict=False)
+        ]
+        before, after = 0, sum(map(len, pieces))
+        parts: list[list[Part]] = []
+        for block, texts in zip(section.blocks, pieces, strict=True):
+            mark = _mark(block)
+            parts.append([])
+            for text in texts:
+                after -= 1
+                part = Part(
+                    block=block,
+                    text=text,
+                    start=start,
+                    section=number,
+                    before=before,
+                    after=after,
+                    mark=mark,
+                )
+                parts[-1].append(part)
+                before += 1
+                start += len(text)
+        found.append(parts)
+    return found
+
+
+def tail_of(part: Part, cut: int) -> str:
+    """The part, or of code only from the line that the cut is in, with its fence opened again."""
+    before = lines_of(part.text[: max(cut - part.start, 0)])[:-1]
+    if part.block.kind != "code" or not before:
+        return part.text
+    fence = part.block.fence
+    opening = f"{fence}{part.block.label}\n{LEFT_OUT}\n" if fence else f"{LEFT_OUT}\n\n"
+    return opening + part.text[len("".join(before)) :]
+
+
+def added_chars(part: Part, text: str, kept: Kept) -> int:
+    """The most that the document grows by when this text of the part is kept.
+
+    What it really takes depends on its neighbours, since one mark stands for a run of parts.
+    """
+    instead_of = kept.get(part.start, part.mark if part.mark != LEFT_OUT else "")
+    return len(text) - len(instead_of) + _MARKS_CHARS
+
+
+def shown(section: Section, parts: SectionParts, kept: Kept) -> str:
+    """The section with its heading, what was kept, and marks for the rest."""
+    text = section.heading
+    body = ""
+    last = ""
+    for block_parts in parts:
+        texts = [kept.get(part.start, "") for part in block_parts]
+        if any(texts):
+            last = _elided(texts)
+            body += last
+            continue
+        mark = block_parts[0].mark
+        if last == mark == LEFT_OUT:  # one mark for a run of blocks
+            continue
+        # A paragraph of its own: else a list or a quote would take it in as another line.
+        if body and not body.endswith(("\n\n", "\r\n\r\n")):
+            body += "\n"
+        body += f"{mark}\n\n"
+        last = mark
+    return text + body
+
+
+def _part_texts(block: Block, *, cut: int) -> list[str]:
+    """The sentences of a paragraph, the one around the cut divided before its word; else one."""
+    if block.kind != "paragraph":
+        return [block.text]
+    sentences = sentence_pieces(block.text)
+    if not 0 < cut < len(block.text):
+        return sentences
+    pieces: list[str] = []
+    start = 0
+    for sentence in sentences:
+        within = 0 < cut - start < len(sentence)
+        head = sentence[: cut - start] if within else ""
+        word = max(head.rfind(" "), head.rfind("\n")) + 1
+        pieces += [piece for piece in (sentence[:word], sentence[word:]) if piece]
+        start += len(sentence)
+    return pieces
+
+
+def _mark(block: Block) -> str:
+    """What stands in place of a block."""
+    if block.kind not in {"code", "table"}:
+        return LEFT_OUT
+    lines = lines_of(unpadded(block.text))
+    if block.kind == "table":
+        return f"[table left out, rows: {len(lines) - 2}]"
+    if block.fence:
+        closed = not lines[-1].strip(BLANK + block.fence[0])
+        lines = lines[1:-1] if closed else lines[1:]
+    language = re.match(r"[\w+#.-]*", block.label)
+    name = f"{language[0]} code" if language and language[0] else "code"
+    return f"[{name} left out, lines: {len(lines)}]"
+
+
+def _elided(texts: Sequence[str]) -> str:
+    """A block of which something was kept: one mark for every run of sentences left out."""
+    elided = ""
+    for text in texts:
+        if text:
+            elided += text
+        elif not elided.endswith(f"{LEFT_OUT} "):
+            elided += f"{LEFT_OUT} "
+    return elided if texts[-1] else elided.rstrip(BLANK) + "\n\n"
+
+
+# --- the last resort ---
+
+_HEAD_SHARE = 0.85
+_MARK = f"\n\n{LEFT_OUT}"
+
+
+def cut_middle(text: str, *, end_of: str, chars: int) -> str:
+    """At most `chars` characters: 85 % are the beginning of `text`, the rest the end of `end_of`.
+
+    Between them is a mark. Headings and code that the beginning would be cut in are left out; code
+    that the end begins in has its fence opened again. Without room for the mark there is nothing.
+    """
+    head_chars = int(_HEAD_SHARE * chars) - len(_MARK)
+    if head_chars < 0:
+        return ""
+    tail = _tail(end_of, chars - head_chars - len(_MARK))
+    # The least that can be said of an end takes some room as well.
+    return (_head(text, head_chars) + _MARK + tail)[:chars]
+
+
+def _head(text: str, chars: int) -> str:
+    start = 0
+    for block in blocks_of(text):
+        end = start + len(block.text)
+        if end > chars:
+            # Nothing that would look like something else, or take in what comes after it.
+            return text[: start if block.kind in {"heading", "code", "other"} else chars]
+        start = end
+    return text
+
+
+def _tail(text: str, chars: int) -> str:
+    """What follows the mark: on its line where the end begins within a block."""
+    whole = "\n\n"
+    cut = len(text) - chars + len(whole)
+    start = 0
+    for block in blocks_of(text):
+        end = start + len(block.text)
+        if start < cut < end and block.fence:
+            opening = f"{whole}{block.fence}{block.label}\n"
+            line = text.find("\n", len(text) - chars + len(opening), end) + 1
+            rest = text[line:end] if line else ""
+            # Not the line alone that closes the fence.
+            return (
+                opening + text[line:] if rest.strip(BLANK + block.fence[0]) else whole + text[end:]
+            )
+        if start < cut < end:
+            return " " + text[cut:]
+        start = end
+    return whole + text[cut:]

@@ -8,18 +8,22 @@ before them, with other numbers or markup in the headings. What is matched here 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from harness.compress.blocks import BLANK, unpadded
-from harness.compress.matter import matter_of
-from harness.compress.parts import MARK
-from harness.compress.same_heading import matches_of
-from harness.compress.sections import Section, sections_of
-from harness.compress.splice import splice
-from harness.compress.unwrapped import unwrapped
-from harness.errors import Notice
+from harness.compress.condense import MARK
+from harness.compress.markdown import (
+    BLANK,
+    Section,
+    blocks_of,
+    lines_of,
+    matter_of,
+    sections_of,
+    unpadded,
+)
+from harness.errors import InvalidInput, Notice
 
 # `Sure! Here is the revised text:` on a line of its own.
 _COURTESY = re.compile(
@@ -177,3 +181,236 @@ def _added(
             text = f"{'#' * section.level} {section.title}\n\n{section.body}"
             found.append(AddedSection(follows=follows, level=section.level, text=text))
     return tuple(found)
+
+
+# Tried in this order behind a text that would run on into the next section: the blank line that a
+# paragraph, a table or an HTML tag needs; a comment, which ends an open comment or declaration,
+# and a list that an indented heading would belong to; the ends of the other kinds of raw HTML.
+_CLOSERS = ("\n", "\n\n<!-- -->", "\n</pre>", "\n?>", "\n]]>")
+
+
+def splice(
+    document: str,
+    replacements: Mapping[int, str],
+    *,
+    insertions: Mapping[int, Sequence[str]] | None = None,
+) -> str:
+    """The document with some sections replaced or added, all else byte for byte as it was.
+
+    Replacements go by index into `sections_of(document)`. A section keeps its heading: one that
+    opens the replacement and has the same title, or is not of a deeper level, stands for it and
+    is not repeated; without one, the replacement is the new body. A section also keeps the blank
+    lines at its end. What a replacement leaves open (a code fence, an HTML comment) is closed, so
+    that the sections after it stay sections. Headings further down in a replacement stay, and
+    make sections of their own.
+
+    Insertions begin with a heading of `#` marks. They go behind the section of that index, in
+    order, or before the first one for -1. Only a section that the document's end left open, in a
+    code fence for example, is changed by what is inserted behind it: it is closed.
+
+    Raises:
+        InvalidInput: There is no such section; the replacement would empty it; an insertion has no
+            heading, or would take in the text before the first one.
+    """
+    sections = sections_of(document)
+    added = insertions or {}
+    _check_indices(sections, replacements, added)
+    headings = [*(section.heading for section in sections), ""][1:]
+    texts = [_in_a_row(added.get(-1, ()), following=next((s.heading for s in sections), ""))]
+    for index, (section, following) in enumerate(zip(sections, headings, strict=True)):
+        new = added.get(index, ())
+        text = section.text
+        if index in replacements:
+            behind = "" if new else following
+            text = _fitted(replacements[index], index=index, section=section, following=behind)
+        if new:
+            end = "" if text.endswith(("\n", "\r")) else "\n\n"
+            text = _closed(text, end=end, following=_heading(new[0]))
+        texts += [text, _in_a_row(new, following=following)]
+    return "".join(texts)
+
+
+def _check_indices(
+    sections: Sequence[Section],
+    replacements: Mapping[int, str],
+    insertions: Mapping[int, Sequence[str]],
+) -> None:
+    count = len(sections)
+    unknown = sorted(
+        (replacements.keys() - set(range(count))) | (insertions.keys() - set(range(-1, count)))
+    )
+    if unknown:
+        raise InvalidInput(
+            f"there is no section {unknown[0]}; the document has {count}, counted from 0",
+            code="compress.unknown-section",
+        )
+    for index, texts in insertions.items():
+        if not all(any(s.level for s in sections_of(text)[:1]) for text in texts):
+            raise InvalidInput(
+                f"an insertion after section {index} begins without a heading; "
+                "to add to a section's text, replace the section",
+                code="compress.insertion-without-heading",
+            )
+    if insertions.get(-1) and sections and not sections[0].level:
+        raise InvalidInput(
+            "the document begins without a heading; insert after section 0, not before it",
+            code="compress.before-untitled-text",
+        )
+
+
+def _in_a_row(insertions: Sequence[str], *, following: str) -> str:
+    """The new sections between two of the document, each kept apart from the next."""
+    nexts = [*(_heading(text) for text in insertions), following][1:]
+    return "".join(
+        _closed(unpadded(text), end="\n\n" if after else "\n", following=after)
+        for text, after in zip(insertions, nexts, strict=True)
+    )
+
+
+def _heading(text: str) -> str:
+    return sections_of(text)[0].heading
+
+
+def _fitted(replacement: str, *, index: int, section: Section, following: str) -> str:
+    """The section's new text: its own heading, the new body, its own end."""
+    body = unpadded(_without_heading(replacement, section))
+    if replacement == section.text or not (body or section.body.strip()):
+        return section.text
+    if not body:
+        raise InvalidInput(
+            f"the replacement for section {index} ('{section.title}') has no text; "
+            "leave the section out of the replacements to keep it as it is",
+            code="compress.replacement-without-text",
+        )
+    heading = section.heading
+    if heading and not heading.endswith(("\n", "\r")):
+        heading += "\n\n"
+    end = section.text[len(section.text.rstrip(BLANK)) :]
+    return _closed(heading + body, end=end, following=following)
+
+
+def _without_heading(replacement: str, section: Section) -> str:
+    """The replacement without the heading that it opens with, if that is the section's own."""
+    first = next(iter(sections_of(replacement)), section)
+    same_title = first.title.casefold() == section.title.casefold()
+    if section.level and (same_title or first.level <= section.level):
+        return replacement.removeprefix(first.heading)
+    return replacement
+
+
+def _closed(text: str, *, end: str, following: str) -> str:
+    """The text with its end, and between them what it takes to keep the next heading a heading."""
+    following = following or "\n\n# -\n"  # the last section must not stay open either
+    fence = "\n" + blocks_of(text)[-1].fence
+    for closer in ("", fence, *_CLOSERS):
+        closed = text + closer + end
+        if sections_of(closed + following)[-1].text == following.lstrip("\n"):
+            return closed
+    raise InvalidInput(
+        "a replacement nests lists so deeply that it would swallow the section after it; "
+        "nest it less deeply",
+        code="compress.nested-too-deeply",
+    )
+
+
+# `1.`, `2.3`, `(a)`, `IV)`, `Section 4:`; not the bare number of `3 reasons` or `2024 results`.
+_NUMBERING = re.compile(
+    r"(?:section|chapter|part|step)\s+\d+(?:\.\d+)*\s*[-–—:.)]*\s+"  # noqa: RUF001
+    r"|\(?(?:\d+(?:\.\d+)*|[a-z]|[ivxl]+)[.):]+\s+"
+    r"|\d+(?:\.\d+)+\s+"
+)
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+
+
+def matches_of(
+    returned: Sequence[Section], sections: Sequence[Section], *, preferred: Collection[int]
+) -> dict[int, int]:
+    """The index in `sections` of each returned section that has its heading there, by its own.
+
+    First where only one can be meant: those that are alike but for case and markup, then those of
+    another level, then those numbered otherwise. Then those with one heading, in order.
+
+    Args:
+        returned: What a model wrote.
+        sections: What it was shown.
+        preferred: Indices that are meant rather than others with the same heading.
+    """
+    matches: dict[int, int] = {}
+    likenesses: tuple[tuple[Callable[[Section], Hashable], bool], ...] = (
+        (_alike, True),
+        (lambda section: plain_title(section.title), True),
+        (lambda section: _unnumbered(section.title), True),
+        (_alike, False),
+    )
+    for likeness, only_one in likenesses:
+        by_likeness: dict[Hashable, list[int]] = {}
+        for index, section in enumerate(sections):
+            if section.level:
+                by_likeness.setdefault(likeness(section), []).append(index)
+        last = -1
+        for number, section in enumerate(returned):
+            if number not in matches and section.level:
+                taken = set(matches.values())
+                alike = [i for i in by_likeness.get(likeness(section), ()) if i not in taken]
+                meant = [index for index in alike if index in preferred] or alike
+                if len(meant) == 1 or (meant and not only_one):
+                    matches[number] = next((index for index in meant if index > last), meant[0])
+            last = matches.get(number, last)
+    return matches
+
+
+def _alike(section: Section) -> Hashable:
+    return section.level, plain_title(section.title)
+
+
+def plain_title(title: str) -> str:
+    """A title as it is compared: no matter its case, its markup and the signs at its end."""
+    text = _LINK.sub(r"\1", unicodedata.normalize("NFKC", title))
+    return " ".join(re.sub(r"[*_`~\\]", "", text).split()).rstrip(" :.#").casefold()
+
+
+def _unnumbered(title: str) -> str:
+    plain = plain_title(title)
+    return _NUMBERING.sub("", plain, count=1) if _NUMBERING.match(plain) else plain
+
+
+# --- a fence around a reply ---
+
+_FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`\r\n]*?)[ \t\r\n]*")
+
+
+def unwrapped(reply: str, *, titles: Collection[str]) -> str:
+    """What is in the fence around a reply, if that is what the fence is for; else the reply.
+
+    It is if it says Markdown, or a heading that is asked for comes first in it; and no such heading
+    stands before it or behind it. The parser would not do to find its end: to it, code in the fence
+    that opens with as many backticks ends it.
+
+    Args:
+        reply: As it came.
+        titles: The headings that the reply may have.
+    """
+    lines = lines_of(reply)
+    found = (
+        (number, match) for number, line in enumerate(lines) if (match := _FENCE.fullmatch(line))
+    )
+    start, opening = next(found, (0, None))
+    if opening is None or opening["label"].casefold() not in {"", "md", "markdown"}:
+        return reply
+    closing = [n for n, line in enumerate(lines) if n > start and _closes(line, opening["fence"])]
+    end = closing[-1] if closing else len(lines)
+    inside = "".join(lines[start + 1 : end])
+    outside = "".join([*lines[:start], "\n", *lines[end + 1 :]])
+    wanted = {plain_title(title) for title in titles}
+    first = next((section.title for section in sections_of(inside)), "")
+    begins = bool(opening["label"]) or plain_title(first) in wanted - {""}
+    return inside if begins and not wanted & _titles_in(outside) else reply
+
+
+def _closes(line: str, fence: str) -> bool:
+    line = line.strip()
+    return line.startswith(fence) and not line.strip(fence[0])
+
+
+def _titles_in(text: str) -> set[str]:
+    return {plain_title(section.title) for section in sections_of(text) if section.level}

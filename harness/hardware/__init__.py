@@ -5,13 +5,6 @@ Pure but for reading a model file's header; nothing here asks the machine what i
 
 from __future__ import annotations
 
-from harness.hardware.evaluator_floor import (
-    EVALUATOR_FLOOR,
-    WEIGHT_FORMATS,
-    WeightFormat,
-    is_below_evaluator_floor,
-    label_bits,
-)
 from harness.hardware.footprint import (
     Footprint,
     Loading,
@@ -21,15 +14,17 @@ from harness.hardware.footprint import (
     kv_cache_bytes,
     layer_cache_bytes,
 )
-from harness.hardware.gguf import GgufHeader, gguf_header_from_values, read_gguf_header
-from harness.hardware.layer_cache import LayerCache
-from harness.hardware.offload import (
-    SplitFootprint,
-    first_gpu_layer,
-    layers_that_fit,
-    split_footprint,
+from harness.hardware.gguf import GgufHeader, Weights, gguf_header_from_values, read_gguf_header
+from harness.hardware.gguf_caches import LayerCache
+from harness.hardware.quantization import (
+    EVALUATOR_FLOOR,
+    WEIGHT_FORMATS,
+    CacheType,
+    WeightFormat,
+    file_type_name,
+    is_below_evaluator_floor,
+    label_bits,
 )
-from harness.hardware.quantisation import CacheType, file_type_name
 from harness.hardware.safetensors import (
     SafetensorsModel,
     read_safetensors_model,
@@ -42,17 +37,20 @@ from harness.hardware.speed import (
     GAIN_PER_DOUBLING,
     BandwidthName,
     Fit,
+    SplitFootprint,
     decode_limit_tokens_per_s,
+    first_gpu_layer,
     fit,
+    layers_that_fit,
     load_limit_s,
     move_s,
     needed_bytes,
     offload_speedup,
     sequences_that_fit,
+    split_footprint,
     step_bytes,
     weights_per_sequence,
 )
-from harness.hardware.weights import Weights
 
 __all__ = [
     "BANDWIDTHS",

@@ -7,8 +7,8 @@ from typing import Final
 
 from harness.errors import InvalidInput
 from harness.hardware.gguf import GgufHeader
-from harness.hardware.layer_cache import LayerCache, layer_token_bytes, state_bytes
-from harness.hardware.quantisation import CacheType, cache_format
+from harness.hardware.gguf_caches import LayerCache, layer_token_bytes, state_bytes
+from harness.hardware.quantization import CacheType, cache_format
 from harness.hardware.sizes import format_bytes
 
 _CELL_STEP: Final = 256  # llama.cpp pads a context to a multiple of this

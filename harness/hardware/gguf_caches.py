@@ -1,25 +1,14 @@
-"""Which cache llama.cpp keeps for each layer of a GGUF model.
-
-As b11434 has it (src/llama-model.cpp `create_memory`); b11549 logs the same in the tests. An
-architecture whose cache is of a kind that is not known here is given full keys and values in all
-layers, and states if it has any: as a rule too much.
-"""
+"""Which cache llama.cpp keeps for each layer of a GGUF model, and how many bytes that is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
-from harness.hardware.gguf_keys import ModelKeys
-from harness.hardware.gguf_states import (
-    RECURRENT,
-    RECURRENT_WITH_DRAFTS,
-    layer_kinds,
-    state_elements,
-)
-from harness.hardware.gguf_windows import layer_windows
-from harness.hardware.layer_cache import LayerCache
+from harness.errors import InvalidInput
+from harness.hardware.gguf_file import ModelKeys
+from harness.hardware.quantization import BlockFormat
 
 NO_OUTPUT: Final = frozenset(
     {
@@ -163,3 +152,260 @@ def _own_layers(keys: ModelKeys) -> int:
     if keys.architecture == "gemma4":
         return max(keys.layers - keys.count(_SHARED, default=0), 0)
     return keys.layers - draft_layers(keys)
+
+
+_ALL_RECURRENT: Final = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7"})
+_WITHOUT_HEADS: Final = frozenset(
+    {"granitehybrid", "jamba", "kimi-k3", "kimi-linear", "lfm2", "lfm2moe", "plamo2"}
+)
+"""Their layers without key-value heads are the recurrent ones."""
+_NEMOTRON: Final = frozenset({"nemotron_h", "nemotron_h_moe"})
+"""Some of their layers are nothing but feed-forward."""
+_ATTENTION_INTERVAL: Final = {"minimax-01": 8, "qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
+"""The last of so many layers attends, the others are recurrent, unless the header has another."""
+_NO_GROUPS: Final = frozenset({"jamba", "mamba"})
+
+RECURRENT: Final = (
+    _ALL_RECURRENT | _WITHOUT_HEADS | _NEMOTRON | _ATTENTION_INTERVAL.keys() | {"falcon-h1"}
+)
+"""The architectures whose recurrent layers are known here."""
+RECURRENT_WITH_DRAFTS: Final = frozenset(_ATTENTION_INTERVAL)
+"""Those whose layers for drafts (NextN), where they have some, are known to keep nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerKind:
+    """What a layer does. Some do both, some neither."""
+
+    attends: bool
+    """Whether it keeps keys and values."""
+    recurs: bool
+    """Whether it keeps a state."""
+
+
+def layer_kinds(keys: ModelKeys, heads_kv: tuple[int, ...]) -> tuple[LayerKind, ...]:
+    """What each layer does.
+
+    Raises:
+        ModelFileInvalid: A key makes no sense.
+    """
+    architecture = keys.architecture
+    if architecture == "falcon-h1":
+        return (LayerKind(attends=True, recurs=True),) * keys.layers
+    if architecture in _ALL_RECURRENT:
+        return (LayerKind(attends=False, recurs=True),) * keys.layers
+    if architecture in _WITHOUT_HEADS:
+        return tuple(LayerKind(attends=heads > 0, recurs=heads == 0) for heads in heads_kv)
+    if architecture in _NEMOTRON:
+        inner = keys.counts("feed_forward_length", default=(0,) * keys.layers)
+        return tuple(
+            LayerKind(attends=heads > 0 and not length, recurs=heads == 0 and not length)
+            for heads, length in zip(heads_kv, inner, strict=True)
+        )
+    if architecture in _ATTENTION_INTERVAL:
+        recurrent = keys.flags("attention.recurrent_layers")
+        if recurrent is None:
+            key = "full_attention_interval"
+            interval = keys.count(key, default=_ATTENTION_INTERVAL[architecture])
+            if interval == 0:
+                raise keys.unusable(key, "is 0; the file is damaged, download it again")
+            recurrent = tuple((number + 1) % interval != 0 for number in range(keys.layers))
+        return tuple(LayerKind(attends=not recurs, recurs=recurs) for recurs in recurrent)
+    return (LayerKind(attends=True, recurs=False),) * keys.layers
+
+
+def state_elements(keys: ModelKeys, *, heads: int, key_length: int) -> int:
+    """What one recurrent layer keeps of a sequence: its last inputs, and the state itself.
+
+    Args:
+        keys: The model's.
+        heads: Attention heads of its first layer.
+        key_length: Elements of one head's key.
+
+    Raises:
+        ModelFileInvalid: A key makes no sense.
+    """
+    width = keys.count("embedding_length")
+    if head_size := keys.count("wkv.head_size", default=0):  # RWKV
+        return width * (keys.count("token_shift_count", default=2) + head_size)
+    kernel = keys.count("ssm.conv_kernel", default=0)
+    if head_dim := keys.count("kda.head_dim", default=0):  # Kimi
+        return heads * head_dim * (3 * (kernel - 1 if kernel else 3) + head_dim)
+    if keys.architecture == "minimax-01":
+        return heads * key_length**2
+    inner, state = (keys.count(f"ssm.{key}", default=0) for key in ("inner_size", "state_size"))
+    if kept := keys.count("shortconv.l_cache", default=0):  # LFM2
+        return width * (kept - 1) + inner * state
+    groups = keys.count("ssm.group_count", default=0)
+    if keys.architecture in _NO_GROUPS:
+        groups = 0
+    return max(kernel - 1, 0) * (inner + 2 * groups * state) + state * inner  # Mamba
+
+
+def recurrent_length(keys: ModelKeys) -> int:
+    """Elements that flow in a recurrent layer for one token, where they are at most; 0 for none.
+
+    Mamba: embedding + 7 * inner + 6 * groups * state + heads; RWKV: 19 * embedding. Fitted to the
+    compute buffers of llama.cpp b11549, see `compute_bytes`. Short convolutions and delta nets
+    (LFM2, Qwen 3.5, Kimi) take less than the feed-forward layer beside them.
+
+    Raises:
+        ModelFileInvalid: A key makes no sense.
+    """
+    width = keys.count("embedding_length")
+    if keys.count("wkv.head_size", default=0):
+        return 19 * width
+    inner = keys.count("ssm.inner_size", default=0)
+    if keys.architecture in _ATTENTION_INTERVAL or not inner:
+        return 0
+    grouped = keys.count("ssm.group_count", default=0) * keys.count("ssm.state_size", default=0)
+    return width + 7 * inner + 6 * grouped + keys.count("ssm.time_step_rank", default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Windows:
+    """How an architecture says it. A pattern in the header goes before the period."""
+
+    period: int | None = None
+    """One layer of so many sees all, with 0 none does; None if the header must have a pattern."""
+    first_sees_all: bool = False
+    """Whether it is the first of them; else it is the last."""
+    default_tokens: int = 0
+    """Length of the window where the header has none; 0 for no windows."""
+    fixed_tokens: int = 0
+    """Length of the window whatever the header says, unless it says 0."""
+
+
+_ARCHITECTURES: Final = {
+    "afmoe": _Windows(period=4),
+    "cohere2": _Windows(period=4),
+    "cohere2moe": _Windows(period=4, first_sees_all=True),
+    "exaone-moe": _Windows(period=4, default_tokens=128),
+    "gemma2": _Windows(period=2, default_tokens=4096),
+    "gemma3": _Windows(period=6),
+    "gemma3n": _Windows(period=5),
+    "gemma4": _Windows(),
+    "gpt-oss": _Windows(period=2),
+    "granite_swa": _Windows(),
+    "laguna": _Windows(period=4, first_sees_all=True),
+    "lfm2": _Windows(period=0),
+    "llama4": _Windows(period=4, default_tokens=8192, fixed_tokens=8192),  # chunks of so many
+    "maple": _Windows(),
+    "mellum": _Windows(period=4),
+    "mimo2": _Windows(),
+    "muse-glimmer": _Windows(period=4),
+    "olmo2": _Windows(period=4),
+    "plamo3": _Windows(period=8),
+    "smallthinker": _Windows(period=4, first_sees_all=True, fixed_tokens=4096),
+    "spark2_5": _Windows(),
+    "step35": _Windows(),
+}
+_EXAONE4_LARGE: Final = _Windows(period=4, default_tokens=4096)
+_EXAONE4_LARGE_LAYERS: Final = 64  # its smaller sizes have no windows, whatever their headers say
+_IGNORED: Final = frozenset({"exaone4", "lfm2moe", "phi3"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWindows:
+    """What is known of a model's windows."""
+
+    tokens: int
+    """How far they look back."""
+    layers: tuple[bool, ...] | None
+    """Which layers have one; None if that is not known."""
+
+
+def layer_windows(keys: ModelKeys) -> LayerWindows:
+    """The windows of a model's layers.
+
+    Raises:
+        ModelFileInvalid: A key makes no sense.
+    """
+    none = LayerWindows(tokens=0, layers=(False,) * keys.layers)
+    windows = _ARCHITECTURES.get(keys.architecture)
+    if keys.architecture == "exaone4" and keys.layers == _EXAONE4_LARGE_LAYERS:
+        windows = _EXAONE4_LARGE
+    if windows is None:
+        ignored = keys.architecture in _IGNORED or not keys.any_begins("attention.sliding_window")
+        return none if ignored else LayerWindows(tokens=0, layers=None)
+    tokens = keys.count("attention.sliding_window", default=windows.default_tokens)
+    if not tokens:
+        return none
+    return LayerWindows(tokens=windows.fixed_tokens or tokens, layers=_pattern(keys, windows))
+
+
+def _pattern(keys: ModelKeys, windows: _Windows) -> tuple[bool, ...] | None:
+    key = "attention.sliding_window_pattern"
+    told = keys.flags(key)
+    if told is not None:
+        return told
+    if windows.period is None or keys.is_untold(key):
+        return None
+    period = keys.count(key, default=windows.period)
+    if period == 0:
+        return (True,) * keys.layers
+    one = 0 if windows.first_sees_all else period - 1
+    return tuple(number % period != one for number in range(keys.layers))
+
+
+_STATE_ELEMENT_BYTES: Final = 4  # llama.cpp keeps recurrent states in f32 whatever the cache types
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCache:
+    """The memory of one layer. Without any argument: of one that keeps nothing."""
+
+    heads: int = 0
+    """Key-value heads."""
+    key_length: int = 0
+    """Elements of one head's key; with latent attention (MLA), of the latent of a token."""
+    value_length: int = 0
+    """Elements of one head's value; 0 with latent attention, whose values come of the latent."""
+    window_tokens: int | None = None
+    """Tokens that it looks back; None for all there are."""
+    index_length: int = 0
+    """Elements by which sparse attention finds the tokens worth attending to, one head for all."""
+    state_elements: int = 0
+    """What a recurrent layer keeps of a sequence, however long that is."""
+
+
+class CachedModel(Protocol):
+    """What the arithmetic of caches must know of a model."""
+
+    @property
+    def name(self) -> str:
+        """For a person."""
+        ...
+
+    @property
+    def caches(self) -> Sequence[LayerCache]:
+        """One for each layer."""
+        ...
+
+
+def layer_token_bytes(
+    model: CachedModel, layer: LayerCache, *, keys: BlockFormat, values: BlockFormat
+) -> int:
+    """Bytes of one token in one layer: heads * (key bytes + value bytes), and of its index.
+
+    Raises:
+        InvalidInput: A head is not a whole number of the format's blocks.
+    """
+    head_bytes = _head_bytes(model, layer.key_length, keys)
+    head_bytes += _head_bytes(model, layer.value_length, values)
+    return layer.heads * head_bytes + _head_bytes(model, layer.index_length, keys)
+
+
+def state_bytes(layer: LayerCache) -> int:
+    """Bytes that one sequence takes in one layer from its first token on."""
+    return layer.state_elements * _STATE_ELEMENT_BYTES
+
+
+def _head_bytes(model: CachedModel, length: int, block: BlockFormat) -> int:
+    try:
+        return block.row_bytes(length)
+    except ValueError as error:
+        raise InvalidInput(
+            f"{model.name} cannot have a {block.name.lower()} KV cache: {error}; use f16",
+            code="model.cache-type-does-not-fit",
+        ) from error

@@ -16,9 +16,10 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
+import numpy as np
+
 from harness.errors import ModelFileInvalid
-from harness.hardware.gguf_texts import skip_texts
-from harness.hardware.quantisation import TENSOR_FORMATS
+from harness.hardware.quantization import TENSOR_FORMATS
 
 MAX_LAYERS: Final = 4096
 """More than any model has (llama.cpp stops at 512). Arrays up to this length are kept, and a
@@ -296,3 +297,119 @@ def _read_tensor(cursor: _Cursor) -> tuple[str, int]:
         raise cursor.invalid(f"tensor '{name}': {error}; {_DAMAGED}") from error
     cursor.number(_U64)  # where it lies among the tensors
     return name, row_bytes * math.prod(shape[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelKeys:
+    """What a header says of its model's shape. All methods raise ModelFileInvalid for nonsense."""
+
+    file: GgufFile
+    """The header."""
+    architecture: str
+    """What its keys begin with."""
+    layers: int
+    """How many there are."""
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A whole number from 0, or `default` if there is one and the key is missing."""
+        return self.file.count(f"{self.architecture}.{key}", default=default)
+
+    def counts(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """One whole number for each layer; a single number stands for all of them.
+
+        The default, if there is one, stands for what a server left out, too.
+        """
+        if default is not None and self.is_untold(key):
+            return default
+        return self.file.counts(f"{self.architecture}.{key}", layers=self.layers, default=default)
+
+    def flags(self, key: str) -> tuple[bool, ...] | None:
+        """Whether each layer is of a kind; None if the key holds no array."""
+        return self.file.flags(f"{self.architecture}.{key}", layers=self.layers)
+
+    def is_untold(self, key: str) -> bool:
+        """Whether the key is there, but a server left out the array it holds."""
+        value = self.file.values.get(f"{self.architecture}.{key}")
+        return value is not None and value.offset is None and value.content is None
+
+    def any_begins(self, *beginnings: str) -> bool:
+        """Whether a key begins so and does not hold 0, which is how a converter says "none"."""
+        prefixes = tuple(f"{self.architecture}.{beginning}" for beginning in beginnings)
+        return any(
+            key.startswith(prefixes) and value.content != 0
+            for key, value in self.file.values.items()
+        )
+
+    def unusable(self, key: str, problem: str) -> ModelFileInvalid:
+        """The error for a key whose value makes no sense."""
+        return self.file.unusable(f"{self.architecture}.{key}", problem)
+
+
+def model_keys(file: GgufFile) -> ModelKeys:
+    """The keys of the model in `file`.
+
+    Raises:
+        ModelFileInvalid: It does not say what it is, or how many layers it has.
+    """
+    architecture = file.text("general.architecture")
+    key = f"{architecture}.block_count"
+    layers = file.count(key)
+    if not 0 < layers <= MAX_LAYERS:
+        raise file.unusable(
+            key, f"is {layers:,}, not 1 to {MAX_LAYERS:,}; the file is damaged, download it again"
+        )
+    return ModelKeys(file=file, architecture=architecture, layers=layers)
+
+
+_SIZE: Final = Struct("<Q")
+_ONE_BY_ONE: Final = 128
+_WINDOW_BYTES: Final = 65_536
+
+
+def skip_texts(data: mmap.mmap, at: int, count: int) -> int | None:
+    """The byte after `count` texts that begin at `at`; None if the file ends first.
+
+    A text is a size of eight bytes, then that many bytes, so that only the way through all of them
+    leads to the last. One text after another takes 80 ns. Between such steps numpy guesses where
+    the texts of the next 64 KiB begin, and those of its guesses that follow one another by the
+    sizes that stand there are passed at once, in 20 ns each.
+    """
+    last = len(data) - _SIZE.size
+    read_size = _SIZE.unpack_from
+    while count:
+        steps = min(count, _ONE_BY_ONE)
+        for _ in range(steps):
+            if at > last:
+                return None
+            (size,) = read_size(data, at)
+            at += _SIZE.size + size
+        count -= steps
+        if count > _ONE_BY_ONE and at <= last:
+            passed, at = _pass_window(data, at, count - 1)
+            count -= passed
+    return at if at <= len(data) else None
+
+
+def _pass_window(data: mmap.mmap, at: int, limit: int) -> tuple[int, int]:
+    """How many texts, `limit` at most, could be passed in one window from `at`, and where that led.
+
+    Where it leads a text begins, and lies within the window.
+    """
+    # A copy: an array over the map would keep that open. Arrays of guesses take some times as much.
+    window = data[at : at + min(_WINDOW_BYTES, len(data) // 16)]
+    if len(window) < _SIZE.size:
+        return 0, at
+    # 1. A size below 256 is one byte and seven zeros, and text has no zeros: a guess, as most are.
+    zero = np.frombuffer(window, np.uint8) == 0
+    starts = np.flatnonzero(zero[:-1] & ~zero[1:]) - (_SIZE.size - 1)
+    starts = starts[starts >= 0]
+    if not starts.size or starts[0] != 0:
+        return 0, at
+    # 2. Where the next text begins by the size that stands there, all eight bytes of it. Signed
+    # will do: by the guess its highest byte is 0.
+    sizes = np.ndarray((len(window) - _SIZE.size + 1,), "<i8", window, strides=(1,))
+    follows = starts[:-1] + _SIZE.size + sizes[starts[:-1]] == starts[1:]
+    # 3. The guesses are right up to the first that does not follow.
+    right = follows.size if follows.all() else int(np.argmin(follows))
+    passed = min(right, limit)
+    return passed, at + int(starts[passed])

@@ -1,17 +1,28 @@
-"""The dual store: SQLite as the truth, a BM25 lane, a vector lane, and their fusion."""
+"""The dual store: passages in a primary store, a lexical and a vector index, and their fusion."""
 
 from harness.memory.embedder import Embedder, FunctionEmbedder, Vectors, WordLlamaEmbedder
-from harness.memory.found import Added, Hit, Hits, Merge, Refusal, Stats
-from harness.memory.fusion import Fusion, convex_combination, reciprocal_rank_fusion
 from harness.memory.guard import Suspicion, injected_instruction
-from harness.memory.novelty import novelty
-from harness.memory.passage import Passage, Scalar
-from harness.memory.protocol import Mode, PassageStore
-from harness.memory.ranking import Ranking
-from harness.memory.store import MemoryStore
-from harness.memory.truth import FILE_NAME, Merging, Progress
-from harness.memory.where import Filter
-from harness.memory.words import LANGUAGES
+from harness.memory.passage import (
+    Added,
+    Filter,
+    Hit,
+    Hits,
+    Merge,
+    Passage,
+    Refusal,
+    Scalar,
+    Stats,
+)
+from harness.memory.primary import FILE_NAME, Merging, Progress
+from harness.memory.ranking import (
+    Fusion,
+    Mode,
+    Ranking,
+    convex_combination,
+    reciprocal_rank_fusion,
+)
+from harness.memory.store import MemoryStore, PassageStore
+from harness.memory.terms import LANGUAGES
 
 __all__ = [
     "FILE_NAME",
@@ -39,6 +50,5 @@ __all__ = [
     "WordLlamaEmbedder",
     "convex_combination",
     "injected_instruction",
-    "novelty",
     "reciprocal_rank_fusion",
 ]

@@ -1,4 +1,4 @@
-"""What turns texts into vectors: the protocol, and the one that needs nothing but this package."""
+"""Embedders, which turn texts into vectors, and how alike one finds unrelated texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Vectors = NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """Anything that embeds texts, always the same text as the same vector."""
+    """Anything that embeds texts; equal texts must get equal vectors."""
 
     @property
     def name(self) -> str:
@@ -47,48 +47,47 @@ class WordLlamaEmbedder:
     dimensions = 256
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embedder`; any text will do, of any length."""
+        """See `Embedder`. Texts may be of any length."""
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
-        # 1. In pieces: a vector for each token of a text is there at once, in all a thousand
-        # bytes for each of its bytes.
+        # 1. In pieces: all token vectors of a text are in memory at once, a thousand bytes for
+        # each byte of text.
         pieces = [_PIECE.findall(text) or [""] for text in texts]
         each = [piece.removesuffix(" ") for some in pieces for piece in some]
         # 2. One by one: a batch is padded to its longest text, which is slower on passages of
         # uneven length.
         means: Vectors = _model().embed(each, norm=False, batch_size=1)
-        # 3. Their sum by length is as long as may be: not by norm=True, which divides by zero for
-        # a text without tokens.
+        # 3. Their sum, weighted by length. Normalized here: norm=True divides by zero for a text
+        # without tokens.
         lengths = np.array([max(1, len(piece)) for piece in each], dtype=np.float32)
         ends = np.cumsum([len(some) for some in pieces])
         starts = np.concatenate([[0], ends[:-1]])
-        return normalised(np.add.reduceat(means * lengths[:, np.newaxis], starts))
+        return normalized(np.add.reduceat(means * lengths[:, np.newaxis], starts))
 
 
-# Between words, if there is a blank: the tokenizer begins a text as it begins a word.
+# Cut between words if there is a blank: the tokenizer begins a text as it begins a word.
 _PIECE = re.compile(r".{1,8000}(?: |\Z)|.{1,8000}", re.DOTALL)
 
 _LOADING = Lock()
 
 
 def _model() -> WordLlamaInference:
-    with _LOADING:  # or else two threads could both load it, and mix up the loggers
+    with _LOADING:  # otherwise two threads could both load it, and mix up the loggers
         return _loaded()
 
 
 @cache
 def _loaded() -> WordLlamaInference:
-    # Importing wordllama calls logging.basicConfig(level=INFO), which does nothing where the root
-    # logger has a handler. That logger belongs to the application: to put it back afterwards would
-    # let other threads log for a moment what nobody asked for, and an import that fails for good.
+    # Importing wordllama calls logging.basicConfig(level=INFO), which does nothing if the root
+    # logger has a handler. That logger belongs to the application. Restoring it afterwards would
+    # let other threads log unwanted lines meanwhile, and for good if the import fails.
     last_resort = logging.lastResort or logging.NullHandler()
     logging.root.addHandler(last_resort)
     try:
         import wordllama  # noqa: PLC0415  # 0.2 s
     finally:
         logging.root.removeHandler(last_resort)
-    # Told where: its own look-up seeks the tokenizer it ships under another folder's name,
-    # misses it, and goes to the network.
+    # With the folder: its own look-up misses the tokenizer that it ships, and goes to the network.
     return wordllama.WordLlama.load(
         cache_dir=Path(wordllama.__file__).parent, disable_download=True
     )
@@ -98,10 +97,10 @@ class FunctionEmbedder:
     """Any function from texts to vectors.
 
     Args:
-        name: Model and settings. Vectors are kept under this name: give another to a function that
-            gives others.
+        name: Model and settings. Vectors are stored under this name: a function that gives other
+            vectors needs another name.
         function: Takes n texts, in any thread, and returns n vectors as an array or lists of
-            numbers, of any length but zero: they are brought to unit length here.
+            numbers, of any length but zero: they are normalized here.
         dimensions: d, how many numbers each has.
 
     Raises:
@@ -131,21 +130,18 @@ class FunctionEmbedder:
         """See `Embedder`."""
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
-        return normalised(np.array(self._function(texts), dtype=np.float32))
+        return normalized(np.array(self._function(texts), dtype=np.float32))
 
 
-def normalised(vectors: Vectors) -> Vectors:
-    """The same, each of unit length; one of zeros stays one."""
+def normalized(vectors: Vectors) -> Vectors:
+    """The same, each of unit length; zeros stay zeros."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     unit: Vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
     return unit
 
 
 def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
-    """The texts' vectors, checked: they are about to be stored for good.
-
-    Raises `InvalidInput` when they are not an (n, d) array of finite numbers.
-    """
+    """The texts' vectors. Raises `InvalidInput` unless they are (n, d) finite numbers."""
     vectors = np.asarray(embedder.embed(texts), dtype=np.float32)
     expected = (len(texts), embedder.dimensions)
     if vectors.shape != expected or not np.isfinite(vectors).all():
@@ -155,3 +151,58 @@ def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
             code="embedder.wrong-vectors",
         )
     return vectors
+
+
+_DEVIATIONS = 2
+
+# For an embedder that finds all texts alike: there must be room above it.
+_AT_MOST = 0.99
+
+# One from each of many fields, in the length and the tone of what is asked and stored.
+_TEXTS = (
+    "Knead the dough for ten minutes and let it rise under a damp cloth.",
+    "The goalkeeper saved a penalty in the last minute of the final.",
+    "A patient with chest pain needs an electrocardiogram without delay.",
+    "Interest rates rose again, and mortgages became more expensive.",
+    "How do I prune roses so that they flower in the following summer?",
+    "The violin concerto was first performed in Vienna in 1806.",
+    "Tectonic plates drift a few centimetres a year.",
+    "To change a bicycle's tyre, begin on the side away from the valve.",
+    "The tenant may give three months' notice in writing.",
+    "Penguins take turns to warm the egg through the winter.",
+    "An index makes a query faster and every insertion slower.",
+    "Her novel follows three sisters through the siege of their town.",
+    "Which vaccines does a traveller need for the tropics?",
+    "Sand the wood along the grain before you put on the varnish.",
+    "The airline cancelled all flights because of fog.",
+    "Photosynthesis turns light, water and carbon dioxide into sugar.",
+    "The senate rejected the bill by two votes.",
+    "Medieval monks copied manuscripts by hand on parchment.",
+    "A kitten should be fed four times a day with small portions.",
+    "The telescope saw a galaxy whose light is twelve billion years old.",
+    "Prime numbers are infinite in number, as Euclid proved.",
+    "The dress is of silk, with embroidered sleeves and a high collar.",
+    "Steel rusts where salt water reaches it and the paint is gone.",
+    "Children learn the rules of their language without being taught.",
+    "The winery harvests its grapes at night, while they are cool.",
+    "How many people lived in Rome under the emperor Augustus?",
+    "The lawyer advised her client to say nothing.",
+    "Chess players castle early to bring the king into safety.",
+)
+
+
+def unrelated_cosine(embedder: Embedder) -> float:
+    """The cosine above which two texts are related, by this embedder.
+
+    Cosines of different embedders do not compare: some put unrelated texts at 0.1, others at 0.7.
+    So this is the mean of the cosines of all pairs of 28 texts about different things, plus two
+    standard deviations; at most 0.99. With `WordLlamaEmbedder` it is 0.16, as it would be with the
+    questions of the Cranfield collection, which are about flight, and the 7,710 passages of
+    SQLite's documentation.
+
+    Raises:
+        InvalidInput: The embedder did not return vectors.
+    """
+    vectors = embed(embedder, _TEXTS)
+    cosines = (vectors @ vectors.T)[np.triu_indices(len(_TEXTS), k=1)].astype(np.float64)
+    return min(_AT_MOST, float(cosines.mean() + _DEVIATIONS * cosines.std()))

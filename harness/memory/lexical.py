@@ -1,7 +1,7 @@
-"""The lexical lane: BM25 over title and text, by tantivy, in a directory of its own.
+"""The lexical index: BM25 over title and text, by tantivy, in a directory of its own.
 
-It holds words and sequence numbers, nothing that the truth does not have, so a lane that is
-missing, damaged or out of step is simply made again.
+It holds words and sequence numbers, nothing that the primary store does not have, so an index that
+is missing, damaged or out of step is simply made again.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import json
 import re
 import shutil
+import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from zlib import crc32
 
 from harness.errors import MemoryStoreFailed
-from harness.memory.checksums import damaged_file
-from harness.memory.lexical_schema import LexicalSchema, ceiling
-from harness.memory.truth import Progress, Truth
-from harness.memory.where import Where
+from harness.memory.passage import Where
+from harness.memory.primary import PrimaryStore, Progress
+from harness.memory.terms import LexicalSchema, ceiling
 
 if TYPE_CHECKING:
     import tantivy
@@ -35,34 +37,36 @@ _TURN_POLL_S = 0.005
 T = TypeVar("T")
 
 
-class LexicalLane:
+class LexicalIndex:
     """BM25 (k1 = 1.2, b = 0.75, which tantivy fixes) over words of one language.
 
-    May be used from any thread, and by several processes: searches go on side by side, and see
-    what was committed last.
+    May be used from any thread, and by several processes: searches run side by side, and see the
+    last commit.
     """
 
     @classmethod
-    def open(cls, directory: Path, truth: Truth, *, progress: Progress | None = None) -> Self:
-        """The lane in `directory`, mended where need be, holding all that `truth` holds.
+    def open(
+        cls, directory: Path, primary: PrimaryStore, *, progress: Progress | None = None
+    ) -> Self:
+        """The index in `directory`, repaired if needed, holding all that `primary` holds.
 
-        Where nothing can be written, and the lane is not as it should be, one is made in memory.
+        If it needs repair and nothing can be written, one is made in memory.
 
         Raises:
-            MemoryStoreFailed: That cannot be had.
+            MemoryStoreFailed: It cannot be made.
         """
-        lane = cls(directory, truth)
-        lane._take_up(progress)
-        return lane
+        index = cls(directory, primary)
+        index._prepare(progress)
+        return index
 
-    def __init__(self, directory: Path, truth: Truth) -> None:
-        """See `open`: this one has read nothing yet."""
+    def __init__(self, directory: Path, primary: PrimaryStore) -> None:
+        """Use `open`: this one has read nothing yet."""
         import tantivy  # noqa: PLC0415  # importing harness stays light
 
         self._tantivy = tantivy
         self._directory = directory
-        self._truth = truth
-        self._schema = LexicalSchema(truth.language)
+        self._primary = primary
+        self._schema = LexicalSchema(primary.language)
         self._reading_on = RLock()
         self._index: tantivy.Index
         self._in_memory = False
@@ -70,19 +74,19 @@ class LexicalLane:
 
     @property
     def position(self) -> int:
-        """The last write that this lane has read."""
+        """The last write that this index has read."""
         return self._position
 
     def catch_up(self, *, until: int) -> None:
-        """Reads what was written since, at least as far as the write `until`.
+        """Reads new writes, at least as far as the write `until`.
 
         Raises:
             MemoryStoreFailed: It cannot; what was read before stays searchable.
         """
-        last = self._truth.last_sequence()
+        last = self._primary.last_sequence()
         if self._position >= last:
             return
-        # One thread reads; the others wait for it only if it reads something of theirs.
+        # One thread reads; another waits for it only if it needs a write that is not read yet.
         if not self._reading_on.acquire(blocking=self._position < until):
             return
         try:
@@ -98,7 +102,7 @@ class LexicalLane:
         return self._mended(lambda: self._found(wanted, limit))
 
     def scores(self, query: str, sequences: Collection[int]) -> dict[int, float]:
-        """The same of certain passages, those that have any of the words."""
+        """The same for given passages, as far as they have any of the words."""
         if not sequences:
             return {}
         wanted = self._schema.any_of(self._schema.asked(query))
@@ -106,22 +110,22 @@ class LexicalLane:
         return self._mended(lambda: self._found(wanted, len(sequences)))
 
     def ceiling(self, query: str) -> float:
-        """What the score of a passage with nothing but a query's words tends to.
+        """The limit of the score of a passage with nothing but a query's words.
 
-        Those that are in every text, such as "the", are left out, and those that are nowhere count
-        as the rarest there are: a small store cannot tell the one from the other by itself.
+        Without stop words; words that are in no passage count as the rarest there are, since a
+        small store cannot tell stop words from rare ones by itself.
         """
         with _translated(self._directory):
             return ceiling(self._index.searcher(), self._schema.matter(query))
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Makes the lane again from the truth.
+        """Makes the index again from the primary store.
 
         Raises:
             MemoryStoreFailed: It cannot be written.
         """
         with self._reading_on:
-            self._take_up(progress, anew=True)
+            self._prepare(progress, again=True)
 
     def close(self) -> None:
         """Gives memory back; what was committed stays."""
@@ -135,21 +139,21 @@ class LexicalLane:
 
     # --- making it ---------------------------------------------------------------------------
 
-    def _take_up(self, progress: Progress | None, *, anew: bool = False) -> None:
-        """The lane as it lies there, if it can be used, or else, or `anew`, out of the truth."""
-        # 1. As it lies there, with nothing to read.
-        if not anew and self._loads() and self._is_up_to_date():
+    def _prepare(self, progress: Progress | None, *, again: bool = False) -> None:
+        """Opens the index if it is usable; makes it `again`, or if it is not."""
+        # 1. As it is on disk, with nothing to read.
+        if not again and self._loads() and self._is_up_to_date():
             return
-        # 2. In memory, where nothing may be written.
-        if self._truth.read_only:
+        # 2. In memory, if nothing may be written.
+        if self._primary.read_only:
             index = self._opened(None)
-            self._write(index, 0, self._truth.last_sequence(), progress)
+            self._write(index, 0, self._primary.last_sequence(), progress)
             self._use(index)
             self._in_memory = True
             return
         with self._turn(_TURN_WAIT_S):
-            # 3. With what there is to read. Another process may have mended it meanwhile, too.
-            if not anew and self._loads():
+            # 3. With new writes to read. Another process may have repaired it meanwhile, too.
+            if not again and self._loads():
                 try:
                     self._advance(progress)
                     if self._agrees():
@@ -161,16 +165,16 @@ class LexicalLane:
             self._make_again(progress)
 
     def _make_again(self, progress: Progress | None) -> None:
-        """Out of the truth, beside the old one, in which searches go on until this one is done."""
+        """Beside the old one, in which searches go on until the new one is done."""
         new, old = (self._directory.with_suffix(suffix) for suffix in (".new", ".old"))
         with _translated(self._directory):
-            for left in (new, old):  # by who was killed at this
+            for left in (new, old):  # by a process that was killed here
                 shutil.rmtree(left, ignore_errors=True)
             try:
                 new.mkdir(mode=0o700)
                 index = self._opened(new)
-                self._write(index, 0, self._truth.last_sequence(), progress)
-                # Aside in one step: whoever opens it leaves lock files in what is being emptied.
+                self._write(index, 0, self._primary.last_sequence(), progress)
+                # Aside in one step: opening it would leave lock files in what is being emptied.
                 if self._directory.is_dir():
                     self._directory.rename(old)
                 new.rename(self._directory)
@@ -186,7 +190,6 @@ class LexicalLane:
         return False
 
     def _load(self) -> None:
-        """The lane as it lies there."""
         with _translated(self._directory):
             if damaged := damaged_file(self._directory):
                 raise ValueError(f"{damaged.name} is not as it was written")
@@ -198,8 +201,8 @@ class LexicalLane:
             self._schema.fields, path=None if directory is None else str(directory)
         )
         index.register_tokenizer(self._schema.tokenizer, self._schema.analyzer)
-        # Or else a thread of tantivy's reloads it twice a second, if `meta.json` has changed, and
-        # when a file has been cut off meanwhile, the process ends (SIGBUS).
+        # Otherwise a thread of tantivy's reloads it twice a second if `meta.json` has changed, and
+        # if a file was truncated meanwhile, the process ends (SIGBUS).
         index.config_reader(reload_policy="manual")
         return index
 
@@ -208,28 +211,28 @@ class LexicalLane:
         self._refresh()
 
     def _is_up_to_date(self) -> bool:
-        return self._position == self._truth.last_sequence() and self._agrees()
+        return self._position == self._primary.last_sequence() and self._agrees()
 
     def _agrees(self) -> bool:
-        """Whether the lane can be this truth's: short of it or ahead of it, it was another's."""
-        last, count = self._truth.extent()
+        """Whether the index can belong to this store: an index that is ahead of it cannot."""
+        last, count = self._primary.extent()
         if self._position > last:
             return False
         return self._position < last or len(self) == count
 
-    # --- reading on --------------------------------------------------------------------------
+    # --- catching up -------------------------------------------------------------------------
 
     def _read_on(self, until: int) -> None:
-        """Reads to the end; not when others are at it, unless they have to be waited for."""
+        """Reads all new writes, unless another process is reading and `until` is reached."""
         with _translated(self._directory):
             self._refresh()
-        if self._position >= self._truth.last_sequence():
+        if self._position >= self._primary.last_sequence():
             return
         if self._in_memory:
             self._advance(None)
             return
-        if self._truth.read_only:
-            self._take_up(None)
+        if self._primary.read_only:
+            self._prepare(None)
             return
         try:
             with self._turn(_TURN_WAIT_S if self._position < until else 0):
@@ -239,10 +242,10 @@ class LexicalLane:
                 raise
 
     def _advance(self, progress: Progress | None) -> None:
-        """Reads to the end. For whoever has the turn."""
+        """Reads all new writes. Only inside `_turn`, or in memory."""
         with _translated(self._directory):
             self._refresh()
-        last = self._truth.last_sequence()
+        last = self._primary.last_sequence()
         if self._position < last:
             self._write(self._index, self._position, last, progress)
             with _translated(self._directory):
@@ -251,21 +254,21 @@ class LexicalLane:
     def _write(
         self, index: tantivy.Index, position: int, last: int, progress: Progress | None
     ) -> None:
-        """Reads the truth from a position on, and commits: all or nothing."""
+        """Reads the primary store from a position on, and commits: all or nothing."""
         with _translated(self._directory), self._writer(index) as writer:
-            gone = self._truth.removed_between(position, last)
-            # Only now: a compaction that comes later has not made that list shorter. A lane that
-            # has read nothing has missed nothing.
-            if 0 < position < self._truth.compacted():
+            gone = self._primary.removed_between(position, last)
+            # Asked only now: a later compaction has not shortened that list. An index that has read
+            # nothing has missed nothing.
+            if 0 < position < self._primary.compacted():
                 raise _Unreadable(
-                    "it missed what was removed",
+                    "it missed removals",
                     path=self._directory.parent,
                     code="memory.lane-unreadable",
                 )
             if gone:
                 # Not `delete_documents_by_term`, which finds no unsigned number.
                 writer.delete_documents_by_query(self._schema.numbered(gone))
-            for sequence, passage in self._truth.passages_between(position, last):
+            for sequence, passage in self._primary.passages_between(position, last):
                 writer.add_document(self._schema.document(sequence, passage))
                 if progress and sequence % 1000 == 0:
                     progress("reading words", sequence, last)
@@ -283,17 +286,13 @@ class LexicalLane:
         except ValueError as error:
             if "LockBusy" not in str(error):
                 raise
-            # Not one of us, who take turns.
-            raise _Busy(
-                "another program is writing to the lexical lane: try again when it is done",
-                path=self._directory.parent,
-                code="memory.lane-busy",
-            ) from error
+            # Not a process of ours: those take turns.
+            raise self._busy("program") from error
         try:
             yield writer
             writer.commit()
         except BaseException:
-            # Gives the lock back, which would stay locked as long as anyone holds the traceback.
+            # Releases the lock, which would stay locked as long as the traceback is held.
             with suppress(ValueError):
                 writer.wait_merging_threads()
             raise
@@ -301,7 +300,7 @@ class LexicalLane:
         writer.wait_merging_threads()
 
     def _refresh(self) -> None:
-        """See the last commit, ours or another's, and how far it reaches."""
+        """Sees the last commit, ours or another process's, and how far it reaches."""
         self._index.reload()
         searcher = self._index.searcher()
         hits = searcher.search(self._schema.positions(), limit=1).hits
@@ -310,7 +309,7 @@ class LexicalLane:
 
     @contextmanager
     def _turn(self, wait_s: float) -> Iterator[None]:
-        """Inside, no other process writes to the lane. Raises `_Busy` when it is not to be had."""
+        """Inside, no other process writes to the index. Raises `_Busy` after `wait_s`."""
         deadline = time.monotonic() + wait_s
         with _translated(self._directory), self._directory.with_suffix(".lock").open("w") as file:
             while True:
@@ -319,24 +318,26 @@ class LexicalLane:
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise _Busy(
-                            "another process is writing to the lexical lane: try again when it "
-                            "is done",
-                            path=self._directory.parent,
-                            code="memory.lane-busy",
-                        ) from None
+                        raise self._busy("process") from None
                 time.sleep(_TURN_POLL_S)
             yield
 
+    def _busy(self, other: str) -> _Busy:
+        return _Busy(
+            f"another {other} is writing to the lexical index: try again when it is done",
+            path=self._directory.parent,
+            code="memory.lane-busy",
+        )
+
     def _mended(self, act: Callable[[], T]) -> T:
-        """What `act` returns; when the lane turns out to be damaged, after it was made again."""
+        """What `act` returns; if the index turns out to be damaged, after it was made again."""
         try:
             return act()
         except _Unreadable as error:
             if error.is_of_the_disk:
                 raise
             with self._reading_on:
-                self._take_up(None)
+                self._prepare(None)
             return act()
 
     # --- searching ---------------------------------------------------------------------------
@@ -344,7 +345,7 @@ class LexicalLane:
     def _found(self, query: tantivy.Query, limit: int) -> dict[int, float]:
         with _translated(self._directory):
             searcher = self._index.searcher()
-            # tantivy makes room for as many hits as it is asked for, and where there is no such
+            # tantivy allocates room for as many hits as it is asked for; if there is no such
             # room, the process ends.
             most = max(1, min(limit, searcher.num_docs))
             hits = searcher.search(query, limit=most, count=False).hits
@@ -358,12 +359,15 @@ class LexicalLane:
         return [int(n or 0) for n in searcher.fast_field_values("sequence", addresses)]
 
 
+# --- errors ----------------------------------------------------------------------------------
+
+
 class _Busy(MemoryStoreFailed):
-    """Another process writes to the lane."""
+    """Another process writes to the index."""
 
 
 class _Unreadable(MemoryStoreFailed):
-    """What lies there is no lane, or a damaged one, or one that may not be touched."""
+    """There is no index, or a damaged one, or one that may not be touched."""
 
     is_of_the_disk = False
     """Whether making it again would not help."""
@@ -382,17 +386,16 @@ def _translated(directory: Path) -> Iterator[None]:
             raise
         remedy = (
             f"see that the disk has room and '{directory.name}' may be written; if so, close the "
-            f"store and delete '{directory.name}', which is made again from the truth"
+            f"store and delete '{directory.name}', which is made again from the passages"
         )
         failed = _Unreadable(
             f"{error} ({remedy})", path=directory.parent, code="memory.lane-unreadable"
         )
-        failed.is_of_the_disk = _number_of(error) in _OF_THE_DISK
+        failed.is_of_the_disk = _errno_of(error) in _OF_THE_DISK
         raise failed from error
 
 
-def _number_of(error: BaseException) -> int | None:
-    """What the operating system calls it, of its errors."""
+def _errno_of(error: BaseException) -> int | None:
     if isinstance(error, OSError):
         return error.errno
     said = re.search(r"os error (\d+)", str(error))
@@ -404,3 +407,64 @@ _OF_THE_DISK = {
     *(errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 }
+
+
+# --- checksums -------------------------------------------------------------------------------
+
+# tantivy ends each file of a segment with a footer that holds the checksum of the rest, and does
+# not compare the two; without that, a damaged file gives wrong answers. 6 ms for 50,000 passages.
+# tantivy's `directory/footer.rs`: JSON, its length, and a magic number.
+_END = struct.Struct("<II")
+_MAGIC = 1337
+
+_BLOCK_BYTES = 1 << 20
+
+
+def damaged_file(directory: Path) -> Path | None:
+    """The first file of the index that is not as it was written; None if all are.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: The list of files cannot be read.
+    """
+    segments = _segments(directory / "meta.json")
+    files = (path for path in directory.iterdir() if path.name.partition(".")[0] in segments)
+    return next((path for path in sorted(files) if not _is_whole(path)), None)
+
+
+def _segments(table: Path) -> set[str]:
+    """How the names of the files of each segment begin."""
+    try:
+        listed = json.loads(table.read_bytes())["segments"]
+        return {segment["segment_id"].replace("-", "") for segment in listed}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{table.name} is no table of segments") from error
+
+
+def _is_whole(path: Path) -> bool:
+    size = path.stat().st_size
+    if size < _END.size:
+        return False
+    with path.open("rb") as file:
+        file.seek(size - _END.size)
+        length, magic = _END.unpack(file.read(_END.size))
+        start = size - _END.size - length
+        if magic != _MAGIC or start < 0:
+            return False
+        file.seek(start)
+        footer = file.read(length)
+        file.seek(0)
+        checksum = _checksum(file, start)
+    try:
+        return bool(json.loads(footer)["crc"] == checksum)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _checksum(file: BinaryIO, length: int) -> int:
+    """Of the first `length` bytes, in blocks, since files may be larger than memory."""
+    checksum = 0
+    while length > 0 and (block := file.read(min(length, _BLOCK_BYTES))):
+        checksum = crc32(block, checksum)
+        length -= len(block)
+    return checksum

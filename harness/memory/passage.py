@@ -1,39 +1,45 @@
-"""What the store keeps: a piece of text and what is known about it."""
+"""What goes into a memory store and what comes out: passages, filters, hits, and reports."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal, Self
 
 from harness.errors import InvalidInput
 
 Scalar = str | int | float | bool
 """What a passage's metadata may hold."""
 
+Rule = Literal["same", "near"]
+"""Which differences two passages may have, to be one; see `harness.memory.reading`."""
+
+RESERVED = ("id", "text", "title", "source", "quality", "created")
+"""A passage's own fields. No metadata may have such a name, so that filters are unambiguous."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A piece of text worth recalling. Raises `InvalidInput` for one that cannot be stored."""
+    """A piece of text worth recalling. Raises `InvalidInput` if it cannot be stored."""
 
     text: str
-    """What is recalled."""
     title: str = ""
-    """Heading or headline; it counts in both lanes."""
+    """Heading or headline; both indexes read it."""
     source: str = ""
     """Where the text comes from: a URL, a path, the name of a run."""
     quality: float | None = None
-    """How good it was judged to be, 0 to 10; None when nobody judged."""
+    """How good it was judged to be, 0 to 10; None if it was not judged."""
     created: datetime | None = None
-    """When it came into being, with its time zone; the time of storing when None."""
+    """With its time zone; the time of storing if None."""
     metadata: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
-    """Anything else the caller wants back, or to filter by; never searched."""
+    """Anything else to get back, or to filter by; never searched."""
     id: str = ""
-    """What it is known by. When left out: 32 hexadecimal digits of source, title and text, so that
-    equal content has an equal id."""
+    """If left out: 32 hexadecimal digits made from source, title and text, so that equal content
+    has an equal id."""
 
     def __post_init__(self) -> None:
         if not self.searchable.strip():
@@ -53,21 +59,24 @@ class Passage:
             _check_encodes(getattr(self, name), name)
         for key, value in self.metadata.items():
             _check_metadata(key, value)
-        # Nobody's later change to their own mapping reaches what is kept.
+        # A copy: later changes to the caller's mapping don't reach the passage.
         object.__setattr__(self, "metadata", dict(self.metadata))
         if not self.id:
             object.__setattr__(self, "id", self._digest())
 
     @property
     def searchable(self) -> str:
-        """What both lanes read."""
+        """The text that both indexes read."""
         # A blank, not a line break: small embedders have a vector for "\n" and average it in.
         return f"{self.title} {self.text}" if self.title else self.text
 
     def _digest(self) -> str:
         # JSON keeps the three apart; a plain join would let "a" + "bc" meet "ab" + "c".
-        content = json.dumps([self.source, self.title, self.text]).encode()
-        return hashlib.blake2b(content, digest_size=16).hexdigest()
+        return _digest([self.source, self.title, self.text])
+
+
+def _digest(content: list[Scalar]) -> str:
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
 
 
 def _check_metadata(key: object, value: object) -> None:
@@ -78,12 +87,12 @@ def _check_metadata(key: object, value: object) -> None:
             code="passage.field-name",
         )
     _check_encodes(key, "metadata")
-    if not isinstance(value, str | int | float | bool):
+    if not isinstance(value, Scalar):
         raise InvalidInput(
             f"metadata '{key}' is {type(value).__name__}; it must be a text, a number or a boolean",
             code="passage.field-type",
         )
-    if not is_finite(value):
+    if not _is_finite(value):
         raise InvalidInput(
             f"metadata '{key}' is not finite, or greater than any float; no filter and no JSON can "
             "hold that",
@@ -93,8 +102,7 @@ def _check_metadata(key: object, value: object) -> None:
         _check_encodes(value, f"metadata '{key}'")
 
 
-def is_finite(value: Scalar) -> bool:
-    """Whether it is no number that JSON or a filter would refuse."""
+def _is_finite(value: Scalar) -> bool:
     try:
         return isinstance(value, str) or math.isfinite(value)
     except OverflowError:  # an int beyond any float, whose digits Python will not write either
@@ -112,5 +120,202 @@ def _check_encodes(value: str, name: str) -> None:
         ) from error
 
 
-RESERVED = ("id", "text", "title", "source", "quality", "created")
-"""A passage's own fields: no metadata has such a name, so that a filter says what it means."""
+# --- filters ---------------------------------------------------------------------------------
+
+Filter = Mapping[str, Scalar | Collection[Scalar]]
+"""What a caller writes: `{"topic": "otters", "year": [2024, 2025]}`."""
+
+_OWN_FIELDS = ("source", "title")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """A parsed filter. All names must match, each with any of its values.
+
+    Each pair of a name and a value is a tag, a short text of fixed length. A passage has a tag for
+    each thing it can be filtered by: a row in the primary store, a term in the lexical index.
+    """
+
+    tags: tuple[tuple[str, ...], ...]
+    """For each name, the tags of which a passage must have one."""
+
+    @classmethod
+    def parse(cls, mapping: Filter) -> Self:
+        """Reads a filter. `2` and `2.0` are equal; booleans are not numbers.
+
+        Raises:
+            InvalidInput: No passage can have such a field, or such a value.
+        """
+        return cls(
+            tags=tuple(
+                tuple(_tag(name, value) for value in _values(name, wanted))
+                for name, wanted in mapping.items()
+            )
+        )
+
+
+def tags_of(passage: Passage) -> list[str]:
+    """All that this passage can be filtered by, each as 32 hexadecimal digits."""
+    return [
+        _tag("source", passage.source),
+        _tag("title", passage.title),
+        *(_tag(name, value) for name, value in passage.metadata.items()),
+    ]
+
+
+def _values(name: str, wanted: object) -> tuple[Scalar, ...]:
+    if not isinstance(name, str) or not name or (name in RESERVED and name not in _OWN_FIELDS):
+        raise InvalidInput(
+            f"a filter cannot ask for {name!r}; it can ask for a field of the metadata, or for "
+            f"{' or '.join(repr(own) for own in _OWN_FIELDS)}",
+            code="filter.unknown-field",
+        )
+    several = isinstance(wanted, Collection) and not isinstance(
+        wanted, str | bytes | bytearray | Mapping
+    )
+    values: tuple[object, ...] = tuple(wanted) if several else (wanted,)  # type: ignore[arg-type]
+    if not values:
+        raise InvalidInput(
+            f"the filter '{name}' has no value; leave it out, or give it one",
+            code="filter.no-value",
+        )
+    return tuple(_scalar(name, value) for value in values)
+
+
+def _scalar(name: str, value: object) -> Scalar:
+    if not isinstance(value, Scalar):
+        raise InvalidInput(
+            f"the filter '{name}' asks for {value!r}; a value is a text, a number or a boolean, or "
+            "a list of these",
+            code="filter.value-type",
+        )
+    if not _is_finite(value):
+        raise InvalidInput(
+            f"the filter '{name}' asks for a number that is not finite, or too great",
+            code="filter.value-not-finite",
+        )
+    return value
+
+
+def _tag(name: str, value: Scalar) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # so that 2 and 2.0, which are equal, are one tag
+    return _digest([name, value])
+
+
+# --- what comes back -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A passage that a search found."""
+
+    passage: Passage
+    rank: int
+    """From 1."""
+    score: float
+    """What it was ranked by, 0 to 1: relevance and quality."""
+    fused: float
+    """Relevance, 0 to 1: the scores of both indexes as one, or of the one that was asked."""
+    lexical: float | None
+    """BM25 score; None if the lexical index was not asked or did not propose it."""
+    vector: float | None
+    """Cosine to the query, -1 to 1; None if the vector index was not asked or had no answer."""
+    fallback: str | None = None
+    """Why words alone decided although meaning was asked for; None if all is well."""
+
+    @property
+    def id(self) -> str:
+        """The passage's id."""
+        return self.passage.id
+
+    @property
+    def text(self) -> str:
+        """The passage's text."""
+        return self.passage.text
+
+    @property
+    def title(self) -> str:
+        """The passage's title."""
+        return self.passage.title
+
+
+class Hits(list[Hit]):
+    """The hits of a search, best first.
+
+    Attributes:
+        fallback: As in `Hit`. Here too, since there may be no hit to say so.
+    """
+
+    def __init__(self, hits: list[Hit], *, fallback: str | None = None) -> None:
+        super().__init__(hits)
+        self.fallback = fallback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """A passage that says what a stored one already says."""
+
+    passage: Passage
+    """The new one. It is kept beside the stored passages, and can be split off again."""
+    into: str
+    """Id of the stored passage, which stays as it is."""
+    rule: Rule
+    """`same`: equal but for white space and Unicode's forms of a letter; `near`: also but for
+    typographic signs and the other differences that `harness.memory.reading` lists."""
+
+    @property
+    def id(self) -> str:
+        """Id of the new passage."""
+        return self.passage.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A passage that was not stored."""
+
+    id: str
+    title: str
+    code: str
+    """Which kind of instruction it looks like; see `Suspicion`."""
+    reason: str
+    """The kind in words, with the matching words of the passage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """What became of added passages."""
+
+    new: tuple[str, ...] = ()
+    """Ids of those that are stored now."""
+    known: tuple[str, ...] = ()
+    """Ids that were stored before, or came twice: nothing has changed."""
+    merged: tuple[Merge, ...] = ()
+    """Those that say the same as a stored one."""
+    refused: tuple[Refusal, ...] = ()
+    """Those that look like instructions to a model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What a store holds, and the state of its indexes."""
+
+    passages: int
+    sequence: int
+    """How many writes there have been, ever."""
+    language: str
+    """The language whose words the lexical index stems."""
+    embedder: str
+    dimensions: int
+    unembedded: int
+    """Passages that have no vector of this embedder yet."""
+    vector_lane: str
+    """The vector index: `exact`, `hnsw`, or why it is not in use."""
+    vector_bytes: int
+    """Memory that the vector index takes."""
+    disk_bytes: int
+    """Of all files in the directory."""
+    last_written: str | None
+    """ISO 8601; None for an empty store."""
+    merges: tuple[Merge, ...]
+    """Passages that were merged into others, in the order in which they came."""

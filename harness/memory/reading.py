@@ -1,14 +1,14 @@
 """Which passages say the same in the same words, however they were typed.
 
-Two rules, which hold for title and text each. `same`: they are equal in Unicode's composed form
-(NFC), with a blank for any white space. `near`: also with typewriter signs for typographic ones,
-and without what is only punctuation, as far as nothing can be said by it.
+There are two rules, for title and text each. `same`: equal in Unicode's composed form (NFC), with a
+blank for any white space. `near`: also equal with typewriter signs for typographic ones, and
+without punctuation that cannot change the meaning.
 
-That is a list of what may differ, and nothing else may, in any language. No list of words that say
-nothing holds: "few" is not "a few", "out of question" not "out of the question", "Hepatitis A" no
-hepatitis, "den Hund" not "der Hund", "personne" (nobody) not "la personne". Nor does one of signs:
-a comma can turn a sentence around, a hyphen be a minus, a range or a part of a name, an accent or a
-capital make another word, a full stop after a number an ordinal.
+Nothing else may differ, in any language. No list of empty words is safe: "few" is not "a few", "out
+of question" not "out of the question", "Hepatitis A" no hepatitis, "den Hund" not "der Hund",
+"personne" (no one) not "la personne". No list of signs is, either: a comma can turn a sentence
+around, a hyphen be a minus, a range or a part of a name, an accent or a capital make another word,
+a full stop after a number an ordinal.
 """
 
 from __future__ import annotations
@@ -16,19 +16,15 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from typing import Literal
 
-from harness.memory.passage import Passage
-
-Rule = Literal["same", "near"]
-"""Which differences two passages may have, to be one."""
+from harness.memory.passage import Passage, Rule
 
 Reading = tuple[str, str]
 """Title and text, without the differences that a rule allows."""
 
 
 def reading(passage: Passage, rule: Rule) -> Reading:
-    """What is equal for two passages that are one by this rule."""
+    """Equal for two passages that are one by this rule."""
     read = _near if rule == "near" else _same
     return read(passage.title), read(passage.text)
 
@@ -36,13 +32,13 @@ def reading(passage: Passage, rule: Rule) -> Reading:
 def number_of(passage: Passage) -> int:
     """64 bits, equal for passages that are one by either rule, and by chance for others.
 
-    It is stored: those of another version of the rules would miss what is there.
+    It is stored: with changed rules, numbers would miss the stored ones.
     """
     content = "\0".join(reading(passage, "near")).encode()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), signed=True)
 
 
-# To compose takes the square of the time where a thousand accents follow each other.
+# Composing takes quadratic time where a thousand accents follow each other.
 _COMPOSED_UP_TO = 1000
 
 
@@ -58,17 +54,17 @@ def _same(text: str) -> str:
 
 
 def _near(text: str) -> str:
-    # 1. Signs as a typewriter has them; what is gone may leave two blanks.
+    # 1. Signs of a typewriter; a removed one may leave two blanks.
     text = _same(text)
     if not text.isascii():
         text = _same(_HYPHEN.sub("-", text.translate(_TYPED)))
-    # 2. The blank that French has before these, between a word and the next.
+    # 2. The blank that French has before these signs.
     text = _BLANK.sub("", text)
-    # 3. A capital at the beginning, of a word that has none by itself.
+    # 3. A capital at the beginning, of a word that is not written with one.
     first = text.partition(" ")[0]
     if first.lower() in _ARTICLES and first[1:].islower():
         text = first.lower() + text[len(first) :]
-    # 4. The last full stop, unless it could be that of an ordinal, an abbreviation, a dotted line.
+    # 4. The last full stop, unless it could end an ordinal, an abbreviation or a dotted line.
     last = _FULL_STOP.search(text)
     return text[:-1] if last and last[1].islower() else text
 

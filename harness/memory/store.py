@@ -1,70 +1,88 @@
-"""The memory store: passages go in, the best few for a query come out."""
+"""The memory store: passages go in, the best few for a query come out.
+
+`primary` holds the passages (SQLite); `lexical` and `vector_index` are made from it and follow it;
+`ranking` asks both.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Self, get_args
+from typing import Protocol, Self, get_args
 
-import numpy as np
-
-from harness.errors import InvalidInput, did_you_mean
+from harness.errors import InvalidInput, did_you_mean, message_of
+from harness.log import log_warning
 from harness.memory.embedder import Embedder, WordLlamaEmbedder, embed
-from harness.memory.found import Added, Hits, Refusal, Stats
-from harness.memory.fusion import (
-    Fusion,
-    convex_combination,
-)
 from harness.memory.guard import injected_instruction
-from harness.memory.lexical import LexicalLane
-from harness.memory.novelty import novelty
-from harness.memory.passage import Passage
-from harness.memory.protocol import Mode
-from harness.memory.ranking import Ranking
-from harness.memory.search import Searcher
-from harness.memory.truth import Merging, Progress, Truth
-from harness.memory.upkeep import Upkeep
-from harness.memory.vector import EXACT_UP_TO, Device, VectorLane
-from harness.memory.where import Filter, Where
+from harness.memory.lexical import LexicalIndex
+from harness.memory.passage import Added, Filter, Hits, Passage, Refusal, Stats, Where
+from harness.memory.primary import Merging, PrimaryStore, Progress
+from harness.memory.ranking import Fusion, Mode, Ranking, Searcher, convex_combination
+from harness.memory.vector_index import EXACT_UP_TO, Device, VectorIndex
+
+
+class PassageStore(Protocol):
+    """What a pipeline needs of a store. May be used from any thread; see `MemoryStore`."""
+
+    def add(self, passages: Iterable[Passage]) -> Added:
+        """Stores passages, durably once this returns: all of them or, if it raises, none."""
+        ...
+
+    def search(
+        self, query: str, *, limit: int = 4, mode: Mode = "hybrid", where: Filter | None = None
+    ) -> Hits:
+        """The best `limit` passages for a query, best first; fewer if fewer are relevant."""
+        ...
+
+    def novelty(self, texts: Iterable[str]) -> float:
+        """How much of what these texts say is not stored yet, 0 to 10."""
+        ...
+
+    def close(self) -> None:
+        """Closes its files and ends its threads."""
+        ...
 
 
 class MemoryStore:
     """A directory of passages, searched by words, by meaning, or both.
 
     Every method may be called from any thread, and several processes may have the directory open:
-    searches go on side by side, writes take turns. What `add`, `update` and `delete` did is
-    durable when they return, and found by the next search of this store. Those of other processes
-    find it as soon, unless one of them is at reading it already: then when that is done.
+    searches run side by side, writes take turns. `add`, `update` and `delete` are durable when they
+    return, and the next search of this store sees them. Another process sees them as soon as it has
+    finished reading what came before.
     """
 
     def __init__(
         self,
         *,
-        truth: Truth,
-        lexical: LexicalLane,
-        vector: VectorLane,
+        primary: PrimaryStore,
+        lexical: LexicalIndex,
+        vector: VectorIndex,
         searcher: Searcher,
         embedder: Embedder,
         merge: Merging,
         progress: Progress | None,
     ) -> None:
-        self._truth = truth
+        self._primary = primary
         self._lexical = lexical
         self._vector = vector
         self._searcher = searcher
         self._embedder = embedder
         self._merge = merge
         self._progress = progress
-        self._written = 0  # the last write of ours, which every later search of ours must see
+        self._written = 0  # our last write, which every later search of ours must see
         self._noting = Lock()
         self._upkeep = Upkeep(self._tend)
-        self._see_to_it()
+        self._start_upkeep()
 
     @classmethod
     def open(
@@ -83,30 +101,30 @@ class MemoryStore:
     ) -> Self:
         """Opens the store in a directory, or makes one there.
 
-        Lanes that are behind catch up; a damaged one is made again. Passages that another embedder
-        embedded are embedded anew in the background: until then words alone decide.
+        Indexes that are behind catch up; damaged ones are made again. Passages without a vector of
+        this embedder are embedded in the background: until then words alone decide.
 
         Args:
             path: The directory.
-            embedder: Gives texts their vectors; `WordLlamaEmbedder` when None.
-            language: Whose words are stemmed, such as `german`, or `none`; English for a new
-                store, and what it was made with for an old one, when None.
-            fusion: Makes one score of both lanes'.
-            ranking: How quality and titles count.
+            embedder: `WordLlamaEmbedder` if None.
+            language: Whose words are stemmed, such as `german`, or `none`. If None: English for a
+                new store, else the store's own.
+            fusion: Makes one score of those of both indexes.
+            ranking: How quality counts.
             device: Where the vectors are: `cuda` needs torch.
             exact_up_to: How many vectors are all compared with a query. Of more a graph proposes
                 some, which is quicker and misses a few.
-            merge: Whether a passage that says what another says, in the same words, becomes one
-                with it: if they are equal but for white space and Unicode's forms of a letter,
-                also but for typographic signs (`near`), or never (False).
-            read_only: Whether nothing is ever written there.
-            progress: Told what is being done, how much of it is, and how much there is; in another
-                thread, if that is done in the background.
+            merge: Whether a passage that says what a stored one says, in the same words, becomes
+                one with it: if they are equal but for white space and Unicode's forms of a letter
+                (True), also but for typographic signs (`near`), or never (False).
+            read_only: Write nothing.
+            progress: Told what is being done, how much of it is done, and how much there is; in
+                another thread, for work in the background.
 
         Raises:
             MemoryStoreFailed: It cannot be read or made.
-            InvalidInput: The language is unknown or not the store's, or there is no such device,
-                or no such way to merge.
+            InvalidInput: The language is unknown or not the store's, or the device or `merge` is
+                unknown.
         """
         if merge not in (True, False, "near"):
             raise InvalidInput(
@@ -115,11 +133,11 @@ class MemoryStore:
             )
         directory = Path(path)
         embedder = embedder or WordLlamaEmbedder()
-        truth = Truth.open(directory, language=language, read_only=read_only)
+        primary = PrimaryStore.open(directory, language=language, read_only=read_only)
         try:
-            lexical = LexicalLane.open(directory / "lexical", truth, progress=progress)
-            vector = VectorLane(
-                truth,
+            lexical = LexicalIndex.open(directory / "lexical", primary, progress=progress)
+            vector = VectorIndex(
+                primary,
                 embedder,
                 directory=directory / "vector",
                 device=device,
@@ -127,10 +145,10 @@ class MemoryStore:
             )
             vector.catch_up()
         except BaseException:
-            truth.close()
+            primary.close()
             raise
         searcher = Searcher(
-            truth=truth,
+            primary=primary,
             lexical=lexical,
             vector=vector,
             embedder=embedder,
@@ -138,7 +156,7 @@ class MemoryStore:
             ranking=ranking or Ranking(),
         )
         return cls(
-            truth=truth,
+            primary=primary,
             lexical=lexical,
             vector=vector,
             searcher=searcher,
@@ -148,30 +166,32 @@ class MemoryStore:
         )
 
     @property
-    def vector_lane(self) -> VectorLane:
-        """What may be told to give its machine memory back, and to come again."""
+    def vector_index(self) -> VectorIndex:
+        """The part that can give its memory back, and be restored."""
         return self._vector
 
-    def add(self, passages: Iterable[Passage]) -> Added:
-        """Stores passages, all of them or, when it raises, none.
+    # --- writing -----------------------------------------------------------------------------
 
-        Passages with a known id change nothing (see `update`), those that say what another says
-        become one with it (see `open` and `split`), and those that look like instructions to a
+    def add(self, passages: Iterable[Passage]) -> Added:
+        """Stores passages, all of them or, if it raises, none.
+
+        Passages with a known id change nothing (see `update`), those that say the same as a stored
+        one become one with it (see `open` and `split`), and those that look like instructions to a
         model are refused.
 
         Raises:
             MemoryStoreFailed: They cannot be written.
-            InvalidInput: The embedder gave something else than vectors.
+            InvalidInput: The embedder did not return vectors.
         """
-        # 1. Before anything is held: making them may take long, or search here.
+        # 1. Before anything is locked: the iterable may take long, or search here.
         accepted, refused = _filtered(passages)
         # 2. Vectors for all that are new.
-        known = self._truth.known(accepted)
+        known = self._primary.known(accepted)
         fresh = {passage.id: passage for passage in accepted if passage.id not in known}
         vectors = embed(self._embedder, [passage.searchable for passage in fresh.values()])
         vector_of = dict(zip(fresh, vectors, strict=True))
-        # 3. Into the truth; the lanes read it there at the next search.
-        added = self._truth.add(
+        # 3. Into the primary store; the indexes read it there at the next search.
+        added = self._primary.add(
             [(passage, vector_of.get(passage.id)) for passage in accepted],
             embedder=self._embedder,
             merge=self._merge,
@@ -180,10 +200,10 @@ class MemoryStore:
         return replace(added, refused=refused)
 
     def update(self, passage: Passage) -> None:
-        """Puts a passage in the place of the one with its id.
+        """Replaces the passage with the same id.
 
         Raises:
-            InvalidInput: There is none, or it looks like instructions to a model.
+            InvalidInput: The id is unknown, or it looks like instructions to a model.
             MemoryStoreFailed: It cannot be written.
         """
         _, refused = _filtered([passage])
@@ -193,46 +213,49 @@ class MemoryStore:
                 code="memory.passage-refused",
             )
         (vector,) = embed(self._embedder, [passage.searchable])
-        self._truth.update(passage, vector, embedder=self._embedder)
+        self._primary.update(passage, vector, embedder=self._embedder)
         self._has_written()
 
     def delete(self, *ids: str) -> int:
-        """Removes passages, and those that became one with them; returns how many ids it knew."""
-        deleted = self._truth.delete(ids)
+        """Removes passages and those merged into them; returns how many of the ids it knew."""
+        deleted = self._primary.delete(ids)
         self._has_written()
         return deleted
 
     def split(self, id: str) -> Passage:  # noqa: A002 - as for `get`
-        """Stores a passage by itself that became one with another, as `stats` lists them.
+        """Stores a merged passage by itself; `stats` lists the merged ones.
 
         Raises:
-            InvalidInput: None with this id did.
+            InvalidInput: No passage with this id was merged.
             MemoryStoreFailed: It cannot be written.
         """
-        vectors = embed(self._embedder, [one.passage.searchable for one in self._truth.merges(id)])
+        merges = self._primary.merges(id)
+        vectors = embed(self._embedder, [one.passage.searchable for one in merges])
         vector = vectors[0] if len(vectors) else None
-        passage = self._truth.split(id, vector, self._embedder)
+        passage = self._primary.split(id, vector, self._embedder)
         self._has_written()
         return passage
 
+    # --- reading -----------------------------------------------------------------------------
+
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
-        """The passage that is known by an id."""
-        return self._truth.get(id)
+        """The passage with this id."""
+        return self._primary.get(id)
 
     def search(
         self, query: str, *, limit: int = 4, mode: Mode = "hybrid", where: Filter | None = None
     ) -> Hits:
-        """The best `limit` passages for a query, best first; fewer when fewer are relevant.
+        """The best `limit` passages for a query, best first; fewer if fewer are relevant.
 
-        Any text is a query; a blank one finds nothing. While the vector lane is away, words alone
-        decide, and the hits say why.
+        Any text is a query; a blank one finds nothing. While the vector index is unavailable, words
+        alone decide, and the hits say why.
 
         Args:
-            query: What is looked for; `"several words"` in quotes, and `title:word`, count extra.
+            query: `"several words"` in quotes, and `title:word`, count extra.
             limit: How many, at most.
             mode: By words and meaning, by words, or by meaning.
-            where: Only passages whose metadata, `source` or `title` have these values, or one of
-                them where there are several.
+            where: Only passages whose metadata, `source` or `title` have these values; a list of
+                values means any of them.
 
         Raises:
             InvalidInput: For an impossible limit, mode or filter.
@@ -252,76 +275,78 @@ class MemoryStore:
         hits = self._searcher.search(
             query, limit=limit, mode=mode, where=wanted, until=self._written
         )
-        self._see_to_it()
+        self._start_upkeep()
         return hits
 
     def novelty(self, texts: Iterable[str]) -> float:
-        """How much of what these texts say is not stored yet, 0 to 10; see `memory.novelty`.
+        """How much of what these texts say is not stored yet: the mean over the texts, 0 to 10.
+
+        A text that is stored word for word counts 0; one that is no nearer to a stored passage than
+        unrelated texts are to each other counts 10. No texts: 0. An empty store: 10.
 
         Raises:
-            MemoryStoreFailed: The vector lane is away, and nothing else can say.
+            MemoryStoreFailed: The vector index is unavailable.
         """
-        batch = embed(self._embedder, list(texts))
-        self._vector.catch_up()
-        nearest = np.array([self._searcher.nearest(vector) for vector in batch], dtype=np.float32)
-        return novelty(nearest, unrelated=self._searcher.unrelated())
+        return self._searcher.novelty(list(texts))
 
     def stats(self) -> Stats:
-        """What the store holds, and how its lanes are."""
+        """What the store holds, and the state of its indexes."""
         embedder = self._embedder
         self._vector.catch_up()
         return Stats(
-            passages=len(self._truth),
-            sequence=self._truth.last_sequence(),
-            language=self._truth.language,
+            passages=len(self._primary),
+            sequence=self._primary.last_sequence(),
+            language=self._primary.language,
             embedder=embedder.name,
             dimensions=embedder.dimensions,
-            unembedded=self._truth.count_without_vector(embedder),
+            unembedded=self._primary.count_without_vector(embedder),
             vector_lane=self._vector.kind,
             vector_bytes=self._vector.resident_bytes,
-            disk_bytes=_bytes_in(self._truth.directory),
-            last_written=self._truth.last_written(),
-            merges=tuple(self._truth.merges()),
+            disk_bytes=_bytes_in(self._primary.directory),
+            last_written=self._primary.last_written(),
+            merges=tuple(self._primary.merges()),
         )
 
+    def __len__(self) -> int:
+        return len(self._primary)
+
+    # --- upkeep ------------------------------------------------------------------------------
+
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Makes both lanes again from the truth, and embeds what has no vector.
+        """Makes both indexes again, and embeds passages without a vector.
 
         Raises:
             MemoryStoreFailed: They cannot be written.
         """
         self._lexical.rebuild(progress)
-        if not self._truth.read_only:
+        if not self._primary.read_only:
             self._vector.embed_missing(stop=Event(), progress=progress)
         self._vector.rebuild(progress)
 
     def compact(self) -> None:
-        """Gives back the room of what was deleted, and of other embedders' vectors."""
-        # Before it is forgotten what was removed: or else both lanes would have to begin again.
-        self._lexical.catch_up(until=self._truth.last_sequence())
+        """Frees the space of deleted passages, and of other embedders' vectors."""
+        # Before removals are forgotten: otherwise both indexes would have to begin again.
+        self._lexical.catch_up(until=self._primary.last_sequence())
         self._vector.catch_up()
         self._vector.forget_others()
-        self._truth.compact(self._embedder)
+        self._primary.compact(self._embedder)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Has done what is left to do in the background, such as the graph of a large store.
+        """Waits for the work in the background, such as the graph of a large store.
 
         Returns:
-            Whether it is done; False when it takes longer than `timeout_s`, or cannot be done.
+            Whether it is done; False if it takes longer than `timeout_s`, or fails.
         """
         self._vector.catch_up()
-        self._see_to_it()
+        self._start_upkeep()
         return self._upkeep.wait(timeout_s) and not self._is_behind
 
     def close(self) -> None:
-        """Gives files and threads back. Nothing is lost when this is never called."""
+        """Closes files and ends threads. Nothing is lost if this is never called."""
         self._upkeep.close()
         self._vector.close()
         self._lexical.close()
-        self._truth.close()
-
-    def __len__(self) -> int:
-        return len(self._truth)
+        self._primary.close()
 
     def __enter__(self) -> Self:
         return self
@@ -335,27 +360,24 @@ class MemoryStore:
         self.close()
 
     def _has_written(self) -> None:
-        with self._noting:  # or else a thread could put a lower number in the place of a higher one
-            self._written = self._truth.last_sequence()
+        with self._noting:  # otherwise a thread could replace a higher number by a lower one
+            self._written = self._primary.last_sequence()
 
-    # --- in the background -------------------------------------------------------------------
-
-    def _see_to_it(self) -> None:
-        """Has done what makes the vector lane whole, or fast, if there is anything."""
-        if self._is_behind and not self._truth.read_only:
+    def _start_upkeep(self) -> None:
+        if self._is_behind and not self._primary.read_only:
             self._upkeep.start()
 
     @property
     def _is_behind(self) -> bool:
-        return self._vector.missing > 0 or self._vector.wants_index
+        return self._vector.missing > 0 or self._vector.wants_graph
 
     def _tend(self, stop: Event) -> None:
         self._vector.embed_missing(stop=stop, progress=self._progress)
-        self._vector.build_index(stop=stop, progress=self._progress)
+        self._vector.build_graph(stop=stop, progress=self._progress)
 
 
 def _check_limit(limit: object) -> None:
-    # numpy's whole numbers are some, too.
+    # numpy's integers count, too.
     if not isinstance(limit, Integral) or int(limit) < 1:
         raise InvalidInput(
             f"limit is {limit!r}; it must be a whole number, at least 1",
@@ -364,11 +386,10 @@ def _check_limit(limit: object) -> None:
 
 
 def _bytes_in(directory: Path) -> int:
-    """What all files take, as far as they are still there: those of lanes come and go."""
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # the files of indexes come and go
                 total += Path(parent, name).stat().st_size
     return total
 
@@ -391,3 +412,72 @@ def _filtered(passages: Iterable[Passage]) -> tuple[list[Passage], tuple[Refusal
                 )
             )
     return accepted, tuple(refused)
+
+
+_CLOSING_WAIT_S = 5.0
+"""How long closing, and the interpreter's end, wait for the thread."""
+
+_PAUSE_S = 30.0
+"""After a failure, such as an unreachable embedder, until the next attempt."""
+
+
+class Upkeep:
+    """Runs the slow work of a store in a thread of its own, while searches go on.
+
+    Args:
+        work: Does everything there is to do, or as much as it can until the event is set. If it
+            raises, that is logged as a warning, and it is not called again for a while.
+    """
+
+    def __init__(self, work: Callable[[Event], None]) -> None:
+        self._work = work
+        self._stop = Event()
+        self._starting = Lock()
+        self._thread: Thread | None = None
+        self._not_before = 0.0
+
+    def start(self) -> None:
+        """Starts the work, unless it is under way or failed a moment ago."""
+        with self._starting:
+            if self._stop.is_set() or (self._thread is not None and self._thread.is_alive()):
+                return
+            if time.monotonic() < self._not_before:
+                return
+            # A daemon, so that the interpreter's end does not wait for it: embedding everything
+            # may take minutes, and can go on another time.
+            self._thread = Thread(
+                target=copy_context().run, args=(self._run,), name="memory upkeep", daemon=True
+            )
+            atexit.register(self.close)
+            self._thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits for the end of the work under way; False if it takes longer than that."""
+        thread = self._thread
+        if thread is None:
+            return True
+        thread.join(timeout_s)
+        return not thread.is_alive()
+
+    def close(self) -> None:
+        """Stops it as soon as possible; no finished work is lost."""
+        with self._starting:
+            self._stop.set()
+        self.wait(_CLOSING_WAIT_S)
+
+    def _run(self) -> None:
+        try:
+            self._work(self._stop)
+        except Exception as error:  # noqa: BLE001 - an embedder may raise any
+            # An error after closing is a consequence of closing.
+            if not self._stop.is_set():
+                self._not_before = time.monotonic() + _PAUSE_S
+                log_warning(
+                    "the memory store's upkeep stopped",
+                    code="memory.upkeep-stopped",
+                    error=type(error).__name__,
+                    reason=message_of(error),
+                )
+        finally:
+            # Otherwise it would keep the store in memory until the end.
+            atexit.unregister(self.close)

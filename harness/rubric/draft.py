@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import cache, cached_property
 
 from harness.compress import Section, sections_of, sentences_of
-from harness.compress.blocks import Block, blocks_of, lines_of
+from harness.compress.markdown import Block, blocks_of, lines_of
 
 _PROSE = {"paragraph", "item", "quote"}
 

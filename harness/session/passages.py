@@ -230,8 +230,8 @@ class PassageLibrary:
         if embedder is not None:
             stack.callback(embedder.close)
         if self._budget is not None:
-            self._budget.admit_guest(store.vector_lane)
-            stack.push_async_callback(self._budget.dismiss_guest, store.vector_lane)
+            self._budget.admit_guest(store.vector_index)
+            stack.push_async_callback(self._budget.dismiss_guest, store.vector_index)
         return store
 
     def _recount(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.compress import Section, condense_around, matter_of, passages_of, sections_of
-from harness.compress.sentences import sentence_pieces
+from harness.compress.markdown import sentence_pieces
 from harness.rubric import DimensionScore, Draft, Finding
 from harness.wiggum.policy import Round
 

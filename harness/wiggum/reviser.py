@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.compress import apply_edits, edits_in, sentences_of, splice
-from harness.compress.blocks import blocks_of
-from harness.compress.parts import MARK
+from harness.compress.condense import MARK
+from harness.compress.markdown import blocks_of
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Message, check_whole, most_tokens_of
 from harness.rubric import Ask, DimensionScore, Draft

@@ -32,8 +32,8 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 
 from harness.compress import Condensed, condense, condense_around, sections_of
-from harness.compress.blocks import blocks_of
-from harness.compress.parts import LEFT_OUT, MARK
+from harness.compress.condense import LEFT_OUT, MARK
+from harness.compress.markdown import blocks_of
 from harness.rubric import Draft
 from harness.rubric.checks import CHECKS, Check
 from harness.rubric.draft import terms

@@ -47,8 +47,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "memory"))
 from judged_collection import CRANFIELD, JudgedCollection
 from memory_corpus import Corpus
 
-from harness.memory import MemoryStore, Passage, WordLlamaEmbedder, reciprocal_rank_fusion
-from harness.memory.protocol import Mode
+from harness.memory import MemoryStore, Mode, Passage, WordLlamaEmbedder, reciprocal_rank_fusion
 
 MODES: tuple[Mode, ...] = ("hybrid", "lexical", "vector")
 OURS = "ours"

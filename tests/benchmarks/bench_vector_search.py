@@ -25,11 +25,10 @@ from memory_corpus import COLLECTIONS, DATA, Corpus
 from numpy.typing import NDArray
 from usearch.index import MetricKind, search
 
-from harness.compress.sentences import sentences_of
-from harness.memory import WordLlamaEmbedder
+from harness.compress.markdown import sentences_of
+from harness.memory import WordLlamaEmbedder, hnsw
 from harness.memory.embedder import Vectors
-from harness.memory.vector import hnsw
-from harness.memory.vector.matrix import cosines
+from harness.memory.matrix import cosines
 
 BEST = 100
 RUNS = 100

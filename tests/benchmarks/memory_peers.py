@@ -40,8 +40,7 @@ import pyarrow
 from chromadb.config import Settings
 from lancedb.index import FTS, IvfRq
 
-from harness.memory import Embedder, Passage
-from harness.memory.protocol import Mode
+from harness.memory import Embedder, Mode, Passage
 
 LIMIT = 10
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_documents import documents, headings
 
 from harness.compress import condense, condense_around, sections_of
-from harness.compress.blocks import blocks_of
+from harness.compress.markdown import blocks_of
 from harness.errors import InvalidInput
 
 

@@ -26,7 +26,7 @@ from harness.hardware import (
     split_footprint,
 )
 from harness.hardware.gguf_file import read_gguf_file
-from harness.hardware.safetensors_file import read_safetensors_file
+from harness.hardware.safetensors import read_safetensors_file
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 MANY = 20_000 if NIGHTLY else 500

@@ -18,7 +18,7 @@ from harness.hardware import (
     kv_cache_bytes,
     read_gguf_header,
 )
-from harness.hardware.weights import even_weights
+from harness.hardware.gguf import even_weights
 
 
 def model(

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from harness.hardware.gguf_texts import skip_texts
+from harness.hardware.gguf_file import skip_texts
 
 
 @pytest.fixture

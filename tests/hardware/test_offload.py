@@ -11,7 +11,7 @@ from harness.hardware import (
     read_gguf_header,
     split_footprint,
 )
-from harness.hardware.weights import weights_of
+from harness.hardware.gguf import weights_of
 
 LAYER, INPUT, NORM = 2_216_448, 30_081_024, 2304  # of the demo model, in bytes
 CACHE = 4096 * 2 * 3 * 64 * 2

@@ -416,7 +416,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from harness.inference import Endpoint, connect, metrics_source
-from harness.memory.vector import hnsw
+from harness.memory import hnsw
 from harness.trace import monotonic
 path, directory = sys.argv[1:]
 vectors = [(np.arange(4), np.eye(4, dtype=np.float32))]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.memory import MemoryStore, Passage, WordLlamaEmbedder
-from harness.memory.truth import Truth
+from harness.memory.primary import PrimaryStore
 
 
 @pytest.fixture(scope="session")
@@ -36,8 +36,8 @@ def store(
 
 
 @pytest.fixture
-def truth(tmp_path: Path) -> Iterator[Truth]:
+def primary(tmp_path: Path) -> Iterator[PrimaryStore]:
     """An empty one in `tmp_path`."""
-    opened = Truth.open(tmp_path)
+    opened = PrimaryStore.open(tmp_path)
     yield opened
     opened.close()

@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Self
 
-from harness.memory import MemoryStore, Passage
-from harness.memory.protocol import Mode
+from harness.memory import MemoryStore, Mode, Passage
 
 CRANFIELD = Path(__file__).parents[3] / "shared" / "data" / "ir" / "cranfield"
 """Not in the repository; see `../shared/data/README.md`."""

@@ -1,4 +1,4 @@
-"""Short ways to fill a truth, to spoil its file, and to expect an error by its code."""
+"""Short ways to fill a primary, to spoil its file, and to expect an error by its code."""
 
 import resource
 import signal
@@ -14,7 +14,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.memory.passage import Passage
-from harness.memory.truth import FILE_NAME, Truth
+from harness.memory.primary import FILE_NAME, PrimaryStore
 
 EMBEDDER = SimpleNamespace(name="e", dimensions=2)
 
@@ -39,17 +39,17 @@ def failing(error: type[HarnessError], code: str) -> Iterator[None]:
     assert caught.value.code == code
 
 
-def put(truth: Truth, *texts: str) -> None:
+def put(primary: PrimaryStore, *texts: str) -> None:
     """Stores texts as passages with their own text as id, and their length in the vector."""
     vectors = np.array([[len(text), 1] for text in texts], dtype=np.float32)
     passages = [Passage(text=text, id=text) for text in texts]
-    truth.add(list(zip(passages, vectors, strict=True)), embedder=EMBEDDER, merge=False)
+    primary.add(list(zip(passages, vectors, strict=True)), embedder=EMBEDDER, merge=False)
 
 
-def add(truth: Truth, *texts: str, **fields: object) -> None:
+def add(primary: PrimaryStore, *texts: str, **fields: object) -> None:
     """Stores texts without vectors, as a lexical lane reads them."""
     passages = [(Passage(text=text, **fields), None) for text in texts]
-    truth.add(passages, embedder=None, merge=False)
+    primary.add(passages, embedder=None, merge=False)
 
 
 def change(directory: Path, script: str) -> None:

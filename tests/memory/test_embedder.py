@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from stored import failing
 
 from harness.errors import InvalidInput
-from harness.memory.embedder import FunctionEmbedder, WordLlamaEmbedder, embed
-from harness.memory.novelty import THRESHOLD, nearest, novelty
-from harness.memory.unrelated import unrelated_cosine
+from harness.memory.embedder import FunctionEmbedder, WordLlamaEmbedder, embed, unrelated_cosine
+from harness.memory.ranking import novelty
 
 # --- embedders ---------------------------------------------------------------------------------
 
@@ -191,24 +190,6 @@ def test_it_is_the_mean_distance_as_far_as_distance_means_anything(cosines, unre
 def test_a_cosine_without_room_above_it_is_refused(unrelated):
     with failing(InvalidInput, "memory.unrelated-out-of-range"):
         of(0.5, unrelated=unrelated)
-
-
-def test_the_nearest_of_what_is_known_counts():
-    known = np.array([[1, 0], [0, 1]], dtype=np.float32)
-    batch = np.array([[0.6, 0.8], [-1, 0], [0, 0]], dtype=np.float32)
-
-    # The last has no content, and so nothing new.
-    assert nearest(batch, known) == pytest.approx([0.8, 0, 1])
-    assert nearest(batch, known[:0]).tolist() == [-1, -1, 1]
-    assert nearest(batch[:0], known).shape == (0,)
-
-
-def test_a_batch_that_repeats_is_below_the_gates_threshold_and_one_about_else_above(embedder):
-    known = embedder.embed(["Otters crack shells with a stone.", "The log is copied at intervals."])
-    batch = embedder.embed(["Otters crack shells with stones.", "The court dismissed the appeal."])
-
-    assert novelty(nearest(batch[:1], known), unrelated=0.16) < THRESHOLD
-    assert novelty(nearest(batch[1:], known), unrelated=0.16) > 9
 
 
 WATCHED = """

@@ -46,13 +46,13 @@ def test_a_lane_goes_while_a_model_needs_its_room_and_comes_back(store):
     async def main():
         budget = budget_of(3 * BYTES, large=3 * BYTES, small=BYTES)
         async with budget.opened(), asyncio.timeout(60):
-            budget.admit_guest(store.vector_lane)
+            budget.admit_guest(store.vector_index)
             async with budget.lease("large"):
                 assert store.search(QUESTION).fallback == "evicted: room for large"
             async with budget.lease("small"):
                 while (await asyncio.to_thread(store.search, QUESTION)).fallback:
                     pass
-            await budget.dismiss_guest(store.vector_lane)
+            await budget.dismiss_guest(store.vector_index)
 
     asyncio.run(main())
 
@@ -61,7 +61,7 @@ def test_a_lane_that_grows_out_of_the_budget_goes_and_stays_away(store):
     async def main():
         budget = budget_of(BYTES // 2)
         async with budget.opened():
-            budget.admit_guest(store.vector_lane)
+            budget.admit_guest(store.vector_index)
             assert store.search(QUESTION).fallback is None
 
             store.add(MANY)
@@ -69,8 +69,8 @@ def test_a_lane_that_grows_out_of_the_budget_goes_and_stays_away(store):
             for _ in range(2):
                 budget.recount_guests()
                 await asyncio.sleep(0)
-            assert store.vector_lane.resident_bytes == 0
+            assert store.vector_index.resident_bytes == 0
             assert store.search(QUESTION).fallback == ("evicted: models have left it no room")
-            await budget.dismiss_guest(store.vector_lane)
+            await budget.dismiss_guest(store.vector_index)
 
     asyncio.run(main())

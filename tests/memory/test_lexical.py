@@ -1,4 +1,4 @@
-"""The lexical lane: what it finds, how it follows the truth, and what damage it survives."""
+"""The lexical lane: what it finds, how it follows the primary, and what damage it survives."""
 
 import fcntl
 import math
@@ -13,29 +13,27 @@ import tantivy
 from stored import add, failing, files_up_to
 
 from harness.errors import InvalidInput, MemoryStoreFailed
-from harness.memory import checksums, lexical
-from harness.memory.checksums import damaged_file
-from harness.memory.lexical import LexicalLane
-from harness.memory.lexical_schema import LexicalSchema
-from harness.memory.passage import Passage
-from harness.memory.truth import Truth
-from harness.memory.where import Where
+from harness.memory import lexical
+from harness.memory.lexical import LexicalIndex, damaged_file
+from harness.memory.passage import Passage, Where
+from harness.memory.primary import PrimaryStore
+from harness.memory.terms import LexicalSchema
 
 
-def read_on(lane, truth):
-    lane.catch_up(until=truth.last_sequence())
+def read_on(lane, primary):
+    lane.catch_up(until=primary.last_sequence())
 
 
 @pytest.fixture
-def truth(truth):
+def primary(primary):
     """One of four passages."""
-    add(truth, "red apples and green apples", "a red house", "green pears", "houses of brick")
-    return truth
+    add(primary, "red apples and green apples", "a red house", "green pears", "houses of brick")
+    return primary
 
 
 @pytest.fixture
-def lane(tmp_path, truth):
-    return LexicalLane.open(tmp_path / "lexical", truth)
+def lane(tmp_path, primary):
+    return LexicalIndex.open(tmp_path / "lexical", primary)
 
 
 # --- searching -------------------------------------------------------------------------------
@@ -78,11 +76,11 @@ def test_the_signs_of_query_languages_mean_nothing(lane, query):
     assert found == lane.search("".join(c if c.isalnum() else " " for c in query), limit=10)
 
 
-def test_a_phrase_in_quotes_and_a_word_of_a_title_count_extra(lane, truth):
-    add(truth, "apples, and something red", "something like apples red and round")
-    add(truth, "On their colours.", title="Plums")
-    add(truth, "Plums, plums, plums and other fruit.", title="Fruit")
-    read_on(lane, truth)
+def test_a_phrase_in_quotes_and_a_word_of_a_title_count_extra(lane, primary):
+    add(primary, "apples, and something red", "something like apples red and round")
+    add(primary, "On their colours.", title="Plums")
+    add(primary, "Plums, plums, plums and other fruit.", title="Fruit")
+    read_on(lane, primary)
 
     with_phrase = list(lane.search('"apples red"', limit=10))
     assert with_phrase[0] == 6
@@ -91,8 +89,8 @@ def test_a_phrase_in_quotes_and_a_word_of_a_title_count_extra(lane, truth):
     assert next(iter(lane.search("title:plums", limit=9))) == 7
 
 
-def test_no_score_exceeds_the_ceiling_and_a_passage_of_nothing_else_comes_near(lane, truth):
-    add(truth, "quince " * 200)
+def test_no_score_exceeds_the_ceiling_and_a_passage_of_nothing_else_comes_near(lane, primary):
+    add(primary, "quince " * 200)
     lane.rebuild()
 
     (score,) = lane.search("quince", limit=1).values()
@@ -102,22 +100,22 @@ def test_no_score_exceeds_the_ceiling_and_a_passage_of_nothing_else_comes_near(l
     assert lane.ceiling("...") == 0
 
 
-def test_the_ceiling_stays_above_all_scores_when_most_that_have_a_word_are_deleted(lane, truth):
+def test_the_ceiling_stays_above_all_scores_when_most_that_have_a_word_are_deleted(lane, primary):
     texts = [f"quince number {n}" for n in range(500)]
-    truth.add([(Passage(id=t, text=t), None) for t in texts], embedder=None, merge=False)
-    read_on(lane, truth)
-    truth.delete(texts[:-1])
-    read_on(lane, truth)
+    primary.add([(Passage(id=t, text=t), None) for t in texts], embedder=None, merge=False)
+    read_on(lane, primary)
+    primary.delete(texts[:-1])
+    read_on(lane, primary)
 
-    assert len(lane) == len(truth)
+    assert len(lane) == len(primary)
     (score,) = lane.search("quince", limit=5).values()
     assert 0 < score < lane.ceiling("quince")
 
 
-def test_a_filter_leaves_the_scores_as_they_are(lane, truth):
-    add(truth, "red plums", metadata={"ripe": True, "year": 2024})
-    add(truth, "red cherries", metadata={"ripe": True, "year": 2025}, source="orchard")
-    read_on(lane, truth)
+def test_a_filter_leaves_the_scores_as_they_are(lane, primary):
+    add(primary, "red plums", metadata={"ripe": True, "year": 2024})
+    add(primary, "red cherries", metadata={"ripe": True, "year": 2025}, source="orchard")
+    read_on(lane, primary)
     everything = lane.search("red", limit=10)
 
     def found(**where):
@@ -130,13 +128,13 @@ def test_a_filter_leaves_the_scores_as_they_are(lane, truth):
 
 def test_words_are_those_of_the_stores_language(tmp_path):
     with failing(InvalidInput, "memory.unknown-language"):
-        Truth.open(tmp_path, language="germann")
-    truth = Truth.open(tmp_path, language="german")  # nothing was left behind
-    add(truth, "Die Häuser stehen leer.", "Der Hausherr schläft.")
-    lane = LexicalLane.open(tmp_path / "lexical", truth)
+        PrimaryStore.open(tmp_path, language="germann")
+    primary = PrimaryStore.open(tmp_path, language="german")  # nothing was left behind
+    add(primary, "Die Häuser stehen leer.", "Der Hausherr schläft.")
+    lane = LexicalIndex.open(tmp_path / "lexical", primary)
 
     assert list(lane.search("haus", limit=5)) == [1]
-    truth.close()
+    primary.close()
 
 
 def test_a_hundred_kilobytes_of_different_words_are_a_query(lane):
@@ -148,73 +146,73 @@ def test_a_hundred_kilobytes_of_different_words_are_a_query(lane):
 # --- reading on ------------------------------------------------------------------------------
 
 
-def test_it_follows_what_is_written_changed_and_deleted(lane, truth):
-    apples, house = truth.fetch([1, 2]).values()
-    add(truth, "purple plums")
-    truth.delete([apples.id])
-    truth.update(Passage(id=house.id, text="a blue boat"), None, None)
+def test_it_follows_what_is_written_changed_and_deleted(lane, primary):
+    apples, house = primary.fetch([1, 2]).values()
+    add(primary, "purple plums")
+    primary.delete([apples.id])
+    primary.update(Passage(id=house.id, text="a blue boat"), None, None)
     assert not lane.search("plum", limit=10)
 
-    read_on(lane, truth)
+    read_on(lane, primary)
     assert lane.search("plum", limit=10).keys() == {5}
     assert lane.search("apples", limit=10) == {}
     assert lane.search("house", limit=10).keys() == {4}
     assert lane.search("boat", limit=10).keys() == {7}
-    assert len(lane) == len(truth) == 4
+    assert len(lane) == len(primary) == 4
 
 
 def test_a_lane_behind_a_compaction_is_made_again_and_another_reads_nothing_twice(
-    tmp_path, lane, truth
+    tmp_path, lane, primary
 ):
-    truth.delete([truth.fetch([1])[1].id])
-    truth.compact(SimpleNamespace(name="none", dimensions=2))
+    primary.delete([primary.fetch([1])[1].id])
+    primary.compact(SimpleNamespace(name="none", dimensions=2))
 
-    again = LexicalLane.open(tmp_path / "lexical", truth)
-    add(truth, "purple plums")
+    again = LexicalIndex.open(tmp_path / "lexical", primary)
+    add(primary, "purple plums")
     for one in (again, lane):
-        read_on(one, truth)
+        read_on(one, primary)
         assert one.search("apples", limit=10) == {}
-        assert one.search("plums", limit=10).keys() == {truth.last_sequence()}
-        assert len(one) == len(truth)
+        assert one.search("plums", limit=10).keys() == {primary.last_sequence()}
+        assert len(one) == len(primary)
 
 
-def test_only_what_is_ones_own_is_worth_waiting_for(tmp_path, lane, truth, monkeypatch):
+def test_only_what_is_ones_own_is_worth_waiting_for(tmp_path, lane, primary, monkeypatch):
     monkeypatch.setattr(lexical, "_TURN_WAIT_S", 0)
     before = lane.position
-    add(truth, "purple plums")
+    add(primary, "purple plums")
 
     with (tmp_path / "lexical.lock").open("w") as theirs:  # as another process has it
         fcntl.flock(theirs, fcntl.LOCK_EX)
         lane.catch_up(until=before)  # somebody else's: found later
         assert lane.position == before
         with failing(MemoryStoreFailed, "memory.lane-busy"):
-            read_on(lane, truth)
+            read_on(lane, primary)
         monkeypatch.undo()
-        waiting = Thread(target=read_on, args=(lane, truth))
+        waiting = Thread(target=read_on, args=(lane, primary))
         waiting.start()
     waiting.join()
     assert lane.search("plums", limit=1)
 
 
-def test_where_another_program_writes_a_lane_fails_and_is_not_thrown_away(tmp_path, lane, truth):
-    add(truth, "purple plums")
+def test_where_another_program_writes_a_lane_fails_and_is_not_thrown_away(tmp_path, lane, primary):
+    add(primary, "purple plums")
     files = set((tmp_path / "lexical").iterdir())
     writer = tantivy.Index.open(str(tmp_path / "lexical")).writer(15_000_000, 1)
 
     with failing(MemoryStoreFailed, "memory.lane-busy"):
-        LexicalLane.open(tmp_path / "lexical", truth)
+        LexicalIndex.open(tmp_path / "lexical", primary)
     assert files <= set((tmp_path / "lexical").iterdir())
 
     writer.wait_merging_threads()
-    assert LexicalLane.open(tmp_path / "lexical", truth).search("plum", limit=10)
+    assert LexicalIndex.open(tmp_path / "lexical", primary).search("plum", limit=10)
 
 
-def test_where_nothing_may_be_written_the_lane_is_in_memory_and_follows(tmp_path, truth):
-    reader = Truth.open(tmp_path, read_only=True)
+def test_where_nothing_may_be_written_the_lane_is_in_memory_and_follows(tmp_path, primary):
+    reader = PrimaryStore.open(tmp_path, read_only=True)
     told = []
-    lane = LexicalLane.open(tmp_path / "lexical", reader, progress=lambda *one: told.append(one))
+    lane = LexicalIndex.open(tmp_path / "lexical", reader, progress=lambda *one: told.append(one))
 
-    add(truth, "purple plums")
+    add(primary, "purple plums")
     read_on(lane, reader)
     assert list(lane.search("plums", limit=5)) == [5]
     assert told == [("reading words", 4, 4)]
@@ -250,20 +248,20 @@ def test_a_lane_that_is_made_again_is_never_there_in_part(tmp_path, lane):
 
 
 def test_without_room_on_the_disk_what_was_there_stays_and_goes_on_when_there_is(
-    tmp_path, lane, truth
+    tmp_path, lane, primary
 ):
-    add(truth, " ".join(f"word{n}" for n in range(50_000)))
+    add(primary, " ".join(f"word{n}" for n in range(50_000)))
     with files_up_to(100_000):
         for attempt in (
-            lambda: read_on(lane, truth),
+            lambda: read_on(lane, primary),
             lane.rebuild,
-            lambda: LexicalLane.open(tmp_path / "lexical", truth),
+            lambda: LexicalIndex.open(tmp_path / "lexical", primary),
         ):
             with failing(MemoryStoreFailed, "memory.lane-unreadable"):
                 attempt()
             assert list(lane.search("apples", limit=5)) == [1]
     assert not (tmp_path / "lexical.new").exists()
-    read_on(lane, truth)
+    read_on(lane, primary)
     assert list(lane.search("word49999", limit=5)) == [5]
 
 
@@ -291,11 +289,11 @@ def another_schema(directory):
     tantivy.Index(schema, path=str(directory))
 
 
-def of_a_longer_truth(directory):
+def of_a_longer_store(directory):
     shutil.rmtree(directory)
-    longer = Truth.open(directory.with_name("longer"))
+    longer = PrimaryStore.open(directory.with_name("longer"))
     add(longer, *(f"number {n}" for n in range(10)))
-    LexicalLane.open(directory, longer)
+    LexicalIndex.open(directory, longer)
     longer.close()
 
 
@@ -309,7 +307,7 @@ def one_passage_less(directory):
 HARM = {
     "deleted": shutil.rmtree,
     "another schema": another_schema,
-    "ahead of its truth": of_a_longer_truth,
+    "ahead of its primary": of_a_longer_store,
     "a passage less": one_passage_less,
     "no table of contents at all": lambda directory: spoilt(directory, "meta.json", b""),
     "postings empty": lambda directory: spoilt(directory, ".idx", b""),
@@ -317,30 +315,30 @@ HARM = {
 
 
 @pytest.mark.parametrize("harm", HARM.values(), ids=HARM)
-def test_a_lane_that_is_not_as_it_should_be_is_made_again(tmp_path, lane, truth, harm):
+def test_a_lane_that_is_not_as_it_should_be_is_made_again(tmp_path, lane, primary, harm):
     directory = tmp_path / "lexical"
     harm(directory)
 
-    again = LexicalLane.open(directory, truth)
-    assert len(again) == len(truth)
+    again = LexicalIndex.open(directory, primary)
+    assert len(again) == len(primary)
     assert list(again.search("apples", limit=10)) == [1]
     assert damaged_file(directory) is None
 
 
-def test_a_lane_that_is_damaged_while_it_is_open_is_made_again(tmp_path, lane, truth):
+def test_a_lane_that_is_damaged_while_it_is_open_is_made_again(tmp_path, lane, primary):
     shutil.rmtree(tmp_path / "lexical")
-    add(truth, "purple plums")
-    read_on(lane, truth)
+    add(primary, "purple plums")
+    read_on(lane, primary)
 
     assert lane.search("plums", limit=1)
-    assert len(LexicalLane.open(tmp_path / "lexical", truth)) == 5
+    assert len(LexicalIndex.open(tmp_path / "lexical", primary)) == 5
 
 
-def test_a_place_that_cannot_hold_a_lane_is_an_error_with_the_path_of_the_store(tmp_path, truth):
+def test_a_place_that_cannot_hold_a_lane_is_an_error_with_the_path_of_the_store(tmp_path, primary):
     (tmp_path / "lexical").write_text("a file")
 
     with pytest.raises(MemoryStoreFailed) as caught:
-        LexicalLane.open(tmp_path / "lexical", truth)
+        LexicalIndex.open(tmp_path / "lexical", primary)
     assert (caught.value.code, caught.value.path) == ("memory.lane-unreadable", tmp_path)
 
 
@@ -349,10 +347,10 @@ def test_a_place_that_cannot_hold_a_lane_is_an_error_with_the_path_of_the_store(
 KINDS = ["term", "idx", "pos", "fieldnorm", "fast", "store", "del"]
 
 
-def test_a_single_wrong_bit_is_found_wherever_it_is(tmp_path, lane, truth, monkeypatch):
-    truth.delete([truth.fetch([1])[1].id])
-    read_on(lane, truth)
-    monkeypatch.setattr(checksums, "_BLOCK_BYTES", 10)  # a file is read in many parts
+def test_a_single_wrong_bit_is_found_wherever_it_is(tmp_path, lane, primary, monkeypatch):
+    primary.delete([primary.fetch([1])[1].id])
+    read_on(lane, primary)
+    monkeypatch.setattr(lexical, "_BLOCK_BYTES", 10)  # a file is read in many parts
     directory = tmp_path / "lexical"
     assert damaged_file(directory) is None
     for kind in KINDS:

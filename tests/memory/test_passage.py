@@ -10,8 +10,7 @@ from stored import failing
 
 from harness.errors import InvalidInput
 from harness.memory import Passage
-from harness.memory.passage import RESERVED
-from harness.memory.where import Where, tags_of
+from harness.memory.passage import RESERVED, Where, tags_of
 
 
 def test_the_id_follows_from_source_title_and_text_alone():

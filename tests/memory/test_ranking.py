@@ -9,14 +9,18 @@ from hypothesis import strategies as st
 from stored import failing
 
 from harness.errors import InvalidInput
-from harness.memory.fusion import (
+from harness.memory.passage import Passage
+from harness.memory.ranking import (
+    Candidate,
+    Floor,
+    Ranking,
     contenders,
     convex_combination,
+    is_relevant,
     min_max,
+    rank,
     reciprocal_rank_fusion,
 )
-from harness.memory.passage import Passage
-from harness.memory.ranking import Candidate, Floor, Ranking, is_relevant, rank
 
 # --- fusion ------------------------------------------------------------------------------------
 

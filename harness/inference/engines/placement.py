@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from harness.hardware import CacheType
-from harness.hardware.quantisation import TENSOR_FORMATS
+from harness.hardware.quantization import TENSOR_FORMATS
 from harness.inference.endpoint import Endpoint
 
 _NUMBERS = {one.name.lower(): number for number, one in TENSOR_FORMATS.items()}

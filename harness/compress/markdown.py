@@ -1,0 +1,318 @@
+"""Markdown documents, taken apart: blocks, sections, passages and sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from harness.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+_WORD = re.compile(r"\w{4,}")
+
+
+def matter_of(text: str) -> frozenset[str]:
+    """The words that carry the matter, those of four letters and more, whatever their case."""
+    return frozenset(_WORD.findall(text.casefold()))
+
+
+BlockKind = Literal["heading", "paragraph", "item", "code", "table", "quote", "other"]
+
+_KINDS: dict[str, BlockKind] = {
+    "heading_open": "heading",
+    "paragraph_open": "paragraph",
+    "list_item_open": "item",
+    "fence": "code",
+    "code_block": "code",
+    "table_open": "table",
+    "blockquote_open": "quote",
+}
+
+# The line ends of CommonMark. `str.splitlines` knows more of them (form feed, U+2028 and others)
+# and would number the lines otherwise than the parser does.
+_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+BLANK = " \t\r\n"
+"""The white space of blank lines; a form feed, say, is text to CommonMark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One block of a document, with the blank lines that follow it."""
+
+    kind: BlockKind
+    """An `item` is one item of a list; `other` is HTML, a rule, link definitions, blank lines."""
+    text: str
+    """Its source, verbatim. Blank lines that open the document belong to its first block."""
+    level: int = 0
+    """1 to 6 for a heading, 0 for the rest."""
+    label: str = ""
+    """The title of a heading, or what stands behind the opening fence of code."""
+    fence: str = ""
+    """The backticks or tildes that open fenced code; empty for all else."""
+
+
+def blocks_of(markdown: str) -> tuple[Block, ...]:
+    """The top-level blocks of a document, in order; none for an empty text."""
+    lines = lines_of(markdown)
+    found: dict[int, Block] = {}  # by first line, still without text
+    line = 0
+    for start, end, block in _parsed(markdown):
+        found |= _unparsed(lines, line, start)
+        found[start] = block
+        line = end
+    found |= _unparsed(lines, line, len(lines))
+    if lines and not found:
+        found[0] = Block(kind="other", text="")
+    # Each block reaches to the next one; the first takes the blank lines before it as well.
+    starts = [*found, len(lines)]
+    starts[0] = 0
+    return tuple(
+        replace(block, text="".join(lines[start:end]))
+        for block, (start, end) in zip(found.values(), pairwise(starts), strict=True)
+    )
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text with their ends, as CommonMark counts them."""
+    return _LINE.findall(text)
+
+
+def unpadded(text: str) -> str:
+    """A text without the blank lines before it and the white space after it."""
+    lines = lines_of(text.rstrip(BLANK))
+    first = next((number for number, line in enumerate(lines) if line.strip(BLANK)), 0)
+    return "".join(lines[first:])
+
+
+def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
+    """First line, line after the last, and kind of every block that the parser reports."""
+    tokens = _parser().parse(markdown)
+    for index, token in enumerate(tokens):
+        # A list is taken apart, so that its items can be kept or dropped one by one.
+        item = token.level == 1 and token.type == "list_item_open"
+        whole = token.level == 0 and not token.type.endswith("_list_open")
+        if token.map is None or not (item or whole):
+            continue
+        kind = _KINDS.get(token.type, "other")
+        if kind == "heading":
+            title = " ".join(tokens[index + 1].content.split())
+            block = Block(kind=kind, text="", level=int(token.tag[1:]), label=title)
+        elif token.type == "fence":
+            block = Block(kind=kind, text="", label=token.info.strip(), fence=token.markup)
+        else:
+            block = Block(kind=kind, text="")
+        yield token.map[0], token.map[1], block
+
+
+def _unparsed(lines: list[str], start: int, end: int) -> dict[int, Block]:
+    """The block between two that the parser reports, if one is: link definitions leave no trace."""
+    written = (number for number in range(start, end) if lines[number].strip(BLANK))
+    return {number: Block(kind="other", text="") for number in list(written)[:1]}
+
+
+@cache
+def _parser() -> MarkdownIt:
+    # Imported at the first use: it takes 45 ms, and many runs never parse a document.
+    from markdown_it import MarkdownIt  # noqa: PLC0415
+
+    # Inline markup is most of the work of a parse, and nobody here looks at it. Below the nesting
+    # limit the parser skips the rest of the document, headings included: the preset allows 20.
+    return MarkdownIt("commonmark", {"maxNesting": 100}).enable("table").disable("inline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A heading and what stands below it, up to the next heading of whatever level."""
+
+    title: str
+    """The heading's text as written, inline markup included; empty before the first heading."""
+    level: int
+    """1 to 6; 0 for the text before the first heading."""
+    heading: str
+    """The heading's line or lines and the blank lines after it, verbatim."""
+    blocks: tuple[Block, ...]
+    """What stands below the heading."""
+
+    @property
+    def body(self) -> str:
+        """The text below the heading, verbatim."""
+        return "".join(block.text for block in self.blocks)
+
+    @property
+    def text(self) -> str:
+        """Heading and body, verbatim."""
+        return self.heading + self.body
+
+
+def sections_of(markdown: str) -> tuple[Section, ...]:
+    """The sections of a document, in order: their texts, joined, are the document.
+
+    Headings are those of CommonMark, underlined ones included, at the top level of the document:
+    not the ones inside code, lists or quotes. Text before the first heading is a section of its
+    own, with level 0; an empty document has no sections.
+    """
+    blocks = blocks_of(markdown)
+    starts = [index for index, block in enumerate(blocks) if block.kind == "heading" or index == 0]
+    return tuple(_section(blocks[start:end]) for start, end in pairwise([*starts, len(blocks)]))
+
+
+def _section(blocks: tuple[Block, ...]) -> Section:
+    first = blocks[0]
+    if first.kind != "heading":
+        return Section(title="", level=0, heading="", blocks=blocks)
+    return Section(title=first.label, level=first.level, heading=first.text, blocks=blocks[1:])
+
+
+# --- passages ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """One passage of a document."""
+
+    title: str
+    """The headings above it, outermost first: `Guide > Install > Windows`; empty above them all."""
+    text: str
+    """Its source, verbatim, without the blank lines around it and without its heading."""
+
+
+def passages_of(markdown: str, *, max_chars: int = 900) -> tuple[Excerpt, ...]:
+    """The passages of a document, in order: together its whole text except the headings.
+
+    A passage never crosses a heading. Within a section, paragraphs, list items, code and tables
+    are packed together up to `max_chars`; only one that is longer by itself is cut: paragraphs at
+    sentence ends, the rest at line ends, and a longer sentence or line between words, or anywhere
+    if it has no space. Pieces of cut code keep no fence but the one they contain.
+
+    Raises:
+        InvalidInput: `max_chars` is not positive.
+    """
+    if max_chars < 1:
+        raise InvalidInput(
+            f"max_chars is {max_chars}; a passage needs at least 1 character",
+            code="compress.no-room",
+        )
+    excerpts: list[Excerpt] = []
+    above: list[Section] = []
+    for section in sections_of(markdown):
+        above = [s for s in above if s.level < section.level]
+        if section.level:
+            above.append(section)
+        title = " > ".join(s.title for s in above if s.title)
+        texts = _packed(section.blocks, max_chars)
+        excerpts += [Excerpt(title=title, text=text) for text in texts if text]
+    return tuple(excerpts)
+
+
+def _packed(blocks: Iterable[Block], max_chars: int) -> Iterator[str]:
+    """The blocks as texts of at most `max_chars`, each as long as it can be."""
+    text = ""
+    for block in blocks:
+        for piece in _pieces(block, max_chars):
+            if text and len(text) + len(piece.rstrip(BLANK)) > max_chars:
+                yield unpadded(text)
+                text = ""
+            text += piece
+    yield unpadded(text)
+
+
+def _pieces(block: Block, max_chars: int) -> list[str]:
+    """The block whole if it fits; otherwise its sentences or lines, cut where they do not fit."""
+    if len(unpadded(block.text)) <= max_chars:
+        return [block.text]
+    pieces = sentence_pieces(block.text) if block.kind == "paragraph" else lines_of(block.text)
+    # As many characters as may be, up to a space if there is one, and the white space after them.
+    part = re.compile(
+        rf".{{1,{max_chars}}}(?=[{BLANK}]|\Z)[{BLANK}]*|.{{1,{max_chars}}}", re.DOTALL
+    )
+    return [text for piece in pieces for text in part.findall(piece)]
+
+
+# --- sentences ---
+
+# A full stop after these does not end a sentence …
+_ABBREVIATIONS = re.compile(
+    r"al|approx|ca|cf|dr|e\.g|i\.e|jr|mr|mrs|ms|ph\.d|prof|resp|sr|st|viz|vs", re.IGNORECASE
+)
+# … and after these not before a number: `see Fig. 3`, but `They said no. Then`.
+_NUMBERED = re.compile(
+    r"art|ch|eqs?|figs?|nos?|pp?|refs?|secs?|tab|v|ver|vol"
+    r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec",
+    re.IGNORECASE,
+)
+# `J. Smith`, `U.S.`; but an `I` is the word.
+_INITIALS = re.compile(r"(?:[A-Z]\.)*[A-HJ-Z]")
+
+_BREAK = re.compile(
+    r"""
+    (?<=\S) [ \t]* (?>\r\n?|\n)
+    (?:
+        [ \t]* (?>\r\n?|\n) \s*                           # a blank line
+      | (?= [ \t]* (?: [-*+] | \d{1,3}[.)] | \#{1,6} ) [ \t] )  # a list item, a heading
+    )
+    """,
+    re.VERBOSE,
+)
+_STOP = re.compile(
+    r"""
+      (?<![.!?…]) (?P<stop>[.!?…]+)   # a whole run: `.`, `...`, `?!`
+      ["'”’»)\]*_`]*                  # what closes together with the sentence
+      (?: \[ \^? \w{1,8} \] )*        # references: `[3]`, `[^note]`
+      \s+
+    | [。！？]+ [”’」』）]* \s*          # scripts without a space between sentences
+    """,  # noqa: RUF001 - the quotation marks and full stops of several scripts are meant
+    re.VERBOSE,
+)
+_OPENING = "\"'“‘«([*_"  # noqa: RUF001 - as above
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a text, in order, without the white space around them.
+
+    A blank line ends a sentence, and so does the start of a list item or of a heading. Code and
+    tables are not recognised; `sections_of` knows where they are.
+    """
+    return [sentence for piece in sentence_pieces(text) if (sentence := piece.strip())]
+
+
+def sentence_pieces(text: str) -> list[str]:
+    """The sentences of a text, each with the white space after it: joined, they are the text."""
+    pieces = []
+    for paragraph in _cut(text, [found.end() for found in _BREAK.finditer(text)]):
+        ends: list[int] = []
+        for found in _STOP.finditer(paragraph):
+            if _ends_sentence(paragraph, found, start=ends[-1] if ends else 0):
+                ends.append(found.end())
+        pieces += _cut(paragraph, ends)
+    return pieces
+
+
+def _ends_sentence(text: str, found: re.Match[str], *, start: int) -> bool:
+    """Whether the stop that was found ends the sentence that begins at `start`."""
+    following = text[found.end() : found.end() + 4].lstrip(_OPENING)[:1]
+    if found["stop"] is None:
+        return True
+    if following.islower():  # `"Why?" he asked`, `well... yes`
+        return False
+    if found["stop"] != ".":
+        return True
+    # No word that matters here is longer, and a text without a space stays cheap.
+    before = text[max(start, found.start() - 20) : found.start()]
+    word = "".join(before.split()[-1:]).lstrip(_OPENING)
+    return not (
+        _ABBREVIATIONS.fullmatch(word)
+        or _INITIALS.fullmatch(word)
+        or (_NUMBERED.fullmatch(word) and following.isdigit())
+        or (word.isdigit() and text[start : found.start()].lstrip(_OPENING) == word)  # `1. First`
+    )
+
+
+def _cut(text: str, ends: list[int]) -> list[str]:
+    """The text cut at these places, without empty pieces."""
+    return [text[a:b] for a, b in pairwise([0, *ends, len(text)]) if a < b]

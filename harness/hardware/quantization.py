@@ -1,0 +1,230 @@
+"""How GGUF files and KV caches pack numbers: blocks of elements, and names for whole files.
+
+From llama.cpp b11434: `ggml_type` and its block sizes (ggml/include/ggml.h, ggml-common.h),
+`llama_ftype` (include/llama.h).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from harness.errors import InvalidInput, did_you_mean
+
+CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFormat:
+    """A tensor type: so many elements always share so many bytes."""
+
+    name: str
+    """As ggml writes it: `F16`, `Q4_K`."""
+    block_elements: int
+    """Elements in one block; a row is a whole number of blocks."""
+    block_bytes: int
+    """Bytes of one block, scales included."""
+
+    def row_bytes(self, elements: int) -> int:
+        """Bytes of a row of `elements`, exactly.
+
+        Raises:
+            ValueError: The row is not a whole number of blocks.
+        """
+        blocks, rest = divmod(elements, self.block_elements)
+        if rest:
+            raise ValueError(
+                f"a row of {elements} elements is not a whole number of {self.name} blocks "
+                f"({self.block_elements} elements each)"
+            )
+        return blocks * self.block_bytes
+
+
+# Numbers that are missing here (4, 5, 31-33, 36-38) were withdrawn from the format.
+TENSOR_FORMATS: Final[dict[int, BlockFormat]] = {
+    number: BlockFormat(name=name, block_elements=elements, block_bytes=size)
+    for number, name, elements, size in (
+        (0, "F32", 1, 4),
+        (1, "F16", 1, 2),
+        (2, "Q4_0", 32, 18),
+        (3, "Q4_1", 32, 20),
+        (6, "Q5_0", 32, 22),
+        (7, "Q5_1", 32, 24),
+        (8, "Q8_0", 32, 34),
+        (9, "Q8_1", 32, 36),
+        (10, "Q2_K", 256, 84),
+        (11, "Q3_K", 256, 110),
+        (12, "Q4_K", 256, 144),
+        (13, "Q5_K", 256, 176),
+        (14, "Q6_K", 256, 210),
+        (15, "Q8_K", 256, 292),
+        (16, "IQ2_XXS", 256, 66),
+        (17, "IQ2_XS", 256, 74),
+        (18, "IQ3_XXS", 256, 98),
+        (19, "IQ1_S", 256, 50),
+        (20, "IQ4_NL", 32, 18),
+        (21, "IQ3_S", 256, 110),
+        (22, "IQ2_S", 256, 82),
+        (23, "IQ4_XS", 256, 136),
+        (24, "I8", 1, 1),
+        (25, "I16", 1, 2),
+        (26, "I32", 1, 4),
+        (27, "I64", 1, 8),
+        (28, "F64", 1, 8),
+        (29, "IQ1_M", 256, 56),
+        (30, "BF16", 1, 2),
+        (34, "TQ1_0", 256, 54),
+        (35, "TQ2_0", 256, 66),
+        (39, "MXFP4", 32, 17),
+        (40, "NVFP4", 64, 36),
+        (41, "Q1_0", 128, 18),
+        (42, "Q2_0", 64, 18),
+    )
+}
+
+_CACHE_FORMATS: Final[dict[str, BlockFormat]] = {
+    block.name.lower(): block
+    for block in TENSOR_FORMATS.values()
+    if block.name.lower() in get_args(CacheType)
+}
+
+_FILE_TYPES: Final[dict[int, str]] = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4_MOE",
+    39: "NVFP4",
+    40: "Q1_0",
+    41: "Q2_0",
+}
+UNKNOWN_FILE_TYPE: Final = 1024
+"""llama.cpp's number for a file that does not say (`LLAMA_FTYPE_GUESSED`)."""
+
+
+def file_type_name(file_type: int) -> str:
+    """What `general.file_type` stands for, such as `Q4_K_M`; `unknown` for an unlisted number.
+
+    A label: files of one type differ. What the tensors take is `GgufHeader.tensor_bytes`.
+    """
+    return _FILE_TYPES.get(file_type, "unknown")
+
+
+def cache_format(cache_type: str) -> BlockFormat:
+    """The packing of a KV cache type, by llama.cpp's name for it (`-ctk`, `-ctv`).
+
+    Raises:
+        InvalidInput: llama.cpp has no such cache type.
+    """
+    block = _CACHE_FORMATS.get(cache_type)
+    if block is None:
+        raise InvalidInput(
+            f"'{cache_type}' is not a KV cache type; {did_you_mean(cache_type, _CACHE_FORMATS)}",
+            code="model.cache-type-unknown",
+        )
+    return block
+
+
+_GB: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFormat:
+    """A packing that people choose between, with sizes as they are published."""
+
+    bits_per_weight: float
+    """As it is called; on disk scales come on top, and some tensors take more."""
+    size_7b_bytes: int
+    """A model of 7 billion parameters."""
+    size_13b_bytes: int
+    """A model of 13 billion parameters."""
+    least_loss: float
+    """Of quality against FP16, at best, as a share."""
+    most_loss: float
+    """And at worst."""
+    meant_for: str
+    """Who should use it."""
+
+
+def _format(
+    bits: float, gb_7b: float, gb_13b: float, loss: tuple[float, float], meant_for: str
+) -> WeightFormat:
+    return WeightFormat(
+        bits_per_weight=bits,
+        size_7b_bytes=round(gb_7b * _GB),
+        size_13b_bytes=round(gb_13b * _GB),
+        least_loss=loss[0],
+        most_loss=loss[1],
+        meant_for=meant_for,
+    )
+
+
+WEIGHT_FORMATS: Final[dict[str, WeightFormat]] = {
+    "F16": _format(16, 14.0, 26.0, (0, 0), "evaluators on vLLM, highest fidelity"),
+    "Q8_0": _format(8, 7.7, 14.4, (0.001, 0.003), "evaluators, as the lowest"),
+    "Q5_K_M": _format(5.5, 5.3, 9.8, (0.005, 0.01), "good producers on 8 GB; code"),
+    "Q4_K_M": _format(4.5, 4.4, 8.1, (0.01, 0.025), "producers"),
+    "Q3_K_M": _format(3.5, 3.5, 6.4, (0.04, 0.08), "nothing if it can be helped; no evaluator"),
+}
+"""By the name of the file type, best first."""
+
+EVALUATOR_FLOOR: Final = "Q8_0"
+"""The coarsest packing of an evaluator: below it the noise of its scores poisons the loop, and no
+rubric mends that. A producer may be at Q4_K_M, since the loop corrects it."""
+
+
+def label_bits(label: str) -> float | None:
+    """The bits of a weight, by the name of its packing; None for one that does not say.
+
+    A label: `Q4_K_M` takes more than its 4, since scales and some tensors take more.
+    """
+    number = re.search(r"\d+(?:[._]\d+)?(?=[-_]?BPW)|\d+", label.upper())
+    if number is not None:
+        return float(number[0].replace("_", "."))
+    # Both are of 4 bits unless they say otherwise.
+    return 4.0 if label.upper() in {"AWQ", "GPTQ"} else None
+
+
+def is_below_evaluator_floor(packing: int | str | None) -> bool:
+    """Whether weights are known to be packed more coarsely than an evaluator's should be.
+
+    MXFP4 is not: the models that come in it were trained in it.
+
+    Args:
+        packing: `general.file_type` of a GGUF, or a label such as `Q4_K_M`, `AWQ` or `4-bit`; None
+            when it is not known.
+    """
+    label = file_type_name(packing) if isinstance(packing, int) else packing
+    if label is None or "MXFP4" in label.upper():
+        return False
+    bits = label_bits(label)
+    return bits is not None and bits < WEIGHT_FORMATS[EVALUATOR_FLOOR].bits_per_weight

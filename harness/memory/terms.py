@@ -1,0 +1,285 @@
+"""How texts and queries become terms of the lexical index, and documents and queries of tantivy."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from harness.errors import InvalidInput, did_you_mean
+from harness.memory.passage import Passage, Where, tags_of
+
+if TYPE_CHECKING:
+    import tantivy
+
+LANGUAGES = (
+    *("arabic", "danish", "dutch", "english", "finnish", "french", "german", "greek"),
+    *("hungarian", "italian", "norwegian", "portuguese", "romanian", "russian", "spanish"),
+    *("swedish", "tamil", "turkish", "none"),
+)
+"""Languages whose words can be stemmed (Snowball, in tantivy); `none` leaves words as they are."""
+
+_WITH_STOP_WORDS = frozenset(LANGUAGES) - {
+    *("arabic", "greek", "romanian", "tamil", "turkish", "none"),
+}
+
+# Part of the schema on disk: an index of another schema does not open. Raise the number with every
+# change to documents or words, and old indexes are made again.
+_FORMAT = 3
+
+_K1 = 1.2  # tantivy's, as is b = 0.75
+
+# Different words of a query: all of a megabyte of text would take seconds, and find no more.
+_MOST_WORDS = 1024
+
+_MOST_PHRASES = 16
+_LONGEST_PHRASE = 400  # characters
+
+# The kinds of documents, among their tags; the tags of passages are hexadecimal.
+_PASSAGE = "passage"
+_POSITION = "position"
+
+
+def check_language(language: str) -> None:
+    """Raises `InvalidInput` for an unknown language."""
+    if language not in LANGUAGES:
+        raise InvalidInput(
+            f"no language '{language}'; {did_you_mean(language, LANGUAGES)}",
+            code="memory.unknown-language",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clause:
+    """Something to look for: one word, or several in a row."""
+
+    field: str
+    words: tuple[str, ...]
+    weight: float = 1.0
+
+
+class LexicalSchema:
+    """Documents and queries of a store's language.
+
+    Attributes:
+        fields: tantivy's schema of a document.
+        tokenizer: The name under which tantivy looks for the analyzer.
+        analyzer: Makes words of texts.
+    """
+
+    def __init__(self, language: str) -> None:
+        import tantivy  # noqa: PLC0415  # importing harness stays light
+
+        self._tantivy = tantivy
+        self.analyzer = analyzer(language)
+        self._without_stop_words = analyzer(language, stop_words=False)
+        self.tokenizer = f"{language}-{_FORMAT}"
+        self.fields = (
+            tantivy.SchemaBuilder()
+            .add_unsigned_field("sequence", indexed=True, fast=True)
+            .add_text_field("body", tokenizer_name=self.tokenizer)
+            .add_text_field("title", tokenizer_name=self.tokenizer)
+            .add_text_field("tag", tokenizer_name="raw", index_option="basic")
+            .build()
+        )
+
+    # --- documents ---------------------------------------------------------------------------
+
+    def document(self, sequence: int, passage: Passage) -> tantivy.Document:
+        """The document of a passage."""
+        document = self._tantivy.Document()
+        document.add_unsigned("sequence", sequence)
+        document.add_text("body", spaced(passage.searchable))
+        document.add_text("title", spaced(passage.title))
+        for tag in (_PASSAGE, *tags_of(passage)):
+            document.add_text("tag", tag)
+        return document
+
+    def position(self, sequence: int) -> tantivy.Document:
+        """The document that says how far the index has read."""
+        document = self._tantivy.Document()
+        document.add_unsigned("sequence", sequence)
+        document.add_text("tag", _POSITION)
+        return document
+
+    # --- queries -----------------------------------------------------------------------------
+
+    def asked(self, text: str) -> list[Clause]:
+        """What a query asks for.
+
+        Made from terms: tantivy's own query syntax would read quotes, colons, brackets and hyphens
+        of a question as operators or errors.
+        """
+        asked = read_query(text)
+        phrases = (self._words(phrase) for phrase in asked.phrases)
+        titles = (self._words(title) for title in asked.titles)
+        return [
+            *_each_of(self._words(asked.words)),
+            *(Clause(field="body", words=words) for words in phrases if len(words) > 1),
+            *(Clause(field="title", words=words) for words in titles if words),
+        ]
+
+    def matter(self, text: str) -> list[Clause]:
+        """A query's words without stop words such as "the", unless it has no others."""
+        words = read_query(text).words
+        matter = tuple(self._without_stop_words.analyze(spaced(words)))
+        return _each_of(matter or self._words(words))
+
+    def _words(self, text: str) -> tuple[str, ...]:
+        return tuple(self.analyzer.analyze(spaced(text)))
+
+    def any_of(self, clauses: Iterable[Clause]) -> tantivy.Query:
+        """Documents that have any of these: the more, and the rarer, the better."""
+        query = self._tantivy.Query
+        should = []
+        for clause in clauses:
+            if len(clause.words) == 1:
+                one = query.term_query(
+                    self.fields, clause.field, clause.words[0], index_option="freq"
+                )
+            else:
+                one = query.phrase_query(self.fields, clause.field, list(clause.words))
+            should.append((self._tantivy.Occur.Should, query.boost_query(one, clause.weight)))
+        return query.boolean_query(should)
+
+    def positions(self) -> tantivy.Query:
+        """The document that says how far the index has read."""
+        return self._tantivy.Query.term_query(self.fields, "tag", _POSITION)
+
+    def numbered(self, sequences: Iterable[int]) -> tantivy.Query:
+        """Passages with these sequence numbers."""
+        return self._tantivy.Query.term_set_query(self.fields, "sequence", list(sequences))
+
+    def tagged(self, where: Where) -> tantivy.Query:
+        """Passages that satisfy a filter."""
+        query, must = self._tantivy.Query, self._tantivy.Occur.Must
+        each = (query.term_set_query(self.fields, "tag", list(tags)) for tags in where.tags)
+        return query.boolean_query([(must, one) for one in each])
+
+    def both(self, scored: tantivy.Query, required: tantivy.Query) -> tantivy.Query:
+        """Documents that satisfy both, scored by the first."""
+        query, must = self._tantivy.Query, self._tantivy.Occur.Must
+        return query.boolean_query([(must, scored), (must, query.const_score_query(required, 0.0))])
+
+
+def _each_of(words: Iterable[str]) -> list[Clause]:
+    return [
+        Clause(field="body", words=(word,), weight=count)
+        for word, count in islice(Counter(words).items(), _MOST_WORDS)
+    ]
+
+
+def ceiling(searcher: tantivy.Searcher, clauses: Iterable[Clause]) -> float:
+    """The score of a document with nothing but these clauses: no document has more."""
+    # Not `num_docs`: until it merges their segment tantivy counts the deleted, here as there.
+    count = sum(searcher.doc_freq("tag", kind) for kind in (_PASSAGE, _POSITION))
+    most = 0.0
+    for clause in clauses:
+        for word in clause.words:
+            having = max(1, searcher.doc_freq(clause.field, word))
+            # tantivy's idf; k1 + 1 is the limit of the factor for a word's frequency.
+            idf = math.log(1 + (count - having + 0.5) / (having + 0.5))
+            most += clause.weight * idf * (_K1 + 1)
+    return most
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+def analyzer(language: str, *, stop_words: bool = True) -> tantivy.TextAnalyzer:
+    """Makes words: runs of letters and digits, lower-cased, stemmed, without accents.
+
+    Stop words such as "the" stay, unless `stop_words` is false and tantivy has a list for the
+    language: BM25 already weighs them near zero, and "to be" stays findable. Words of more than 255
+    bytes, which are encoded data, are dropped.
+    """
+    import tantivy  # noqa: PLC0415  # importing harness stays light
+
+    builder = (
+        tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+        .filter(tantivy.Filter.remove_long(256))
+        .filter(tantivy.Filter.lowercase())
+    )
+    if not stop_words and language in _WITH_STOP_WORDS:
+        builder = builder.filter(tantivy.Filter.stopword(language))
+    if language != "none":
+        builder = builder.filter(tantivy.Filter.stemmer(language))
+    # After stemming, since endings have accents, too.
+    return builder.filter(tantivy.Filter.ascii_fold()).build()
+
+
+# Han, kana, bopomofo, hangul, Thai, Lao, Khmer, Myanmar: scripts that put no blanks between words.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3100-\u312f"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+
+# To normalize all of a text would take a quarter of an hour for a megabyte of nothing but accents,
+# since they have to be sorted; no letter of any language has more than a few.
+_DECOMPOSED = re.compile("([^\\W\\d_])([\u0300-\u036f]{1,4})[\u0300-\u036f]*")
+
+# Tone marks and the like, which are no letters: words would end there.
+_MARKS = re.compile(
+    "[\u0e3a\u0e47-\u0e4c\u0e4e\u0eba\u0ec8-\u0ecc\u1037\u1039\u103a\u17c6-\u17d3\u17dd]+"
+)
+
+
+def spaced(text: str) -> str:
+    """The text with blanks between words and composed letters, as an analyzer needs it.
+
+    In scripts without blanks each two neighbors become a word (as in Lucene's CJKAnalyzer).
+    """
+    if text.isascii():
+        return text
+    return _UNSPACED.sub(_in_twos, _DECOMPOSED.sub(_composed, text))
+
+
+def _composed(letter: re.Match[str]) -> str:
+    return unicodedata.normalize("NFC", letter[1] + letter[2])
+
+
+def _in_twos(run: re.Match[str]) -> str:
+    letters = _MARKS.sub("", run[0])
+    pairs = (letters[i : i + 2] for i in range(max(1, len(letters) - 1)))
+    return f" {' '.join(pairs)} "
+
+
+# --- the text of a query ---------------------------------------------------------------------
+
+_QUOTED = re.compile(r'"([^"\n]+)"')
+_OF_TITLE = re.compile(r'\btitle:(?:"([^"\n]+)"|([^\s"]+))', re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a query looks for; words of phrases and titles are among the words, too."""
+
+    words: str
+    phrases: tuple[str, ...] = ()
+    """The parts in quotes."""
+    titles: tuple[str, ...] = ()
+    """What came after `title:`."""
+
+
+def read_query(text: str) -> Asked:
+    """What a text asks for. Any text is a query: there is no syntax to get wrong."""
+    # Replies of models do hold halves of surrogate pairs, which no index can look for.
+    text = text.encode(errors="replace").decode()
+    titles = (quoted or word for quoted, word in _OF_TITLE.findall(text))
+    phrases = _QUOTED.findall(_OF_TITLE.sub(" ", text))
+    return Asked(
+        words=_OF_TITLE.sub(lambda found: f" {found[1] or found[2]} ", text),
+        phrases=_first_of(phrases),
+        titles=_first_of(titles),
+    )
+
+
+def _first_of(phrases: Iterable[str]) -> tuple[str, ...]:
+    """Different ones that a person may have meant; not a megabyte of quotes."""
+    meant = (phrase for phrase in phrases if len(phrase) <= _LONGEST_PHRASE)
+    return tuple(islice(dict.fromkeys(meant), _MOST_PHRASES))

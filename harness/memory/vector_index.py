@@ -1,0 +1,469 @@
+"""The vector index: the cosines of all passages to a query, if memory allows.
+
+Vectors are read from the primary store into one of two forms: a `Matrix`, in which each is compared
+with the query, and for large stores an `Approximate`, in which a graph proposes. Searches go on
+while the next form is being read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event, Lock
+from typing import Literal, Self, get_args
+
+import numpy as np
+
+from harness.errors import InvalidInput, did_you_mean
+from harness.memory import hnsw
+from harness.memory.embedder import Embedder, Vectors, embed
+from harness.memory.matrix import (
+    Matrix,
+    NumpyBlock,
+    Rows,
+    TorchBlock,
+    check_gpu,
+    cosines,
+    free_gpu,
+)
+from harness.memory.primary import PrimaryStore, Progress
+
+Device = Literal["cpu", "cuda"]
+"""Where the vectors are."""
+
+EXACT_UP_TO = 64_000
+"""How many vectors are all compared with a query: so many of 256 numbers take 2.0 ms on one core.
+A graph of them takes 0.3 ms, and misses up to 1 in 100 of the best ten; the figures are from
+`tests/benchmarks/bench_vector_search.py`."""
+
+# A graph is made again when this share of it has changed.
+_MOST_CHANGED = 0.2
+
+_READ_AT_A_TIME = 4_000
+
+
+class VectorIndex:
+    """The vectors of one embedder, read from the primary store. May be used from any thread.
+
+    It is unavailable while passages are without a vector, and from `evict` to `restore`.
+
+    Args:
+        primary: Holds the vectors.
+        embedder: Makes the missing ones.
+        directory: For the graph of a large store; made when there is one.
+        device: Where they are searched. On a GPU they are all compared, however many.
+        exact_up_to: Beyond it a graph is made.
+    """
+
+    def __init__(
+        self,
+        primary: PrimaryStore,
+        embedder: Embedder,
+        *,
+        directory: Path,
+        device: Device = "cpu",
+        exact_up_to: int = EXACT_UP_TO,
+    ) -> None:
+        if device not in get_args(Device):
+            raise InvalidInput(
+                f"no device '{device}'; {did_you_mean(device, get_args(Device))}",
+                code="memory.unknown-device",
+            )
+        if device == "cuda":
+            check_gpu()
+        self._primary = primary
+        self._embedder = embedder
+        self._directory = directory
+        self._device = device
+        self._exact_up_to = exact_up_to
+        # One thread at a time reads the primary store, which may take long.
+        self._updating = Lock()
+        self._missing = 0
+        self._complete_up_to = 0  # every passage up to there has a vector
+        # A search reads one reference, which is replaced as a whole, under a lock that is held no
+        # longer than that: evicting never waits.
+        self._switching = Lock()
+        self._held: Matrix | Approximate | None = None
+        self._eviction: _Eviction | None = None
+        self._position = 0
+        self._growth_bytes = 0
+        self._last_bytes = 0
+        self._row_bytes = 8 + 4 * embedder.dimensions
+
+    # --- its state ---------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Its name in the trace."""
+        return f"vectors of {self._primary.directory.name}"
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why it cannot be searched; None if it can."""
+        if (eviction := self._eviction) is not None:
+            return f"evicted: {eviction.reason}"
+        if missing := self.missing:
+            passages = "passage is" if missing == 1 else "passages are"
+            never = ", and nothing can be written here" if self._primary.read_only else ""
+            return f"{missing:,} {passages} still to be embedded{never}"
+        return None if self._held is not None else "its vectors are not read yet"
+
+    @property
+    def missing(self) -> int:
+        """How many passages had no vector at the last `catch_up`."""
+        return self._missing
+
+    @property
+    def kind(self) -> str:
+        """`exact`, `hnsw`, or why it cannot be searched."""
+        held = self._held
+        return self.unavailable or ("hnsw" if isinstance(held, Approximate) else "exact")
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory it takes now, on its device."""
+        held = self._held
+        return 0 if held is None else held.nbytes
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory it takes, or will take when it is restored."""
+        return self.resident_bytes or self._last_bytes + self._growth_bytes
+
+    def __len__(self) -> int:
+        held = self._held
+        return 0 if held is None else len(held)
+
+    # --- searching ---------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Reads what was written since the last time, unless it is evicted.
+
+        Raises:
+            MemoryStoreFailed: The primary store cannot be read.
+        """
+        last = self._primary.last_sequence()
+        if self._held is None:
+            self._growth_bytes = (last - self._position) * self._row_bytes
+        elif last == self._position and not self.missing:
+            return
+        if self._eviction is not None:
+            return  # without waiting for a thread that restores it
+        with self._updating:
+            if self._eviction is None:
+                self._install(*self._read(self._held, self._position), since=None)
+
+    def search(
+        self,
+        query: Vectors,
+        *,
+        limit: int,
+        including: Collection[int] = (),
+        within: Rows | None = None,
+    ) -> dict[int, float] | None:
+        """Sequence number to cosine of the best `limit` passages; None if it is unavailable.
+
+        See `Matrix.search`.
+        """
+        held = self._held
+        if held is None or self.missing:
+            return None
+        found = held.search(query, limit=limit, including=including, within=within)
+        if not found and within is None and len(held):
+            # Only a store that was opened with another embedder, and compacted, has a graph and no
+            # vectors.
+            self._begin_again()
+            return None
+        return found
+
+    # --- making what is missing --------------------------------------------------------------
+
+    def embed_missing(
+        self, *, stop: Event, batch: int = 256, progress: Progress | None = None
+    ) -> None:
+        """Embeds all passages that have no vector, stores the vectors, and reads them.
+
+        Args:
+            stop: Ends it after a batch; the rest is left to do.
+            batch: How many are embedded and stored at a time.
+            progress: Told how many are done.
+
+        Raises:
+            MemoryStoreFailed: They cannot be stored.
+            InvalidInput: The embedder did not return vectors.
+        """
+        done, after = 0, 0
+        total = self._primary.count_without_vector(self._embedder)
+        while not stop.is_set():
+            rows = self._primary.without_vector(self._embedder, batch, after=after)
+            if not rows:
+                break
+            vectors = embed(self._embedder, [passage.searchable for _, passage in rows])
+            self._primary.put_vectors(self._embedder, [number for number, _ in rows], vectors)
+            after = rows[-1][0]
+            done += len(rows)
+            if progress is not None:
+                progress("embedding passages", min(done, total), total)
+        self.catch_up()
+
+    @property
+    def wants_graph(self) -> bool:
+        """Whether `build_graph` would make searches faster."""
+        held = self._held
+        if held is None or self.missing or self._device != "cpu" or self._primary.read_only:
+            return False
+        if isinstance(held, Approximate):
+            return held.changed > _MOST_CHANGED * held.graph.count
+        return len(held) > self._exact_up_to
+
+    def build_graph(self, *, stop: Event, progress: Progress | None = None) -> None:
+        """Makes a graph of all vectors, if it `wants_graph`. Searches go on meanwhile.
+
+        Args:
+            stop: Ends it, as does evicting; nothing has changed then.
+            progress: Told how many vectors are in.
+
+        Raises:
+            MemoryStoreFailed: It cannot be written.
+        """
+        self.catch_up()
+        held = self._held
+        made = held.graph.position if isinstance(held, Approximate) else 0
+        if self.wants_graph and hnsw.newest(self._directory, self._embedder) > made:
+            self._read_again(since=None)  # another process has made one
+        if not self.wants_graph:
+            return
+        position, total = self._position, len(self)
+
+        def went_on(done: int) -> bool:
+            if progress is not None:
+                progress("indexing vectors", min(done, total), total)
+            return not stop.is_set() and self._eviction is None
+
+        vectors = self._vectors(0, position)
+        if hnsw.write(
+            self._directory, self._embedder, position=position, vectors=vectors, went_on=went_on
+        ):
+            self._read_again(since=None)
+
+    def rebuild(self, progress: Progress | None = None) -> None:
+        """Reads everything again, and makes a large store's graph again.
+
+        Raises:
+            MemoryStoreFailed: The primary store cannot be read, or the graph not be written.
+        """
+        self._begin_again()
+        self.build_graph(stop=Event(), progress=progress)
+
+    def forget_others(self) -> None:
+        """Deletes the graphs of other embedders, before the primary store drops their vectors."""
+        hnsw.forget(self._directory, but=self._embedder)
+
+    # --- giving way --------------------------------------------------------------------------
+
+    def evict(self, reason: str) -> None:
+        """Gives its memory back, at once; a search that is under way finishes normally."""
+        with self._switching:
+            if self._held is not None:
+                self._last_bytes, self._growth_bytes = self._held.nbytes, 0
+            self._eviction = _Eviction(reason)
+            self._held = None
+        if self._device == "cuda":
+            free_gpu()
+
+    def restore(self) -> None:
+        """Reads its vectors again. If it raises, nothing has changed.
+
+        Raises:
+            MemoryStoreFailed: The primary store cannot be read.
+        """
+        if (eviction := self._eviction) is not None:
+            self._read_again(since=eviction)
+
+    def close(self) -> None:
+        """Gives its memory back; it cannot be searched afterwards."""
+        self.evict("closed")
+        self._last_bytes = self._growth_bytes = 0
+
+    # --- reading the primary store -----------------------------------------------------------
+
+    def _begin_again(self) -> None:
+        hnsw.forget(self._directory, but=None)
+        self._complete_up_to = 0  # old passages may have lost their vectors
+        self._read_again(since=None)
+
+    def _read_again(self, *, since: _Eviction | None) -> None:
+        with self._updating:
+            if self._eviction is since:
+                self._install(*self._read(None, 0), since=since)
+
+    def _install(
+        self, held: Matrix | Approximate, position: int, *, since: _Eviction | None
+    ) -> None:
+        """Takes what was read, unless it was evicted (again) meanwhile."""
+        with self._switching:
+            if self._eviction is since:
+                self._held, self._position, self._eviction = held, position, None
+
+    def _read(
+        self, held: Matrix | Approximate | None, position: int
+    ) -> tuple[Matrix | Approximate, int]:
+        """What to hold after reading, and up to where; unchanged while passages lack a vector."""
+        if held is None or position < self._primary.compacted():
+            held, position = self._beginning()
+        last = self._primary.last_sequence()
+        # Before the vectors are read: what is embedded in between is there by then.
+        if self._lacks_vectors(position, last):
+            return held, position
+        if isinstance(held, Matrix) and not position:
+            held = held.with_room(len(self._primary))  # at once, and not copied as it grows
+        gone = self._primary.removed_between(position, last)
+        # Asked after it: a compaction in between would have emptied that list.
+        if 0 < position < self._primary.compacted():
+            return self._read(None, 0)
+        held = held.without(gone)
+        for numbers, vectors in self._vectors(position, last):
+            held = held.with_more(numbers, vectors)
+        return held, last
+
+    def _vectors(self, low: int, high: int) -> Iterator[tuple[Rows, Vectors]]:
+        for start in range(low, high, _READ_AT_A_TIME):
+            end = min(start + _READ_AT_A_TIME, high)
+            yield self._primary.vectors_between(self._embedder, start, end)
+
+    def _lacks_vectors(self, position: int, last: int) -> bool:
+        """Whether a passage beyond `position` has none; notes how many."""
+        complete = max(position, self._complete_up_to)
+        lacking = self._primary.without_vector(self._embedder, 1, after=complete)
+        if not lacking:
+            self._complete_up_to, self._missing = last, 0
+            return False
+        first, _ = lacking[0]
+        # Counting them takes much longer than finding the first.
+        if not self._missing or first > self._complete_up_to + 1:
+            self._missing = max(1, self._primary.count_without_vector(self._embedder))
+        self._complete_up_to = first - 1
+        return True
+
+    def _beginning(self) -> tuple[Matrix | Approximate, int]:
+        """What to begin with, and up to where it has read the primary store."""
+        if self._device == "cpu" and len(self._primary) > self._exact_up_to:
+            graph = hnsw.Graph.load(self._directory, self._embedder)
+            last = self._primary.last_sequence()
+            if graph and self._primary.compacted() <= graph.position <= last:
+                return Approximate.of(self._primary, self._embedder, graph), graph.position
+        vectors = np.empty((0, self._embedder.dimensions), dtype=np.float32)
+        on_gpu = self._device == "cuda"
+        block = TorchBlock.of(vectors, device="cuda") if on_gpu else NumpyBlock(vectors, 0)
+        return Matrix.of(np.empty(0, dtype=np.int64), block), 0
+
+
+class _Eviction:
+    """One of perhaps several, compared by identity."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+# --- large stores ----------------------------------------------------------------------------
+
+# For a filter: how many passages are compared without asking the graph, and how often the graph is
+# asked, each time for four times as many, before all are compared.
+_FEW = 2000
+_ASKS = 3
+
+_COMPARED_AT_A_TIME = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approximate:
+    """A graph, and what has changed since it was made. Immutable: searches need no lock.
+
+    What was written after the graph is compared exactly; what was removed since is left out. Every
+    cosine is computed from the vector in the primary store, as a `Matrix` would.
+    """
+
+    primary: PrimaryStore
+    embedder: Embedder
+    graph: hnsw.Graph
+    tail: Matrix
+    """Vectors written after the graph."""
+    dead: Rows
+    """Numbers in the graph that are not to be found any more, ascending."""
+
+    @classmethod
+    def of(cls, primary: PrimaryStore, embedder: Embedder, graph: hnsw.Graph) -> Self:
+        """Only the graph."""
+        none = np.empty(0, dtype=np.int64)
+        empty = NumpyBlock(np.empty((0, embedder.dimensions), dtype=np.float32), 0)
+        tail = Matrix.of(none, empty)
+        return cls(primary=primary, embedder=embedder, graph=graph, tail=tail, dead=none)
+
+    def with_more(self, sequences: Rows, vectors: Vectors) -> Self:
+        """See `Matrix.with_more`."""
+        return replace(self, tail=self.tail.with_more(sequences, vectors))
+
+    def without(self, sequences: Iterable[int]) -> Self:
+        """See `Matrix.without`."""
+        numbers = np.fromiter(sequences, dtype=np.int64)
+        gone = numbers[numbers <= self.graph.position]
+        return replace(self, dead=np.union1d(self.dead, gone), tail=self.tail.without(numbers))
+
+    def search(
+        self,
+        query: Vectors,
+        *,
+        limit: int,
+        including: Collection[int] = (),
+        within: Rows | None = None,
+    ) -> dict[int, float]:
+        """See `Matrix.search`. It may miss some vectors of the graph."""
+        near = self._near(query, limit, within)
+        scores = self._cosines(query, np.union1d(near, np.fromiter(including, dtype=np.int64)))
+        scores |= self.tail.search(query, limit=limit, including=including, within=within)
+        best_first = sorted(scores, key=lambda number: (-scores[number], number))
+        proposed = set(near.tolist())
+        after = self.graph.position
+        best = [number for number in best_first if number in proposed or number > after][:limit]
+        kept = {*best, *including}
+        return {number: scores[number] for number in best_first if number in kept}
+
+    def _near(self, query: Vectors, limit: int, within: Rows | None) -> Rows:
+        """About the best `limit` of the graph; all of `within` if the graph finds too few."""
+        if within is not None:
+            within = within[: np.searchsorted(within, self.graph.position, side="right")]
+            if len(within) <= _FEW:
+                return within
+        asked = limit
+        for _ in range(_ASKS):
+            asked = min(asked * 4, self.graph.count)
+            nearest = self.graph.nearest(query, asked)
+            wanted = nearest[~np.isin(nearest, self.dead)]
+            if within is not None:
+                wanted = wanted[np.isin(wanted, within)]
+            if len(wanted) >= limit or asked == self.graph.count:
+                return wanted[:limit]
+        return wanted if within is None else within
+
+    def _cosines(self, query: Vectors, sequences: Rows) -> dict[int, float]:
+        alive = np.setdiff1d(sequences[sequences <= self.graph.position], self.dead)
+        scores: dict[int, float] = {}
+        for start in range(0, len(alive), _COMPARED_AT_A_TIME):
+            part = alive[start : start + _COMPARED_AT_A_TIME].tolist()
+            numbers, vectors = self.primary.vectors_of(self.embedder, part)
+            scores.update(zip(numbers.tolist(), cosines(vectors, query).tolist(), strict=True))
+        return scores
+
+    @property
+    def changed(self) -> int:
+        """How many vectors were added or removed since the graph was made."""
+        return len(self.tail.sequences) + len(self.dead)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes."""
+        return self.graph.nbytes + self.tail.nbytes + self.dead.nbytes
+
+    def __len__(self) -> int:
+        return self.graph.count - len(self.dead) + len(self.tail)

@@ -1,0 +1,152 @@
+"""Taking a document apart: into sections, blocks, sentences and passages."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_documents import documents
+
+from harness.compress import Excerpt, passages_of, sections_of, sentences_of
+from harness.compress.markdown import blocks_of, sentence_pieces
+from harness.errors import InvalidInput
+
+# --- sections and blocks -----------------------------------------------------------------------
+
+
+@given(documents)
+def test_the_parts_of_a_document_joined_are_the_document(document):
+    sections = sections_of(document)
+
+    assert "".join(section.text for section in sections) == document
+    assert all(section.text == section.heading + section.body for section in sections)
+    assert all(section.level or index == 0 for index, section in enumerate(sections))
+    assert "".join(block.text for block in blocks_of(document)) == document
+
+
+TITLES = {
+    "blank lines only": (" \n\n", [(0, "")]),
+    "blank lines before the first heading": ("\n\n# A\n", [(1, "A")]),
+    "preamble": ("intro\n# A\n## B ##\n", [(0, ""), (1, "A"), (2, "B")]),
+    "setext": ("A\nlong one\n===\ntext\n\nB\n-\n", [(1, "A long one"), (2, "B")]),
+    "fence": ("# A\n```\n# no\n```\n# B\n", [(1, "A"), (1, "B")]),
+    "longer fence": ("# A\n````\n```\n# no\n````\n", [(1, "A")]),
+    "list and quote": ("# A\n- x\n\n  # no\n> # no\n", [(1, "A")]),
+    "comment": ("<!--\n# no\n-->\n# A\n", [(0, ""), (1, "A")]),
+    "CRLF": ("# A\r\ntext\r\n\r\n# B\r\n", [(1, "A"), (1, "B")]),
+    "U+2028": ("# A\u2028# no\n\x0c# no\n# B\n", [(1, "A # no"), (1, "B")]),
+}
+
+
+@pytest.mark.parametrize(("markdown", "expected"), TITLES.values(), ids=TITLES)
+def test_headings_are_those_of_commonmark(markdown, expected):
+    found = [(s.level, s.title.replace("\u2028", " ")) for s in sections_of(markdown)]
+
+    assert found == expected
+
+
+def test_a_section_has_its_heading_and_its_body_verbatim():
+    section = sections_of("# One *two* #\n\ntext\n\n    code\n\n## Next\n")[0]
+
+    assert section.title == "One *two*"
+    assert section.heading == "# One *two* #\n\n"
+    assert section.body == "text\n\n    code\n\n"
+
+
+# --- sentences ---------------------------------------------------------------------------------
+
+SENTENCES = {
+    "stops": ["One.", "Two!", "Three?", "Four?!", "Five"],
+    "decimals": ["It costs 3.14 euros.", "Or 2.5."],
+    "e.g., i.e.": ["Use a cache, e.g. Redis.", "It helps, i.e. Saves time."],
+    "titles": ["Dr. Smith met Mrs. Jones et al. in May.", "They talked."],
+    "numbered": ["See Fig. 3 and Eq. 4, on pp. 5 to 7.", "No. 5 is alive."],
+    "year at the end": ["It was in 2019.", "Then came 2020."],
+    "ellipsis": ["Wait... what is it?", "Nothing...", "Good."],
+    "closing quote": ['He said "Go."', "She went."],
+    "brackets, bold": ["(It is so.)", "[Here.]", "**Bold.**", "Next."],
+    "references": ["It holds.[3]", "So does this.[^note]", "End."],
+    "dotted names": ["It runs on Node.js and v1.2.3 of it.", "Fine."],
+    "addresses": ["See example.com/a.b for more.", "It is there."],
+    "wrapped lines": ["First line\nand second.", "Third\nline."],
+    "without spaces": ["a." * 100_000],
+}
+
+
+@pytest.mark.parametrize("sentences", SENTENCES.values(), ids=SENTENCES)
+def test_a_text_is_cut_where_its_sentences_end(sentences):
+    assert sentence_pieces(" ".join(sentences)) == [
+        *(f"{sentence} " for sentence in sentences[:-1]),
+        sentences[-1],
+    ]
+
+
+BLANKS_AND_ITEMS = {
+    "blank": (" \n ", []),
+    "blank line": ("A title\n\nsome text.\n\nmore", ["A title", "some text.", "more"]),
+    "items": ("We need:\n- one\n- two", ["We need:", "- one", "- two"]),
+    "heading": ("text\n# Title", ["text", "# Title"]),
+    "Chinese": ("它很快。它也小！是吗？", ["它很快。", "它也小！", "是吗？"]),  # noqa: RUF001
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), BLANKS_AND_ITEMS.values(), ids=BLANKS_AND_ITEMS)
+def test_blank_lines_items_and_other_scripts_end_sentences_too(text, expected):
+    assert sentences_of(text) == expected
+
+
+@given(st.one_of(documents, st.text(alphabet="aA1.!?…\"') \n\r。[]", max_size=40)))
+def test_no_character_is_lost_between_sentences(text):
+    pieces = sentence_pieces(text)
+
+    assert "".join(pieces) == text
+    assert sentences_of(text) == [piece.strip() for piece in pieces if piece.strip()]
+
+
+# --- passages ----------------------------------------------------------------------------------
+
+
+@given(documents, st.integers(1, 80))
+def test_the_passages_are_the_bodies_of_the_document_and_no_longer_than_asked(document, max_chars):
+    texts = [passage.text for passage in passages_of(document, max_chars=max_chars)]
+
+    body = "".join(section.body for section in sections_of(document))
+    blanks = str.maketrans("", "", " \t\r\n")
+    assert "".join(texts).translate(blanks) == body.translate(blanks)
+    assert all(0 < len(text) <= max_chars for text in texts)
+
+
+def test_a_passage_is_titled_with_the_headings_above_it():
+    document = "intro\n# Guide\na\n## Install\nb\n#### Windows\nc\n## Use\n# Other\nd\n#\ne\n"
+
+    assert passages_of(document) == (
+        Excerpt(title="", text="intro"),
+        Excerpt(title="Guide", text="a"),
+        Excerpt(title="Guide > Install", text="b"),
+        Excerpt(title="Guide > Install > Windows", text="c"),
+        Excerpt(title="Other", text="d"),
+        Excerpt(title="", text="e"),
+    )
+
+
+CODE = "```py\nx = 1\n\ny = 2\n```"
+PACKED = {
+    "as long as they fit": (
+        "aaaa\n\nbbbb\n\ncccc\n\n    dd\n", 10, ["aaaa\n\nbbbb", "cccc", "    dd"],
+    ),
+    "cut at sentence ends and between words": (
+        "One\nshort. Two\nshort. Three is a longer one. Averylongword.", 12,
+        ["One\nshort.", "Two\nshort.", "Three is a", "longer one.", "Averylongwor", "d."],
+    ),
+    "code whole": (f"Some text.\n\n{CODE}\n\nMore.", len(CODE), ["Some text.", CODE, "More."]),
+    "longer code": (CODE, 12, ["```py\nx = 1", "y = 2\n```"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "max_chars", "expected"), PACKED.values(), ids=PACKED)
+def test_blocks_are_packed_into_passages(text, max_chars, expected):
+    assert [p.text for p in passages_of(text, max_chars=max_chars)] == expected
+
+
+def test_a_passage_needs_room_for_a_character():
+    with pytest.raises(InvalidInput) as caught:
+        passages_of("text", max_chars=0)
+    assert caught.value.code == "compress.no-room"

@@ -1,0 +1,95 @@
+"""How a text becomes words, and what a query asks for besides."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stored import failing
+
+from harness.errors import InvalidInput
+from harness.memory.terms import LANGUAGES, analyzer, check_language, read_query, spaced
+
+
+def words(text, language="english"):
+    return analyzer(language).analyze(spaced(text))
+
+
+SAME = {
+    "english": ("english", "running foxes", "run fox"),
+    "german, umlaut and plural": ("german", "die Häuser", "die Haus"),
+    "french": ("french", "les élèves", "les élève"),
+    "accents without stemming": ("none", "Ångström", "angstrom"),
+    "accents after their letters": ("none", "re\u0301sume\u0301", "résumé"),
+    "joined": ("english", "snake_case kebab-case", "snake case kebab case"),
+    "thai, tone marks": ("none", "ผู้ใหญ่", "ผูใหญ"),
+}
+
+
+@pytest.mark.parametrize(("language", "one", "other"), SAME.values(), ids=SAME)
+def test_texts_that_differ_in_form_have_the_same_words(language, one, other):
+    assert words(one, language) == words(other, language) != []
+
+
+SHA_1, SHA_256 = "da39a3ee5e6b4b0d3255bfef95601890afd80709", "9f86d081" * 8
+WORDS = {
+    "chinese or japanese": ("東京都", ["東京", "京都"]),
+    "a single letter": ("猫", ["猫"]),
+    "korean": ("한국어 말", ["한국", "국어", "말"]),
+    "thai": ("ไทย", ["ไท", "ทย"]),
+    "signs": ("... !?", []),
+    "digests, but nothing encoded": (f"{SHA_1} {SHA_256} {'QUJD' * 100}", [SHA_1, SHA_256]),
+    # Normalised as a whole, this one would take minutes: accents are put in order.
+    "nothing but accents": ("a" + "\u0301\u0327" * 100_000, ["a"]),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), WORDS.values(), ids=WORDS)
+def test_text_becomes_words(text, expected):
+    assert words(text, "none") == expected
+
+
+def test_each_language_has_its_analyzer_and_no_other_is_known():
+    for language in LANGUAGES:
+        check_language(language)
+        assert analyzer(language).analyze("2024")
+        assert analyzer(language, stop_words=False).analyze("2024")
+    with failing(InvalidInput, "memory.unknown-language"):
+        check_language("finish")
+
+
+# --- what a query asks for ---------------------------------------------------------------------
+
+ASKED = {
+    "phrase": ('a "red otter" swims', ("red otter",), ()),
+    "the same twice": ('"red otter" "red otter"', ("red otter",), ()),
+    "title": ("title:otter", (), ("otter",)),
+    "quote without its end": ('a "red otter', (), ()),
+    "a title's line": ("title: otter", (), ()),
+    "other fields are mere text": ("subtitle:otter body:otter", (), ()),
+    "quotes do not reach over lines": ('"one\ntwo"', (), ()),
+    "a long quotation is no phrase": (f'"{"otter " * 100}"', (), ()),
+}
+
+
+@pytest.mark.parametrize(("text", "phrases", "titles"), ASKED.values(), ids=ASKED)
+def test_what_a_text_asks_for(text, phrases, titles):
+    asked = read_query(text)
+
+    assert (asked.phrases, asked.titles) == (phrases, titles)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_all_words_count_whatever_the_signs_say(text):
+    kept = read_query(text).words
+
+    # Of `title:otter` the otter alone.
+    assert [c for c in text if c.isalnum()] == [c for c in kept if c.isalnum()] or "title:" in (
+        text.lower()
+    )
+    assert read_query("otter \ud800 heron").words == "otter ? heron"
+
+
+def test_a_flood_of_quotes_is_mere_text_from_the_seventeenth_on():
+    asked = read_query(" ".join(f'"number {n}"' for n in range(5_000)))
+
+    assert asked.phrases == tuple(f"number {n}" for n in range(16))
+    assert '"number 4999"' in asked.words
