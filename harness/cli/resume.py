@@ -196,7 +196,6 @@ def _listed(again: Sequence[Remake]) -> Iterator[str]:
 
 
 def _took(again: Sequence[Remake]) -> str:
-    """What calls took when they were made."""
     calls, tokens_in, tokens_out = (
         sum(getattr(one, name) for one in again)
         for name in ("calls", "input_tokens", "output_tokens")

@@ -165,7 +165,6 @@ def _bare(annotation: object) -> object:
 
 
 def _is_unknown(annotation: object) -> bool:
-    """Whether it says nothing that a check could use."""
     if annotation is Any or annotation is object or annotation is inspect.Parameter.empty:
         return True
     if _is_union(annotation) or typing.get_origin(annotation) is Literal:
@@ -242,7 +241,6 @@ def _is_subclass(cls: type, other: type) -> bool:
 
 
 def _arguments_fit(produced: object, wanted: object) -> bool:
-    """Of two whose classes fit."""
     p_class, w_class = _class_of(produced), _class_of(wanted)
     if issubclass(p_class, tuple) and issubclass(w_class, tuple):
         return _tuples_fit(produced, wanted)

@@ -30,9 +30,7 @@ class Import:
     module: str
     """Which it names; empty in `from . import x`."""
     level: int
-    """How many dots stand before it."""
     names: tuple[str, ...]
-    """What it takes from there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +43,6 @@ class CodeText:
     """The global names that it reads, each with the attributes read of it at once:
     `("prompts", "SYSTEM")`. Of bytecode, all names that may be such."""
     imports: tuple[Import, ...]
-    """What it imports itself."""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,7 +1,8 @@
 """Running a graph: every node as soon as what it needs is there.
 
-Knows nothing of models. A node's output is in the journal before anything that depends on it
-starts. A node that fails takes its dependants with it, and nothing else; what can be done is done.
+Knows no models. A node's output is in the journal before anything that depends on it starts. A node
+that fails takes its dependants with it, and nothing else; whatever can be done is done. A call that
+ignores its cancellation is left behind after a grace period, so no run hangs on a node.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from harness.graph.graph import Graph
 from harness.graph.node_call import (
     Answers,
     Asker,
-    Call,
     CallFailed,
     NodeCall,
     Shared,
@@ -28,12 +28,13 @@ from harness.graph.node_call import (
 )
 from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.policies import Default
-from harness.graph.reuse import Earlier, OutputCache, Outputs, changed_outputs
-from harness.graph.schedule import Schedule, Taken
+from harness.graph.reuse import Earlier, Found, OutputCache, Outputs, changed_outputs
+from harness.graph.schedule import Schedule
 from harness.graph.state import (
     NO_DIGEST,
     PENDING,
     Blocked,
+    Call,
     Given,
     Places,
     State,
@@ -62,23 +63,21 @@ async def execute(
     deadline_s: float | None = None,
     watcher: Watcher | None = None,
 ) -> Execution:
-    """Runs every node once, a mapped node once per item, and says what became of each.
-
-    A node's failure is part of what is returned, and not raised.
+    """Runs every node once, a mapped node once per item; a failed node is part of the result.
 
     Args:
-        graph: What to run; checked: see `Graph.check`.
-        inputs: The value of every input, as `bind_inputs` gives them.
-        run_of: Makes what nodes that take a `run` receive.
-        tracer: Sees every call, and its output.
-        executor: Makes the calls; in this process when left out.
-        parallel_calls: How many may be under way at once; as many as there are when None.
-        earlier: What earlier parts of the run gave: it is not made again.
-        cache: What earlier runs gave, for nodes with a `Cache`.
-        answers: What people answered to questions of earlier parts.
+        graph: Checked before; see `Graph.check`.
+        inputs: The value of every input, from `bind_inputs`.
+        run_of: Makes the `run` of the nodes that take one.
+        tracer: Records every call, and its output.
+        executor: Makes the calls; in this process by default.
+        parallel_calls: How many may be under way at once; None for any number.
+        earlier: Outputs of earlier parts of the run, which are not made again.
+        cache: Outputs of other runs, for nodes with a `Cache`.
+        answers: Answers of people to questions of earlier parts.
         asker: Reaches a person at once.
-        deadline_s: After so many seconds what is still going is stopped.
-        watcher: Told how far it is.
+        deadline_s: After so many seconds the run stops what is still going.
+        watcher: Told of the progress.
     """
     shared = Shared(
         run_of=run_of,
@@ -97,12 +96,12 @@ class _Running:
     """One run of one graph.
 
     Args:
-        graph: What is run.
+        graph: The graph.
         inputs: The value of every input.
-        shared: What it has in common with the graph that it is nested in.
+        shared: The surroundings, the same for nested graphs.
         prefix: Goes before its nodes' names.
         parent: The call that it is nested in.
-        watcher: Told how far it is.
+        watcher: Told of the progress.
     """
 
     def __init__(
@@ -125,10 +124,9 @@ class _Running:
             earlier=shared.earlier,
             cache=shared.cache,
             attempts=None if parent is None else parent.attempts,
-            nodes={f"{prefix}{name}" for name in graph.nodes},
         )
         depth = 0 if parent is None else parent.depth + 1
-        self._calls = Calls(self._run_call, places=shared.places, depth=depth, log=shared.log)
+        self._calls = _Calls(self._run_call, places=shared.places, depth=depth, log=shared.log)
         self._schedule = Schedule(
             plan_of(graph),
             inputs,
@@ -141,12 +139,12 @@ class _Running:
         self._failures = self._schedule.failures
         self._questions: list[Question] = []
         self._stopped_by: RunLimitReached | None = None
-        # Why nothing further is begun, once that is so.
+        # Why no further call begins; None as long as calls may begin.
         self._stopping: Blocked | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
     async def to_its_end(self, deadline_s: float | None = None) -> Execution:
-        """Runs it."""
+        """Runs the graph, at most for so many seconds."""
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         if deadline_s is not None:
@@ -178,7 +176,7 @@ class _Running:
         wholes = {
             name: state.whole(with_skipped=True)[0] for name, state in self._schedule.states.items()
         }
-        # References in a circle would keep them until Python looks for such.
+        # Their circular references would keep them alive until the next garbage collection.
         self._schedule.states.clear()
         log = self._shared.log
         return Execution(
@@ -188,12 +186,10 @@ class _Running:
             questions=tuple(self._questions),
             reused=tuple(log.reused),
             reruns=tuple(log.reruns),
-            renamed=dict(log.renamed),
             stopped_by=self._stopped_by,
         )
 
     def _unnoticed(self) -> Iterator[NodeSkip]:
-        """What failed inside of nodes that went on all the same."""
         noticed = {one.node for one in self._failures}
         for one in self._shared.log.failed_inside:
             if one.node not in noticed:
@@ -204,15 +200,14 @@ class _Running:
     def _skip(
         self, state: State, item: int | None, reason: str, because_of: str | None = None
     ) -> None:
-        """Takes down that a call was not made, or came to nothing."""
         skip = NodeSkip(node=state.label(item), reason=reason, because_of=because_of)
         self._shared.log.skips.append(skip)
         tracer = self._shared.tracer
         said = tracer.excerpt(reason)
         tracer.instant("skip", node=state.path, item=item, detail=said, because_of=because_of)
 
-    def _leave_out(self, state: State, item: int | None, said: str) -> None:
-        self._skip(state, item, f"failed, and is left out: {said}")
+    def _skip_call(self, call: Call, reason: str, because_of: str | None = None) -> None:
+        self._skip(call.state, call.item, reason, because_of)
 
     def _say_total(self, state: State, total: int) -> None:
         self._shared.tracer.instant("items", node=state.path, total=total)
@@ -225,118 +220,98 @@ class _Running:
 
     # --- calls as tasks ---------------------------------------------------------------------------
 
-    async def _run_call(self, going: Going) -> None:
-        """Makes a call, and takes down how it ended."""
+    async def _run_call(self, call: Call) -> None:
         try:
             if self._parent is not None:
                 self._parent.beat()
-            outcome, given_digest = await self._outcome(going)
+            outcome, outcome_digest = await self._outcome(call)
             if self._parent is not None:
                 self._parent.beat()
-            if self._calls.has_ended(going):
-                self._settle(going, outcome, given_digest)
+            if self._calls.has_ended(call):
+                self._settle(call, outcome, outcome_digest)
                 self._look_around()
         except BaseException as error:
             # The run must end by it, and not wait for this call for ever.
-            self._calls.has_ended(going)
+            self._calls.has_ended(call)
             if not isinstance(error, LeftBehind) and not self._over.done():
                 # Raised here as well, SystemExit would break off the loop, and all else with it.
                 self._over.set_exception(error)
             elif not isinstance(error, Exception):
-                task = asyncio.current_task()
-                assert task is not None
-                task.add_done_callback(forget)
+                _this_task().add_done_callback(forget)
                 raise
 
-    def _settle(self, going: Going, outcome: object, given_digest: str) -> None:
-        state, item = going.state, going.item
+    def _settle(self, call: Call, outcome: object, outcome_digest: str) -> None:
         if outcome is self._stopping and self._stopping is not None:
-            self._skip(state, item, self._stopping.reason, self._stopping.label or None)
-        self._schedule.settle(state, item, outcome, given_digest)
+            self._skip_call(call, self._stopping.reason, self._stopping.label or None)
+        self._schedule.settle(call.state, call.item, outcome, outcome_digest)
 
-    async def _outcome(self, going: Going) -> tuple[object, str]:
-        """What a call gave, or what stands for it; and the digest of that."""
-        state, item = going.state, going.item
+    async def _outcome(self, call: Call) -> Found | tuple[Blocked, str]:
+        """The output of a call, or what stands for it; and the digest."""
+        state, item = call.state, call.item
         try:
             if self._stopping is not None:
                 return self._stopping, NO_DIGEST
-            taken = self._schedule.taken(state, item, state.step.node.parameters)
+            call.taken = self._schedule.taken(state, item, call.step.node.parameters)
             try:
-                found = await self._found(state, item, taken)
+                found = await self._found(call)
                 if found is not None:
                     return found
-                given = await self._perform(going, taken)
+                given = await self._perform(call)
             except CallFailed as failed:
-                return await self._failed(going, failed, taken)
+                return await self._failed(call, failed)
             except Suspended as suspended:
                 self._questions += suspended.questions
-                return Blocked(state.label(item), "waits for an answer"), NO_DIGEST
-            # What it gave has to be written down: its place is free for another meanwhile.
-            self._calls.give_back(going)
-            return await self._outputs.keep(state, item, taken, given)
+                return Blocked(call.label, "waits for an answer"), NO_DIGEST
+            # Its place is free for another call while its output is written down.
+            self._calls.give_back(call)
+            return await self._outputs.keep(call, given)
         except asyncio.CancelledError:
-            return self._cut_off(state, item), NO_DIGEST
+            return self._cut_off(call), NO_DIGEST
         finally:
-            self._calls.give_back(going)
+            self._calls.give_back(call)
 
-    async def _found(
-        self, state: State, item: int | None, taken: Taken
-    ) -> tuple[object, str] | None:
-        """What a call gives that need not be made; None of one that must be."""
-        if not self._is_wanted(state, item):
-            self._skip(state, item, _NOT_WANTED)
+    async def _found(self, call: Call) -> Found | None:
+        """The output of a call that need not be made; None if it must be made."""
+        if not self._is_wanted(call):
+            self._skip_call(call, _NOT_WANTED)
             return Skipped(reason=_NOT_WANTED), NO_DIGEST
-        known = await self._outputs.find(state, item, taken)
-        if known is not None and type(known[0]) is Skipped:
-            self._leave_out(state, item, known[0].reason)
-        return known
+        found = await self._outputs.find(call)
+        if found is not None and type(found[0]) is Skipped:
+            self._skip_call(call, f"failed, and is left out: {found[0].reason}")
+        return found
 
-    def _is_wanted(self, state: State, item: int | None) -> bool:
-        """Whether a node's `when=` lets it run."""
-        when = state.step.node.when
+    def _is_wanted(self, call: Call) -> bool:
+        """Whether its node's `when=` lets it run."""
+        when = call.step.node.when
         if when is None:
             return True
-        asked = self._schedule.taken(state, item, when.parameters)
+        asked = self._schedule.taken(call.state, call.item, when.parameters)
         try:
             return bool(when.function(**asked.arguments))
         except Exception as error:
             raise CallFailed(error, 0) from error
 
-    async def _perform(self, going: Going, taken: Taken) -> Given:
+    async def _perform(self, call: Call) -> Given:
         if self._stopping is not None:
             raise asyncio.CancelledError
-        state, item = going.state, going.item
-        step, label = state.step, state.label(item)
+        step, shared, parent = call.step, self._shared, self._parent
         handle = None
         if step.node.takes_run or step.policies.timeout is not None:
-            handle = NodeCall(
-                step,
-                label=label,
-                inputs=taken.inputs,
-                shared=self._shared,
-                nested=self._nest,
-                parent=self._parent,
-            )
+            handle = NodeCall(call, shared=shared, nested=self._nest, parent=parent)
         is_shown = step.item_form is not None and not step.mapped
-        on_item = partial(self._hand_on, state, taken) if is_shown else None
-        arguments, inputs, needs = taken
-        around = self._parent
-        call = Call(
-            step, state.path, label, item, arguments, inputs, needs, handle, around, on_item
-        )
+        on_item = partial(self._hand_on, call) if is_shown else None
         if self._watcher is not None:
-            self._watcher.begins(state.path, item)
-        going.is_made = True
+            self._watcher.begins(call.state.path, call.item)
+        call.is_made = True
         try:
-            return await perform(call, self._shared)
+            return await perform(call, shared, handle=handle, parent=parent, on_item=on_item)
         finally:
-            going.is_made = False
+            call.is_made = False
 
-    async def _hand_on(
-        self, state: State, taken: Taken, item: int, value: object, data: bytes
-    ) -> None:
-        """An item of a generating node, for those who take items as they come."""
-        await self._outputs.record(state, item, taken, data=data, digest=digest(data))
+    async def _hand_on(self, call: Call, item: int, value: object, data: bytes) -> None:
+        """An item of a generating node, for the nodes that take items as they come."""
+        state = call.state
+        await self._outputs.record(Call(state, item, call.taken), data=data, digest=digest(data))
         if state.outcome is not PENDING:
             raise asyncio.CancelledError  # it was left behind, and its followers have gone on
         self._schedule.add_item(state, item, value, digest_of_value(value))
@@ -350,77 +325,71 @@ class _Running:
 
     # --- calls that give nothing ------------------------------------------------------------------
 
-    async def _failed(self, going: Going, failed: CallFailed, taken: Taken) -> tuple[object, str]:
+    async def _failed(self, call: Call, failed: CallFailed) -> Found | tuple[Blocked, str]:
         """What stands for the output of a call whose last attempt raised."""
-        state, item, error = going.state, going.item, failed.error
+        error = failed.error
         if self._stopping is not None:
             return self._stopping, NO_DIGEST  # what it raised on its way out is no failure
-        self._calls.give_back(going)
+        self._calls.give_back(call)
         said = describe(error) or ""
-        # What a limit kept from being made is made when the run goes on with a higher one.
-        is_limit = isinstance(error, RunLimitReached)
         if isinstance(error, RunLimitReached):
             self._stopped_by = self._stopped_by or error
-        task = asyncio.current_task()
-        assert task is not None
-        # A call that somebody cancelled, the node itself perhaps, has not come to its end.
-        on_error = "fail" if task.cancelling() else state.step.policies.on_error
+        # A call that was cancelled, by the node itself perhaps, has not come to its end.
+        on_error = "fail" if _this_task().cancelling() else call.step.policies.on_error
+        # After a limit nothing is written: the call is made when the run goes on with a higher one.
+        is_limit = isinstance(error, RunLimitReached)
         if on_error == "skip":
-            self._leave_out(state, item, said)
+            self._skip_call(call, f"failed, and is left out: {said}")
             if not is_limit:
-                await self._outputs.record(state, item, taken, skipped=said)
+                await self._outputs.record(call, skipped=said)
             return Skipped(reason=said), NO_DIGEST
         if isinstance(on_error, Default):
-            self._skip(state, item, f"failed, and its default stands for it: {said}")
-            value = state.with_items_given(on_error.value)
-            data = state.step.form.encode(value)
+            self._skip_call(call, f"failed, and its default stands for it: {said}")
+            value = call.state.with_items_given(on_error.value)
+            data = call.step.form.encode(value)
             if is_limit:
                 return value, digest(data)
-            return await self._outputs.keep(state, item, taken, Given(value, data, 0))
-        return self._given_up(state, item, failed), NO_DIGEST
+            return await self._outputs.keep(call, Given(value, data, 0))
+        return self._given_up(call, failed), NO_DIGEST
 
-    def _given_up(self, state: State, item: int | None, failed: CallFailed) -> Blocked:
-        """Takes down that nothing stands for a call's output."""
-        label, error = state.label(item), failed.error
+    def _given_up(self, call: Call, failed: CallFailed) -> Blocked:
+        label, error = call.label, failed.error
         if isinstance(error, RunLimitReached):
-            self._skip(state, item, describe(error) or "")
+            self._skip_call(call, describe(error) or "")
             return Blocked(label, "was stopped by a limit")
         if isinstance(error, NodeFailed) and isinstance(error.result, Execution):
-            # What failed is nested in it.
+            # A nested node failed.
             self._failures += error.result.failures
             blocked = Blocked(error.node, "failed")
-            self._skip(state, item, blocked.reason, blocked.label)
-        else:
-            self._failures.append(NodeFailure(node=label, error=error, attempts=failed.attempts))
-            blocked = Blocked(label, "failed")
-        return blocked
+            self._skip_call(call, blocked.reason, blocked.label)
+            return blocked
+        self._failures.append(NodeFailure(node=label, error=error, attempts=failed.attempts))
+        return Blocked(label, "failed")
 
-    def _cut_off(self, state: State, item: int | None) -> Blocked:
+    def _cut_off(self, call: Call) -> Blocked:
         """What stands for the output of a call whose task was cancelled."""
         if self._stopping is not None:
             return self._stopping
-        # By whom, nobody knows; the loop is being closed, perhaps.
+        # By whom is unknown; the loop is being closed, perhaps.
         what = asyncio.CancelledError("its task was cancelled")
-        return self._given_up(state, item, CallFailed(what, 1))
+        return self._given_up(call, CallFailed(what, 1))
 
     # --- the end ----------------------------------------------------------------------------------
 
     def _run_out(self) -> None:
-        """The run's time is over."""
         self._stopped_by = self._stopped_by or RunLimitReached(
             "the run's time was over (max_seconds); what was still going was stopped", limit="time"
         )
         self._stop(Blocked("", "the run's time was over"))
 
     def _stop(self, why: Blocked) -> None:
-        """Ends all calls, and begins no more."""
         if self._stopping is None:
             self._stopping = why
             self._calls.cancel()
             self._timers.append(self._loop.call_later(GRACE_S, self._leave_behind))
 
     def _interrupt(self) -> None:
-        """From here on nothing is begun: nobody waits for the run any more."""
+        """From here on no call begins, since no caller waits for the run any more."""
         parent = self._parent
         self._stopping = Blocked(
             *(("", "the run was interrupted") if parent is None else (parent.label, "was ended"))
@@ -428,53 +397,32 @@ class _Running:
         self._calls.cancel()
 
     def _leave_behind(self) -> None:
-        """Goes on without the calls that ignore that they were cancelled."""
+        """Goes on without the calls that ignore their cancellation."""
         assert self._stopping is not None
-        for going in self._calls.leave_behind():
-            self._settle(going, self._stopping, NO_DIGEST)
+        for call in self._calls.leave_behind():
+            self._settle(call, self._stopping, NO_DIGEST)
         self._look_around()
 
     def _look_around(self) -> None:
-        """What follows from what has just been settled."""
         if self._failures and self._fails_fast:
             self._stop(Blocked(self._failures[0].node, "failed"))
         if self._schedule.is_over and not self._over.done():
             self._over.set_result(None)
 
 
-class Going:
-    """A call from its beginning to its end.
-
-    Attributes:
-        state: Of which node.
-        item: Which item; None for all at once.
-        has_place: Whether it is one of those that are counted.
-        is_made: Whether its function is at work. Before and after that there is nothing to be
-            cancelled: what it gave is only to be written down.
-    """
-
-    __slots__ = ("has_place", "is_made", "item", "state")
-
-    def __init__(self, state: State, item: int | None) -> None:
-        self.state = state
-        self.item = item
-        self.has_place = False
-        self.is_made = False
-
-
-class Calls:
-    """Those of one run of one graph.
+class _Calls:
+    """The calls of one run of one graph: a task each, begun when there is a place for it.
 
     Args:
-        run: Makes a call, and takes down how it ended.
-        places: How many may be under way, of all graphs together.
+        run: Makes a call, and notes how it ended.
+        places: How many may be under way, over all graphs.
         depth: In how many calls the graph is nested.
         log: Knows what was left behind.
     """
 
     def __init__(
         self,
-        run: Callable[[Going], Coroutine[Any, Any, None]],
+        run: Callable[[Call], Coroutine[Any, Any, None]],
         *,
         places: Places,
         depth: int,
@@ -485,48 +433,47 @@ class Calls:
         self._depth = depth
         self._log = log
         self._loop = asyncio.get_running_loop()
-        # A call begins in whatever task makes way for it, which may be inside of other spans.
+        # A call begins in whatever task makes way for it, which may be inside other spans.
         self._context = contextvars.copy_context()
-        self._tasks: dict[Going, asyncio.Task[None]] = {}
+        self._tasks: dict[Call, asyncio.Task[None]] = {}
         self._is_over = False
 
     def begin(self, state: State, item: int | None) -> None:
         """Begins a call, now or when there is a place for it."""
-        start = partial(self._start, Going(state, item))
+        start = partial(self._start, Call(state, item))
         if state.places is None:
             self._places.take(start, depth=self._depth)
         else:
             state.places.take(partial(self._places.take, start, depth=self._depth))
 
-    def give_back(self, going: Going) -> None:
-        """Lets another have a call's place, if it still has it."""
-        if going.has_place:
-            going.has_place = False
+    def give_back(self, call: Call) -> None:
+        """Frees a call's place, if it still has it."""
+        if call.has_place:
+            call.has_place = False
             self._places.give_back()
-            if going.state.places is not None:
-                going.state.places.give_back()
+            if call.state.places is not None:
+                call.state.places.give_back()
 
-    def has_ended(self, going: Going) -> bool:
-        """Takes a call out; whether it was still in, and not left behind."""
-        return self._tasks.pop(going, None) is not None
+    def has_ended(self, call: Call) -> bool:
+        """Takes a call out; False if it was left behind before."""
+        return self._tasks.pop(call, None) is not None
 
     def cancel(self) -> None:
-        """Tells all that are at work to end."""
-        for going, task in self._tasks.items():
-            if going.is_made:
+        """Cancels all calls that are at work."""
+        for call, task in self._tasks.items():
+            if call.is_made:
                 task.cancel()
 
-    def leave_behind(self) -> list[Going]:
-        """Takes out those that are still at work, and goes on without them."""
-        left = [going for going in self._tasks if going.is_made]
-        for going in left:
-            task = self._tasks.pop(going)
-            leave_behind(task, label=going.state.label(going.item), log=self._log)
-            self.give_back(going)
+    def leave_behind(self) -> list[Call]:
+        """Takes out the calls that are still at work, and goes on without them."""
+        left = [call for call in self._tasks if call.is_made]
+        for call in left:
+            leave_behind(self._tasks.pop(call), label=call.label, log=self._log)
+            self.give_back(call)
         return left
 
     def begin_no_more(self) -> None:
-        """Nobody waits for the run any more: what still waits for a place passes it on."""
+        """From now on a call that gets a place passes it on."""
         self._is_over = True
 
     async def wait(self, timeout_s: float) -> None:
@@ -535,13 +482,19 @@ class Calls:
         while self._tasks and (left_s := end_s - self._loop.time()) > 0:
             await asyncio.wait(self._tasks.values(), timeout=left_s)
 
-    def _start(self, going: Going) -> None:
-        going.has_place = True
+    def _start(self, call: Call) -> None:
+        call.has_place = True
         if self._is_over:
-            self._loop.call_soon(self.give_back, going)
+            self._loop.call_soon(self.give_back, call)
             return
         # Not in a task group, which would wait for ever for a call that ignores its cancellation.
         # Not by the loop's own factory either: an eager one would run it within what began it.
-        self._tasks[going] = asyncio.Task(
-            self._run(going), loop=self._loop, context=self._context.copy()
+        self._tasks[call] = asyncio.Task(
+            self._run(call), loop=self._loop, context=self._context.copy()
         )
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task

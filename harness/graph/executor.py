@@ -180,7 +180,6 @@ async def _reached(
 
 
 async def _end(task: asyncio.Task[object], *, label: str, log: Log) -> None:
-    """Cancels a call, and waits a little until it is over."""
     task.cancel()
     try:
         await asyncio.wait({task}, timeout=GRACE_S)

@@ -91,11 +91,9 @@ class _Known:
     """What a function does, and what that rests on."""
 
     code: Code
-    """Of the function and all that it reaches."""
     names: tuple[tuple[Mapping[str, object], str, object], ...]
     """Every name that was looked up: where, which, and what it stood for."""
     cells: tuple[tuple[CellType, object], ...]
-    """The same of closures."""
 
     def holds(self) -> bool:
         """Whether every name stands for what it stood for."""
@@ -319,11 +317,9 @@ class Parts:
     """A value, taken apart."""
 
     label: str
-    """What it is, and whatever of it is not in its parts."""
     parts: tuple[object, ...]
     """In an order that is the same in every process."""
     may_recur: bool = False
-    """Whether it may contain itself, and is the same object wherever it is met."""
 
 
 def parts_of(value: object) -> Parts | None:

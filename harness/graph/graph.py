@@ -6,13 +6,13 @@ what it returned. Every other parameter is an input of the whole graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from harness.errors import Notice, PipelineInvalid, did_you_mean
+from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.annotations import described, fits, item_of
 from harness.graph.node import Combine, Node, Parameter, read_node
 from harness.graph.policies import Cache, Concurrency, Default, OnError, Policies, Retry, Timeout
@@ -379,12 +379,10 @@ class Input:
     """A value that comes from outside."""
 
     name: str
-    """What the parameters that receive it are called."""
     node: Node
     """The node whose annotation and default count: the first that takes it, unless a later one
     has a default, or a type, and the first has none."""
     parameter: Parameter
-    """That node's parameter."""
 
     @property
     def annotation(self) -> Any:  # noqa: ANN401 - whatever the pipeline's author wrote
@@ -416,27 +414,6 @@ def graph_inputs(graph: Graph) -> dict[str, Input]:
                 found = Input(name=name, node=node, parameter=parameter)
                 inputs[name] = _agreed(inputs[name], found) if name in inputs else found
     return inputs
-
-
-def doubtful_inputs(graph: Graph, given: Collection[str]) -> Iterator[Notice]:
-    """Inputs that are at their default, and perhaps meant for a node that is called nearly so."""
-    for name, item in graph_inputs(graph).items():
-        near = next((node for node in graph.nodes if _is_one_edit(name, node)), None)
-        if near is not None and name not in given and near != item.node.name:
-            yield Notice(
-                code="pipeline.input-like-node",
-                message=f"{item.node.path}:{item.node.line}: '{name}' of node '{item.node.name}' "
-                f"uses its default; to take the output of node '{near}', rename it to '{near}'",
-            )
-
-
-def _is_one_edit(one: str, other: str) -> bool:
-    """Whether a letter more, less, changed, or two that changed places make one of the other."""
-    while one[:1] == other[:1] != "":
-        one, other = one[1:], other[1:]
-    while one[-1:] == other[-1:] != "":
-        one, other = one[:-1], other[:-1]
-    return max(len(one), len(other)) == 1 or (len(one) == 2 and one == other[::-1])
 
 
 def _agreed(first: Input, second: Input) -> Input:

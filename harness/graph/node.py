@@ -1,4 +1,4 @@
-"""Nodes: the functions of a pipeline, and where what they take comes from."""
+"""Nodes: the functions of a pipeline, and where their parameters come from."""
 
 from __future__ import annotations
 
@@ -25,61 +25,49 @@ _EMPTY = inspect.Parameter.empty
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """Something that a node takes."""
+    """A value that a node takes."""
 
     name: str
-    """As in the signature."""
     source: str
     """The node or input whose value it receives: its own name, unless `each` or `takes` says
     otherwise."""
     is_mapped: bool
     """Whether it receives one item of the source at a time."""
     default: object
-    """`inspect.Parameter.empty` when there is none."""
+    """`inspect.Parameter.empty` if there is none."""
 
     @property
     def is_required(self) -> bool:
-        """Whether there is no default."""
+        """Whether it has no default."""
         return self.default is _EMPTY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class When:
-    """What decides whether a node is run."""
+    """Decides whether a node runs."""
 
     function: Callable[..., object]
-    """Plain; whatever it returns is taken as true or false."""
+    """Plain; its result counts as true or false."""
     parameters: tuple[Parameter, ...]
-    """As those of a node."""
-
-    @property
-    def names(self) -> frozenset[str]:
-        """What they are called."""
-        return frozenset(one.name for one in self.parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A function, and where each of its parameters comes from."""
+    """A function, and the source of each of its parameters."""
 
     name: str
-    """What other nodes call it: the function's name, unless it was given another."""
+    """The function's name, unless it was given another."""
     function: Callable[..., object]
     """Plain or async."""
     parameters: tuple[Parameter, ...]
     """In the order of the signature, without the run."""
     takes_run: bool
-    """Whether the signature asks for the run."""
     path: Path
-    """The file it is written in."""
     line: int
-    """Where it begins there."""
     combine: Combine = "zip"
-    """How its mapped parameters go together."""
     when: When | None = None
-    """Whether it is run; always when None."""
+    """Whether it runs; always if None."""
     policies: Policies = NO_POLICIES
-    """How its calls are made."""
 
     @property
     def is_mapped(self) -> bool:
@@ -92,30 +80,29 @@ class Node:
         return inspect.isasyncgenfunction(inspect.unwrap(self.function))
 
     @property
+    def everything_taken(self) -> tuple[Parameter, ...]:
+        """Its parameters, then those that only its `when` has."""
+        own = {one.name for one in self.parameters}
+        asked = self.when.parameters if self.when else ()
+        return (*self.parameters, *(one for one in asked if one.name not in own))
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """The nodes and inputs that it needs, those of its `when` included."""
         return tuple(dict.fromkeys(one.source for one in self.everything_taken))
 
-    @property
-    def everything_taken(self) -> tuple[Parameter, ...]:
-        """Its parameters, and those that its `when` has beside them."""
-        own = {one.name: one for one in self.parameters}
-        asked = {one.name: one for one in self.when.parameters} if self.when else {}
-        return tuple((own | asked).values())
-
     def annotation(self, name: str) -> object:
-        """The type that a parameter, or `return`, is annotated with; `object` when it is not.
-
-        Of a parameter that its `when` alone has, that one's.
+        """The type of a parameter, of its `when` too, or of `return`; `object` without annotation.
 
         Raises:
             PipelineInvalid: The annotation names something that does not exist.
         """
-        function = inspect.unwrap(self.function)
-        if self.when is not None and name in self.when.names - {p.name for p in self.parameters}:
-            function = inspect.unwrap(self.when.function)
+        function = self.function
+        own = {one.name for one in self.parameters}
+        if self.when and name in {one.name for one in self.when.parameters} - own:
+            function = self.when.function
         try:
-            return _annotation(function, name)
+            return _annotation(inspect.unwrap(function), name)
         except (NameError, AttributeError) as error:
             what = "what is returned" if name == "return" else f"'{name}'"
             raise PipelineInvalid(
@@ -127,12 +114,12 @@ class Node:
             ) from error
 
     def moved(self, name: str, sources: Mapping[str, str], policies: Policies) -> Node:
-        """The same in another graph.
+        """The same node in another graph.
 
         Args:
-            name: What it is called there.
-            sources: What its sources are called there, where it is not the same.
-            policies: How its calls are made there.
+            name: Its name there.
+            sources: The names of its sources there, where they differ.
+            policies: Its policies there.
         """
 
         def there(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
@@ -142,14 +129,13 @@ class Node:
             self,
             name=name,
             parameters=there(self.parameters),
-            when=self.when
-            and When(function=self.when.function, parameters=there(self.when.parameters)),
+            when=self.when and replace(self.when, parameters=there(self.when.parameters)),
             policies=policies,
         )
 
 
 def _annotation(function: Callable[..., object], name: str) -> object:
-    # What a closure or an object holds, a whole run perhaps, is not ours to keep.
+    # Caching would keep alive what a closure or an object holds, a whole run perhaps.
     if isinstance(function, FunctionType) and not function.__closure__:
         return _known_annotation(function, name)
     return _read_annotation(function, name)
@@ -159,13 +145,16 @@ def _read_annotation(function: Callable[..., object], name: str) -> object:
     annotations = inspect.get_annotations(function)
     if name not in annotations:
         return object
-    # Of this one alone: nobody needs the others' types at run time.
+    # Of this one alone: the other types need not exist at run time.
     one = SimpleNamespace(__annotations__={name: annotations[name]})
     return typing.get_type_hints(one, function.__globals__, include_extras=True)[name]
 
 
 # Many nodes of a large graph share a function.
 _known_annotation = lru_cache(maxsize=1024)(_read_annotation)
+
+
+# --- a function as a node -----------------------------------------------------------------------
 
 
 def read_node(
@@ -176,22 +165,13 @@ def read_node(
     combine: Combine = "zip",
     takes: Mapping[str, str] | None = None,
     when: Callable[..., object] | None = None,
-    policies: Policies | None = None,
+    policies: Policies = NO_POLICIES,
 ) -> Node:
-    """What a function's signature says about its place in a pipeline.
-
-    Args:
-        function: Plain or async, written with `def`.
-        name: What the node is called; as the function when left out.
-        each: For each mapped parameter, the node or input whose items it receives.
-        combine: How mapped parameters go together.
-        takes: For other parameters, the node or input whose value they receive.
-        when: Decides whether the node is run, from parameters of its own.
-        policies: How its calls are made.
+    """Makes a node of a function, by its signature; the arguments are those of `Graph.node`.
 
     Raises:
-        PipelineInvalid: It is no such function, its signature cannot be a node's, or `each` or
-            `takes` names no parameter of it.
+        PipelineInvalid: It is not written with `def`, its signature cannot be a node's, or `each`
+            or `takes` names a parameter that it does not have.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
@@ -201,48 +181,12 @@ def read_node(
             code="pipeline.node-without-signature",
         )
     chosen = function.__name__ if name is None else name
-    path, line = Path(code.co_filename), code.co_firstlineno
-    if chosen == RUN_PARAMETER:
-        raise PipelineInvalid(
-            f"a node cannot be called '{chosen}', since a parameter of that name receives the run; "
-            "rename the function",
-            code="pipeline.node-name-reserved",
-            path=path,
-            line=line,
-        )
-    if not chosen.isidentifier():
-        raise PipelineInvalid(
-            f"a node cannot be called {chosen!r}, since a parameter could not bear that name; give "
-            "it another: name=…",
-            code="pipeline.node-name-invalid",
-            path=path,
-            line=line,
-        )
-    policies = policies or NO_POLICIES
-    if (mistake := _mistake(each, takes, combine) or policies.mistake()) is not None:
-        raise PipelineInvalid(
-            f"node '{chosen}': {mistake}", code="pipeline.option-invalid", path=path, line=line
-        )
-    signature = _named_parameters(function, f"node '{chosen}'", path, line)
+    reader = _Reader(chosen, Path(code.co_filename), code.co_firstlineno)
+    reader.check_name()
+    reader.check_options(each, takes, combine, policies)
+    signature = reader.signature(function, f"node '{chosen}'")
     mapped, taken = dict(each or {}), dict(takes or {})
-    own = [p for p in signature if p != RUN_PARAMETER]
-    for option, names in (("each", mapped), ("takes", taken)):
-        for parameter in names:
-            if parameter not in own:
-                raise PipelineInvalid(
-                    f"{option}= of node '{chosen}' names '{parameter}', which is not a parameter "
-                    f"that takes a value; {did_you_mean(parameter, own)}",
-                    code="pipeline.unknown-parameter",
-                    path=path,
-                    line=line,
-                )
-    if both := mapped.keys() & taken.keys():
-        raise PipelineInvalid(
-            f"each= and takes= of node '{chosen}' both say where '{min(both)}' is from; leave one",
-            code="pipeline.parameter-taken-twice",
-            path=path,
-            line=line,
-        )
+    reader.check_sources(mapped, taken, [p for p in signature if p != RUN_PARAMETER])
     sources = mapped | taken
     parameters = {
         p.name: Parameter(
@@ -259,69 +203,101 @@ def read_node(
         function=function,
         parameters=tuple(parameters.values()),
         takes_run=RUN_PARAMETER in signature,
-        path=path,
-        line=line,
+        path=reader.path,
+        line=reader.line,
         combine=combine,
-        when=None if when is None else _read_when(when, chosen, parameters, path, line),
+        when=None if when is None else reader.when(when, parameters),
         policies=policies,
     )
 
 
-def _mistake(each: object, takes: object, combine: object) -> str | None:
-    for option, value in (("each", each), ("takes", takes)):
-        if not isinstance(value, Mapping | None):
-            return f'{option}={value!r} names no parameter; write {{"parameter": "source"}}'
-    if combine not in get_args(Combine):
-        return f'combine={combine!r} is no way to combine lists; write "zip" or "product"'
-    return None
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads what belongs to one node; every error names the node's file and line."""
 
+    name: str
+    path: Path
+    line: int
 
-def _read_when(
-    function: Callable[..., object],
-    node: str,
-    parameters: Mapping[str, Parameter],
-    path: Path,
-    line: int,
-) -> When:
-    signature = _named_parameters(function, f"when= of node '{node}'", path, line)
-    if inspect.iscoroutinefunction(function) or RUN_PARAMETER in signature:
-        raise PipelineInvalid(
-            f"when= of node '{node}' must be a plain function of nodes and inputs; what has to ask "
-            "a model is a node of its own",
-            code="pipeline.when-not-plain",
-            path=path,
-            line=line,
+    def mistake(self, message: str, code: str) -> PipelineInvalid:
+        return PipelineInvalid(message, code=code, path=self.path, line=self.line)
+
+    def check_name(self) -> None:
+        if self.name == RUN_PARAMETER:
+            raise self.mistake(
+                f"a node cannot be called '{self.name}', since a parameter of that name receives "
+                "the run; rename the function",
+                "pipeline.node-name-reserved",
+            )
+        if not self.name.isidentifier():
+            raise self.mistake(
+                f"a node cannot be called {self.name!r}, since a parameter could not have that "
+                "name; give it another: name=…",
+                "pipeline.node-name-invalid",
+            )
+
+    def check_options(
+        self, each: object, takes: object, combine: object, policies: Policies
+    ) -> None:
+        wrong = policies.mistake()
+        if combine not in get_args(Combine):
+            wrong = f'combine={combine!r} is unknown; write "zip" or "product"'
+        for option, value in (("each", each), ("takes", takes)):
+            if not isinstance(value, Mapping | None):
+                wrong = f'{option}={value!r} names no parameter; write {{"parameter": "source"}}'
+        if wrong is not None:
+            raise self.mistake(f"node '{self.name}': {wrong}", "pipeline.option-invalid")
+
+    def check_sources(
+        self, mapped: Mapping[str, str], taken: Mapping[str, str], own: list[str]
+    ) -> None:
+        for option, names in (("each", mapped), ("takes", taken)):
+            for parameter in names:
+                if parameter not in own:
+                    raise self.mistake(
+                        f"{option}= of node '{self.name}' names '{parameter}', which is not a "
+                        f"parameter that takes a value; {did_you_mean(parameter, own)}",
+                        "pipeline.unknown-parameter",
+                    )
+        if both := mapped.keys() & taken.keys():
+            raise self.mistake(
+                f"each= and takes= of node '{self.name}' both name '{min(both)}'; leave one",
+                "pipeline.parameter-taken-twice",
+            )
+
+    def when(self, function: Callable[..., object], own: Mapping[str, Parameter]) -> When:
+        signature = self.signature(function, f"when= of node '{self.name}'")
+        if inspect.iscoroutinefunction(function) or RUN_PARAMETER in signature:
+            raise self.mistake(
+                f"when= of node '{self.name}' must be a plain function of nodes and inputs; to ask "
+                "a model, use a node",
+                "pipeline.when-not-plain",
+            )
+        return When(
+            function=function,
+            parameters=tuple(
+                # A name that the node has too means here what it means there: one item, say.
+                own.get(p.name)
+                or Parameter(name=p.name, source=p.name, is_mapped=False, default=p.default)
+                for p in signature.values()
+            ),
         )
-    return When(
-        function=function,
-        parameters=tuple(
-            # A name that the node has too means there what it means to the node: one item, say.
-            parameters.get(p.name)
-            or Parameter(name=p.name, source=p.name, is_mapped=False, default=p.default)
-            for p in signature.values()
-        ),
-    )
 
-
-def _named_parameters(
-    function: Callable[..., object], what: str, path: Path, line: int
-) -> Mapping[str, inspect.Parameter]:
-    """A signature's parameters, all of which can be given by name."""
-    parameters = inspect.signature(function).parameters
-    for parameter in parameters.values():
-        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
-            raise PipelineInvalid(
-                f"{what} takes {parameter}; an edge is a parameter name, so name them all",
-                code="pipeline.parameter-without-name",
-                path=path,
-                line=line,
-            )
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise PipelineInvalid(
-                f"parameter '{parameter.name}' of {what} is positional-only; values are given by "
-                "name, so remove the '/'",
-                code="pipeline.parameter-positional-only",
-                path=path,
-                line=line,
-            )
-    return parameters
+    def signature(
+        self, function: Callable[..., object], what: str
+    ) -> Mapping[str, inspect.Parameter]:
+        """The parameters, all of which can be given by name."""
+        parameters = inspect.signature(function).parameters
+        for parameter in parameters.values():
+            if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+                raise self.mistake(
+                    f"{what} takes {parameter}; an edge is a parameter name, so name them all",
+                    "pipeline.parameter-without-name",
+                )
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise self.mistake(
+                    f"parameter '{parameter.name}' of {what} is positional-only; values are given "
+                    "by name, so remove the '/'",
+                    "pipeline.parameter-positional-only",
+                )
+        return parameters

@@ -1,4 +1,4 @@
-"""What all parts of one run of a graph share, nested graphs included."""
+"""One call of a node: its attempts, and what the node can do in it (nest, map, ask)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol
 
 from harness.errors import InvalidInput, LimitReached, NodeFailed, message_of
 from harness.graph.executor import GRACE_S, Executor, Pulse, Work, leave_behind, timed
@@ -25,58 +25,50 @@ from harness.graph.outcome import (
 )
 from harness.graph.policies import Concurrency, Policies, Retry
 from harness.graph.reuse import Earlier, OutputCache
-from harness.graph.state import Digests, Given, Places, Step
+from harness.graph.state import Call, Given, Places
+from harness.graph.values import ValueForm
 from harness.trace import Tracer
 
 Answers = Mapping[tuple[str, str], object]
-"""What was answered, by the key and the text of the question."""
+"""Answers of people, by the key and the text of the question."""
 
 Asker = Callable[[Question], Awaitable[object | None]]
-"""Asks a person at once; None when nobody is there."""
+"""Asks a person at once; returns None if nobody answers."""
 
 
 class Watcher(Protocol):
-    """Told how far a run is, of the graph itself and not of what is nested in its nodes."""
+    """Told how far a run is; not about nested graphs."""
 
     def begins(self, node: str, item: int | None) -> None:
-        """A call is made: of an item, or of a node that is not mapped."""
+        """A call is made, of an item or of a node that is not mapped."""
         ...
 
     def ends(self, node: str, item: int | None) -> None:
-        """An item has an outcome, or a node as a whole, whether it was called or not."""
+        """An item, or a node as a whole, has an outcome, whether or not it was called."""
         ...
 
     def counts(self, node: str, total: int) -> None:
-        """It has turned out how many items a mapped node has."""
+        """The number of items of a mapped node is known."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Surroundings of every call."""
+    """The surroundings of every call of a run, nested graphs included."""
 
     run_of: Callable[[NodeCall], object]
-    """Makes what a node that takes a `run` receives."""
+    """Makes the `run` of the nodes that take one."""
     tracer: Tracer
-    """Sees every call, and its output."""
     executor: Executor
-    """Makes the calls."""
     places: Places
-    """How many calls may be under way in all."""
     earlier: Earlier | None
-    """What earlier parts of the run gave; None in its first part."""
+    """None in the first part of a run."""
     cache: OutputCache | None
-    """What earlier runs gave."""
     answers: dict[tuple[str, str], object]
-    """What people answered so far, as `Answers`; grows."""
+    """As `Answers`; grows."""
     asker: Asker | None
-    """Reaches a person at once."""
     log: Log = field(default_factory=Log)
-    """What is to be said at the end."""
 
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 Nested = Callable[["NodeCall", Graph, Mapping[str, object], str], Awaitable[Execution]]
 """Runs a graph inside a call: the call, the graph, its inputs, the prefix of its nodes' names."""
@@ -86,42 +78,37 @@ class NodeCall:
     """One call of a node, as the node sees it.
 
     Args:
-        step: Of which node.
-        label: The call's: `findings[2]`, `answer/brief/findings[2]`.
-        inputs: The digests of what it takes.
-        shared: What it has in common with all calls.
+        call: The call.
+        shared: The surroundings of all calls.
         nested: Runs a graph inside it.
         parent: The call that it is nested in.
 
     Attributes:
+        label: Its name: `findings[2]`, `answer/brief/findings[2]`.
         pulse: Its signs of life.
-        attempts: What finished inside of it and of the calls that it is nested in, for the next
-            attempt of one of them; None if none is called again.
-        left: What attempts left for the next one to know, by any key; also of those that it is
-            nested in.
+        attempts: Outputs of nested calls, for the next attempt of this call or of one that it is
+            nested in; None if none of them has a `Retry`.
+        left: Notes of attempts for the next one, by any key; shared with the calls around it.
     """
 
     def __init__(
         self,
-        step: Step,
+        call: Call,
         *,
-        label: str,
-        inputs: Digests,
         shared: Shared,
         nested: Nested,
         parent: NodeCall | None = None,
     ) -> None:
-        self.label = label
+        self.label = call.label
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.pulse: Pulse = Pulse(None if parent is None else parent.pulse)
         self.attempts: Earlier | None = None if parent is None else parent.attempts
-        if self.attempts is None and step.policies.retry is not None:
+        if self.attempts is None and call.step.policies.retry is not None:
             self.attempts = Earlier()
         self.left: dict[object, object] = {} if parent is None else parent.left
         self._repeats = 0
         self._parent = parent
-        self._step = step
-        self._inputs = inputs
+        self._call = call
         self._shared = shared
         self._nested = nested
         self._counts: Counter[str] = Counter()
@@ -130,18 +117,18 @@ class NodeCall:
 
     @property
     def repeats(self) -> int:
-        """How often it was called again by now, and what it is nested in."""
+        """How often it, or a call around it, was called again so far."""
         return self._repeats + (0 if self._parent is None else self._parent.repeats)
 
     def begin_attempt(self, attempt: int) -> None:
-        """From here on things are counted anew.
+        """Counts from the beginning again.
 
-        So what the call does in a second attempt bears the names that it had in the first: what
-        finished then is found, here as in a resumed run, which begins with a first one.
+        So each step of a second attempt gets the name that it had in the first, and what finished
+        then is found, as in a resumed run.
         """
         self._repeats = attempt - 1
         if self._counts:
-            # What was left out inside the attempt before is done again, or left out again.
+            # What the attempt before left out is done again, or left out again.
             log, inside = self._shared.log, f"{self.label}/"
             log.skips[:] = [one for one in log.skips if not one.node.startswith(inside)]
             log.failed_inside[:] = [
@@ -150,7 +137,7 @@ class NodeCall:
         self._counts.clear()
 
     async def end_attempt(self) -> None:
-        """Ends what is nested in the call and still goes on: `asyncio.gather` leaves the rest."""
+        """Ends nested calls that still go on: `asyncio.gather` leaves them."""
         left = set(self._nesting)
         for task in left:
             task.cancel()
@@ -162,22 +149,22 @@ class NodeCall:
                 leave_behind(task, label=self.label, log=self._shared.log)
 
     def beat(self) -> None:
-        """A sign of life, for `Timeout(idle_s=…)`; also of the calls that it is nested in."""
+        """A sign of life, for `Timeout(idle_s=…)`, of this call and of those around it."""
         self.pulse.beat()
 
     def key(self, kind: str) -> str:
-        """A name for the next thing of a kind that this call does.
+        """A name for the next step of a kind in this call: `text#1@` and a digest.
 
-        The same in every part of the run, as long as the call's inputs and its code are: `text#1@`
-        and a digest of these.
+        The same in every part of the run, as long as the call's inputs and code are the same.
         """
         self._counts[kind] += 1
-        said = "\n".join([kind, self._step.code, *(f"{k}={v}" for k, v in self._inputs.items())])
+        code, inputs = self._call.step.code.digest, self._call.taken.inputs
+        said = "\n".join([kind, code, *(f"{name}={value}" for name, value in inputs.items())])
         digest = hashlib.sha256(said.encode()).hexdigest()[:16]
         return f"{self.label}#{self._counts[kind]}@{digest}"
 
     async def call(self, graph: Graph, inputs: Mapping[str, object]) -> Mapping[str, object]:
-        """Runs another graph inside this call, with the same record; returns what its nodes gave.
+        """Runs another graph inside this call, in the same journal; returns its nodes' outputs.
 
         Raises:
             PipelineInvalid: Its inputs are not what it needs.
@@ -198,17 +185,17 @@ class NodeCall:
         parallel: int | None = None,
         retry: Retry | None = None,
     ) -> list[Any]:
-        """Calls a function for each item, in parallel, each a step of the run like a node's item.
+        """Calls a function for each item, in parallel, each call a step like a node's item.
 
         Args:
-            function: Plain or async, of one parameter, and of the `run` if it likes.
-            items: What it is called with.
-            name: What the step is called; as the function when left out.
-            parallel: How many at once.
-            retry: Whether what raised is called again.
+            function: Plain or async, with one parameter, and `run` if it likes.
+            items: The arguments.
+            name: Of the step; the function's by default.
+            parallel: How many at once; None for any number.
+            retry: Of each call.
 
         Returns:
-            What it returned, in the order of the items.
+            The results, in the order of the items.
 
         Raises:
             PipelineInvalid: The function cannot be a step.
@@ -222,8 +209,8 @@ class NodeCall:
         if len(node.parameters) != 1:
             raise InvalidInput(
                 f"run.map calls '{node.name}' with one item at a time, and it takes "
-                f"{len(node.parameters)} values; what is the same for all it can see from inside "
-                "the node",
+                f"{len(node.parameters)} values; a function inside the node can see values that "
+                "are the same for all",
                 code="pipeline.map-takes-one-value",
             )
         item = replace(node.parameters[0], source="items", is_mapped=True)
@@ -236,15 +223,10 @@ class NodeCall:
         return values
 
     async def ask(self, text: str, returns: Any = str) -> Any:  # noqa: ANN401
-        """What a person answers.
-
-        Args:
-            text: The question.
-            returns: The type of the answer.
+        """A person's answer to a question, as a value of type `returns`.
 
         Raises:
-            Suspended: Nobody has answered yet: the node ends here, and is called again when
-                somebody has.
+            Suspended: There is no answer yet; the node ends here, and is called again with one.
         """
         shared, key = self._shared, self._numbered("ask")
         question = Question(
@@ -267,7 +249,7 @@ class NodeCall:
                     text=shared.tracer.excerpt(text),
                     answer=shared.tracer.excerpt(given),
                 )
-                # Nobody likes to be asked twice.
+                # A person must not be asked twice.
                 await shared.tracer.persisted()
                 return answer
         shared.tracer.instant(
@@ -276,7 +258,7 @@ class NodeCall:
         raise Suspended(question)
 
     async def _asked(self, question: Question) -> object | None:
-        """What a person says to a question at once; None if nobody is there."""
+        """A person's immediate answer; None if there is none."""
         asker = self._shared.asker
         if asker is None:
             return None
@@ -284,12 +266,12 @@ class NodeCall:
             return await asker(question)
 
     async def _inside(self, graph: Graph, values: Mapping[str, object], prefix: str) -> Execution:
-        """Runs a graph inside the call, whose place is free for its nodes meanwhile."""
+        """Runs a graph inside the call, which lends its place to the graph's nodes."""
         places = self._shared.places
         task = asyncio.current_task()
         assert task is not None
         if not self._nesting:
-            # When its nodes are in the queue, which go before others.
+            # Soon: its nodes have to be in the queue first, where they go before others.
             asyncio.get_running_loop().call_soon(places.give_back)
         self._nesting.add(task)
         try:
@@ -300,14 +282,12 @@ class NodeCall:
                 places.take_again()
 
     def _numbered(self, name: str) -> str:
-        """The name, with a number from its second use in this call on."""
         self._counts[name] += 1
         count = self._counts[name]
         return name if count == 1 else f"{name}#{count}"
 
 
 def _whole(ended: Execution) -> Execution:
-    """The end of a nested graph, if it gave all that it could."""
     if ended.failures:
         first, *others = ended.failures
         failed = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(others))
@@ -320,12 +300,27 @@ def _whole(ended: Execution) -> Execution:
     return ended
 
 
-OnItem = Callable[[int, object, bytes], Awaitable[None]]
-"""Told each item of a generating node: its index, itself, and itself as JSON."""
+# --- attempts -----------------------------------------------------------------------------------
 
+OnItem = Callable[[int, object, bytes], Awaitable[None]]
+"""Told each item of a generating node: its index, its value, and that as JSON."""
 
 _TRACEBACK_CHARS = 20_000
 """Of a traceback, in the record: the end says most."""
+
+
+class Suspended(BaseException):
+    """Leaves a node whose questions have no answer yet.
+
+    Not an `Exception`: a node that catches all errors must not take this for one.
+
+    Attributes:
+        questions: More than one if the node asks several at once.
+    """
+
+    def __init__(self, *questions: Question) -> None:
+        super().__init__("; ".join(one.text for one in questions))
+        self.questions = questions
 
 
 class CallFailed(Exception):
@@ -342,36 +337,25 @@ class CallFailed(Exception):
         self.attempts = attempts
 
 
-class Call(NamedTuple):
-    """One call to be made."""
+async def perform(
+    call: Call,
+    shared: Shared,
+    *,
+    handle: NodeCall | None,
+    parent: NodeCall | None,
+    on_item: OnItem | None,
+) -> Given:
+    """Calls a node until it gives a valid output, as often as its policy allows.
 
-    step: Step
-    """Of which node."""
-    path: str
-    """The node's, in the run."""
-    label: str
-    """The same with the item: `findings[2]`."""
-    item: int | None
-    """Which item; None for all at once."""
-    arguments: dict[str, Any]
-    """By parameter, without the run."""
-    inputs: Digests
-    """The digests of the arguments."""
-    needs: tuple[int | str, ...]
-    """The spans in which they were made; of what an earlier part of the run made, labels."""
-    handle: NodeCall | None
-    """What stands behind its `run`; None when nothing asks for it."""
-    around: NodeCall | None
-    """The call that it is nested in."""
-    on_item: OnItem | None
-    """Told each item as it comes; None unless the node generates them for others."""
-
-
-async def perform(call: Call, shared: Shared) -> Given:
-    """Calls the node until it gives something that it may give, as often as its policy allows.
+    Args:
+        call: The call, with what it takes.
+        shared: The surroundings.
+        handle: Behind its `run`, and its time limits; None if it has neither.
+        parent: The call that it is nested in.
+        on_item: Told each item as it comes; None unless the node generates them for others.
 
     Raises:
-        CallFailed: It did not.
+        CallFailed: No attempt gave one.
         Suspended: A person has to answer first.
     """
     task = asyncio.current_task()
@@ -379,9 +363,9 @@ async def perform(call: Call, shared: Shared) -> Given:
     attempt = 1
     while True:
         try:
-            return await _attempt(call, attempt, shared)
+            return await _attempt(call, attempt, shared, handle=handle, on_item=on_item)
         except BaseException as raised:
-            error = leaf(raised)
+            error = _leaf(raised)
             if isinstance(error, asyncio.CancelledError):
                 # Let through, it would look as if the run had been cancelled.
                 whose = "its task" if task.cancelling() else "what it waited for"
@@ -391,8 +375,10 @@ async def perform(call: Call, shared: Shared) -> Given:
                 if error is raised:
                     raise
                 raise error from raised
-            # What raises as it is cancelled is not to begin again.
-            delay_s = None if task.cancelling() else _delay_s(call, error, attempt)
+            # Neither a call that raises as it is cancelled, nor one whose items others may have
+            # used: it might give other items.
+            is_last = task.cancelling() or on_item is not None
+            delay_s = None if is_last else _delay_s(call, error, attempt)
             if delay_s is None:
                 raise CallFailed(error, attempt) from error
         shared.tracer.instant(
@@ -404,89 +390,95 @@ async def perform(call: Call, shared: Shared) -> Given:
             delay_s=delay_s,
         )
         attempt += 1
-        with nullcontext() if call.around is None else call.around.pulse.doing("rest"):
+        with nullcontext() if parent is None else parent.pulse.doing("rest"):
             await asyncio.sleep(delay_s)
 
 
 def _delay_s(call: Call, error: Exception, attempt: int) -> float | None:
-    """How long to wait before the next attempt, in seconds; None if there is to be none."""
+    """Seconds before the next attempt; None if there is to be none."""
     retry = call.step.policies.retry
     if retry is None or isinstance(_cause(error), InvalidInput | LimitReached):
         return None
-    if call.on_item is not None:
-        return None  # others may have gone on with what it gave, and it might give other things
     return retry.delay_s(error, attempt=attempt)
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What was raised at first, in the innermost of nested pipelines."""
+    """The first error, in the innermost of nested pipelines."""
     while isinstance(error, NodeFailed) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
-async def _attempt(call: Call, attempt: int, shared: Shared) -> Given:
-    step, tracer = call.step, shared.tracer
-    path = call.path
+async def _attempt(
+    call: Call, attempt: int, shared: Shared, *, handle: NodeCall | None, on_item: OnItem | None
+) -> Given:
+    step, path, label, tracer = call.step, call.state.path, call.label, shared.tracer
+    arguments, _, needs = call.taken
     tracer.check_written()
-    with tracer.span(
-        "node", track=f"node {path}", label=call.label, node=path, item=call.item
-    ) as span:
+    with tracer.span("node", track=f"node {path}", label=label, node=path, item=call.item) as span:
         if attempt > 1:
             span.set(attempt=attempt)
-        needs = call.needs
-        tracer.flows("output", sources=[n for n in needs if type(n) is int], target=span.id)
-        if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):
-            span.set(needs=before)
-        if call.handle is not None:
-            call.handle.begin_attempt(attempt)
-        arguments = call.arguments
+        if needs:
+            tracer.flows("output", sources=[n for n in needs if type(n) is int], target=span.id)
+            if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):
+                span.set(needs=before)
+        if handle is not None:
+            handle.begin_attempt(attempt)
         if step.node.takes_run:
-            assert call.handle is not None
-            arguments = {RUN_PARAMETER: shared.run_of(call.handle), **arguments}
-        work = Work(call.label, step.node.function, arguments)
-        made = _stream(call, work, shared) if step.item_form else shared.executor.call(work)
+            assert handle is not None
+            arguments = {RUN_PARAMETER: shared.run_of(handle), **arguments}
+        work = Work(label, step.node.function, arguments)
+        if step.item_form is None:
+            made = shared.executor.call(work)
+        else:
+            made = _stream(step.item_form, work, shared.executor, handle, on_item)
         timeout = step.policies.timeout
         try:
-            if timeout is None or call.handle is None:
+            if timeout is None or handle is None:
                 value = await made
             else:
-                pulse = call.handle.pulse
-                value = await timed(made, timeout, pulse=pulse, label=call.label, log=shared.log)
+                value = await timed(made, timeout, pulse=handle.pulse, label=label, log=shared.log)
         except Exception as error:
-            said = "".join(traceback.format_exception(error))
-            if len(said) > _TRACEBACK_CHARS:  # whole lines: half of a secret is not known for one
-                said = said[-_TRACEBACK_CHARS:].partition("\n")[2]
-            span.set(traceback=tracer.excerpt(said))
+            span.set(traceback=tracer.excerpt(_traceback(error)))
             raise
         finally:
-            if call.handle is not None:
-                await call.handle.end_attempt()
+            if handle is not None:
+                await handle.end_attempt()
         value = step.form.check(value)
         return Given(value, step.form.encode(value), span.id)
 
 
-async def _stream(call: Call, work: Work, shared: Shared) -> list[object]:
-    """All items of a generating node, each handed on as it comes."""
-    form = call.step.item_form
-    assert form is not None
+def _traceback(error: Exception) -> str:
+    said = "".join(traceback.format_exception(error))
+    if len(said) <= _TRACEBACK_CHARS:
+        return said
+    return said[-_TRACEBACK_CHARS:].partition("\n")[2]  # whole lines: half a secret goes unseen
+
+
+async def _stream(
+    form: ValueForm,
+    work: Work,
+    executor: Executor,
+    handle: NodeCall | None,
+    on_item: OnItem | None,
+) -> list[object]:
     items: list[object] = []
-    async with aclosing(shared.executor.stream(work)) as stream:
+    async with aclosing(executor.stream(work)) as stream:
         async for item in stream:
             checked = form.check(item)
-            if call.on_item is not None:
-                await call.on_item(len(items), checked, form.encode(checked))
+            if on_item is not None:
+                await on_item(len(items), checked, form.encode(checked))
             items.append(checked)
-            if call.handle is not None:
-                call.handle.beat()
+            if handle is not None:
+                handle.beat()
     return items
 
 
-def leaf(error: BaseException) -> BaseException:
-    """The first error of nested groups; before it what is no failure, as when a person is asked."""
+def _leaf(error: BaseException) -> BaseException:
+    """The first error of nested groups; a question to a person goes before errors."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    leaves = [leaf(one) for one in error.exceptions]
+    leaves = [_leaf(one) for one in error.exceptions]
     first = min(leaves, key=_rank)
     if isinstance(first, Suspended):
         asking = [one for one in leaves if isinstance(one, Suspended)]
@@ -498,17 +490,3 @@ def _rank(error: BaseException) -> int:
     if isinstance(error, asyncio.CancelledError):
         return 2
     return 1 if isinstance(error, Exception) else 0
-
-
-class Suspended(BaseException):
-    """Questions have no answer yet.
-
-    No `Exception`: a node that catches whatever may go wrong must not take this for a mistake.
-
-    Attributes:
-        questions: What was asked: more than one where the node asks several things at once.
-    """
-
-    def __init__(self, *questions: Question) -> None:
-        super().__init__("; ".join(one.text for one in questions))
-        self.questions = questions

@@ -1,4 +1,4 @@
-"""How a run of a graph ended: what it gave, what failed, what was left out because of that."""
+"""How a run of a graph ended: outputs, failures, what was left out, and open questions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ RunStatus = Literal["finished", "failed", "stopped", "waiting"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """What stands in for the output of a node that was not run.
+    """Stands for the output of a node that was not run.
 
-    A node that takes it must ask for it: a parameter annotated `str | Skipped` receives it. A node
-    that does not ask is skipped too, and one that takes a list of items receives those that there
-    are.
+    Only a node that asks for it, by a parameter annotated `str | Skipped`, receives it. Other nodes
+    are skipped too; a node that takes a list of items receives the items that exist.
     """
 
     reason: str
-    """Why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +32,10 @@ class NodeFailure:
     """A call of a node whose last attempt raised."""
 
     node: str
-    """Its name, with the item's index for a mapped node: `findings[2]`; of a nested pipeline's,
-    after the node that called it: `answer/brief/findings[2]`."""
+    """Its label: `findings`, `findings[2]` for an item, `answer/brief/findings[2]` for a node of a
+    nested pipeline."""
     error: BaseException
-    """What it raised at last."""
     attempts: int
-    """How often it was called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,35 +43,33 @@ class NodeSkip:
     """A call of a node that was not made, or was not finished."""
 
     node: str
-    """As in `NodeFailure`."""
+    """Its label, as in `NodeFailure`."""
     reason: str
-    """Why."""
     because_of: str | None = None
-    """The node whose end was the reason; None when it was a `when=` or a limit."""
+    """The node whose end was the reason; None if it was a `when=` or a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a node asked a person, still to be answered."""
+    """A question of a node to a person, not yet answered."""
 
     key: str
-    """Names it: the node's label, and which of its questions it is: `ship/ask`, `ship/ask#2`."""
+    """The node's label and the number of the question: `ship/ask`, `ship/ask#2`."""
     node: str
-    """Who asks, as in `NodeFailure`."""
+    """The label of the node that asks."""
     text: str
-    """What."""
     form: str
-    """What kind of answer is wanted, in words: `yes or no`."""
+    """The kind of answer, in words: `yes or no`."""
     problem: str = ""
-    """What was wrong with the answer that was given, if one was."""
+    """Why the answer given before was refused; empty if there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
-    """A call of a node that was made again, although an earlier part of the run has its output."""
+    """A call that was made again, although an earlier part of the run has its output."""
 
     node: str
-    """As in `NodeFailure`."""
+    """Its label, as in `NodeFailure`."""
     reason: str
     """What changed: `its code changed: 'helper' (nodes.py:12)`, or `its input 'question' changed`.
     What its function refers to is part of its code."""
@@ -83,25 +77,21 @@ class Rerun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """What became of one run of a graph."""
+    """The result of one run of a graph."""
 
     outputs: Mapping[str, object]
-    """What every node gave that gave something, in the order of definition."""
+    """Of every node that gave one, in the order of definition."""
     failures: tuple[NodeFailure, ...] = ()
-    """What failed, in the order it did."""
+    """In the order in which they happened."""
     skips: tuple[NodeSkip, ...] = ()
-    """What was left out."""
     questions: tuple[Question, ...] = ()
-    """What has to be answered before the rest can go on."""
+    """To be answered before the rest can go on."""
     reused: tuple[str, ...] = ()
-    """Calls whose outputs are from an earlier part of the run, or from a cache; what an earlier
-    attempt of a node gave is not among them."""
+    """Labels of the calls whose outputs are from an earlier part of the run, or from a cache; not
+    from an earlier attempt of a node."""
     reruns: tuple[Rerun, ...] = ()
-    """Calls that were made again, and why."""
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    """Of the reused calls, those whose node had another name before, with their label then."""
     stopped_by: RunLimitReached | None = None
-    """The limit that ended it; None when none did."""
+    """The limit that ended the run; None if none did."""
 
     @property
     def status(self) -> RunStatus:
@@ -115,23 +105,22 @@ class Execution:
 
 @dataclass(slots=True, kw_only=True)
 class Log:
-    """What is to be said of a run when it is over; grows on the way."""
+    """Grows during a run, nested graphs included, and ends up in the `Execution`."""
 
     skips: list[NodeSkip] = field(default_factory=list)
-    """What was left out."""
     failed_inside: list[NodeFailure] = field(default_factory=list)
-    """What failed in nested graphs, whatever became of their callers."""
+    """Failures in nested graphs, whether or not their callers failed too."""
     reused: dict[str, None] = field(default_factory=dict)
-    """Whose outputs earlier parts of the run had, or a cache; as keys: each once."""
+    """An ordered set."""
     reruns: dict[Rerun, None] = field(default_factory=dict)
-    """What was made again, and why; as keys."""
-    renamed: dict[str, str] = field(default_factory=dict)
-    """Those of the reused that had another label in the earlier parts, with that."""
+    """An ordered set."""
     codes: set[str] = field(default_factory=set)
-    """The digests of code whose parts stand in the journal."""
+    """Digests of the code whose parts are in the journal."""
     left_behind: set[asyncio.Task[object]] = field(default_factory=set)
     """Calls that did not end when they were cancelled."""
 
+
+# --- answers ------------------------------------------------------------------------------------
 
 _FORMS: dict[object, str] = {
     bool: "yes or no",
@@ -142,7 +131,7 @@ _FORMS: dict[object, str] = {
 
 
 def form_of_answer(returns: Any) -> str:  # noqa: ANN401 - whatever a node asks for
-    """What kind of answer is wanted, in words."""
+    """The kind of answer that a type asks for, in words."""
     if returns in _FORMS:
         return _FORMS[returns]
     choices = get_args(returns)
@@ -152,14 +141,10 @@ def form_of_answer(returns: Any) -> str:  # noqa: ANN401 - whatever a node asks 
 
 
 def parse_answer(given: object, returns: Any) -> object:  # noqa: ANN401
-    """The answer as a value.
-
-    Args:
-        given: A text as somebody typed it, or the value itself.
-        returns: Its type.
+    """The answer as a value of the type: from a text that a person typed, or from a value.
 
     Raises:
-        ValueError: It is no such answer.
+        ValueError: It is not of that type.
     """
     adapter: TypeAdapter[object] = TypeAdapter(returns)
     if not isinstance(given, str) or returns is str:
@@ -172,18 +157,13 @@ def parse_answer(given: object, returns: Any) -> object:  # noqa: ANN401
 
 
 def answer_problem(given: object, form: str) -> str:
-    """Why something cannot be an answer, as far as the words for its form tell; empty if it may be.
-
-    Args:
-        given: The answer.
-        form: As `form_of_answer` says it.
-    """
+    """Why something cannot be an answer of a form, judged by its words alone; empty if it may."""
     returns = next((one for one, words in _FORMS.items() if words == form), None)
     choices = form.removeprefix("one of ")
     try:
         if returns is not None:
             parse_answer(given, returns)
-        # A choice may have a comma in it: nothing that is one is refused.
+        # A choice may contain a comma, so this accepts some texts that are no choice.
         elif choices != form and f", {str(given).strip()}, " not in f", {choices}, ":
             return not_an_answer(given, form)
     except ValueError:
@@ -192,5 +172,5 @@ def answer_problem(given: object, form: str) -> str:
 
 
 def not_an_answer(given: object, form: str) -> str:
-    """What to say to somebody who answered in another form."""
+    """The message for an answer of the wrong form."""
     return f"{given!r} is not {form}"

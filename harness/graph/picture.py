@@ -52,13 +52,9 @@ class Arrow:
     """What goes into a node."""
 
     source: str
-    """The node it comes from, or the graph's input."""
     is_input: bool
-    """Whether it comes from outside."""
     way: Way
-    """How the node takes it."""
     is_critical: bool = False
-    """Whether it lies on the critical path of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +62,14 @@ class Box:
     """A node."""
 
     name: str
-    """The node's."""
     layer: int
-    """Nodes between it and the top, along the longest way."""
     arrows: tuple[Arrow, ...]
     """What it takes, in the order of its signature; nothing twice in the same way."""
     is_mapped: bool
-    """Whether it is called once per item."""
     kind: Kind
-    """What sort of function it is."""
     when: str | None
     """What decides whether it is run: `wanted(task)`; None when it always is."""
     roles: tuple[str, ...]
-    """The roles that it says it uses."""
     seen: NodeSeen | None = None
     """What the run made of it; None when there is no run."""
 
@@ -88,7 +79,6 @@ class Drawing:
     """A graph, to be drawn in one form or another."""
 
     name: str
-    """The graph's."""
     inputs: tuple[str, ...]
     """What it needs from outside, in the order in which nodes take it."""
     boxes: tuple[Box, ...]
@@ -211,19 +201,13 @@ class NodeSeen:
     """What became of a node, with all of its items and of what was nested in it."""
 
     status: SeenStatus
-    """How it ended."""
     items: int
     """Items that it had; 1 for a node that is not mapped, 0 for one that was not run."""
     busy_ns: int
-    """For how long at least one of them was under way."""
     calls: int
-    """Calls of models."""
     input_tokens: int
-    """Of those calls."""
     output_tokens: int
-    """Of those calls."""
     is_critical: bool
-    """Whether it lies on the critical path."""
 
 
 NOT_RUN = NodeSeen(
@@ -242,7 +226,6 @@ class RunSeen:
     """A run of a graph."""
 
     run_id: str
-    """Its name."""
     status: RunState
     """How it ended; `unfinished` when it was killed, or is not over."""
     duration_ns: int
@@ -374,7 +357,6 @@ def _box_lines(drawing: Drawing, width: int) -> Iterator[str]:
 
 
 def _column(cells: Sequence[str], *, right: bool = False) -> list[str]:
-    """The cells, padded to one width."""
     width = min(_LONGEST_TITLE, max(map(columns, cells)))
     padding = [" " * (width - columns(cell)) for cell in cells]
     return [
@@ -406,7 +388,6 @@ def _wrapped(start: str, pieces: Sequence[str], *, width: int) -> Iterator[str]:
 
 
 def _legend(drawing: Drawing) -> Iterator[str]:
-    """What the signs mean, of those that there are."""
     signs = []
     if any(box.is_mapped for box in drawing.boxes):
         signs.append(MAPPED_MEANS)

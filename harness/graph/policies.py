@@ -1,4 +1,4 @@
-"""What a node's author says about how its calls are made, beside what they compute."""
+"""Policies: how a node's calls are made."""
 
 from __future__ import annotations
 
@@ -10,27 +10,24 @@ from harness.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Calling a node again that raised.
+    """Calls a node again that raised.
 
-    What would only fail again is not tried again: a mistake that a person made (`InvalidInput`),
-    and a limit that is reached. Nor is a node that yields its items one by one: others may have
-    gone on with those that it gave. What finished inside of a node (`run.call`, `run.map`) is not
-    made again; what the node asks models itself is: with another seed, and at a temperature
-    of 0.3 where that was 0, since the model would say the same again. What was wrong with a reply
-    that was not of the type asked for, the model is told.
+    Not after `InvalidInput` or a reached limit, which would only fail again; nor a node that
+    yields its items one by one, since others may have used the first ones. What finished inside
+    the node (`run.call`, `run.map`) is kept. Its own calls of models are repeated, with another
+    seed and at a temperature of 0.3 where it was 0, since the model would say the same again. The
+    model is told why a reply was not of the type asked for.
 
     Raises:
-        InvalidInput: A number is out of its range.
+        InvalidInput: A number is out of range.
     """
 
     attempts: int = 3
     """Calls in all, the first included."""
     first_delay_s: float = field(default=0.5, kw_only=True)
-    """Before the second call; twice as long before each further one."""
+    """Before the second call; doubles before each further one."""
     longest_delay_s: float = field(default=30.0, kw_only=True)
-    """No wait is longer."""
     on: tuple[type[Exception], ...] = field(default=(Exception,), kw_only=True)
-    """What is worth another call."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -42,12 +39,7 @@ class Retry:
         _check_not_negative("Retry", "longest_delay_s", self.longest_delay_s)
 
     def delay_s(self, error: Exception, *, attempt: int) -> float | None:
-        """How long to wait before the next call, in seconds; None to give up.
-
-        Args:
-            error: What the call ended in.
-            attempt: Which call that was, counted from 1.
-        """
+        """Seconds to wait after attempt number `attempt`, counted from 1; None to give up."""
         if attempt >= self.attempts or not isinstance(error, self.on):
             return None
         # Capped: a power beyond what a float holds would raise.
@@ -56,18 +48,17 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout:
-    """How long a call of a node may take, each attempt anew; what a person takes does not count.
+    """How long each attempt of a call may take, without the time in which a person answers.
 
     Raises:
         InvalidInput: A number is out of its range.
     """
 
     total_s: float | None = None
-    """From its start to its end."""
     idle_s: float | None = None
-    """Without a sign of life: a piece of a reply, a request to a model that is sent or answered, an
-    item, or `run.beat()`. What is waited for on this side does not count: a place at the endpoint,
-    a model that loads, room within the limits, the next attempt of what is nested in it."""
+    """Without a sign of life: a request sent or answered, a piece of a reply, an item, or
+    `run.beat()`. Waiting on this side does not count: for a place at the endpoint, a model that
+    loads, room within the limits, the next attempt of a nested call."""
 
     def __post_init__(self) -> None:
         for name in ("total_s", "idle_s"):
@@ -84,11 +75,11 @@ class Concurrency:
     """How many calls of a node may be under way at once.
 
     Raises:
-        InvalidInput: It allows none.
+        InvalidInput: It is less than 1.
     """
 
     limit: int
-    """Of all its items; in nested pipelines, of each of them."""
+    """Over all items of the node; each run of a nested pipeline counts its own."""
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -100,14 +91,14 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """What a node returned in an earlier run is its output, where code and inputs are the same.
+    """Reuses what a node returned in an earlier run with the same code and inputs.
 
     Raises:
         InvalidInput: A number is out of its range.
     """
 
     max_age_s: float | None = None
-    """Older outputs are made anew; none is too old when left out."""
+    """Older outputs are not used; None accepts any age."""
 
     def __post_init__(self) -> None:
         if self.max_age_s is not None:
@@ -116,37 +107,32 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """`on_error=Default(value)`: what a node that failed is taken to have returned."""
+    """`on_error=Default(value)`: stands for the output of a node that failed."""
 
     value: object
-    """As the node would return it; of one that yields its items one by one, the list of those that
-    come behind what it gave."""
+    """As the node would return it; for a node that yields its items one by one, a list that is
+    added to those it gave."""
 
 
 OnError = Literal["fail", "skip"] | Default
-"""What becomes of a node whose last attempt raised: it fails, and its dependants are not
-run; its output is `Skipped`; or it is a value."""
+"""What follows when a node's last attempt raised: it fails and its dependants do not run, its
+output is `Skipped`, or its output is a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """How a node's calls are made; what is None is as the pipeline has it, or else is not."""
+    """All policies of a node or pipeline; None takes the pipeline's, or the default."""
 
     retry: Retry | None = None
-    """Whether what raised is called again."""
     timeout: Timeout | None = None
-    """How long a call may take."""
     cache: Cache | None = None
-    """Whether outputs of earlier runs will do."""
     concurrency: Concurrency | None = None
-    """How many calls at once."""
     on_error: OnError | None = None
-    """What becomes of it when all attempts raised."""
     models: tuple[str, ...] | None = None
-    """The roles that it uses; None when it does not say."""
+    """The roles that it uses; None if it does not say."""
 
     def over(self, defaults: Policies) -> Policies:
-        """These where they say something, and else the others."""
+        """These policies, with `defaults` where they are None."""
         return Policies(
             retry=self.retry or defaults.retry,
             timeout=self.timeout or defaults.timeout,
@@ -157,7 +143,7 @@ class Policies:
         )
 
     def mistake(self) -> str | None:
-        """What was written in place of a policy, and what to write; None when there is nothing."""
+        """What was given instead of a policy, and what to write; None if all is well."""
         for name, (kind, example) in _WRITTEN.items():
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
@@ -175,7 +161,6 @@ _WRITTEN = {
 }
 
 NO_POLICIES = Policies()
-"""Of a node that says nothing."""
 
 
 def _check_not_negative(owner: str, name: str, value: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from harness.errors import PipelineInvalid
 from harness.graph.node import Parameter
@@ -20,6 +20,7 @@ from harness.graph.state import (
     ListSource,
     State,
     Step,
+    Taken,
     digest_of_skipped,
     digest_of_value,
 )
@@ -28,17 +29,6 @@ from harness.graph.values import digest_of_all
 OnSkip = Callable[[State, int | None, str, str | None], None]
 
 _NO_VALUES = (Blocked, Skipped)
-
-
-class Taken(NamedTuple):
-    """What one call takes."""
-
-    arguments: dict[str, Any]
-    """By parameter."""
-    inputs: dict[str, str]
-    """The digests of these."""
-    needs: tuple[int | str, ...]
-    """The spans in which they were made; of what an earlier part of the run made, labels."""
 
 
 class Schedule:
@@ -149,7 +139,6 @@ class Schedule:
     # --- nodes and items that can begin -----------------------------------------------------------
 
     def _begin(self, state: State) -> None:
-        """All that a node needs as a whole is there."""
         step = state.step
         obstacle = self._obstacle(state, step.whole, None) if state.is_in_trouble else None
         if obstacle is not None:
@@ -276,7 +265,6 @@ class Schedule:
             self._end_items(state)
 
     def _end_items(self, state: State) -> None:
-        """Ends a mapped node whose items are all there."""
         if state.outcome is not PENDING or state.settled < len(state.begun):
             return
         if state.obstacle is not None:
@@ -306,7 +294,6 @@ class Schedule:
         state.total = len(values)
 
     def _pass_on(self) -> None:
-        """Tells those who wait for what has ended."""
         while self._settled:
             state, item = self._settled.popleft()
             if item is not None:
@@ -333,14 +320,12 @@ class Schedule:
 
 
 def _digest_of(outcome: object, digest: str) -> str:
-    """The digest of an outcome, given that of a value."""
     if type(outcome) is Skipped:
         return digest_of_skipped(outcome)
     return NO_DIGEST if type(outcome) is Blocked else digest
 
 
 def _source_item(state: State, parameter: Parameter, item: int) -> tuple[int, State | ListSource]:
-    """Where one item of a mapped parameter is to be found."""
     place = state.step.mapped.index(parameter)
     return indices_of(state, item)[place], state.sources[place]
 

@@ -1,12 +1,12 @@
-"""A graph compiled for running: what each node needs, and who waits for it."""
+"""A graph compiled for running, and how far each node of it is in one run."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pydantic_core import from_json, to_json
@@ -26,25 +26,45 @@ from harness.graph.values import (
     value_form,
 )
 
+NO_DIGEST = ""
+"""Of a value that has no form in JSON: it never equals another."""
+
+PENDING: Final = object()
+"""Stands where an output will be."""
+
+
+class Blocked(NamedTuple):
+    """Stands for an output that this part of the run will not have."""
+
+    label: str
+    """The call whose end was the reason; empty if it was the whole run's."""
+    what: str
+    """How that call ended: `failed`."""
+
+    @property
+    def reason(self) -> str:
+        """The same as a sentence."""
+        return f"'{self.label}' {self.what}" if self.label else self.what
+
+
+# --- the plan -----------------------------------------------------------------------------------
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Step:
-    """A node with all that a run has to know of it."""
+    """A node, compiled for running."""
 
     node: Node
-    """As defined."""
     policies: Policies
-    """The node's own, over those of the graph."""
+    """The node's over the graph's."""
     form: ValueForm
-    """What one call of it gives, as a value that can be written down and read back."""
+    """Of the output of one call."""
     item_form: ValueForm | None
-    """Of a generating node: what it yields."""
-    says: Code
-    """What its function's code says."""
+    """Of what a generating node yields; None for any other node."""
+    code: Code
     mapped: tuple[Parameter, ...]
-    """Its mapped parameters."""
     whole: tuple[Parameter, ...]
-    """The others, and those of its `when`."""
+    """Parameters that are not mapped, those of its `when` included."""
     takes_skipped: frozenset[str]
     """Parameters that ask for `Skipped`."""
     takes_skipped_items: frozenset[str]
@@ -52,14 +72,9 @@ class Step:
     waits_for: int = 0
     """How many nodes it needs the whole output of."""
     consumers: list[Step] = field(default_factory=list)
-    """Who needs its whole output."""
+    """Steps that need its whole output."""
     followers: list[Step] = field(default_factory=list)
-    """Who takes its items as they come."""
-
-    @property
-    def code(self) -> str:
-        """The digest of its function's code."""
-        return self.says.digest
+    """Steps that take its items as they come."""
 
     @property
     def gives_items(self) -> bool:
@@ -81,8 +96,8 @@ def plan_of(graph: Graph) -> Sequence[Step]:
     if plan is None or len(plan) != len(graph.nodes):
         plan = _PLANS[graph] = _compile(graph)
     else:
-        for step in plan:  # what it refers to may be another now, as in a notebook
-            step.says = code_of(step.node.function)
+        for step in plan:  # the names in its code may mean something else now, as in a notebook
+            step.code = code_of(step.node.function)
     return plan
 
 
@@ -103,15 +118,14 @@ def _compile(graph: Graph) -> list[Step]:
 
 def _step(node: Node, graph: Graph) -> Step:
     asked = node.when.parameters if node.when else ()
-    both = (*node.parameters, *asked)
     return Step(
         node=node,
         policies=node.policies.over(graph.policies),
         form=value_form(returned(node)),
         item_form=value_form(item_of(node.annotation("return"))) if node.is_streaming else None,
-        says=code_of(node.function),
+        code=code_of(node.function),
         mapped=tuple(one for one in node.parameters if one.is_mapped),
-        whole=tuple(one for one in both if not one.is_mapped),
+        whole=tuple(one for one in (*node.parameters, *asked) if not one.is_mapped),
         takes_skipped=_asking(node, graph, lambda annotation: annotation),
         takes_skipped_items=_asking(node, graph, item_of),
     )
@@ -135,50 +149,29 @@ def _streams(step: Step, source: str) -> bool:
     )
 
 
-class Blocked(NamedTuple):
-    """Stands where the output of a node would that is not to be had in this part of the run."""
-
-    label: str
-    """Whose end was the reason."""
-    what: str
-    """What became of that: `failed`."""
-
-    @property
-    def reason(self) -> str:
-        """The same as a sentence; no label is the whole run's."""
-        return f"'{self.label}' {self.what}" if self.label else self.what
-
-
-class Pending:
-    """Stands where an output will be."""
-
-
-PENDING = Pending()
-
-NO_DIGEST = ""
-"""Of a value that has no form in JSON: it is never the same as another."""
+# --- nodes --------------------------------------------------------------------------------------
 
 
 class State:
-    """A step's outputs so far.
+    """The outputs of a step so far.
 
     Attributes:
         step: The step.
-        path: The node's name in the run, with those of the calls that it is nested in.
-        places: How many of its calls may be under way.
-        waits_for: Nodes whose whole output it still needs.
-        is_in_trouble: Whether one of its sources is no plain value.
-        outcome: Its whole output, `Skipped` or `Blocked`; of a step that gives items, the list of
-            all of them, skipped ones too.
+        path: The node's name in the run, behind the labels of the calls that it is nested in.
+        places: Limits how many of its calls are under way; None without a limit.
+        waits_for: How many nodes it still needs the whole output of.
+        is_in_trouble: Whether the output of one of its sources is not a plain value.
+        outcome: Its whole output, `Skipped` or `Blocked`; for a step that gives items, the list of
+            all items, skipped ones included.
         digest: Of the whole output.
-        span: That of its finished call.
-        spans: Those of its finished calls, by item.
-        items: What each call gave, by item; None until it has begun.
+        span: Of its finished call; None if an earlier part of the run made it.
+        spans: The same by item.
+        items: The output of each call, by item; None until it has begun.
         digests: Of the items.
-        total: How many items there will be, once that is known.
-        settled: How many there are.
-        sources: Of each mapped parameter, the step or the list that its items are from; empty
-            until it has begun.
+        total: How many items it will have; None as long as that is unknown.
+        settled: How many items it has.
+        sources: For each mapped parameter, the state or list that its items are from; empty until
+            it has begun.
         begun: The items that have begun.
         obstacle: Why there will be no more items, if one of its sources ended early.
     """
@@ -209,8 +202,12 @@ class State:
             self.begun: set[int] = set()
             self._wholes: dict[bool, tuple[list[object], str]] = {}
 
+    def label(self, item: int | None) -> str:
+        """A call's name: `findings[2]`."""
+        return self.path if item is None else f"{self.path}[{item}]"
+
     def note_span(self, item: int | None, span: int) -> None:
-        """Notes where a call was made."""
+        """Notes in which span a call was made."""
         if item is None:
             self.span = span
         else:
@@ -222,7 +219,7 @@ class State:
         return items[index] if items is not None and index < len(items) else PENDING
 
     def set_item(self, index: int, outcome: object, digest: str) -> None:
-        """Notes what a call gave."""
+        """Notes the output of an item's call."""
         assert self.items is not None
         missing = index + 1 - len(self.items)
         if missing > 0:
@@ -233,7 +230,7 @@ class State:
         self.settled += 1
 
     def whole(self, *, with_skipped: bool) -> tuple[object, str]:
-        """Its output as a consumer takes it, and the digest of that."""
+        """Its output as consumers take it, and its digest."""
         if self.items is None or not isinstance(self.outcome, list):
             return self.outcome, self.digest
         if with_skipped not in self._wholes:
@@ -242,39 +239,29 @@ class State:
         return self._wholes[with_skipped]
 
     def has_changed_lists(self) -> bool:
-        """Whether a consumer has changed a list of its items that others have too."""
+        """Whether a consumer has changed a list of items that others have too."""
         return any(
-            len(given) != len(now) or any(a is not b for a, b in zip(given, now, strict=True))
+            [*map(id, given)] != [*map(id, self._list_of_all(with_skipped=with_skipped)[0])]
             for with_skipped, (given, _) in self._wholes.items()
-            for now, _ in [self._list_of_all(with_skipped=with_skipped)]
         )
 
     def _list_of_all(self, *, with_skipped: bool) -> tuple[list[object], str]:
-        """All items. Never the list of them itself, which a consumer might change."""
+        """A new list of the items, since a consumer might change it."""
         assert self.items is not None
         if with_skipped or not any(type(item) is Skipped for item in self.items):
             return list(self.items), self.digest
         kept = [n for n, item in enumerate(self.items) if type(item) is not Skipped]
-        digests = [self.digests[n] for n in kept]
-        return [self.items[n] for n in kept], digest_of_all(digests)
+        return [self.items[n] for n in kept], digest_of_all(self.digests[n] for n in kept)
 
     def with_items_given(self, default: object) -> object:
-        """What stands for the output when a call failed: behind the items that others have of it.
-
-        Args:
-            default: What was said to.
-        """
+        """A default for a failed call, behind the items of it that others already have."""
         if self.step.item_form is None or self.step.mapped or not isinstance(default, list):
             return default
         return [*(self.items or ()), *default]
 
-    def label(self, item: int | None) -> str:
-        """A call's name: `findings[2]`."""
-        return self.path if item is None else f"{self.path}[{item}]"
-
     @property
     def reach(self) -> int:
-        """Behind the last item that may be there."""
+        """One more than the last item that may be there."""
         return 0 if self.items is None else len(self.items)
 
     @property
@@ -284,26 +271,20 @@ class State:
 
     @property
     def ended_early(self) -> bool:
-        """Whether there will be no more items, and it is not known how many there would be."""
+        """Whether it will have no more items, and the number it would have had is unknown."""
         return self.has_ended and self.total is None
 
 
 class ListSource(NamedTuple):
-    """A list that items are taken from."""
+    """A list whose items a mapped node takes; stands in for a `State` that has ended."""
 
     values: list[object]
-    """The items."""
     digests: list[str]
-    """Theirs."""
 
     @property
     def total(self) -> int:
-        """How many."""
+        """How many items."""
         return len(self.values)
-
-    def item(self, index: int) -> object:
-        """One of them; `PENDING` behind the last."""
-        return self.values[index] if index < len(self.values) else PENDING
 
     @property
     def reach(self) -> int:
@@ -315,39 +296,75 @@ class ListSource(NamedTuple):
         """As in `State`."""
         return True
 
-
-def digest_of_value(value: object) -> str:
-    """What names a value that a call takes: the same for equal values; `NO_DIGEST` for some."""
-    try:
-        return digest(dump_plain(value))
-    except TypeError:
-        pass
-    if isinstance(value, Iterator | AsyncIterator):
-        return NO_DIGEST  # to write it down would be to read it, which can be done only once
-    try:
-        plain = from_json(to_json(value, inf_nan_mode="constants"))
-        return digest(to_json(sets_in_order(plain, value), inf_nan_mode="constants"))
-    except ValueError:
-        return NO_DIGEST
+    def item(self, index: int) -> object:
+        """One of its items; `PENDING` behind the last."""
+        return self.values[index] if index < len(self.values) else PENDING
 
 
-def digest_of_skipped(skipped: Skipped) -> str:
-    """What names the absence of a value; no value is written so."""
-    return digest(f"skipped: {skipped.reason}".encode())
+# --- calls --------------------------------------------------------------------------------------
 
 
-Digests = Mapping[str, str]
-"""Of what a call takes, by parameter."""
+class Taken(NamedTuple):
+    """The arguments of one call."""
+
+    arguments: dict[str, Any]
+    inputs: dict[str, str]
+    """The digests of the arguments, by parameter."""
+    needs: tuple[int | str, ...]
+    """The spans that made the arguments; labels, where an earlier part of the run made them."""
+
+
+class Call:
+    """One call of a node, or of one item, from the moment it may begin to its end.
+
+    Attributes:
+        state: Of its node.
+        item: None for a node that is not mapped.
+        taken: Set when it begins.
+        has_place: Whether it counts as one of those under way.
+        is_made: Whether its function is at work; only then can it be cancelled, since before and
+            after that there are only things to be written down.
+    """
+
+    __slots__ = ("has_place", "is_made", "item", "state", "taken")
+
+    def __init__(self, state: State, item: int | None, taken: Taken | None = None) -> None:
+        self.state = state
+        self.item = item
+        if taken is not None:
+            self.taken = taken
+        self.has_place = False
+        self.is_made = False
+
+    @property
+    def step(self) -> Step:
+        """Its node."""
+        return self.state.step
+
+    @property
+    def label(self) -> str:
+        """Its name: `findings[2]`."""
+        return self.state.label(self.item)
+
+
+class Given(NamedTuple):
+    """The output of one call."""
+
+    value: object
+    data: bytes
+    """The value as JSON."""
+    span: int
+    """Where it was made; 0 if it was there already."""
 
 
 class Places:
-    """Starts what it is given at once while there is room, and else when there is, in order.
+    """Starts calls at once while there is room, else in order as places become free.
 
-    What is nested goes before what is not: calls that have begun are brought to their end before
-    further ones begin. Whoever waits costs one entry in a queue, and no task.
+    Nested calls go first, so that calls that have begun end before others begin. A waiting call
+    costs one entry in a queue, and no task.
 
     Args:
-        limit: How many at once; as many as come when None.
+        limit: How many at once; None for any number.
     """
 
     __slots__ = ("_count", "_free", "_waiting")
@@ -358,7 +375,7 @@ class Places:
         self._waiting: list[tuple[int, int, Callable[[], object]]] = []  # a heap
 
     def take(self, start: Callable[[], object], *, depth: int = 0) -> None:
-        """Calls `start`, which must see to it that `give_back` is called, when there is a place.
+        """Calls `start` when there is a place; `give_back` must follow.
 
         Args:
             start: Begins a call.
@@ -373,12 +390,12 @@ class Places:
             heappush(self._waiting, (-depth, next(self._count), start))
 
     def take_again(self) -> None:
-        """Takes a place without waiting: for a call that had lent its own to what it nests."""
+        """Takes a place without waiting: for a call that had lent its own to nested calls."""
         if self._free is not None:
             self._free -= 1
 
     def give_back(self) -> None:
-        """A place is free again; the first who waits gets it."""
+        """Frees a place; the first call that waits gets it."""
         if self._free is None:
             return
         if self._waiting and self._free >= 0:
@@ -387,12 +404,24 @@ class Places:
             self._free += 1
 
 
-class Given(NamedTuple):
-    """What a call gave."""
+# --- digests ------------------------------------------------------------------------------------
 
-    value: object
-    """Its output."""
-    data: bytes
-    """That as JSON."""
-    span: int
-    """Where it was made; 0 when it was there already."""
+
+def digest_of_value(value: object) -> str:
+    """A name for a value that a call takes, the same for equal values; `NO_DIGEST` for some."""
+    try:
+        return digest(dump_plain(value))
+    except TypeError:
+        pass
+    if isinstance(value, Iterator | AsyncIterator):
+        return NO_DIGEST  # it can be read only once
+    try:
+        plain = from_json(to_json(value, inf_nan_mode="constants"))
+        return digest(to_json(sets_in_order(plain, value), inf_nan_mode="constants"))
+    except ValueError:
+        return NO_DIGEST
+
+
+def digest_of_skipped(skipped: Skipped) -> str:
+    """A name for the absence of a value, which no value has."""
+    return digest(f"skipped: {skipped.reason}".encode())

@@ -128,7 +128,6 @@ class ValueForm:
         return self._adapter.validate_python(value, strict=True)
 
     def _mismatch(self, value: object) -> str:
-        """What a value is, and what it should be."""
         text = (
             f"{kind_of(value)} ({_EXCERPT.repr(value)}), "
             f"where its annotation says {described(self.annotation)}"
@@ -144,7 +143,6 @@ class ValueForm:
         return text
 
     def _verified(self, value: object) -> bytes:
-        """Through pydantic, and back again to see what becomes of it."""
         assert self._adapter is not None
         plain = self._adapter.dump_python(
             value, mode="json", by_alias=False, round_trip=True, warnings="error"
@@ -410,7 +408,6 @@ def _is_strict(value: object, room: int) -> bool:
 
 
 def _refuse_other(value: object, place: str, room: int) -> None:
-    """Raises a TypeError that says what is not plain, and where."""
     if room < 0:
         raise TypeError(f"it contains itself, or is more than {_DEEPEST} levels deep")
     kind: type = type(value)

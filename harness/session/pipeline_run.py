@@ -20,7 +20,6 @@ from harness.graph import (
     NodeCall,
     Question,
     bind_inputs,
-    doubtful_inputs,
     execute,
 )
 from harness.inference import Backend
@@ -152,8 +151,6 @@ class PipelineRun:
                     session.replies.ask_anew(part.earlier.misled)
                 with session.trace.span("run", label=self.graph.name):
                     await self._record_beginning(session, part)
-                    for notice in doubtful_inputs(self.graph, part.given):
-                        session.casting.warn(notice, session.trace)
                     if part.earlier is not None:
                         await _remember_again(session, part.earlier)
                     ended = await self._execute(session, part)
@@ -241,11 +238,7 @@ class PipelineRun:
                 watcher=forecaster,
             )
         if earlier is not None:
-            reused = frozenset(ended.reused).union(ended.renamed.values())
-            session.earlier_loops.extend(earlier.loops.within(reused))
-        for now, before in ended.renamed.items():
-            said = f"'{now}' is what '{before}' was: it is not made again under its new name"
-            session.casting.warn(Notice(code="resume.node-renamed", message=said), trace)
+            session.earlier_loops.extend(earlier.loops.within(frozenset(ended.reused)))
         return ended
 
     async def _forecaster(self, session: Session) -> Forecaster | None:

@@ -39,15 +39,10 @@ class Remake:
     node: str
     """Its label: `findings[2]`."""
     reason: str
-    """What changed since."""
     calls: int
-    """Calls of models."""
     input_tokens: int
-    """Of these."""
     output_tokens: int
-    """The same."""
     cost_usd: float | None
-    """Of those whose price is known."""
 
 
 async def to_make_again(
@@ -66,7 +61,7 @@ async def to_make_again(
     values, _ = inputs_now(graph, inputs, earlier)
     ended = await _rehearsed(graph, values, earlier, _Nobody())
     reasons = {one.node: one.reason for one in ended.reruns}
-    kept = {*ended.reused, *ended.renamed.values()}
+    kept = {*ended.reused}
     took: dict[str, list[NodeRecord]] = {}
     for record in node_records(earlier.journal):
         took.setdefault(record.label.partition("/")[0], []).append(record)
@@ -159,7 +154,7 @@ def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunRes
         parts=journal.parts,
         had_finished=True,
         loops=(),
-        earlier_loops=earlier.loops.within(frozenset(ended.reused).union(ended.renamed.values())),
+        earlier_loops=earlier.loops.within(frozenset(ended.reused)),
         models=tuple(group_calls(calls_of(journal.spans()), by=lambda call: call.model)),
         spent=earlier.spent,
         duration_s=0.0,

@@ -35,23 +35,16 @@ class EarlierRun:
     """What all parts of a run did until now."""
 
     journal: Journal
-    """All of it."""
     beginning: Beginning
-    """What the last part began with."""
     inputs: Mapping[str, RecordedInput]
     """Those that the last part had, without those that the code has a default for."""
     outputs: Earlier
-    """What nodes gave."""
     answers: Answers
-    """What people answered."""
     questions: tuple[Question, ...]
-    """What they were asked and have not answered."""
     loops: EarlierLoops
-    """How far revise loops came."""
     misled: frozenset[str]
     """Calls of nodes that failed, perhaps of what a model said: by their labels."""
     lost: tuple[str, ...]
-    """What a damaged journal lost before it was salvaged, in words."""
     sizes: tuple[int, ...]
     """Of the files of its parts when they were read, in bytes."""
 
@@ -235,9 +228,7 @@ class Origin:
     config: Path | None = None
     """The file of the settings; None when there was none."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """Roles that went before those of the settings."""
     memory: Path | None = None
-    """The directory of passages that went before that of the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,9 +238,7 @@ class Beginning:
     origin: Origin | None
     """None when it was begun from Python."""
     limits: Limits
-    """Those that it was given, beside the pipeline's and those of the settings."""
     content: ContentPolicy
-    """What it recorded of texts."""
     inputs: tuple[str, ...] | None = None
     """The names of those that it was given; None if they are lost."""
 
@@ -259,7 +248,6 @@ class RecordedInput:
     """An input that a run was given, as its journal has it."""
 
     name: str
-    """Its name."""
     text: str | None
     """The value as JSON, without secrets; None when there is no JSON for it."""
     digest: str
@@ -402,11 +390,8 @@ class Remembered:
     title: str
     """For passages before the first heading."""
     source: str
-    """Where it is from."""
     quality: float | None
-    """How good it was judged to be."""
     metadata: tuple[tuple[str, Scalar], ...]
-    """What else was said of it."""
     created: datetime | None
     """When it was remembered; None where an earlier version wrote the journal."""
 

@@ -557,39 +557,6 @@ def test_a_node_that_failed_of_a_reply_asks_for_another(settings):
     assert resume(pipeline, settings, says=['{"answer": 3}']).result == 3
 
 
-# --- nodes of another name -----------------------------------------------------------------------
-
-
-def test_a_node_that_was_renamed_is_recognized_and_said(settings):
-    calls = Calls()
-
-    def asked(task: str) -> str:
-        calls.note(task)
-        return task.upper()
-
-    def last(task: str) -> str:
-        if len(calls.made) < 2:
-            calls.note("fails")
-            raise OSError(task)
-        return task
-
-    def pipeline(name):
-        renamed = Pipeline("one")
-        renamed.node(name=name)(asked)
-        renamed.node(last)
-        return renamed
-
-    fail(pipeline("asked"), settings, {"task": "tea"})
-    result = resume(pipeline("question"), settings)
-
-    assert (calls.made, result.outputs["question"]) == (["tea", "fails"], "TEA")
-    assert (result.reused, codes(result.warnings)) == (("question",), ["resume.node-renamed"])
-    # What is still there under its own name is no other node's.
-    both = pipeline("asked")
-    both.node(name="again")(asked)
-    assert resume(both, settings).reused == ("asked", "last")
-
-
 def test_the_critical_path_of_a_resumed_run_is_of_all_its_parts(settings):
     calls = Calls()
     fail(chain(calls, fails=True), settings, {"text": "a b"})
