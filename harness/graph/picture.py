@@ -1,9 +1,13 @@
-"""A graph as it is drawn: boxes in layers, the arrows into them, and what a run made of them."""
+"""Pictures of a graph, as text and as Mermaid, with what a run made of it if one is given.
+
+A `Drawing` is what there is to show: nodes in layers, what each takes, and the run's figures.
+`as_text` writes a line for each node, below the nodes that it takes; `as_mermaid` a flowchart for
+Markdown: https://mermaid.js.org/syntax/flowchart.html
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,58 +24,87 @@ from harness.trace.node_records import NodeRecord, NodeStatus, node_records
 from harness.trace.records import RunState
 
 Way = Literal["value", "item", "list", "when"]
-"""How a node takes something: as it is, one item a call, as the list that a mapped node's calls
-gave, or only to decide whether it is run."""
+"""How a node takes something: as it is, one item a call, as the list of a mapped node's outputs, or
+only to decide whether it runs."""
 
 Kind = Literal["async", "plain", "stream"]
 """A coroutine function; one that runs in a thread; one that yields its items as they come."""
 
-Direction = Literal["TD", "LR"]
-"""Where later layers are: below, or to the right."""
-
-# What a box and a layer take of a page that is four wide and three high, in its quarters.
-_BREADTH, _LAYER_DOWN = 180 / 4, 110 / 3
-_LAYER_ACROSS, _HEIGHT = 230 / 4, 64 / 3
+SeenStatus = NodeStatus | Literal["not run"]
+"""How a node ended: the worst of its items."""
 
 
-MAPPED = "\N{MULTIPLICATION SIGN}"
-"""After the name of a node that is called once per item."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSeen:
+    """What a run made of a node, over all its items and nested nodes."""
 
-CRITICAL = "●"
-"""Before a node on the critical path."""
+    status: SeenStatus
+    items: int
+    """1 for a node that is not mapped, 0 for one that was not run."""
+    busy_ns: int
+    """How long at least one of its items was under way."""
+    calls: int
+    """Of models."""
+    input_tokens: int
+    output_tokens: int
+    is_critical: bool
 
-MAPPED_MEANS = f"{MAPPED} is called once per item"
-CRITICAL_MEANS = f"{CRITICAL} is on the critical path, which decided how long the run took"
 
-_KINDS: Mapping[Kind, str] = {"async": "", "plain": "in a thread", "stream": "streams its items"}
-_SECONDS_FROM_NS = 10_000_000
+_NOT_RUN = NodeSeen(
+    status="not run",
+    items=0,
+    busy_ns=0,
+    calls=0,
+    input_tokens=0,
+    output_tokens=0,
+    is_critical=False,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSeen:
+    """A run of a graph."""
+
+    run_id: str
+    status: RunState
+    """`unfinished` if it was killed, or is not over."""
+    duration_ns: int
+    """From its first record to its last."""
+    nodes: Mapping[str, NodeSeen]
+    """By name, of the nodes that the run had."""
+    critical_path: tuple[str, ...]
+    """The nodes that decided how long it took, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """What goes into a node."""
+    """Something that a node takes."""
 
     source: str
+    """A node, or an input of the graph."""
     is_input: bool
     way: Way
     is_critical: bool = False
+    """Whether it lies on the critical path of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A node."""
+    """A node, as it is drawn."""
 
     name: str
     layer: int
+    """The number of nodes above it, along the longest way."""
     arrows: tuple[Arrow, ...]
-    """What it takes, in the order of its signature; nothing twice in the same way."""
+    """In the order of its signature, without duplicates."""
     is_mapped: bool
     kind: Kind
     when: str | None
-    """What decides whether it is run: `wanted(task)`; None when it always is."""
+    """What decides whether it runs: `wanted(task)`; None if it always does."""
     roles: tuple[str, ...]
+    """The roles that it declares."""
     seen: NodeSeen | None = None
-    """What the run made of it; None when there is no run."""
+    """None without a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +113,16 @@ class Drawing:
 
     name: str
     inputs: tuple[str, ...]
-    """What it needs from outside, in the order in which nodes take it."""
+    """In the order in which nodes take them."""
     boxes: tuple[Box, ...]
     """Layer by layer, and within each in the order of definition."""
     run: RunSeen | None = None
-    """The run whose figures it shows; None when there is none."""
+    """None without a run."""
 
     @property
     def layers(self) -> int:
         """How many there are."""
         return self.boxes[-1].layer + 1 if self.boxes else 0
-
-    @property
-    def direction(self) -> Direction:
-        """Which way it comes nearest to the shape of a page: boxes are wider than they are high."""
-        widest = max(Counter(box.layer for box in self.boxes).values(), default=0)
-        down = max(widest * _BREADTH, self.layers * _LAYER_DOWN)
-        across = max(self.layers * _LAYER_ACROSS, widest * _HEIGHT)
-        return "TD" if down <= across else "LR"
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -106,50 +131,54 @@ class Drawing:
         return tuple(name for name in (self.run.nodes if self.run else ()) if name not in known)
 
 
+# --- the graph ----------------------------------------------------------------------------------
+
+
 def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
     """What there is to draw.
 
     Args:
-        graph: One that was checked: it has no cycle.
-        run: What became of it in a run.
+        graph: Checked before, so it has no cycle.
+        run: One of its runs.
     """
-    # Here rather than at the top: networkx takes 70 ms to import.
-    import networkx as nx  # noqa: PLC0415
-
-    order = nx.DiGraph()
-    order.add_nodes_from(graph.nodes)
-    for node in graph.nodes.values():
-        order.add_edges_from((name, node.name) for name in node.sources if name in graph.nodes)
-    rank = {name: number for number, name in enumerate(graph.nodes)}
-    # A node's generation is the length of the longest way to it.
-    layers = [sorted(names, key=rank.__getitem__) for names in nx.topological_generations(order)]
+    layers: dict[str, int] = {}
+    for name in graph.nodes:
+        _place(name, graph, layers)
+    critical = frozenset(pairwise(run.critical_path)) if run else frozenset()
     sources = dict.fromkeys(name for node in graph.nodes.values() for name in node.sources)
     return Drawing(
         name=graph.name,
         inputs=tuple(name for name in sources if name not in graph.nodes),
         boxes=tuple(
-            _box(graph.nodes[name], graph, layer, run)
-            for layer, names in enumerate(layers)
-            for name in names
+            Box(
+                name=name,
+                layer=layers[name],
+                arrows=tuple(dict.fromkeys(_arrows(graph.nodes[name], graph, critical))),
+                is_mapped=graph.nodes[name].is_mapped,
+                kind=_kind(graph.nodes[name]),
+                when=_condition(graph.nodes[name].when),
+                roles=graph.nodes[name].policies.over(graph.policies).models or (),
+                seen=run.nodes.get(name, _NOT_RUN) if run else None,
+            )
+            for name in sorted(graph.nodes, key=layers.__getitem__)
         ),
         run=run,
     )
 
 
-def _box(node: Node, graph: Graph, layer: int, run: RunSeen | None) -> Box:
-    return Box(
-        name=node.name,
-        layer=layer,
-        arrows=tuple(dict.fromkeys(_arrows(node, graph, run))),
-        is_mapped=node.is_mapped,
-        kind=_kind(node),
-        when=_condition(node.when) if node.when else None,
-        roles=node.policies.over(graph.policies).models or (),
-        seen=run.of(node.name) if run else None,
-    )
+def _place(name: str, graph: Graph, layers: dict[str, int]) -> None:
+    """Finds the layers of a node and of those above it, without recursion: graphs may be deep."""
+    waiting = [name]
+    while waiting:
+        above = graph.dependencies(graph.nodes[waiting[-1]])
+        missing = [one for one in above if one not in layers]
+        if missing:
+            waiting += missing
+        else:
+            layers[waiting.pop()] = max((layers[one] + 1 for one in above), default=0)
 
 
-def _arrows(node: Node, graph: Graph, run: RunSeen | None) -> Iterator[Arrow]:
+def _arrows(node: Node, graph: Graph, critical: frozenset[tuple[str, str]]) -> Iterator[Arrow]:
     taken = {parameter.source for parameter in node.parameters}
     asked = [one for one in (node.when.parameters if node.when else ()) if one.source not in taken]
     for parameter in (*node.parameters, *asked):
@@ -158,7 +187,7 @@ def _arrows(node: Node, graph: Graph, run: RunSeen | None) -> Iterator[Arrow]:
             source=source,
             is_input=source not in graph.nodes,
             way="when" if source not in taken else _way(parameter, graph.nodes.get(source)),
-            is_critical=run is not None and (source, node.name) in run.critical_steps,
+            is_critical=(source, node.name) in critical,
         )
 
 
@@ -176,13 +205,14 @@ def _kind(node: Node) -> Kind:
     return "async" if is_async else "plain"
 
 
-def _condition(when: When) -> str:
+def _condition(when: When | None) -> str | None:
+    if when is None:
+        return None
     name = getattr(when.function, "__name__", "when").strip("<>")
     return f"{name}({', '.join(parameter.name for parameter in when.parameters)})"
 
 
-SeenStatus = NodeStatus | Literal["not run"]
-"""What became of a node: the worst of its items."""
+# --- the run ------------------------------------------------------------------------------------
 
 _WORST_FIRST: tuple[NodeStatus, ...] = (
     "failed",
@@ -196,64 +226,14 @@ _WORST_FIRST: tuple[NodeStatus, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSeen:
-    """What became of a node, with all of its items and of what was nested in it."""
-
-    status: SeenStatus
-    items: int
-    """Items that it had; 1 for a node that is not mapped, 0 for one that was not run."""
-    busy_ns: int
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    is_critical: bool
-
-
-NOT_RUN = NodeSeen(
-    status="not run",
-    items=0,
-    busy_ns=0,
-    calls=0,
-    input_tokens=0,
-    output_tokens=0,
-    is_critical=False,
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSeen:
-    """A run of a graph."""
-
-    run_id: str
-    status: RunState
-    """How it ended; `unfinished` when it was killed, or is not over."""
-    duration_ns: int
-    """From its first record to its last."""
-    nodes: Mapping[str, NodeSeen]
-    """By the node's name; those that the run had."""
-    critical_path: tuple[str, ...]
-    """The nodes that decided how long it took, in order; of a mapped node, one item did."""
-
-    @property
-    def critical_steps(self) -> frozenset[tuple[str, str]]:
-        """Which node led to which along that path."""
-        return frozenset(pairwise(self.critical_path))
-
-    def of(self, node: str) -> NodeSeen:
-        """What became of a node."""
-        return self.nodes.get(node, NOT_RUN)
-
-
 def run_seen(journal: Journal) -> RunSeen:
     """Reads a journal, of a run that ended, was killed, or is still going.
 
     Raises:
         JournalInvalid: A line in the middle is not a record.
     """
-    records = node_records(journal)
     outermost: dict[str, list[NodeRecord]] = {}
-    for record in records:
+    for record in node_records(journal):
         outermost.setdefault(_outermost(record.node), []).append(record)
     path = _critical_path(journal)
     return RunSeen(
@@ -289,7 +269,7 @@ def _critical_path(journal: Journal) -> tuple[str, ...]:
     ]
     run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     steps = critical_path(spans, journal.flows, run=run).steps
-    # Called again, or an item after an item of the same node, it is one box still.
+    # Each node once, although several of its calls may follow one another.
     return tuple(dict.fromkeys(_outermost(step.node) for step in steps))
 
 
@@ -299,7 +279,7 @@ def _outermost(path: str) -> str:
 
 
 def _covered_ns(intervals: Iterable[Interval]) -> int:
-    """How much of the clock intervals cover, counted once where they overlap."""
+    """How long the intervals are together, counted once where they overlap."""
     covered_ns, until_ns = 0, None
     for one in sorted(intervals, key=lambda one: one.start_ns):
         start_ns = one.start_ns if until_ns is None else max(one.start_ns, until_ns)
@@ -308,8 +288,71 @@ def _covered_ns(intervals: Iterable[Interval]) -> int:
     return covered_ns
 
 
+# --- words --------------------------------------------------------------------------------------
+
+_MAPPED = "\N{MULTIPLICATION SIGN}"
+_CRITICAL = "●"
+_KINDS: Mapping[Kind, str] = {"async": "", "plain": "in a thread", "stream": "streams its items"}
+
+
+def _printable(text: str) -> str:
+    """The text on one line, without control characters."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def _title(box: Box) -> str:
+    if not box.is_mapped:
+        return box.name
+    return f"{box.name} {_MAPPED}{box.seen.items or '' if box.seen else ''}"
+
+
+def _is_critical(box: Box) -> bool:
+    return box.seen is not None and box.seen.is_critical
+
+
+def _taken(arrow: Arrow) -> str:
+    """`task`, `each topics`, or `sections[]`."""
+    if arrow.way == "item":
+        return f"each {arrow.source}"
+    return f"{arrow.source}[]" if arrow.way == "list" else arrow.source
+
+
+def _remarks(box: Box) -> tuple[str, ...]:
+    parts = (f"when {box.when}" if box.when else "", ", ".join(box.roles), _KINDS[box.kind])
+    return tuple(_printable(part) for part in parts if part)
+
+
+def _figures(box: Box) -> tuple[str, str, str, str]:
+    """How the node ended if not well, time, calls, tokens; each may be empty."""
+    seen = box.seen
+    if seen is None:
+        return ("", "", "", "")
+    return (
+        "" if seen.status == "done" else seen.status,
+        _duration(seen.busy_ns) if seen.busy_ns else "",
+        f"{seen.calls:,} call{'' if seen.calls == 1 else 's'}" if seen.calls else "",
+        f"{seen.input_tokens:,} → {seen.output_tokens:,} tokens" if seen.calls else "",
+    )
+
+
+def _run_line(run: RunSeen | None) -> str:
+    if run is None:
+        return ""
+    ended = {"ok": "ended well", "unfinished": "was killed, or is not over"}
+    how = ended.get(run.status, run.status)
+    return f"run {_printable(run.run_id)}: {_duration(run.duration_ns)}, {how}"
+
+
+def _duration(time_ns: int) -> str:
+    if time_ns < 10_000_000:
+        return f"{time_ns / 1e6:.1f} ms"
+    return f"{time_ns / 1e9:,.{2 if time_ns < 10e9 else 1}f} s"
+
+
+# --- text ---------------------------------------------------------------------------------------
+
 _LONGEST_TITLE = 40
-"""Columns. A longer name moves what follows it, in its own line alone."""
+"""Columns. A longer name moves the rest of its own line only."""
 _GAP = "  "
 
 
@@ -317,10 +360,10 @@ def as_text(drawing: Drawing, *, width: int = 100) -> str:
     """Lines that end with a newline each.
 
     Args:
-        drawing: What to draw.
-        width: Columns, beyond which a line goes on in the next; a name is never broken.
+        drawing: The graph.
+        width: Columns after which a line goes on in the next one; a name is never broken.
     """
-    lines = [_headline(drawing), *filter(None, [run_line(drawing)])]
+    lines = [_headline(drawing), *filter(None, [_run_line(drawing.run)])]
     if drawing.boxes:
         lines += ["", *_box_lines(drawing, width)]
     if legend := list(_legend(drawing)):
@@ -331,7 +374,7 @@ def as_text(drawing: Drawing, *, width: int = 100) -> str:
 def _headline(drawing: Drawing) -> str:
     nodes, layers = len(drawing.boxes), drawing.layers
     return (
-        f"{printable(drawing.name)}: {nodes} node{'' if nodes == 1 else 's'} in {layers} "
+        f"{_printable(drawing.name)}: {nodes} node{'' if nodes == 1 else 's'} in {layers} "
         f"layer{'' if layers == 1 else 's'}; inputs: {', '.join(drawing.inputs) or 'none'}"
     )
 
@@ -343,43 +386,42 @@ def _box_lines(drawing: Drawing, width: int) -> Iterator[str]:
         "" if number and boxes[number - 1].layer == box.layer else str(box.layer + 1)
         for number, box in enumerate(boxes)
     ]
-    marks = [CRITICAL if box.seen and box.seen.is_critical else "" for box in boxes]
+    marks = [_CRITICAL if _is_critical(box) else "" for box in boxes]
     grid = [
         _column(layers, right=True),
         *([_column(marks)] if drawing.run else []),
-        _column([box_title(box) for box in boxes]),
+        _column([_title(box) for box in boxes]),
     ]
-    if drawing.run:
-        seen = [figures(box.seen) if box.seen else ("",) * 4 for box in boxes]
-        grid += [_column(cells, right=True) for cells in zip(*seen, strict=True) if any(cells)]
+    figures = zip(*map(_figures, boxes), strict=True)
+    grid += [_column(cells, right=True) for cells in figures if any(cells)]
     for box, cells in zip(boxes, zip(*grid, strict=True), strict=True):
         yield from _wrapped(_GAP.join(cells), list(_pieces(box)), width=width)
 
 
 def _column(cells: Sequence[str], *, right: bool = False) -> list[str]:
-    width = min(_LONGEST_TITLE, max(map(columns, cells)))
-    padding = [" " * (width - columns(cell)) for cell in cells]
+    width = min(_LONGEST_TITLE, max(map(cell_len, cells)))
+    padding = [" " * (width - cell_len(cell)) for cell in cells]
     return [
         space + cell if right else cell + space for cell, space in zip(cells, padding, strict=True)
     ]
 
 
 def _pieces(box: Box) -> Iterator[str]:
-    """What a node takes and what was said of it, in pieces between which a line may end."""
+    """What a node takes, and remarks, in pieces between which a line may end."""
     last = len(box.arrows) - 1
     for number, arrow in enumerate(box.arrows):
-        yield f"{'' if number else '← '}{taken(arrow)}{',' if number < last else ''}"
-    if said := remarks(box):
+        yield f"{'' if number else '← '}{_taken(arrow)}{',' if number < last else ''}"
+    if said := _remarks(box):
         yield f"({'; '.join(said)})"
 
 
 def _wrapped(start: str, pieces: Sequence[str], *, width: int) -> Iterator[str]:
-    """A line, and those that it goes on in, under where its first piece stands."""
-    indent = " " * columns(f"{start}{_GAP}← ")
+    """A line, and the lines that it goes on in, below its first piece."""
+    indent = " " * cell_len(f"{start}{_GAP}← ")
     line = start + _GAP
     has_piece = False
     for piece in pieces:
-        if has_piece and columns(line) + columns(piece) + 1 > width:
+        if has_piece and cell_len(line) + cell_len(piece) + 1 > width:
             yield line.rstrip()
             line, has_piece = indent, False
         line += f" {piece}" if has_piece else piece
@@ -390,41 +432,43 @@ def _wrapped(start: str, pieces: Sequence[str], *, width: int) -> Iterator[str]:
 def _legend(drawing: Drawing) -> Iterator[str]:
     signs = []
     if any(box.is_mapped for box in drawing.boxes):
-        signs.append(MAPPED_MEANS)
+        signs.append(f"{_MAPPED} is called once per item")
     if any(arrow.way == "list" for box in drawing.boxes for arrow in box.arrows):
         signs.append("[] takes the list of all items")
     if drawing.run and drawing.run.critical_path:
-        signs.append(CRITICAL_MEANS)
+        signs.append(f"{_CRITICAL} is on the critical path, which decided how long the run took")
     if signs:
         yield "; ".join(signs)
-    if line := unknown_line(drawing):
-        yield line
+    if drawing.unknown:
+        yield f"In the run, and not in the file: {_printable(', '.join(drawing.unknown))}"
 
 
-_MEAN_NOTHING = frozenset(f" _-.,:/()[]+=→←·{MAPPED}{CRITICAL}")
-"""Signs that are themselves within quotes, as letters and digits are."""
-_ARROWS: Mapping[Way, str] = {
-    "value": "-->",
-    "item": "-- each -->",
-    "list": "-->",
-    "when": "-. when .->",
+# --- Mermaid ------------------------------------------------------------------------------------
+
+_MEAN_NOTHING = frozenset(f" _-.,:/()[]+=→←·{_MAPPED}{_CRITICAL}")
+"""Signs that stand for themselves within quotes, as letters and digits do."""
+_ARROWS: Mapping[Way, tuple[str, str]] = {
+    "value": ("-->", "==>"),
+    "item": ("-- each -->", "== each ==>"),
+    "list": ("-->", "==>"),
+    "when": ("-. when .->", "-. when .->"),
 }
-_CRITICAL_ARROWS: Mapping[Way, str] = {
-    **_ARROWS,
-    "value": "==>",
-    "item": "== each ==>",
-    "list": "==>",
-}
-_ABSENT = {"skipped", "not run"}
+"""Off the critical path, and on it."""
 
 
 def as_mermaid(drawing: Drawing) -> str:
-    """The text of a flowchart; ends with a newline."""
-    return "".join(f"{line}\n" for line in _lines(drawing))
+    """The text of a flowchart; ends with a newline.
+
+    Every text stands in quotes, with what Mermaid or HTML would read as more than a letter written
+    as an entity; the ids are numbers, since a name may be a word of the language, such as `end`.
+    """
+    return "".join(f"{line}\n" for line in _flowchart(drawing))
 
 
-def _lines(drawing: Drawing) -> Iterator[str]:
-    yield from ("---", f"title: {_title(drawing)}", "---", f"flowchart {drawing.direction}")
+def _flowchart(drawing: Drawing) -> Iterator[str]:
+    said = " · ".join(filter(None, [_printable(drawing.name), _run_line(drawing.run)]))
+    # A text in the quotes of JSON is one of YAML too.
+    yield from ("---", f"title: {orjson.dumps(said).decode()}", "---", "flowchart TD")
     ids = {box.name: f"n{number}" for number, box in enumerate(drawing.boxes)}
     for box in drawing.boxes:
         opening, closing = _shape(box)
@@ -433,15 +477,18 @@ def _lines(drawing: Drawing) -> Iterator[str]:
     for box in drawing.boxes:
         for arrow in box.arrows:
             if not arrow.is_input:
-                line = (_CRITICAL_ARROWS if arrow.is_critical else _ARROWS)[arrow.way]
+                line = _ARROWS[arrow.way][arrow.is_critical]
                 yield f"    {ids[arrow.source]} {line} {ids[box.name]}"
-    yield from _classes(drawing, ids)
-
-
-def _title(drawing: Drawing) -> str:
-    """The picture's title as a text of YAML, whose quotes JSON's are too."""
-    said = " · ".join(filter(None, [printable(drawing.name), run_line(drawing)]))
-    return orjson.dumps(said).decode()
+    absent = [
+        box for box in drawing.boxes if box.seen and box.seen.status in {"skipped", "not run"}
+    ]
+    for name, style, members in (
+        ("critical", "stroke-width:4px", [box for box in drawing.boxes if _is_critical(box)]),
+        ("absent", "stroke-dasharray:5 4", absent),
+    ):
+        if members:
+            yield f"    classDef {name} {style}"
+            yield f"    class {','.join(ids[box.name] for box in members)} {name}"
 
 
 def _shape(box: Box) -> tuple[str, str]:
@@ -452,105 +499,15 @@ def _shape(box: Box) -> tuple[str, str]:
 
 
 def _label(box: Box) -> Iterator[str]:
-    critical = f"{CRITICAL} " if box.seen and box.seen.is_critical else ""
-    yield critical + box_title(box)
-    if outside := taken_from_outside(box):
+    yield f"{_CRITICAL} {_title(box)}" if _is_critical(box) else _title(box)
+    if outside := ", ".join(_taken(arrow) for arrow in box.arrows if arrow.is_input):
         yield f"← {outside}"
-    yield from remarks(box)
-    if box.seen and (said := " · ".join(filter(None, figures(box.seen)))):
+    yield from _remarks(box)
+    if said := " · ".join(filter(None, _figures(box))):
         yield said
-
-
-def _classes(drawing: Drawing, ids: Mapping[str, str]) -> Iterator[str]:
-    critical = [ids[box.name] for box in drawing.boxes if box.seen and box.seen.is_critical]
-    absent = [ids[box.name] for box in drawing.boxes if box.seen and box.seen.status in _ABSENT]
-    for name, style, members in (
-        ("critical", "stroke-width:4px", critical),
-        ("absent", "stroke-dasharray:5 4", absent),
-    ):
-        if members:
-            yield f"    classDef {name} {style}"
-            yield f"    class {','.join(members)} {name}"
 
 
 def _escaped(text: str) -> str:
     return "".join(
         sign if sign.isalnum() or sign in _MEAN_NOTHING else f"#{ord(sign)};" for sign in text
     )
-
-
-def columns(text: str) -> int:
-    """How wide a text is on a terminal: some characters take two columns, some none."""
-    return cell_len(text)
-
-
-def printable(text: str) -> str:
-    """A text on one line, with no control characters: some pictures have no form for them."""
-    return "".join(sign if sign.isprintable() else " " for sign in text)
-
-
-def box_title(box: Box) -> str:
-    """A node's name, and how often it was called if once per item."""
-    if not box.is_mapped:
-        return box.name
-    items = box.seen.items if box.seen else 0
-    return f"{box.name} {MAPPED}{items or ''}"
-
-
-def taken(arrow: Arrow) -> str:
-    """What goes into a node: `task`, `each topics`, `sections[]`."""
-    match arrow.way:
-        case "item":
-            return f"each {arrow.source}"
-        case "list":
-            return f"{arrow.source}[]"
-        case _:
-            return arrow.source
-
-
-def taken_from_outside(box: Box) -> str:
-    """The inputs that a node takes, for a picture whose arrows say the rest."""
-    return ", ".join(taken(arrow) for arrow in box.arrows if arrow.is_input)
-
-
-def remarks(box: Box) -> tuple[str, ...]:
-    """What else its author said of a node."""
-    parts = (
-        f"when {box.when}" if box.when else "",
-        ", ".join(box.roles),
-        _KINDS[box.kind],
-    )
-    return tuple(printable(part) for part in parts if part)
-
-
-def figures(seen: NodeSeen) -> tuple[str, str, str, str]:
-    """What a run made of a node: how it ended if not well, time, calls, tokens; "" for none."""
-    return (
-        "" if seen.status == "done" else seen.status,
-        duration(seen.busy_ns) if seen.busy_ns else "",
-        f"{seen.calls:,} call{'' if seen.calls == 1 else 's'}" if seen.calls else "",
-        f"{seen.input_tokens:,} → {seen.output_tokens:,} tokens" if seen.calls else "",
-    )
-
-
-def run_line(drawing: Drawing) -> str:
-    """Which run it was, and how it ended; empty where there is none."""
-    run = drawing.run
-    if run is None:
-        return ""
-    ended = {"ok": "ended well", "unfinished": "was killed, or is not over"}
-    how = ended.get(run.status, run.status)
-    return f"run {printable(run.run_id)}: {duration(run.duration_ns)}, {how}"
-
-
-def unknown_line(drawing: Drawing) -> str:
-    """What the run had and the drawing does not have; empty where there is nothing."""
-    names = printable(", ".join(drawing.unknown))
-    return f"In the run, and not in the file: {names}" if names else ""
-
-
-def duration(time_ns: int) -> str:
-    """Milliseconds of what is short, else seconds."""
-    if time_ns < _SECONDS_FROM_NS:
-        return f"{time_ns / 1e6:.1f} ms"
-    return f"{time_ns / 1e9:,.{2 if time_ns < 10e9 else 1}f} s"
