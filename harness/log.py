@@ -36,9 +36,14 @@ def log_warning(message: str, *, code: str, **details: object) -> None:
         code: What it is called by programs.
         details: What varies.
     """
-    listener = _listener.get()
-    where = {} if listener is None else listener(message, {"code": code, **details})
-    _logger().warning(message, **{"code": code, **where, **details})
+    details = {"code": code, **details}
+    _logger().warning(message, **{**_where(message, details), **details})
+
+
+def log_notice(message: str, *, code: str) -> None:
+    """Says what a run's result says too: `in_result` lets a program print it only there."""
+    details = {"code": code}
+    _logger().warning(message, **{**_where(message, details), **details}, in_result=True)
 
 
 def log_debug(message: str, **details: object) -> None:
@@ -55,6 +60,11 @@ def warnings_heard_by(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.set(before)  # not by a token, which is only valid in the context it was made in
+
+
+def _where(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
+    listener = _listener.get()
+    return {} if listener is None else listener(message, details)
 
 
 def _logger() -> Any:  # noqa: ANN401 - a proxy, of a type that the configuration decides

@@ -204,7 +204,9 @@ def worst_model(
 def observe(journal: Journal) -> Observed:
     """Reads what rules need. Takes about a kilobyte for each call."""
     reading = _Reading()
-    calls = tuple(calls_of(reading.spans_among(journal.items())))
+    calls = tuple(
+        call for call in calls_of(reading.spans_among(journal.items())) if not call.was_refused
+    )
     return Observed(
         run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns),
         ended=journal.ended,

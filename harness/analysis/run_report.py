@@ -98,7 +98,7 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
     """
     run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     calls = calls_of(journal.spans())
-    asked = [call for call in calls if not call.from_cache]
+    asked = [call for call in calls if not call.from_cache and not call.was_refused]
     seen = _Seen(journal)
     loads = _loads(seen.spans["load"], {call.id: call.model for call in calls})
     return RunReport(

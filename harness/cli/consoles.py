@@ -110,12 +110,20 @@ def results() -> Console:
     return Shown(width=None if chosen else _PIPED_WIDTH)
 
 
-def log_to_stderr(log_format: LogFormat = "text") -> None:
+def log_to_stderr(log_format: LogFormat = "text", *, held: list[str] | None = None) -> None:
     """Warnings are for people: standard output is for what was asked for.
 
     Args:
         log_format: `json` is for programs, one object a line, with the time in UTC.
+        held: Receives the warnings that a run's report prints too, and they are not logged.
     """
+
+    def hold(_logger: object, _method: str, event: EventDict) -> EventDict:
+        if event.pop("in_result", False) and held is not None:
+            held.append(event["event"])
+            raise structlog.DropEvent
+        return event
+
     render: list[structlog.typing.Processor] = [
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     ]
@@ -126,7 +134,7 @@ def log_to_stderr(log_format: LogFormat = "text") -> None:
         ]
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        processors=[structlog.processors.add_log_level, _shown_event, *render],
+        processors=[hold, structlog.processors.add_log_level, _shown_event, *render],
         # As it is then: above the progress of a run, while that is drawn.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

@@ -213,7 +213,7 @@ def _model_table(models: Sequence[CallGroup]) -> Table:
     for model in models:
         table.add_row(
             Text(model.name or "-"),
-            f"{model.calls}" + (f" ({model.failed} failed)" if model.failed else ""),
+            _calls(model),
             f"{model.input_tokens:,}",
             _cached(model),
             f"{model.output_tokens:,}",
@@ -221,6 +221,12 @@ def _model_table(models: Sequence[CallGroup]) -> Table:
             "-" if model.decode_tokens_per_s is None else f"{model.decode_tokens_per_s:,.0f}",
         )
     return table
+
+
+def _calls(model: CallGroup) -> str:
+    ends = {"failed": model.failed, "refused": model.refused}
+    told = ", ".join(f"{count} {end}" for end, count in ends.items() if count)
+    return f"{model.calls}" + (f" ({told})" if told else "")
 
 
 def _cached(model: CallGroup) -> str:

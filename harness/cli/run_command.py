@@ -6,8 +6,8 @@ import asyncio
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -216,11 +216,14 @@ def carry_out(
         log_format: How warnings are written.
         with_traceback: Whether to say where an error was raised.
     """
-    log_to_stderr(log_format)
+    # The report prints them; where there is none, they are printed at the end.
+    held: list[str] = []
+    log_to_stderr(log_format, held=None if as_json or log_format == "json" else held)
     begun: list[Path] = []
     interrupts = Interrupts()
     try:
-        result = _run(order(), begun, is_attended=not as_json and _is_terminal())
+        with _told_of_a_run_without_a_report(held):
+            result = _run(order(), begun, is_attended=not as_json and _is_terminal())
     except KeyboardInterrupt:
         say("interrupted", err=True)
         _say_way_on(begun)
@@ -280,6 +283,16 @@ def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
                 origin=order.origin,
             )
         )
+
+
+@contextmanager
+def _told_of_a_run_without_a_report(warnings: Sequence[str]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for warning in warnings:
+            say(f"Warning: {warning}", err=True)
+        raise
 
 
 def _is_terminal() -> bool:

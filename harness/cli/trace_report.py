@@ -82,6 +82,7 @@ def _headline(report: RunReport) -> str:
 def _calls_line(report: RunReport) -> str:
     calls = report.calls
     ends = {"failed": calls.failed, "cancelled": calls.cancelled, "unfinished": calls.unfinished}
+    ends["refused at a limit"] = calls.refused
     ends["answered from the cache"] = calls.from_cache
     told = "".join(f", {count} {end}" for end, count in ends.items() if count)
     elsewhere = {

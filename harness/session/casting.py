@@ -14,7 +14,7 @@ from harness.inference import (
     relation_of,
     served_metadata,
 )
-from harness.log import log_warning, warnings_heard_by
+from harness.log import log_notice, warnings_heard_by
 from harness.session.evaluator_pool import (
     EvaluatorDraw,
     EvaluatorPanel,
@@ -179,7 +179,7 @@ class Casting:
         """Adds a warning to the log, the timeline, and the result."""
         self.warnings.append(notice)
         with warnings_heard_by(tracer.warned):
-            log_warning(notice.message, code=notice.code)
+            log_notice(notice.message, code=notice.code)
 
     def _pool(self, tags: tuple[str, ...]) -> EvaluatorPool:
         return evaluator_pool(tags, producer=self.roles.producer, models=self.models)

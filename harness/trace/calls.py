@@ -67,9 +67,14 @@ class Call(Interval):
         return self.attributes.get("from_cache") is True
 
     @property
+    def was_refused(self) -> bool:
+        """Whether a limit of the run had been reached, so that the call was not made."""
+        return (self.error or "").startswith("RunLimitReached")
+
+    @property
     def was_sent(self) -> bool:
-        """Whether it came as far: not where its endpoint was out of reach, or a limit reached."""
-        return not (self.error or "").startswith(("CircuitOpen", "RunLimitReached"))
+        """Whether a server may have received it."""
+        return not self.was_refused and not (self.error or "").startswith("CircuitOpen")
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -178,6 +183,8 @@ class CallGroup:
     """The model's tag, the node or the role; None for calls that have none."""
     calls: int
     """Attempts in all."""
+    refused: int
+    """Calls that were not made, since a limit of the run had been reached; in no other figure."""
     failed: int
     """Attempts that ended in an error."""
     cancelled: int
@@ -244,6 +251,8 @@ def group_calls(calls: Iterable[Call], by: Callable[[Call], str | None]) -> tupl
 
 def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     """The figures of these calls."""
+    refused = sum(call.was_refused for call in calls)
+    calls = [call for call in calls if not call.was_refused]
     done = [call for call in calls if call.status == "ok" and not call.from_cache]
     statuses = [call.status for call in calls]
     asked_with_cache = sum(
@@ -255,6 +264,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     return CallGroup(
         name=name,
         calls=len(calls),
+        refused=refused,
         failed=statuses.count("error"),
         cancelled=statuses.count("cancelled"),
         unfinished=statuses.count("unfinished"),

@@ -192,7 +192,7 @@ def _record(key: _Key, found: _Found, charges: Mapping[int, float]) -> NodeRecor
         status=found.status,
         error=found.skipped or (last.error if last else None),
         times=tuple(Interval(start_ns=one.start_ns, end_ns=one.end_ns) for one in found.spans),
-        calls=len(found.calls),
+        calls=sum(not call.was_refused for call in found.calls),
         input_tokens=sum(call.count("input_tokens") or 0 for call in answered),
         output_tokens=sum(call.count("output_tokens") or 0 for call in answered),
         cost_usd=sum(charged) if charged else None,

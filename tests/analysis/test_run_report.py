@@ -63,6 +63,24 @@ def at(number, start_ms, end_ms, name, parent=None, **more):
     return span(number, start_ns, end_ns, name=name, parent=parent, **more)
 
 
+def test_calls_that_a_limit_refused_were_not_made(tmp_path):
+    refused = [
+        at(number, 10, 10, "chat", model="small", status="error")._replace(
+            error="RunLimitReached: max_calls = 1 is reached"
+        )
+        for number in (3, 4)
+    ]
+    report = report_on(
+        tmp_path,
+        at(2, 0, 10, "chat", model="small", output_tokens=4),
+        *refused,
+    )
+
+    (model,) = report.models
+    assert (model.calls, model.failed, model.refused) == (1, 0, 2)
+    assert (report.goodput.unknown, report.retries) == (1, 0)
+
+
 def node(number, start_ms, end_ms, name, **more):
     return at(number, start_ms, end_ms, "node", node=name, label=name, **more)
 
