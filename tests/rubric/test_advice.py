@@ -53,11 +53,6 @@ def case(of, nearest, expected):
 
 
 NUMBERS = {
-    "weights that are all the same": case(
-        of_clear("weight: 2"),
-        of_clear("weight: 1") | {"weight: 2": "weight: 1"},
-        (7, "weights-equal"),
-    ),
     "a weight that moves nothing": case(
         {"weight: 2": "weight: 101"},
         {"weight: 2": "weight: 99"},
@@ -99,11 +94,6 @@ NUMBERS = {
 JUDGING = {
     "judging where nothing is judged": case(
         checked("judge: split\n"), checked(""), (2, "judging-unused", "'judge'")
-    ),
-    "nothing to split": case(
-        f"judge: split\n{QUIET}",
-        f"judge: split\n{QUIET}- name: useful\n{JUDGE}{ANCHORS}",
-        (1, "nothing-to-split"),
     ),
     "nothing without sources": case(
         SOURCED, f"{SOURCED}- name: b\n{JUDGE}{ANCHORS}", (2, "all-need-sources")
