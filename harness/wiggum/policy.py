@@ -1,4 +1,7 @@
-"""What the loop does next, decided from the rounds so far and from nothing else."""
+"""What the loop does next, decided from its rounds, its limits and what it has taken so far.
+
+Pure: no model, clock, tracer or file. `decide` names the next step, and the loop performs it.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,63 @@ from harness.inference.limits import NOTHING, LimitName, Spent
 from harness.rubric import DimensionScore, Verdict
 from harness.wiggum.meter import LoopLimits
 
+StopReason = Literal[
+    "passed",
+    "max_rounds",
+    "plateau",
+    "cycle",
+    "regression",
+    "budget",
+    "abstained",
+    "producer_empty",
+    "producer_failed",
+    "evaluator_failed",
+    "cancelled",
+]
+"""Why a loop ended.
+
+- `passed`: the best draft meets the rubric.
+- `max_rounds`: it does not, and no round is left.
+- `plateau`: the last revisions gained no more than the noise.
+- `regression`: the last revisions all lost more than the noise.
+- `cycle`: a revision is an earlier draft again, or it has the same score in every dimension as the
+  round before or the draft it was made from.
+- `budget`: too few tokens, dollars or seconds are left for a revision and its evaluation.
+- `abstained`: no score could be read from the evaluator's reply.
+- `producer_empty`: a revision without text.
+- `producer_failed`, `evaluator_failed`: the call for a revision or a verdict failed.
+- `cancelled`: from outside.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """An evaluated draft. A draft that was not evaluated is never a round."""
+
+    number: int
+    """Counted from 1, the first draft."""
+    draft: str
+    verdict: Verdict
+    cut: bool = False
+    """Whether the reply was cut. Such a draft does not pass, whatever its score."""
+    base_round: int | None = None
+    """The round whose draft was revised; None for the first draft."""
+    changed_chars: int = 0
+    """How much that revision changed: see `changed_chars`."""
+    drafting: Spent = NOTHING
+    """What the draft took; nothing for a first draft that was given."""
+    judging: Spent = NOTHING
+    """What its evaluation took."""
+
+    @property
+    def spent(self) -> Spent:
+        """What the round took in all."""
+        return self.drafting + self.judging
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPolicy:
-    """What a loop revises, and when it sees that there is no use in going on.
+    """What a loop revises, and when going on is of no use.
 
     Raises:
         InvalidInput: A number is out of its range.
@@ -25,14 +81,14 @@ class LoopPolicy:
     focus_below: float = 7.0
     """Dimensions under this score are revised."""
     noise: float = 0.0
-    """How far two composites of one draft may lie apart, in points: a smaller gain is none."""
+    """How far two composites of one draft may lie apart, in points; a gain up to this is none."""
     patience: int = 2
-    """How many revisions in a row may gain nothing."""
+    """After how many revisions in a row without a gain the loop stops; 1 or more."""
     revise_from: Literal["best", "last"] = "best"
-    """Which draft the next is made from."""
+    """Which round's draft is revised."""
     rescore: Literal["all", "changed"] = "all"
-    """Whether a revision is judged anew in every dimension, or in those that it was made for while
-    the others keep their scores. What would pass is judged anew in all before it does."""
+    """Whether a revision is judged in every dimension, or only in those it was made for, while the
+    others keep their scores. Before a draft passes, it is judged in all."""
 
     def __post_init__(self) -> None:
         if not self.noise >= 0:
@@ -51,9 +107,8 @@ class Stop:
     """End the loop."""
 
     reason: StopReason
-    """Why."""
     detail: str = ""
-    """What there is to say about it."""
+    """More about the reason, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +116,7 @@ class Revise:
     """Make another draft."""
 
     base: Round
-    """Which draft to start from."""
+    """The round whose draft to revise."""
     focus: tuple[DimensionScore, ...]
     """What failed, worst first; never empty."""
 
@@ -76,15 +131,15 @@ def decide(
 ) -> Stop | Revise:
     """The next step after the last round's verdict.
 
-    That nothing is to be gained goes before that nothing is left: it says more.
-
     Args:
         rounds: All so far, at least one.
         limits: What the loop may take.
-        policy: What it is after.
-        spent: What it took so far.
-        most_tokens: What a revision and its evaluation take at most.
+        policy: What to revise, and when to stop.
+        spent: What the loop took so far.
+        most_tokens: What a revision and its evaluation take at most; called only under a limit of
+            tokens, since it has to build the prompts.
     """
+    # 1. Is there nothing to gain? This goes before the limits: it says more.
     if rounds[-1].verdict.passed:
         return Stop(reason="passed")
     if same := _same_scores(rounds):
@@ -96,17 +151,17 @@ def decide(
     if gains and all(gain <= policy.noise for gain in gains):
         chance = f"a gain of {policy.noise:.2g} points or less may be chance"
         return Stop(reason="plateau", detail=chance if policy.noise else "")
+    # 2. Is there nothing left to spend?
     if len(rounds) >= limits.max_rounds:
         return Stop(reason="max_rounds")
     step = next_revision(rounds, policy)
-    # To know it, the revision's prompts are made: only where it matters.
     tokens = 0 if limits.max_tokens is None else most_tokens(step)
     lacking = _lacking(rounds, limits, spent, tokens)
     return Stop(reason="budget", detail=lacking) if lacking else step
 
 
 def decide_on_draft(text: str, rounds: Sequence[Round]) -> Stop | None:
-    """Whether a new draft ends the loop: one without text, or one that was evaluated before."""
+    """Stops the loop at a revision without text, or one that was evaluated before."""
     if not text.strip():
         return Stop(reason="producer_empty", detail="the revision has no text of its own")
     same = next((one for one in rounds if one.draft == text), None)
@@ -116,7 +171,7 @@ def decide_on_draft(text: str, rounds: Sequence[Round]) -> Stop | None:
 
 
 def next_revision(rounds: Sequence[Round], policy: LoopPolicy) -> Revise:
-    """The revision to make after these rounds, if one is."""
+    """The revision to make after these rounds."""
     base = best_round(rounds) if policy.revise_from == "best" else rounds[-1]
     return Revise(base=base, focus=focus_of(base, policy.focus_below))
 
@@ -125,7 +180,7 @@ def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
     """The dimensions to revise for: those under the line or their floor, else the two lowest.
 
     A draft can fail with every dimension above the line, because the threshold is higher. Of the
-    two lowest, one that nothing is said against is left out.
+    two lowest, one without a reason is left out, unless both are.
     """
     verdict = base.verdict
     worst_first = sorted(verdict.scores, key=lambda s: s.score)
@@ -134,8 +189,29 @@ def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
     return failed or tuple(s for s in lowest if s.reason) or lowest
 
 
+def best_round(rounds: Sequence[Round]) -> Round:
+    """The round whose verdict has the greatest rank; the earlier of equals.
+
+    Raises:
+        ValueError: There are no rounds.
+    """
+    return max(rounds, key=lambda r: (r.verdict.rank, -r.number))
+
+
+def changed_chars(before: str, after: str) -> int:
+    """The characters of all lines that only one of two texts has, or has more often.
+
+    By lines, as `diff` counts: a paragraph on one line with one word changed counts whole, twice.
+    Unlike there, a line that only moved does not count.
+    """
+    # Not by difflib: 60,000 characters of short lines that repeat take it 17 s.
+    old = Counter(before.splitlines(keepends=True))
+    new = Counter(after.splitlines(keepends=True))
+    return sum(len(line) * times for line, times in ((old - new) + (new - old)).items())
+
+
 def greatest(stages: Sequence[Spent]) -> tuple[float, float]:
-    """The most that one of them cost, in dollars, and that one of them lasted, in seconds."""
+    """The highest cost of a stage, in dollars, and the longest time, in seconds."""
     return max(one.cost_usd or 0.0 for one in stages), max(one.seconds for one in stages)
 
 
@@ -147,7 +223,7 @@ def _same_scores(rounds: Sequence[Round]) -> Round | None:
 
 
 def _last_gains(rounds: Sequence[Round], patience: int) -> list[float]:
-    """What each of the last revisions gained over the best before them; none before there are."""
+    """What each of the last revisions gained over the best round before them; empty if too few."""
     if len(rounds) <= patience:
         return []
     best = best_round(rounds[:-patience]).verdict
@@ -155,7 +231,7 @@ def _last_gains(rounds: Sequence[Round], patience: int) -> list[float]:
     for one in rounds[-patience:]:
         *kind, composite = one.verdict.rank
         *best_kind, best_composite = best.rank
-        # A composite that a gate cut short is of other dimensions.
+        # With a gate shut, the composite is of other dimensions.
         beyond = math.inf if kind > best_kind else -math.inf
         # Rounded, since in floats 8.3 - 8.0 is more than 0.3.
         gains.append(round(composite - best_composite, 6) if kind == best_kind else beyond)
@@ -163,9 +239,9 @@ def _last_gains(rounds: Sequence[Round], patience: int) -> list[float]:
 
 
 def _lacking(rounds: Sequence[Round], limits: LoopLimits, spent: Spent, tokens: int) -> str:
-    """What there is too little of for another revision and its evaluation; empty if nothing.
+    """Which limit another revision and its evaluation would exceed, in words; empty if none.
 
-    What they cost and how long they last is known only from those before.
+    Their cost and time are taken from the rounds before.
     """
     draft_usd, draft_s = greatest([one.drafting for one in rounds])
     verdict_usd, verdict_s = greatest([one.judging for one in rounds])
@@ -182,77 +258,3 @@ def _lacking(rounds: Sequence[Round], limits: LoopLimits, spent: Spent, tokens: 
                 f"{limits.said(name)} there are {max(limit - gone, 0):.6g} left"
             )
     return ""
-
-
-StopReason = Literal[
-    "passed",
-    "max_rounds",
-    "plateau",
-    "cycle",
-    "regression",
-    "budget",
-    "abstained",
-    "producer_empty",
-    "producer_failed",
-    "evaluator_failed",
-    "cancelled",
-]
-"""Why a loop ended.
-
-`passed`: the best draft meets the rubric. `max_rounds`: it does not, and no round is left.
-`plateau`: the last revisions gained nothing beyond the noise. `regression`: the last revisions all
-lost more than the noise. `cycle`: a revision is an earlier draft again, or scored exactly as the
-round before or the draft it was made from, dimension by dimension. `budget`: what is left of the
-tokens, the cost or the time does not suffice for another revision and its evaluation. `abstained`:
-no score could be read from what the evaluator said. `producer_empty`: a revision without text.
-`producer_failed`, `evaluator_failed`: no revision, or no verdict, could be had. `cancelled`: from
-outside.
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """An evaluated draft; a draft that nobody evaluated is never a round."""
-
-    number: int
-    """Counted from 1, the first draft."""
-    draft: str
-    """The text that was evaluated."""
-    verdict: Verdict
-    """What the evaluation found."""
-    cut: bool = False
-    """Whether the reply that it is was cut. Such a draft does not pass, whatever its score."""
-    base_round: int | None = None
-    """The round whose draft it was made from; None for the first draft."""
-    changed_chars: int = 0
-    """How much of that is different: see `changed_chars`."""
-    drafting: Spent = NOTHING
-    """What the draft took; the first one nothing, unless it was asked for by the loop's meter."""
-    judging: Spent = NOTHING
-    """What its evaluation took."""
-
-    @property
-    def spent(self) -> Spent:
-        """What the round took in all."""
-        return self.drafting + self.judging
-
-
-def best_round(rounds: Sequence[Round]) -> Round:
-    """The round whose verdict has the greatest rank; the earlier of equals.
-
-    Raises:
-        ValueError: There are no rounds.
-    """
-    return max(rounds, key=lambda r: (r.verdict.rank, -r.number))
-
-
-def changed_chars(before: str, after: str) -> int:
-    """The characters of all lines that one of two texts has and the other has not, or less often.
-
-    By lines, as `diff` counts: a paragraph on one line with one word changed counts whole, twice.
-    Unlike there, a line that only moved counts for nothing.
-    """
-    # Not by difflib: 60,000 characters of short lines that repeat take it 17 s.
-    old = Counter(before.splitlines(keepends=True))
-    new = Counter(after.splitlines(keepends=True))
-    return sum(len(line) * times for line, times in ((old - new) + (new - old)).items())

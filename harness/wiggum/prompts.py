@@ -1,8 +1,7 @@
-"""What the producer is told when it is to revise.
+"""What the producer is told when it revises.
 
-Prompts run from what stays the same between rounds to what does not, so that a prefix cache serves
-their beginning: sources, task, what the text must be like; then the draft; then what was said of
-it.
+A prompt runs from what stays the same between rounds to what changes, so that a prefix cache serves
+its beginning: sources, task, requirements; then the draft; then what is wrong with it.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from harness.rubric import DimensionScore, Draft, Finding
 from harness.wiggum.policy import Round
 
 _SECTION_SOURCES_CHARS = 1_500
-"""How much of the sources the rewriting of one section sees, those nearest to it: a section is a
-paragraph or two."""
+"""How much of the sources is shown for one section, the nearest first: a section is a paragraph or
+two."""
 
 _DRAFT_SOURCES_CHARS = 6_000
-"""The same for the rewriting of a whole draft."""
+"""The same for a whole draft."""
 
 _SHOWN_SHARE = 0.7
-"""Of a long draft's view, what may go to sections in full that nothing was said against by name."""
+"""Of the characters shown of a long draft, the share for whole sections that no finding names."""
 
 _QUOTED_CHARS = 60
-"""As much of a sentence as remarks quote of a long one, at least."""
+"""Findings quote at least this much of a long sentence."""
 
 _SHORT_CHARS = 12
-"""A sentence this short may stand in a remark by chance."""
+"""A shorter sentence may occur in a finding by chance."""
 
 _BREAKS_OFF = "It breaks off before its end: be brief enough to come to it."
 
@@ -40,14 +39,13 @@ class RevisionPrompts:
     """The prompts of one loop's revisions."""
 
     requirements: tuple[str, ...]
-    """What the rubric asks of a draft."""
     shorten_over: int
     """A draft of more characters is shown as its outline, with what is to be changed in full."""
 
     def sections(
         self, draft: Draft, findings: Mapping[int, Sequence[str]], rounds: Sequence[Round]
     ) -> dict[int, str]:
-        """One for each section that something is said against, by index."""
+        """One prompt for each section with findings, by index."""
         around = ""
         if findings and len(draft.text) > self.shorten_over:
             # Around all of them at once: then the calls begin alike.
@@ -91,7 +89,7 @@ class RevisionPrompts:
     def edits(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> tuple[str, tuple[int, ...]]:
-        """One that asks for sections of the draft, and which of them it shows in full."""
+        """A prompt that asks for sections of the draft, and which of them it shows in full."""
         sections = draft.sections
         shown = tuple(range(len(sections)))
         text, note = draft.text, ""
@@ -119,7 +117,7 @@ class RevisionPrompts:
         return prompt, shown
 
     def whole(self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]) -> str:
-        """One that asks for the whole draft, begun as the first was asked for."""
+        """A prompt that asks for the whole draft; it begins like the prompt for the first draft."""
         breaks_off = [_BREAKS_OFF] if draft.cut else []
         return (
             f"{self._opening(draft)}"
@@ -143,7 +141,7 @@ class RevisionPrompts:
 
     @property
     def _asked_in_passing(self) -> str:
-        """The same in one line: as a list, a small model takes it for what it is to write about."""
+        """The same in one line: a small model takes a list for what to write about."""
         if not self.requirements:
             return ""
         sentences = (text if text[-1:] in ".?!" else f"{text}." for text in self.requirements)
@@ -151,9 +149,9 @@ class RevisionPrompts:
 
 
 def _uncriticised(body: str, messages: Sequence[str]) -> str:
-    """A section's text without the sentences that a remark on it quotes.
+    """A section's text without the sentences that a finding quotes.
 
-    A small model writes once more what it has read twice.
+    A small model repeats what it has read twice.
     """
     remarks = " ".join(" ".join(message.split()) for message in messages)
     return "".join(
@@ -165,9 +163,9 @@ def _uncriticised(body: str, messages: Sequence[str]) -> str:
 
 
 def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section:
-    """The section as it was when it was first written: what is near to that is shown each time.
+    """The section as it was first written: sources are chosen by this text in every round.
 
-    Other sources may be nearer to its new text, but then no two prompts would begin alike.
+    Others may be nearer to its new text, but then no two prompts would begin alike.
     """
     title = draft.sections[index].title
     number = sum(section.title == title for section in draft.sections[:index])
@@ -181,9 +179,9 @@ def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section
 def _nearest_sections(
     draft: Draft, focus: Sequence[DimensionScore], *, room: int
 ) -> tuple[int, ...]:
-    """The sections to show in full: all that are cited, then those nearest to what was said.
+    """The sections to show in full: the cited ones, then as many others as there is room for.
 
-    Nearest is what shares the most words with it. As many as there is room for; at least one.
+    Those that share the most words with the findings come first; at least one is shown.
     """
     sections = draft.sections
     chosen = list(cited(focus, sections))
@@ -215,17 +213,17 @@ def _bullets(lines: Iterable[str]) -> str:
 
 
 _CHECKED_SHOWN = 4
-"""Of what checks find in one section: more would bury the first under the rest. What evaluators
-say is told in full: there is little of it, and each said it for a reason."""
+"""How many findings of checks are told about one section: more would bury the first. Findings of
+evaluators are few, and all are told."""
 
 
 def located(
     focus: Sequence[DimensionScore], sections: Sequence[Section]
 ) -> dict[int, tuple[str, ...]] | None:
-    """What is said against single sections, by their index, each thing once.
+    """The findings about each section, by index, each once.
 
-    None when something concerns the whole draft, or a dimension failed without findings: sections
-    one by one cannot mend that.
+    None if one concerns the whole draft, or a dimension failed without findings: rewriting single
+    sections cannot mend that.
     """
     told: dict[int, dict[str, DimensionScore]] = {}
     for score in focus:
@@ -240,7 +238,7 @@ def located(
 
 
 def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
-    """All that is said against a draft: for each dimension why not more, and what to change."""
+    """All that is wrong with a draft: for each dimension the reason, then what to change."""
     lines: list[str] = []
     for score in focus:
         if score.reason or not score.findings:
@@ -253,16 +251,13 @@ def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
 
 
 def cited(focus: Sequence[DimensionScore], sections: Sequence[Section]) -> tuple[int, ...]:
-    """The sections that something is said against, in order."""
+    """The sections that findings are about, in order."""
     places = {place_of(finding, sections) for score in focus for finding in score.findings}
     return tuple(sorted(place for place in places if place is not None))
 
 
 def score_history(rounds: Sequence[Round]) -> str:
-    """How the rounds so far were scored, a line for each.
-
-    Empty for a single one: what is said against that draft tells it all.
-    """
+    """The scores of the rounds so far, one line each; empty for a single round."""
     if len(rounds) < 2:
         return ""
     lines = [
@@ -274,10 +269,10 @@ def score_history(rounds: Sequence[Round]) -> str:
 
 
 def place_of(finding: Finding, sections: Sequence[Section]) -> int | None:
-    """The section of these that a finding is about; None for the whole draft.
+    """The section that a finding is about; None for the whole draft.
 
-    A finding that was carried over from an earlier draft has that one's numbers: then its title
-    decides, if only one section has it.
+    A finding that was carried over has the index it had in an earlier draft: if its title does not
+    fit, the only section with that title is meant.
     """
     index, title = finding.section_index, finding.section
     if index is None:
@@ -294,21 +289,19 @@ def _shown(messages: dict[str, DimensionScore]) -> list[str]:
 
 
 _PASSAGE_CHARS = 600
-"""About as much as is said in one go."""
 
 
 def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: int) -> str:
     """The sources that share the most words with some texts, nearest first, as one text.
 
-    Sources are whole, and each once, as long as they fit: fragments of many mislead a small model
-    more than the whole of one. Only of a nearest source that is itself too long there are the
-    nearest passages, each whole. When all fit they stay in their order, whatever they are to bear
-    on: prompts that begin with them then begin alike, and a prefix cache serves that.
+    Sources are whole as long as they fit: fragments of many mislead a small model more than the
+    whole of one. If the nearest source alone is too long, its nearest passages are shown. If all
+    sources fit they stay in their order, so that prompts begin alike for a prefix cache.
 
     Args:
         sources: All there are.
-        to: What they should bear on, what counts most first: a later text only decides between
-            sources that are equally near to the earlier ones.
+        to: What they should bear on. A later text only decides between sources that are equally
+            near to the earlier ones.
         limit_chars: How long the result may be, about.
     """
     every = list(dict.fromkeys(sources))
@@ -327,7 +320,7 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
 
 
 def _nearest_passages(source: str, wanted: Sequence[frozenset[str]], limit_chars: int) -> str:
-    """The passages of a source that share the most words with some texts, in their order."""
+    """The passages that share the most words with some texts, in the order of the source."""
     passages = [one.text for one in passages_of(source, max_chars=min(_PASSAGE_CHARS, limit_chars))]
     by_nearness = sorted(
         range(len(passages)), key=lambda index: _nearness(wanted, passages[index]), reverse=True
@@ -341,6 +334,5 @@ def _nearest_passages(source: str, wanted: Sequence[frozenset[str]], limit_chars
 
 
 def _nearness(wanted: Sequence[frozenset[str]], text: str) -> list[int]:
-    """How many words a text shares with each of some others."""
     words = matter_of(text)
     return [len(words & others) for others in wanted]

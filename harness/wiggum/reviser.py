@@ -1,13 +1,12 @@
-"""The producer's side of the loop: making the next draft from what failed in the last.
+"""The producer's side of the loop: the next draft, made from what failed in the last.
 
-Where there are headings, only sections are written again, and put back: what was not criticised
-stays as it was, byte for byte. Findings that name sections lead to one call for each of those;
-anything said about the whole leads to one call that is shown the draft and returns the sections
-that it changes. Without headings, or when that is asked for, the whole draft is written again; and
-so is one that was cut, which has no end to be put back to.
+- If every finding names a section, each of these sections is written again by a call of its own.
+- If a finding is about the whole draft, one call sees the draft and returns the sections to change.
+- If there are no headings, if the draft was cut, or with `mode="whole"`, the whole draft is written
+  again.
 
-A reply that has no text, or has the marks of a shortened one, changes nothing. One that was cut
-loses the sentence that it was cut in.
+What was not criticised stays as it was, byte for byte. A reply without text, or with the marks of a
+shortened text, changes nothing. A reply that was cut loses its last, broken sentence.
 """
 
 from __future__ import annotations
@@ -28,20 +27,19 @@ from harness.wiggum.policy import Round
 from harness.wiggum.prompts import RevisionPrompts, located
 
 RevisionMode = Literal["sections", "whole"]
-"""Whether only sections are written again, where there are headings, or always the whole draft."""
+"""`sections` where there are headings, else the whole draft; or always `whole`."""
 
 _BYTES_PER_TOKEN = 2
-"""Low, so that what is written again may grow to twice its length, in any script; in English there
-are about four."""
+"""Low, so that a text may grow to twice its length, in any script; English has about four."""
 
 _LEAST_TOKENS = 256
-"""Room for what is a stub: some 190 words."""
+"""Room for a short section to grow: some 190 words."""
 
 _TEMPERATURE = 0.3
-"""Some freedom: a greedy model that failed would say the same again."""
+"""A greedy model that failed would say the same again."""
 
 _FREQUENCY_PENALTY = 0.2
-"""Small models that write something again fall into saying one thing for ever."""
+"""Small models that rewrite a text fall into repeating themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +47,9 @@ class Revision:
     """The next draft."""
 
     text: str
-    """Empty when the producer gave none, or none but with the marks of a shortened text."""
+    """Empty if no reply could be used."""
     how: Literal["sections", "edits", "whole"]
-    """Made of calls for single sections, of the sections that one call returned, or anew."""
+    """From calls for single sections, from the sections that one call returned, or all new."""
     cut: bool = False
     """Whether a reply in it was cut, and had no whole sentence to be trimmed to."""
 
@@ -59,18 +57,18 @@ class Revision:
 class Reviser:
     """Revises the drafts of a loop with the producer model.
 
-    It keeps nothing from one revision to the next: the same rounds lead to the same prompts.
+    It has no state: the same rounds lead to the same prompts.
 
     Args:
         ask: Reaches the model.
         model: Tag of the producer's endpoint.
-        requirements: What the rubric asks of a draft. Every call is reminded of all of it, lest a
-            draft lose on one dimension what it gains on another.
-        max_output_tokens: The most room for a call. A short section is given less, about twice its
-            length; so is everything, if it is None.
-        mode: How.
-        shorten_over: A draft of more characters is shown as its outline, with what is to be
-            changed in full.
+        requirements: What the rubric asks of a draft. Every prompt has all of it, so that a draft
+            does not lose on one dimension what it gains on another.
+        max_output_tokens: The most room for a call. A short section gets less, about twice its
+            length; so does everything, if this is None.
+        mode: What is written again.
+        shorten_over: A draft of more characters is shown as an outline, with what has to change in
+            full.
     """
 
     def __init__(
@@ -95,9 +93,9 @@ class Reviser:
         """The next draft.
 
         Args:
-            draft: What to start from: that of one of the rounds.
+            draft: The draft of one of the rounds.
             focus: The dimensions that failed.
-            rounds: All so far, at least one. Their number seeds the sampling, so that runs repeat.
+            rounds: All so far, at least one. Their number seeds the sampling.
 
         Raises:
             InferenceError: The model gave no revision, or failed at one of several sections.
@@ -121,7 +119,7 @@ class Reviser:
     def most_output_tokens(
         self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
     ) -> int:
-        """How much of that is written: by so much, at most, is the next draft longer."""
+        """The output's part of that: the next draft is longer by this at most."""
         return sum(r.max_output_tokens or 0 for r in self._requests(draft, focus, rounds))
 
     # --- what is asked ---------------------------------------------------------------------------
@@ -145,7 +143,7 @@ class Reviser:
     def _section_requests(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> dict[int, ChatRequest]:
-        """One for each section that something is said against; none when sections are no way."""
+        """One request for each section with findings; empty if that cannot mend the draft."""
         findings = located(focus, draft.sections) if self._has_sections(draft) else None
         return {
             # No more than it needs: a small model fills all the room there is.
@@ -154,7 +152,7 @@ class Reviser:
         }
 
     def _enough(self, *texts: str) -> int:
-        """Room to write these texts again, as far as it was given."""
+        """Room to write these texts again, within `max_output_tokens`."""
         written = sum(len(text.encode("utf-8", "replace")) for text in texts) // _BYTES_PER_TOKEN
         enough = max(written, _LEAST_TOKENS)
         return min(enough, self._max_output_tokens or enough)
@@ -162,7 +160,7 @@ class Reviser:
     def _edit_request(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> tuple[ChatRequest, tuple[int, ...]]:
-        """With the sections that it shows in full: no other may be written again."""
+        """The request, and the sections that it shows in full: only these may be rewritten."""
         prompt, shown = self._prompts.edits(draft, focus, rounds)
         room = self._max_output_tokens or self._enough(*(draft.sections[i].text for i in shown))
         return self._request(prompt, rounds, room=room), shown
@@ -224,7 +222,7 @@ class Reviser:
             raise self._misfit(error, [reply]) from error
 
     async def _text(self, request: ChatRequest) -> tuple[str, bool]:
-        """A reply, if cut trimmed to its last whole sentence; and whether it is cut still."""
+        """A reply, without its broken end if it was cut; and whether it is broken still."""
         completion = await self._ask(request)
         text = completion.text.strip()
         if completion.finish_reason == "length":
@@ -241,7 +239,7 @@ class Reviser:
 
 
 def _is_shortened(text: str, before: str) -> bool:
-    """Whether a reply took over the marks of a text that it was only shown in part."""
+    """Whether a reply copied the marks of a text that it was shown in part."""
     return bool(MARK.search(text)) and not MARK.search(before)
 
 
@@ -252,9 +250,9 @@ _PROSE = {"paragraph", "item", "quote"}
 
 
 def without_broken_end(text: str) -> str:
-    """A cut reply without the sentence, the row or the line of code that it was cut in.
+    """A cut reply without the sentence, table row or line of code that it was cut in.
 
-    A code fence that is open is closed. Left as it is when that would leave nothing.
+    An open code fence is closed. If that would leave nothing, the reply stays as it is.
     """
     if not text.strip():
         return text
@@ -277,7 +275,7 @@ def without_broken_end(text: str) -> str:
 
 
 def is_broken(text: str) -> bool:
-    """Whether a cut reply ends where it was cut, since nothing whole would be left before that."""
+    """Whether a cut reply still ends where it was cut, since nothing whole stands before that."""
     return without_broken_end(text) == text and not _ENDED.search(text.rstrip())
 
 
