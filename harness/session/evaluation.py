@@ -1,14 +1,16 @@
-"""How a session judges drafts: by whom, by what, and how far it can be trusted."""
+"""How a session judges drafts and revises them: by which rubric, which evaluators, what noise."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from harness.compress import Summarise
-from harness.errors import Notice
-from harness.inference import ChatRequest, Message
+from harness.errors import Notice, ReplyInvalid
+from harness.inference import ChatRequest, Message, as_messages, check_whole, most_prompt_tokens
 from harness.rubric import (
     Ask,
     Draft,
@@ -21,15 +23,34 @@ from harness.rubric import (
     load_rubric,
     load_rubric_file,
 )
+from harness.session.roles import PRODUCER
 from harness.session.session import Session
+from harness.session.spending import token_prices, warn_of_no_price
 from harness.session.trust import refusal_to_run
-from harness.wiggum import reasons_in, verdict_attributes
+from harness.trace import monotonic
+from harness.wiggum import (
+    NOTHING,
+    LoopLimits,
+    LoopPolicy,
+    Meter,
+    Reviser,
+    RevisionMode,
+    Round,
+    WiggumResult,
+    lengthened,
+    reasons_in,
+    revise_until_met,
+    verdict_attributes,
+)
 
 SUMMARISER = "summariser"
-"""The role that a summariser's calls bear."""
+"""The role of a summariser's calls."""
+
+_LEAST_DRAFT_TOKENS = 256
+"""Some 190 words: no draft is begun with less room, unless less was asked for."""
 
 _CHARS_PER_TOKEN = 2
-"""Low, so that a summary of the length asked for is not cut off: in English there are about 4."""
+"""Low, so that a summary of the length asked for is not cut off; English has about 4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +58,9 @@ class ChosenRubric:
     """A rubric, and where its noise file is looked for."""
 
     rubric: Rubric
-    """What it says."""
     directory: Path
-    """That of its file, if it was given by its path; else that of the user's own rubrics, where a
-    rubric that ships can have a noise file too."""
+    """The folder of its file, if it was given by path; else the folder of the user's own rubrics,
+    where a rubric that ships can have a noise file too."""
 
 
 def _refusal(path: Path) -> Notice | None:
@@ -54,9 +74,9 @@ def choose_rubric(
 
     Args:
         rubric: Which.
-        rubrics: The directory of the user's own.
-        refuse: Says of code that it names whether it may be run: where the user allows it, when
-            left out.
+        rubrics: The folder of the user's own rubrics.
+        refuse: Says whether code that the rubric names may be run; left out, the user's settings
+            decide.
 
     Raises:
         RubricInvalid: There is none, or it has mistakes.
@@ -88,14 +108,131 @@ async def evaluate(session: Session, draft: Draft, chosen: ChosenRubric, *, ask:
     return verdict
 
 
+async def run_loop(
+    session: Session,
+    task: str,
+    *,
+    ask: Ask,
+    chosen: ChosenRubric,
+    sources: Sequence[str],
+    draft: str | None,
+    limits: LoopLimits,
+    revise: RevisionMode,
+    revise_from: Literal["best", "last"],
+    rescore: Literal["all", "changed"],
+    max_output_tokens: int | None,
+    rounds: Sequence[Round],
+    key: str,
+) -> WiggumResult:
+    """Writes a draft, if none is given, and revises it; see `Run.wiggum`."""
+    # 1. Whatever can be wrong with the arguments, before any model is asked.
+    rubric = chosen.rubric
+    noise = noise_of(session, chosen)
+    before = sum((one.spent for one in rounds), NOTHING)
+    meter = Meter(
+        ask,
+        limits=session.spending.tightened(limits, before=before),
+        clock=monotonic,
+        prices=token_prices(session.casting.models.endpoints),
+    )
+    evaluator = evaluator_of(session, rubric, ask=meter.ask, noise=noise)
+    producer = session.roles.model(PRODUCER)
+
+    # 2. The first draft: of an earlier part of the run, given, or written now.
+    first = Draft(text=draft or "", task=task, sources=tuple(sources))
+    draft_span = None
+    if rounds:
+        first = replace(first, text=rounds[0].draft if draft is None else draft)
+    elif draft is not None:
+        meter.check_room(evaluator.most_tokens(first), what="the evaluation of the draft")
+    else:
+        request = ChatRequest(
+            model=producer,
+            role=PRODUCER,
+            messages=as_messages(_prompt(task, sources, rubric)),
+            max_output_tokens=max_output_tokens,
+        )
+        kept = _tokens_to_keep(
+            request, first, meter=meter, evaluator=evaluator, max_rounds=limits.max_rounds
+        )
+        with session.trace.span("draft") as span, meter.holding(tokens=kept):
+            draft_span = span.id
+            reply = await meter.ask(request)
+            is_cut = reply.finish_reason == "length"
+            if not is_cut:
+                check_whole(reply, endpoint=producer)
+            first = replace(first, text=reply.text.strip(), cut=is_cut)
+    if not first.text.strip():
+        raise ReplyInvalid("the first draft is empty", endpoint=producer, text=first.text)
+
+    # 3. The loop.
+    result = await revise_until_met(
+        first,
+        evaluator=evaluator,
+        reviser=Reviser(
+            ask=meter.ask,
+            model=producer,
+            requirements=rubric.requirements,
+            max_output_tokens=max_output_tokens,
+            mode=revise,
+            shorten_over=rubric.shorten.revise_over,
+        ),
+        meter=meter,
+        policy=LoopPolicy(
+            focus_below=rubric.focus_below,
+            noise=0.0 if noise is None else repeatability(noise),
+            revise_from=revise_from,
+            rescore=rescore,
+        ),
+        tracer=session.trace,
+        draft_span=draft_span,
+        rounds=rounds,
+        key=key,
+    )
+    session.served.refuse_kin()
+    warn_of_no_price(limits, result.spent, casting=session.casting, tracer=session.trace)
+    session.loops.append(result)
+    return result
+
+
+def _tokens_to_keep(
+    request: ChatRequest, empty: Draft, *, meter: Meter, evaluator: Evaluator, max_rounds: int
+) -> int:
+    """How many tokens the first draft has to leave for its evaluation and the other rounds.
+
+    Raises:
+        LimitReached: There is no room for a draft and its evaluation.
+    """
+    prompt_tokens = most_prompt_tokens(request)
+
+    def most_tokens(room: int) -> int:
+        return prompt_tokens + room + evaluator.most_tokens(lengthened(empty, tokens=room))
+
+    room, left, kept = request.max_output_tokens or 0, meter.limits.max_tokens, 0
+    if not room and left is not None:
+        # An equal part for each round, half of it for the evaluation, which reads the draft.
+        room = max(_LEAST_DRAFT_TOKENS, left // (2 * max_rounds))
+        while room > _LEAST_DRAFT_TOKENS and most_tokens(room) > left:
+            room = max(_LEAST_DRAFT_TOKENS, room // 2)
+        kept = left - prompt_tokens - room
+    meter.check_room(most_tokens(room), what="the first draft and its evaluation")
+    return kept
+
+
+def _prompt(task: str, sources: Sequence[str], rubric: Rubric) -> str:
+    """What the producer is asked: the task, and what its draft will be measured by."""
+    requirements = "\n".join(f"- {requirement}" for requirement in rubric.requirements)
+    return "\n\n".join([*sources, task, f"What the text must be like:\n{requirements}"])
+
+
 def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | None) -> Evaluator:
-    """Whoever judges in this run, by this rubric.
+    """The evaluator, or the panel, of this run.
 
     Args:
-        session: Knows them.
+        session: Says which models judge.
         rubric: What they judge by.
         ask: Reaches them.
-        noise: What was measured of them.
+        noise: Their measured noise.
 
     Raises:
         ConfigurationInvalid: The rubric needs a judge, and there is none.
@@ -112,9 +249,9 @@ def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | N
 
 
 def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
-    """What was measured of this run's evaluators by this rubric, and the record says so.
+    """The measured noise of this run's evaluators by this rubric; it is recorded.
 
-    Where there is something that cannot be used, the run has a warning.
+    A measurement that does not fit adds a warning to the run.
 
     Raises:
         InvalidInput: The noise file is none.
@@ -140,10 +277,10 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
 
 
 def repeatability(noise: Noise) -> float:
-    """How far two composites of one draft lie apart at most, in 95 of 100 cases.
+    """How far apart two composites of one draft lie at most, in 95 of 100 cases.
 
-    The repeatability limit of ISO 5725-6: 2.8 (1.96 times the square root of 2) standard
-    deviations of one.
+    The repeatability limit of ISO 5725-6: 2.8 standard deviations (1.96 times the square root of
+    2).
     """
     return 2.8 * noise.deviation
 
@@ -159,7 +296,7 @@ def _summarise(session: Session, rubric: Rubric, ask: Ask) -> Summarise | None:
                 model=model,
                 role=SUMMARISER,
                 messages=(Message("user", prompt),),
-                # One that is cut there is kept as it is: it only has to be shorter.
+                # A summary that is cut there is used as it is: it only has to be shorter.
                 max_output_tokens=rubric.shorten.evaluate_over // _CHARS_PER_TOKEN,
             )
         )

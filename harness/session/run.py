@@ -28,9 +28,8 @@ from harness.inference import (
 )
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import Draft, Rubric, Verdict
-from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate
+from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate, run_loop
 from harness.session.forecasting import Foresight
-from harness.session.loop import run_loop
 from harness.session.node_uses import Loop
 from harness.session.result import CallResult
 from harness.session.session import Session
