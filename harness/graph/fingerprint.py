@@ -50,17 +50,39 @@ class Code:
     digest: str
     """Of all of it: 32 hexadecimal digits."""
     parts: Mapping[str, str]
-    """By the name of each function, class, constant and file in it, the digest of that alone."""
+    """For each function, class, constant and file in it, by name, its own digest."""
     places: Mapping[str, str]
-    """Where some of them are: `nodes.py:12`."""
+    """Where its functions are: `nodes.py:12`."""
+    files: Mapping[str, str]
+    """For each constant, the file of the module that it was read from."""
 
     def changes_since(self, parts: Mapping[str, str]) -> str:
-        """Which of its parts are others than they were, in words; empty if that is not known."""
-        names = [name for name, digest in self.parts.items() if parts.get(name) != digest]
-        said = [f"'{n}' ({self.places[n]})" if n in self.places else f"'{n}'" for n in names]
+        """The parts that differ from earlier ones, in words; empty if those are unknown."""
+        if not parts:
+            return ""
+        said = [
+            f"'{name}'{self._place(name)}"
+            for name, digest in self.parts.items()
+            if parts.get(name) != digest
+        ]
         said += [f"'{name}', which is gone" for name in parts if name not in self.parts]
         more = f" and {len(said) - _MOST} more" if len(said) > _MOST else ""
-        return ", ".join(said[:_MOST]) + more if parts else ""
+        return ", ".join(said[:_MOST]) + more
+
+    def _place(self, name: str) -> str:
+        place = self.places.get(name) or _place_of_constant(self.files.get(name), name)
+        return f" ({place})" if place else ""
+
+
+def _place_of_constant(file: str | None, name: str) -> str | None:
+    """Where a file binds a name; None if it does not, as one that imports it."""
+    try:
+        text = Path(file or "").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    last = re.escape(name.rpartition(".")[2])
+    bound = re.search(rf"^{last}[ \t]*(:[^=\n]*)?=(?!=)", text, re.MULTILINE)
+    return bound and f"{Path(file or '').name}:{text.count(chr(10), 0, bound.start()) + 1}"
 
 
 def code_digest(function: Callable[..., object]) -> str:
@@ -130,6 +152,7 @@ class _Reading:
         self._cells: list[tuple[CellType, object]] = []
         self._parts: dict[str, str] = {}
         self._places: dict[str, str] = {}
+        self._files: dict[str, str] = {}
         # What things that are met are called, and from which word on constants are told.
         self._called: dict[int, str] = {}
         self._constants: list[tuple[int, int]] = []
@@ -193,6 +216,7 @@ class _Reading:
                 digest=blake2b(text, digest_size=16).hexdigest(),
                 parts=self._parts,
                 places=self._places,
+                files=self._files,
             ),
             names=tuple(self._names.values()),
             cells=tuple(self._cells),
@@ -233,6 +257,7 @@ class _Reading:
                 break
             module, scope = value, vars(value)
         if value is not _MISSING:
+            self._files.setdefault(".".join(path), str(scope.get("__file__") or ""))
             self._add_named(".".join(path), value)
         elif module is not None:  # an attribute that it makes when asked
             self._add_named(".".join(path), module)
