@@ -26,12 +26,13 @@ from harness.inference import Backend
 from harness.session.cast import Cast
 from harness.session.forecasting import Forecaster
 from harness.session.output_cache import OUTPUT_CACHE, StoredOutputs
-from harness.session.rehearsal import inputs_now, result_if_nothing_to_do
+from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (
     Beginning,
     EarlierRun,
     Origin,
+    inputs_now,
     match_answers,
     read_earlier_run,
     record_beginning,

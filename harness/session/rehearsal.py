@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
 from harness.errors import InvalidInput
-from harness.graph import Execution, Graph, Work, bind_inputs, execute
+from harness.graph import Execution, Graph, Work, execute
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
-from harness.session.resume import EarlierRun, restored_inputs
+from harness.session.resume import EarlierRun, inputs_now
 from harness.trace import AUDIT_LOG, TIMELINES, Tracer, calls_of, group_calls
 from harness.trace.node_records import NodeRecord, node_records
 
@@ -83,26 +83,6 @@ async def to_make_again(
             )
         )
     return tuple(again)
-
-
-def inputs_now(
-    graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun
-) -> tuple[dict[str, object], frozenset[str]]:
-    """The value of every input of a run that is resumed, and which of them were given.
-
-    Raises:
-        InvalidInput: It is another pipeline's run, or an input cannot be had or does not fit.
-    """
-    if earlier.journal.started.name != graph.name:
-        raise InvalidInput(
-            f"a run of the pipeline '{earlier.journal.started.name}', and not of "
-            f"'{graph.name}'; resume it with that one",
-            path=earlier.journal.path,
-            code="resume.other-pipeline",
-        )
-    are_all = earlier.beginning.inputs is not None
-    given = restored_inputs(graph, earlier.inputs, inputs, are_all_recorded=are_all)
-    return bind_inputs(graph, given), frozenset(given)
 
 
 async def _rehearsed(

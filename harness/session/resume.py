@@ -1,22 +1,21 @@
-"""A run as its journal has it, for a further part of it to go on with."""
+"""What each part of a run writes down so that it can be resumed, and what the next part reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError, InvalidInput, Notice, ReplyCut, ReplyInvalid, did_you_mean
-from harness.graph import Answers, Earlier, Execution, Graph, Question, graph_inputs
+from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inputs, graph_inputs
 from harness.graph.outcome import answer_problem
 from harness.graph.values import digest, value_form
 from harness.memory import Scalar
 from harness.session.passages import PassageLibrary
 from harness.session.run_spent import RunSpent, run_spent
 from harness.trace import (
-    Attributes,
     Content,
     ContentPolicy,
     Instant,
@@ -29,35 +28,78 @@ from harness.trace import (
 from harness.trace.node_records import attempt_status
 from harness.wiggum import EarlierLoops, Limits, earlier_loops
 
+_MOST = 20
+"""Names in one record; the spans of the calls have the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a command line had a pipeline and its settings from."""
+
+    target: str
+    """The file, with the pipeline's name if that was given; or a shipped pattern's name."""
+    config: Path | None = None
+    """The settings file; None without one."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Before the roles of the settings."""
+    memory: Path | None = None
+    """Before the memory of the settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What a part of a run began with."""
+
+    origin: Origin | None
+    """None if it was begun from Python."""
+    limits: Limits
+    """As given, beside the limits of the pipeline and of the settings."""
+    content: ContentPolicy
+    inputs: tuple[str, ...] | None = None
+    """The names of the given inputs; None if they are lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedInput:
+    """An input that a run was given."""
+
+    text: str | None
+    """The value as JSON, without secrets; None if it has no JSON, or the text is lost."""
+    digest: str
+    """Of the JSON with secrets."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierRun:
-    """What all parts of a run did until now."""
+    """What all parts of a run did so far."""
 
     journal: Journal
     beginning: Beginning
+    """Of the last part."""
     inputs: Mapping[str, RecordedInput]
-    """Those that the last part had, without those that the code has a default for."""
+    """By name, those that the last part was given."""
     outputs: Earlier
     answers: Answers
     questions: tuple[Question, ...]
+    """Those without an answer."""
     loops: EarlierLoops
     misled: frozenset[str]
-    """Calls of nodes that failed, perhaps of what a model said: by their labels."""
+    """Labels of the calls that failed, perhaps because of a model's reply."""
     lost: tuple[str, ...]
+    """What a damaged journal lost when it was salvaged, in words."""
     sizes: tuple[int, ...]
     """Of the files of its parts when they were read, in bytes."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is nothing left to do, if code and inputs are as they were."""
+        """Whether nothing is left to do, if code and inputs are the same."""
         return self.journal.ended is not None and self.journal.ended.status == "ok"
 
     def check_unchanged(self) -> None:
-        """That nothing was added since it was read, now that nobody else can any more.
+        """Checks that nothing was added between reading the run and locking it.
 
         Raises:
-            InvalidInput: It was still going then.
+            InvalidInput: It was still going when it was read.
         """
         if _sizes(self.journal) != self.sizes:
             raise InvalidInput(
@@ -68,7 +110,7 @@ class EarlierRun:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """What is to be kept in mind about what there is of it."""
+        """Warnings about what is missing of it."""
         return tuple(Notice(code="resume.salvaged", message=one) for one in self.lost)
 
     @property
@@ -77,186 +119,7 @@ class EarlierRun:
         return run_spent(self.journal)
 
 
-def read_earlier_run(path: Path) -> EarlierRun:
-    """Reads a run that is to be resumed.
-
-    Args:
-        path: Its journal.
-
-    Raises:
-        InvalidInput: It was killed before it had begun, or records no texts.
-        JournalInvalid: It is damaged, or cannot be read.
-    """
-    journal = Journal(path)
-    sizes = _sizes(journal)
-    found = _Found()
-    for item in journal.items():
-        if isinstance(item, NodeOutput):
-            found.outputs.append(item)
-        elif isinstance(item, Instant):
-            found.take(item)
-        elif isinstance(item, SpanRecord) and item.name == "node":
-            found.note_call(item)
-    if found.beginning is None:
-        raise InvalidInput(
-            "it ended before anything of it could be written down, or an earlier version made it; "
-            "run the pipeline anew",
-            path=path,
-            code="resume.never-began",
-        )
-    if found.beginning.content != "full":
-        raise InvalidInput(
-            f'it recorded no texts (content = "{found.beginning.content}"), and so no outputs to '
-            'go on from; runs that are to be resumed need content = "full" under [trace]',
-            path=path,
-            code="resume.no-texts",
-        )
-    return EarlierRun(
-        journal=journal,
-        beginning=found.beginning,
-        inputs=_with_texts(
-            {**{name: {} for name in found.beginning.inputs or ()}, **found.inputs}, journal
-        ),
-        outputs=Earlier(found.outputs, found.codes),
-        answers=found.answers,
-        questions=tuple(found.questions.values()),
-        loops=earlier_loops(journal, found.outputs, lost=bool(found.lost)),
-        misled=frozenset(found.misled),
-        lost=tuple(found.lost),
-        sizes=sizes,
-    )
-
-
-def _sizes(journal: Journal) -> tuple[int, ...]:
-    return tuple(path.stat().st_size for path in journal.paths[: journal.parts])
-
-
-class _Found:
-    """What was read of a journal so far."""
-
-    def __init__(self) -> None:
-        self.outputs: list[NodeOutput] = []
-        self.beginning: Beginning | None = None
-        self.inputs: dict[str, Mapping[str, Any]] = {}
-        self.answers: dict[tuple[str, str], object] = {}
-        self.questions: dict[str, Question] = {}
-        self.misled: set[str] = set()
-        self.lost: list[str] = []
-        self.codes: dict[str, Mapping[str, str]] = {}
-
-    def note_call(self, span: SpanRecord) -> None:
-        """Takes in a call of a node; of several attempts the last one counts."""
-        label = str(span.attributes.get("label"))
-        self.misled.discard(label)
-        if attempt_status(span) == "failed" and _may_be_of_a_reply(span.error or ""):
-            self.misled.add(label)
-
-    def take(self, instant: Instant) -> None:
-        """Takes in something that happened."""
-        said: Mapping[str, Any] = instant.attributes
-        match instant.name:
-            case "pipeline":
-                self.beginning = read_beginning(said)
-                self.inputs.clear()
-            case "input":
-                self.inputs[said["input"]] = said
-            case "question":
-                self.questions[said["key"]] = _question(said)
-            case "answer":
-                self.answers[said["key"], said["text"]] = said["answer"]
-                asked = self.questions.get(said["key"])
-                if asked is not None and asked.text == said["text"]:
-                    del self.questions[said["key"]]
-            case "code":
-                self.codes[said["code"]] = said["parts"]
-            case "salvaged":
-                self.lost.append(said["detail"])
-            case "outcome":
-                # What a part did not ask that came to its end, nobody asks any more.
-                self.questions = {
-                    key: one for key, one in self.questions.items() if key in said["questions"]
-                }
-
-
-def _may_be_of_a_reply(error: str) -> bool:
-    """Whether what a model said may have made a node fail: it raised itself, or could not use it.
-
-    A server that is down, or a nested node that failed, is nothing of the kind.
-    """
-    kind = error.partition(":")[0]
-    of_replies = {ReplyInvalid.__name__, *_names_under(ReplyCut)}
-    return kind in of_replies or kind not in _names_under(HarnessError)
-
-
-def _names_under(kind: type[HarnessError]) -> set[str]:
-    """The names of a class of errors and of all that derive from it."""
-    return {kind.__name__}.union(*map(_names_under, kind.__subclasses__()))
-
-
-def _question(said: Mapping[str, Any]) -> Question:
-    node, _, _ = said["key"].rpartition("/")
-    return Question(key=said["key"], node=node, text=said["text"] or "", form=said["form"])
-
-
-def _with_texts(
-    inputs: Mapping[str, Mapping[str, Any]], journal: Journal
-) -> dict[str, RecordedInput]:
-    wanted = {said.get("value_sha256") for said in inputs.values()} - {None}
-    texts = {
-        item.sha256: item.text
-        for item in (journal.items() if wanted else ())
-        if isinstance(item, Content) and item.sha256 in wanted
-    }
-    return {
-        name: RecordedInput(
-            name=name, text=texts.get(said.get("value_sha256", "")), digest=said.get("digest") or ""
-        )
-        for name, said in inputs.items()
-    }
-
-
-_MOST = 20
-"""Names in one record; the spans of the calls have the others."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where a command line had a pipeline and its settings from."""
-
-    target: str
-    """The file, and the pipeline's name in it if that was given; or a shipped pattern's name."""
-    config: Path | None = None
-    """The file of the settings; None when there was none."""
-    roles: Mapping[str, str] = field(default_factory=dict)
-    memory: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
-    """What a part of a run began with."""
-
-    origin: Origin | None
-    """None when it was begun from Python."""
-    limits: Limits
-    content: ContentPolicy
-    inputs: tuple[str, ...] | None = None
-    """The names of those that it was given; None if they are lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedInput:
-    """An input that a run was given, as its journal has it."""
-
-    name: str
-    text: str | None
-    """The value as JSON, without secrets; None when there is no JSON for it."""
-    digest: str
-    """Of that JSON before secrets were taken out of it."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the journal has all of it."""
-        return self.text is not None and digest(self.text.encode()) == self.digest
+# --- written by each part -----------------------------------------------------------------------
 
 
 def record_beginning(
@@ -266,14 +129,7 @@ def record_beginning(
     *,
     beginning: Beginning,
 ) -> None:
-    """Writes down what a run begins with.
-
-    Args:
-        tracer: The run's.
-        graph: What is run.
-        inputs: Those that were given; what was left out is what the code says, then too.
-        beginning: The rest.
-    """
+    """Writes down what a run begins with; of the inputs, only the given ones."""
     origin = beginning.origin
     tracer.instant(
         "pipeline",
@@ -315,9 +171,123 @@ def record_outcome(tracer: Tracer, ended: Execution) -> None:
     )
 
 
-def read_beginning(said: Attributes) -> Beginning:
-    """What `record_beginning` wrote of all but the inputs."""
-    values: Mapping[str, Any] = said
+# --- read by the next part ----------------------------------------------------------------------
+
+
+def read_earlier_run(path: Path) -> EarlierRun:
+    """Reads the journal of a run that is to be resumed.
+
+    Raises:
+        InvalidInput: It was killed before it had begun, or records no texts.
+        JournalInvalid: It is damaged, or cannot be read.
+    """
+    journal = Journal(path)
+    sizes = _sizes(journal)
+    found = _Found()
+    for item in journal.items():
+        if isinstance(item, NodeOutput):
+            found.outputs.append(item)
+        elif isinstance(item, Instant):
+            found.take(item)
+        elif isinstance(item, SpanRecord) and item.name == "node":
+            found.note_call(item)
+    if found.beginning is None:
+        raise InvalidInput(
+            "it ended before anything of it could be written down, or an earlier version made it; "
+            "begin a new run",
+            path=path,
+            code="resume.never-began",
+        )
+    if found.beginning.content != "full":
+        raise InvalidInput(
+            f'it recorded no texts (content = "{found.beginning.content}"), and so no outputs to '
+            'go on from; runs that are to be resumed need content = "full" under [trace]',
+            path=path,
+            code="resume.no-texts",
+        )
+    digests = [said.get("value_sha256") for said in found.inputs.values()]
+    texts = _texts(journal, {one for one in digests if one})
+    return EarlierRun(
+        journal=journal,
+        beginning=found.beginning,
+        inputs={
+            name: RecordedInput(
+                text=texts.get(said.get("value_sha256", "")), digest=said.get("digest") or ""
+            )
+            for name in {**dict.fromkeys(found.beginning.inputs or ()), **found.inputs}
+            for said in [found.inputs.get(name, {})]
+        },
+        outputs=Earlier(found.outputs, found.codes),
+        answers=found.answers,
+        questions=tuple(found.questions.values()),
+        loops=earlier_loops(journal, found.outputs, lost=bool(found.lost)),
+        misled=frozenset(found.misled),
+        lost=tuple(found.lost),
+        sizes=sizes,
+    )
+
+
+def _sizes(journal: Journal) -> tuple[int, ...]:
+    return tuple(path.stat().st_size for path in journal.paths[: journal.parts])
+
+
+def _texts(journal: Journal, wanted: Set[str]) -> dict[str, str]:
+    """Recorded texts, by their SHA-256."""
+    return {
+        item.sha256: item.text
+        for item in (journal.items() if wanted else ())
+        if isinstance(item, Content) and item.sha256 in wanted
+    }
+
+
+class _Found:
+    """What was read so far."""
+
+    def __init__(self) -> None:
+        self.outputs: list[NodeOutput] = []
+        self.beginning: Beginning | None = None
+        self.inputs: dict[str, Mapping[str, Any]] = {}
+        self.answers: dict[tuple[str, str], object] = {}
+        self.questions: dict[str, Question] = {}
+        self.misled: set[str] = set()
+        self.lost: list[str] = []
+        self.codes: dict[str, Mapping[str, str]] = {}
+
+    def note_call(self, span: SpanRecord) -> None:
+        """Takes in a call of a node; the last of several attempts counts."""
+        label = str(span.attributes.get("label"))
+        self.misled.discard(label)
+        if attempt_status(span) == "failed" and _may_be_of_a_reply(span.error or ""):
+            self.misled.add(label)
+
+    def take(self, instant: Instant) -> None:
+        """Takes in something that happened."""
+        said: Mapping[str, Any] = instant.attributes
+        match instant.name:
+            case "pipeline":
+                self.beginning = _beginning(said)
+                self.inputs.clear()
+            case "input":
+                self.inputs[said["input"]] = said
+            case "question":
+                self.questions[said["key"]] = _question(said)
+            case "answer":
+                self.answers[said["key"], said["text"]] = said["answer"]
+                asked = self.questions.get(said["key"])
+                if asked is not None and asked.text == said["text"]:
+                    del self.questions[said["key"]]
+            case "code":
+                self.codes[said["code"]] = said["parts"]
+            case "salvaged":
+                self.lost.append(said["detail"])
+            case "outcome":
+                # A question that a part did not ask before it ended is obsolete.
+                self.questions = {
+                    key: one for key, one in self.questions.items() if key in said["questions"]
+                }
+
+
+def _beginning(values: Mapping[str, Any]) -> Beginning:
     target, config, memory = (values.get(name) for name in ("target", "config", "memory"))
     return Beginning(
         origin=target
@@ -333,139 +303,96 @@ def read_beginning(said: Attributes) -> Beginning:
     )
 
 
-def restored_inputs(
-    graph: Graph,
-    recorded: Mapping[str, RecordedInput],
-    given: Mapping[str, object],
-    *,
-    are_all_recorded: bool = True,
-) -> dict[str, object]:
-    """The inputs of a run that is resumed: those given anew, and else those that it had.
+def _may_be_of_a_reply(error: str) -> bool:
+    """Whether a node may have failed because of a reply: it raised itself, or could not use it.
+
+    Not because a server was down, or a nested node failed.
+    """
+    kind = error.partition(":")[0]
+    of_replies = {ReplyInvalid.__name__, *_names_under(ReplyCut)}
+    return kind in of_replies or kind not in _names_under(HarnessError)
+
+
+def _names_under(kind: type[HarnessError]) -> set[str]:
+    """The names of a class of errors and of all its subclasses."""
+    return {kind.__name__}.union(*map(_names_under, kind.__subclasses__()))
+
+
+def _question(said: Mapping[str, Any]) -> Question:
+    node, _, _ = said["key"].rpartition("/")
+    return Question(key=said["key"], node=node, text=said["text"] or "", form=said["form"])
+
+
+# --- inputs -------------------------------------------------------------------------------------
+
+
+def inputs_now(
+    graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun
+) -> tuple[dict[str, object], frozenset[str]]:
+    """The value of every input of a resumed run, and the names of the given ones.
 
     Args:
-        graph: What is run.
-        recorded: Those that it had.
-        given: Those given anew.
-        are_all_recorded: Whether it had no others: a damaged journal may have lost them.
+        graph: The pipeline now.
+        inputs: Given now; they go before the recorded ones.
+        earlier: The run.
 
     Raises:
-        InvalidInput: One cannot be had from the journal.
+        InvalidInput: It is another pipeline's run, or an input is lost or does not fit.
     """
-    inputs = dict(given)
+    if earlier.journal.started.name != graph.name:
+        raise InvalidInput(
+            f"a run of the pipeline '{earlier.journal.started.name}', and not of "
+            f"'{graph.name}'; resume it with that one",
+            path=earlier.journal.path,
+            code="resume.other-pipeline",
+        )
+    given = _with_recorded(graph, earlier, inputs)
+    return bind_inputs(graph, given), frozenset(given)
+
+
+def _with_recorded(
+    graph: Graph, earlier: EarlierRun, inputs: Mapping[str, object]
+) -> dict[str, object]:
+    given = dict(inputs)
     known = graph_inputs(graph)
-    if not are_all_recorded and (lost := known.keys() - given.keys()):
+    if earlier.beginning.inputs is None and (lost := known.keys() - given.keys()):
         raise InvalidInput(
             "the journal has lost which inputs the run was given; give each of them again: "
             + ", ".join(sorted(lost)),
             code="resume.inputs-lost",
         )
-    for name, one in recorded.items():
-        # What the pipeline does not take any more, it does not need.
-        if name in given or name not in known:
+    for name, one in earlier.inputs.items():
+        if name in given or name not in known:  # replaced, or no longer an input
             continue
         try:
-            if one.text is None or not one.is_whole:
-                why = (
-                    "a secret was left out of it"
-                    if one.text
-                    else "it has no form in JSON, or is lost"
-                )
-                raise TypeError(why)
-            inputs[name] = value_form(known[name].annotation).restore(one.text.encode())
+            if one.text is None:
+                raise TypeError("it has no form in JSON, or is lost")
+            if digest(one.text.encode()) != one.digest:
+                raise TypeError("a secret was left out of it")
+            given[name] = value_form(known[name].annotation).restore(one.text.encode())
         except TypeError as error:
             raise InvalidInput(
                 f"input '{name}' cannot be restored from the journal ({error}); give it again: "
                 f"--set {name}=…, or by its name to Pipeline.run",
                 code="resume.input-lost",
             ) from error
-    return inputs
+    return given
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
-    """A document that was remembered."""
-
-    document: str | None
-    """The text; None where the journal does not have it whole: a secret was left out."""
-    title: str
-    """For passages before the first heading."""
-    source: str
-    quality: float | None
-    metadata: tuple[tuple[str, Scalar], ...]
-    created: datetime | None
-    """When it was remembered; None where an earlier version wrote the journal."""
-
-
-def remembered_in(journal: Journal) -> tuple[Remembered, ...]:
-    """What a run remembered until now, in order; nothing of what outlives the run anyway.
-
-    Raises:
-        JournalInvalid: The journal is damaged.
-    """
-    said: list[Mapping[str, Any]] = [
-        item.attributes
-        for item in journal.items()
-        if isinstance(item, SpanRecord)
-        and item.name == "remember"
-        and item.status == "ok"
-        and item.attributes.get("document_sha256")
-    ]
-    wanted = {one["document_sha256"] for one in said}
-    texts = {
-        item.sha256: item.text
-        for item in (journal.items() if wanted else ())
-        if isinstance(item, Content) and item.sha256 in wanted
-    }
-    return tuple(
-        Remembered(
-            document=_whole(texts.get(one["document_sha256"]), digest=one.get("digest")),
-            title=one.get("title") or "",
-            source=one.get("source") or "",
-            quality=one.get("quality"),
-            metadata=tuple((one.get("metadata") or {}).items()),
-            created=one.get("created") and datetime.fromisoformat(one["created"]),
-        )
-        for one in said
-    )
-
-
-async def remember_again(remembered: tuple[Remembered, ...], passages: PassageLibrary) -> int:
-    """Keeps the documents in a run's passages, each once.
-
-    Returns:
-        How many could not be, since the journal does not have them whole.
-    """
-    lost = 0
-    for one in dict.fromkeys(remembered):
-        if one.document is None:
-            lost += 1
-        else:
-            await passages.remember(
-                one.document,
-                title=one.title,
-                source=one.source,
-                quality=one.quality,
-                metadata=dict(one.metadata),
-                created=one.created,
-            )
-    return lost
-
-
-def _whole(text: str | None, *, digest: object) -> str | None:
-    return text if text is not None and sha256_of(text) == digest else None
+# --- answers ------------------------------------------------------------------------------------
 
 
 def match_answers(
     given: Mapping[str, object], questions: Sequence[Question]
 ) -> dict[tuple[str, str], object]:
-    """Which question each answer is for, as the graph takes them.
+    """Finds the question that each answer is for.
 
     Args:
-        given: By a question's key, or by the node that asks if it asks but one.
+        given: By a question's key, or by the node if it asks only one.
         questions: Those that wait.
 
     Raises:
-        InvalidInput: There is no such question, or it is no such answer.
+        InvalidInput: There is no such question, or its answer has another form.
     """
     answers: dict[tuple[str, str], object] = {}
     for name, answer in given.items():
@@ -480,10 +407,10 @@ def match_answers(
 
 
 def only_question(questions: Sequence[Question]) -> Question:
-    """The one that an answer without a name is for.
+    """The question that an answer without a name is for.
 
     Raises:
-        InvalidInput: There is none, or more than one.
+        InvalidInput: No question waits, or several do.
     """
     if not questions:
         raise InvalidInput(
@@ -501,7 +428,7 @@ def only_question(questions: Sequence[Question]) -> Question:
 
 
 def _title(question: Question) -> str:
-    """Its first line: a whole draft may follow."""
+    """The first line; a whole draft may follow."""
     return question.text.partition("\n")[0]
 
 
@@ -525,3 +452,75 @@ def _asked(name: str, questions: Sequence[Question]) -> Question:
         + did_you_mean(name, [one.key for one in questions]),
         code="answer.question-unknown",
     )
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """A document that a node of an earlier part remembered."""
+
+    document: str | None
+    """None if the journal does not have all of it: a secret was left out."""
+    title: str
+    """For passages before the first heading."""
+    source: str
+    quality: float | None
+    metadata: tuple[tuple[str, Scalar], ...]
+    created: datetime | None
+    """None if an earlier version wrote the journal."""
+
+
+def remembered_in(journal: Journal) -> tuple[Remembered, ...]:
+    """The documents that a run remembered, in order, without those that outlive it anyway.
+
+    Raises:
+        JournalInvalid: The journal is damaged.
+    """
+    said: list[Mapping[str, Any]] = [
+        item.attributes
+        for item in journal.items()
+        if isinstance(item, SpanRecord)
+        and item.name == "remember"
+        and item.status == "ok"
+        and item.attributes.get("document_sha256")
+    ]
+    texts = _texts(journal, {one["document_sha256"] for one in said})
+    return tuple(
+        Remembered(
+            document=_whole(texts.get(one["document_sha256"]), digest=one.get("digest")),
+            title=one.get("title") or "",
+            source=one.get("source") or "",
+            quality=one.get("quality"),
+            metadata=tuple((one.get("metadata") or {}).items()),
+            created=one.get("created") and datetime.fromisoformat(one["created"]),
+        )
+        for one in said
+    )
+
+
+async def remember_again(remembered: tuple[Remembered, ...], passages: PassageLibrary) -> int:
+    """Keeps the documents in a run's passages, each once.
+
+    Returns:
+        How many could not be kept, since the journal does not have all of them.
+    """
+    lost = 0
+    for one in dict.fromkeys(remembered):
+        if one.document is None:
+            lost += 1
+        else:
+            await passages.remember(
+                one.document,
+                title=one.title,
+                source=one.source,
+                quality=one.quality,
+                metadata=dict(one.metadata),
+                created=one.created,
+            )
+    return lost
+
+
+def _whole(text: str | None, *, digest: object) -> str | None:
+    return text if text is not None and sha256_of(text) == digest else None
