@@ -9,10 +9,12 @@ from harness.hardware.footprint import (
     Footprint,
     Loading,
     compute_bytes,
+    format_bytes,
     gguf_footprint,
     kv_bytes_per_token,
     kv_cache_bytes,
     layer_cache_bytes,
+    parse_bytes,
 )
 from harness.hardware.gguf import GgufHeader, Weights, gguf_header_from_values, read_gguf_header
 from harness.hardware.gguf_caches import LayerCache
@@ -31,7 +33,6 @@ from harness.hardware.safetensors import (
     reserved_bytes,
     safetensors_footprint,
 )
-from harness.hardware.sizes import format_bytes, parse_bytes
 from harness.hardware.speed import (
     BANDWIDTHS,
     GAIN_PER_DOUBLING,

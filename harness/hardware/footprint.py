@@ -1,15 +1,62 @@
-"""How many bytes a GGUF model needs in llama.cpp: weights, KV cache and compute buffers."""
+"""How many bytes a GGUF model needs in llama.cpp: weights, KV cache and compute buffers.
+
+Also byte counts as people write them: `8 GiB` is 8 * 2**30 bytes, `8 GB` is 8 * 10**9.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from harness.errors import InvalidInput
 from harness.hardware.gguf import GgufHeader
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes, state_bytes
 from harness.hardware.quantization import CacheType, cache_format
-from harness.hardware.sizes import format_bytes
+
+_UNITS = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+_BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB")
+_SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})", re.IGNORECASE | re.ASCII)
+_ACCEPTED = "write a number of bytes, or a number with a unit: 512 MiB, 8 GiB, 1.5GB"
+
+
+def format_bytes(count: int) -> str:
+    """A byte count for people, in binary units with one decimal: `1.2 GiB`."""
+    size, power = float(count), 0
+    while round(size, 1) >= 1024 and power < len(_BINARY_UNITS):  # not 1024.0 KiB for 1023.96
+        size /= 1024
+        power += 1
+    return f"{size:.1f} {_BINARY_UNITS[power - 1]}" if power else f"{count} B"
+
+
+def parse_bytes(size: int | str) -> int:
+    """The byte count that a person wrote: `8589934592`, `8 GiB`, `8GB`; case does not matter.
+
+    A fraction of a byte is dropped.
+
+    Raises:
+        ValueError: It is negative or has another form; the message lists the forms.
+    """
+    text = str(size).strip()
+    if text.isascii() and text.isdigit():
+        return int(text)
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{size!r} is not a size; {_ACCEPTED}")
+    number, unit = match.groups()
+    return int(Fraction(number) * _UNITS[unit.upper()])
+
 
 _CELL_STEP: Final = 256  # llama.cpp pads a context to a multiple of this
 _FLOAT_BYTES: Final = 4
@@ -19,29 +66,28 @@ _SMALL_INPUTS_BYTES: Final = 2 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """How llama.cpp is told to load a model.
+    """The settings with which llama.cpp loads a model.
 
     Raises:
         InvalidInput: There is no slot or no context.
     """
 
     context_tokens: int
-    """Tokens that each slot can hold (llama.cpp's `n_ctx` is this times slots)."""
+    """Of each slot (llama.cpp's `n_ctx` is this times slots)."""
     slots: int = 1
     """Requests served at once (`n_parallel`), each with a cache of its own."""
     cache_type_k: CacheType = "f16"
-    """Type of the cached keys."""
     cache_type_v: CacheType = "f16"
-    """Type of the cached values; quantised, it needs flash attention."""
+    """Quantized values need flash attention."""
     unified: bool = False
-    """Whether the slots share one cache instead (`--kv-unified`), as they do when llama-server is
-    not told how many there are."""
+    """Whether the slots share one cache (`--kv-unified`), llama-server's default without a number
+    of slots."""
     micro_batch_tokens: int = 512
-    """Tokens that are computed at once (`--ubatch-size`, and no more than `--batch-size`)."""
+    """Tokens computed at once (`--ubatch-size`, at most `--batch-size`)."""
     whole_windows: bool = False
     """Whether layers with a sliding window keep the whole context too (`--swa-full`)."""
     computed_logits: int | None = None
-    """Tokens of a micro-batch for which there is room for logits; None for one of each slot."""
+    """Tokens of a micro-batch that get logits; None for one of each slot."""
     kept_logits: int | None = None
     """Tokens whose logits are kept for the caller; None for one of each slot."""
 
@@ -54,31 +100,30 @@ class Loading:
             )
 
     def cells(self, *, window_tokens: int | None = None) -> int:
-        """Cells of all slots: a cache for each of them, or one for all."""
+        """Cells of all slots together."""
         caches, sharers = (1, self.slots) if self.unified else (self.slots, 1)
         cells = _padded(sharers * self.context_tokens)
         if window_tokens is not None and not self.whole_windows:
-            # What a micro-batch reads must fit beside what its first token looks back on.
+            # A micro-batch must fit beside the window of its first token.
             cells = min(cells, _padded(sharers * window_tokens + self.micro_batch_tokens))
         return caches * cells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What a loaded model takes. Printed, it names its parts."""
+    """The memory of a loaded model."""
 
     weights_bytes: int
-    """The tensors."""
     kv_bytes: int
-    """Keys and values, for the whole context of all slots; taken at once when it is loaded."""
+    """For the whole context of all slots; allocated when the model is loaded."""
     compute_bytes: int
     """Intermediate results of one micro-batch, and the logits."""
     kv_is_exact: bool = True
-    """Whether the cache is known to the byte; else it is as a rule smaller."""
+    """Whether the cache is known to the byte; else it is usually smaller."""
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """The sum."""
         return self.weights_bytes + self.kv_bytes + self.compute_bytes
 
     def __str__(self) -> str:
@@ -89,7 +134,7 @@ class Footprint:
 
 
 def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
-    """What llama.cpp takes for a model, over all devices together.
+    """The memory that llama.cpp takes for a model, over all devices together.
 
     Not counted: the process itself (a CUDA context is some hundred MiB), image projectors,
     adapters, draft models, saved prompts and checkpoints of windows.
@@ -108,7 +153,7 @@ def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
 def kv_cache_bytes(header: GgufHeader, loading: Loading) -> int:
     """The KV cache as llama.cpp allocates it.
 
-    Exact where `header.exact_caches` is true; else a figure that is as a rule too high.
+    Exact if `header.exact_caches`; else usually too high.
 
     Raises:
         InvalidInput: The cache type does not suit the model.
@@ -117,7 +162,7 @@ def kv_cache_bytes(header: GgufHeader, loading: Loading) -> int:
 
 
 def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
-    """What each layer's part of the cache takes; errors as of `kv_cache_bytes`.
+    """The cache of each layer; raises as `kv_cache_bytes` does.
 
     bytes = cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
     """
@@ -136,7 +181,7 @@ def kv_bytes_per_token(
 ) -> int:
     """Bytes of one token: kv_heads * (key bytes + value bytes), summed over the layers.
 
-    In a layer that looks back through a window, a token that has left it takes nothing any more.
+    In a layer with a window, a token that has left the window takes nothing any more.
 
     Raises:
         InvalidInput: A head is not a whole number of the cache type's blocks.
@@ -148,10 +193,10 @@ def kv_bytes_per_token(
 
 
 def compute_bytes(header: GgufHeader, loading: Loading) -> int:
-    """Bytes for what flows through one micro-batch, of 512 tokens for example: an allowance.
+    """Bytes of the intermediate results of one micro-batch, such as 512 tokens: an allowance.
 
     llama.cpp has no formula: it plans the graph and measures it. With flash attention (which it
-    chooses itself wherever it can) the peak is in the feed-forward layer, in f32:
+    chooses whenever it can) the peak is in the feed-forward layer, in f32:
 
         512 * 4 * max(3 * feed_forward + 5 * embedding, (2 * experts_used + 6) * embedding)
         + 512 * 2 * cells of a slot     the attention mask, f16; another for whole windows
@@ -162,19 +207,18 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
 
         512 * 4 * recurrent_length + 2 * 4 * slots * state elements of a layer
 
-    Or in place of the first two lines, where there is room for the logits of a whole micro-batch:
+    Or in place of the first two lines, if a whole micro-batch gets logits:
 
         512 * 4 * (vocabulary + 8 * embedding)
 
-    A context of all slots that is shorter than 512 makes the micro-batch shorter.
+    A context of all slots below 512 makes the micro-batch as short.
 
-    Held against the compute and output buffers that llama.cpp b11549 logs for a CPU, over Llama
-    1B to 70B, Qwen 2.5 and 3, Phi 3, Gemma 3, Mixtral, Qwen3-30B-A3B and gpt-oss: from 0.4 to
-    2.0 MiB too high, of 32 to 280. Over Mamba, Jamba, Falcon H1 and Qwen 3.5: up to a sixth too
-    high; with logits of a whole micro-batch up to a tenth, and for encoders two or three times.
-    The cases stand in this function's tests. Where feed-forward layers have no gate (GPT-2) it is
-    twice what is taken. Without flash attention up to 512 * 4 * heads * cells of a slot come on
-    top.
+    Compared with the compute and output buffers that llama.cpp b11549 logs on a CPU (the cases are
+    in this function's tests): for Llama 1B to 70B, Qwen 2.5 and 3, Phi 3, Gemma 3, Mixtral,
+    Qwen3-30B-A3B and gpt-oss 0.4 to 2.0 MiB too high, of 32 to 280. For Mamba, Jamba, Falcon H1 and
+    Qwen 3.5 up to a sixth too high; with logits of a whole micro-batch up to a tenth, and for
+    encoders two or three times. Twice too high without gates in the feed-forward layers (GPT-2).
+    Without flash attention, add up to 512 * 4 * heads * cells of a slot.
     """
     width = header.embedding_length
     floats = max(
@@ -200,7 +244,7 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
 
 
 def kept_logits_bytes(header: GgufHeader, loading: Loading) -> int:
-    """Bytes of the logits that the caller is shown, in f32; they are in the machine's memory."""
+    """Bytes of the logits that the caller gets, in f32, in the machine's memory."""
     kept = loading.slots if loading.kept_logits is None else loading.kept_logits
     length = header.vocabulary_size if header.has_output else header.embedding_length
     return _FLOAT_BYTES * kept * length

@@ -1,4 +1,4 @@
-"""What a GGUF model is, as far as the arithmetic of memory needs to know it.
+"""The shape and size of a GGUF model, as the arithmetic of memory needs them.
 
 Defaults are those of llama.cpp b11434 (src/llama-model.cpp, `llama_model_base::load_hparams`).
 """
@@ -32,69 +32,64 @@ class GgufHeader:
     name: str
     """`general.name`, or else the name of the file."""
     file_type: int
-    """`general.file_type`; `file_type_name` has the words for it."""
+    """`general.file_type`; see `file_type_name`."""
     tensor_bytes: int
-    """Bytes of all tensors, each by its own type, over all parts of a split model."""
+    """Over all parts of a split model, as is `file_bytes`."""
     file_bytes: int
-    """Bytes on disk, over all parts."""
     block_count: int
     """Layers."""
     context_length: int
     """Tokens the model was trained for."""
     embedding_length: int
-    """Width of what flows from layer to layer."""
     feed_forward_length: int
-    """Inner width that one token passes in a layer; with experts, that of all it uses."""
+    """Inner width of a layer for one token; with experts, the sum over those it uses."""
     recurrent_length: int
-    """Elements that flow in a recurrent layer for one token; 0 if that is less than the others."""
+    """Elements that flow in a recurrent layer for one token; 0 if other layers have more."""
     expert_count: int
     """Experts in a layer; 0 for a dense model."""
     expert_used_count: int
     """Experts that one token uses in a layer; 0 for a dense model."""
     head_count: int
-    """Attention heads of the first layer; 0 for a model without attention."""
+    """Attention heads of the first layer; 0 without attention."""
     vocabulary_size: int
-    """Tokens in the vocabulary; 0 if the file does not say."""
+    """0 if the file does not say."""
     caches: tuple[LayerCache, ...]
     """What each layer keeps of the tokens it has seen."""
     exact_caches: bool
-    """Whether `caches` is what llama.cpp keeps.
-
-    False for an architecture with a cache of its own that is not known here, and for a header of
-    which a server left out what is needed: `caches` is then as a rule too much."""
+    """Whether `caches` is what llama.cpp keeps. It is usually too much for an unknown kind of
+    cache, and if a server left out keys."""
     weights: Weights
-    """The tensors by what needs them."""
 
     @property
     def has_output(self) -> bool:
-        """Whether it has logits; encoders have none."""
+        """Whether it makes logits; encoders do not."""
         return self.architecture not in NO_OUTPUT
 
     @property
     def active_bytes(self) -> int:
-        """Weights that one token goes through: of the experts those it uses, of the input none."""
+        """Weights that one token passes: layers and output, and only the experts it uses."""
         experts = max(self.expert_count, 1)
         idle = max(experts - self.expert_used_count, 0)
         return self.weights.passed_bytes - self.weights.expert_bytes * idle // experts
 
     @property
     def head_count_kv(self) -> tuple[int, ...]:
-        """Key-value heads of each layer; 0 for a layer that caches none."""
+        """Key-value heads of each layer; 0 for a layer without a cache."""
         return tuple(cache.heads for cache in self.caches)
 
     @property
     def key_length(self) -> int:
-        """Elements of one head's key, where it is longest."""
+        """Elements of one head's key, at most."""
         return max(cache.key_length for cache in self.caches)
 
     @property
     def value_length(self) -> int:
-        """Elements of one head's cached value, where it is longest."""
+        """Elements of one head's cached value, at most."""
         return max(cache.value_length for cache in self.caches)
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Read what a model is; of a split model name the first part, the others lie beside it.
+    """Reads a model's header; for a split model give the first part, with the others beside it.
 
     Raises:
         ModelFileInvalid: A file is missing, is no GGUF, is cut, or holds no language model.
@@ -120,16 +115,16 @@ def read_gguf_header(path: Path) -> GgufHeader:
 def gguf_header_from_values(
     values: Mapping[str, Any], *, name: str, tensor_bytes: int
 ) -> GgufHeader:
-    """What a server tells of a model, as Ollama does in `/api/show` under `model_info`.
+    """The header as a server reports it, such as Ollama's `model_info` in `/api/show`.
 
     Args:
-        values: By the keys of a GGUF header. An array may be null, when it was left out.
-        name: What the server calls it.
-        tensor_bytes: How large it is, such as Ollama's `size`; its layers are taken to be of one
-            size, and its input and output to be none.
+        values: By the keys of a GGUF header. An array that was left out is null.
+        name: The server's name for the model.
+        tensor_bytes: Its size, such as Ollama's `size`; all layers are assumed equal, and input and
+            output empty.
 
     Raises:
-        ModelFileInvalid: What is needed is missing or makes no sense. Its path is the name.
+        ModelFileInvalid: A key is missing or impossible. Its path is the name.
     """
     file = GgufFile(
         path=Path(name),
@@ -150,7 +145,7 @@ def gguf_header_from_values(
 def _header(keys: ModelKeys, *, tensor_bytes: int, file_bytes: int, weights: Weights) -> GgufHeader:
     embedding_length = keys.count("embedding_length")
 
-    # Unless said: as many key-value heads as heads, each as wide as its share of the embedding.
+    # By default: as many key-value heads as heads, each as wide as its share of the embedding.
     if keys.is_untold("attention.head_count"):
         raise keys.unusable("attention.head_count", "was left out; ask the server for all there is")
     heads = keys.counts("attention.head_count", default=(0,) * keys.layers)
@@ -190,7 +185,6 @@ def _header(keys: ModelKeys, *, tensor_bytes: int, file_bytes: int, weights: Wei
 
 
 def _further_parts(first: GgufFile) -> Iterator[Path]:
-    """The files beside the first that a split model also consists of."""
     count = first.count("split.count", default=1)
     if count <= 1:
         return
@@ -213,7 +207,7 @@ def _vocabulary_size(keys: ModelKeys) -> int:
 
 
 def _told(value: object) -> GgufValue:
-    """A value as JSON has it; its arrays of texts are only counted, as in a file."""
+    """A value from JSON; arrays of texts are only counted, as in a file."""
     if isinstance(value, list):
         numbers = all(isinstance(item, int | float) for item in value)
         return GgufValue(offset=None, content=tuple(value) if numbers else None, length=len(value))
@@ -229,43 +223,42 @@ _EXPERTS: Final = "_exps."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Bytes of a model's tensors, by what needs them."""
+    """Bytes of a model's tensors, by where they are needed."""
 
     input_bytes: int
-    """Tables in which tokens are looked up: a few rows of them for each token."""
+    """Tables in which tokens are looked up, a few rows for each token."""
     layer_bytes: tuple[int, ...]
-    """Each layer's, without the layers that only draft (NextN)."""
+    """Without the layers that only draft (NextN)."""
     output_bytes: int
-    """What turns the last layer's result into logits."""
+    """For the logits."""
     shared_bytes: int
-    """Of the input, what is the output's matrix too; 0 for a model that has one of its own, or
-    none."""
+    """The part of the input that is also the output's matrix; 0 if the output has its own."""
     expert_bytes: int
-    """Of the layers, all experts together."""
+    """The part of the layers that is experts."""
     draft_bytes: int
     """Layers that llama.cpp loads only for speculation."""
 
     @property
     def loaded_bytes(self) -> int:
-        """What is loaded, once."""
+        """All that is loaded, each tensor once."""
         return self.input_bytes + sum(self.layer_bytes) + self.output_bytes
 
     @property
     def passed_bytes(self) -> int:
-        """What tokens go through: the layers and the output, not the input's tables."""
+        """What tokens pass: the layers and the output, not the input's tables."""
         return sum(self.layer_bytes) + self.output_bytes + self.shared_bytes
 
 
 def weights_of(
     tensors: Iterable[tuple[str, int]], *, layers: int, drafts: int = 0, has_output: bool = True
 ) -> Weights:
-    """Sorts tensors by their names, as llama.cpp names them.
+    """Sorts tensors, names and bytes, by llama.cpp's names.
 
     Args:
         tensors: Names and bytes.
-        layers: How many layers the header speaks of.
-        drafts: How many of them, from the last, only draft.
-        has_output: Whether it makes logits, if need be with the matrix of its input.
+        layers: How many the header has.
+        drafts: How many of them, at the end, only draft.
+        has_output: Whether it makes logits, with the matrix of its input if it has no other.
     """
     by_layer = [0] * layers
     input_bytes = output_bytes = expert_bytes = shared_bytes = 0
@@ -293,7 +286,7 @@ def weights_of(
 
 
 def even_weights(size: int, *, layers: int) -> Weights:
-    """For a model of which no more than its size is known: all of it in its layers, evenly."""
+    """For a model of which only the size is known: all of it in its layers, evenly."""
     share, rest = divmod(size, layers)
     return Weights(
         input_bytes=0,

@@ -1,4 +1,10 @@
-"""Which cache llama.cpp keeps for each layer of a GGUF model, and how many bytes that is."""
+"""What llama.cpp keeps for each layer of a GGUF model: caches, windows, recurrent states.
+
+As in b11434 (`create_memory` in src/llama-model.cpp, `n_embd_r` and `n_embd_s` in
+src/llama-hparams.cpp, `load_arch_hparams` in src/models/); b11549 logs the same in the tests. An
+architecture with an unknown kind of cache is given full keys and values in all layers, and states
+if it has any: usually too much.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +22,12 @@ NO_OUTPUT: Final = frozenset(
         "nomic-bert-moe",
     }
 )  # fmt: skip
-"""Encoders for which llama.cpp makes no matrix for logits, of the tokens' or of their own."""
+"""Encoders for which llama.cpp makes no logits."""
 
 _NO_CACHE: Final = NO_OUTPUT | {
     "clef", "dream", "gemma-embedding", "llada", "llada-moe", "rnd1", "wavtokenizer-dec",
 }  # fmt: skip
-"""What reads or writes a text all at once: encoders and diffusion models."""
+"""Encoders and diffusion models, which process a text all at once."""
 
 _CACHES_OF_THEIR_OWN: Final = frozenset(
     {
@@ -29,7 +35,7 @@ _CACHES_OF_THEIR_OWN: Final = frozenset(
         "glm-dsa", "glm5-next", "graniteswitch", "hy_v4", "minimax-m3", "nanbeige", "qwen4exp",
     }
 )  # fmt: skip
-"""llama.cpp has a kind of cache, or more layers than the header, for each of them alone."""
+"""Each has a kind of cache of its own in llama.cpp, or more layers than its header."""
 
 _SIGNS_OF_A_STATE: Final = (
     "attention.recurrent_layers", "full_attention_interval", "kda.", "shortconv.", "ssm.", "wkv."
@@ -38,7 +44,7 @@ _SIGNS_OF_AN_INDEX: Final = ("attention.compress_ratios", "attention.indexer.")
 _BY_LAYER: Final = (
     "attention.head_count_kv", "attention.recurrent_layers", "feed_forward_length"
 )  # fmt: skip
-"""What tells one layer from another, if it is an array."""
+"""Keys that distinguish layers if they hold an array."""
 _SHARED: Final = "attention.shared_kv_layers"
 
 _GEMMA3N_OWN_LAYERS: Final = 20
@@ -46,12 +52,11 @@ _GEMMA3N_OWN_LAYERS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCaches:
-    """What a model's layers keep."""
+    """What each layer of a model keeps."""
 
     layers: tuple[LayerCache, ...]
-    """One for each layer."""
     exact: bool
-    """Whether llama.cpp keeps just that; else it is as a rule too much."""
+    """Whether llama.cpp keeps exactly that; else it is usually too much."""
 
 
 def model_caches(
@@ -60,14 +65,14 @@ def model_caches(
     """What llama.cpp keeps for each layer.
 
     Args:
-        keys: The model's.
+        keys: Of the model.
         heads: Attention heads of the first layer.
         heads_kv: Key-value heads of each layer.
         key_length: Elements of one head's key.
         value_length: Elements of one head's value.
 
     Raises:
-        ModelFileInvalid: A key makes no sense.
+        ModelFileInvalid: A key is impossible.
     """
     if keys.architecture in _NO_CACHE:
         return ModelCaches(layers=(LayerCache(),) * keys.layers, exact=True)
@@ -80,13 +85,13 @@ def model_caches(
     state = state_elements(keys, heads=heads, key_length=key_length)
     if not _is_known(keys):
         return ModelCaches(layers=tuple(_at_most(keys, full, state)), exact=False)
-    # 1. What attends, and what is recurrent.
+    # 1. Attention and recurrence.
     kinds = layer_kinds(keys, heads_kv)
     caches = [
         replace(cache if kind.attends else LayerCache(), state_elements=state * kind.recurs)
         for cache, kind in zip(full, kinds, strict=True)
     ]
-    # 2. What looks back through a window only.
+    # 2. Sliding windows.
     windows = layer_windows(keys)
     for number, windowed in enumerate(windows.layers or ()):
         if windowed and caches[number].heads:
@@ -96,19 +101,17 @@ def model_caches(
                 key_length=keys.count("attention.key_length_swa", default=key_length),
                 value_length=keys.count("attention.value_length_swa", default=value_length),
             )
-    # 3. What uses the cache of a layer before it, or belongs to a draft that is not loaded.
+    # 3. Layers that use an earlier layer's cache, or belong to a draft that is not loaded.
     own = _own_layers(keys)
     caches[own:] = [LayerCache()] * (keys.layers - own)
     return ModelCaches(layers=tuple(caches), exact=windows.layers is not None)
 
 
 def draft_layers(keys: ModelKeys) -> int:
-    """Layers at the end (NextN) that only guess the tokens after the next.
-
-    llama.cpp loads them only for speculation.
+    """How many layers at the end (NextN) only draft; llama.cpp loads them only for speculation.
 
     Raises:
-        ModelFileInvalid: The key makes no sense.
+        ModelFileInvalid: The key is impossible.
     """
     count = keys.count("nextn_predict_layers", default=0)
     return count if count < keys.layers else 0
@@ -127,7 +130,7 @@ def _is_known(keys: ModelKeys) -> bool:
 
 
 def _is_latent(keys: ModelKeys) -> bool:
-    """Whether keys and values come of one latent (MLA). Files of before 2025 do not have it."""
+    """Whether keys and values come from one latent (MLA); files from before 2025 do not say."""
     return all(keys.count(f"attention.{part}_length_mla", default=0) for part in ("key", "value"))
 
 
@@ -158,36 +161,34 @@ _ALL_RECURRENT: Final = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6q
 _WITHOUT_HEADS: Final = frozenset(
     {"granitehybrid", "jamba", "kimi-k3", "kimi-linear", "lfm2", "lfm2moe", "plamo2"}
 )
-"""Their layers without key-value heads are the recurrent ones."""
+"""Their recurrent layers are those without key-value heads."""
 _NEMOTRON: Final = frozenset({"nemotron_h", "nemotron_h_moe"})
-"""Some of their layers are nothing but feed-forward."""
+"""Some of their layers are only feed-forward."""
 _ATTENTION_INTERVAL: Final = {"minimax-01": 8, "qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
-"""The last of so many layers attends, the others are recurrent, unless the header has another."""
+"""One layer in so many attends, the last; the others are recurrent. A header may say otherwise."""
 _NO_GROUPS: Final = frozenset({"jamba", "mamba"})
 
 RECURRENT: Final = (
     _ALL_RECURRENT | _WITHOUT_HEADS | _NEMOTRON | _ATTENTION_INTERVAL.keys() | {"falcon-h1"}
 )
-"""The architectures whose recurrent layers are known here."""
+"""Architectures whose recurrent layers are known here."""
 RECURRENT_WITH_DRAFTS: Final = frozenset(_ATTENTION_INTERVAL)
-"""Those whose layers for drafts (NextN), where they have some, are known to keep nothing."""
+"""Those whose draft layers (NextN) are known to keep nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
-    """What a layer does. Some do both, some neither."""
+    """Whether a layer keeps keys and values, and whether a state. Some do both, some neither."""
 
     attends: bool
-    """Whether it keeps keys and values."""
     recurs: bool
-    """Whether it keeps a state."""
 
 
 def layer_kinds(keys: ModelKeys, heads_kv: tuple[int, ...]) -> tuple[LayerKind, ...]:
-    """What each layer does.
+    """The kind of each layer.
 
     Raises:
-        ModelFileInvalid: A key makes no sense.
+        ModelFileInvalid: A key is impossible.
     """
     architecture = keys.architecture
     if architecture == "falcon-h1":
@@ -215,15 +216,15 @@ def layer_kinds(keys: ModelKeys, heads_kv: tuple[int, ...]) -> tuple[LayerKind, 
 
 
 def state_elements(keys: ModelKeys, *, heads: int, key_length: int) -> int:
-    """What one recurrent layer keeps of a sequence: its last inputs, and the state itself.
+    """What one recurrent layer keeps of a sequence: its last inputs, and its state.
 
     Args:
-        keys: The model's.
+        keys: Of the model.
         heads: Attention heads of its first layer.
         key_length: Elements of one head's key.
 
     Raises:
-        ModelFileInvalid: A key makes no sense.
+        ModelFileInvalid: A key is impossible.
     """
     width = keys.count("embedding_length")
     if head_size := keys.count("wkv.head_size", default=0):  # RWKV
@@ -243,14 +244,14 @@ def state_elements(keys: ModelKeys, *, heads: int, key_length: int) -> int:
 
 
 def recurrent_length(keys: ModelKeys) -> int:
-    """Elements that flow in a recurrent layer for one token, where they are at most; 0 for none.
+    """Elements that flow in a recurrent layer for one token, at the peak; 0 for none.
 
     Mamba: embedding + 7 * inner + 6 * groups * state + heads; RWKV: 19 * embedding. Fitted to the
     compute buffers of llama.cpp b11549, see `compute_bytes`. Short convolutions and delta nets
     (LFM2, Qwen 3.5, Kimi) take less than the feed-forward layer beside them.
 
     Raises:
-        ModelFileInvalid: A key makes no sense.
+        ModelFileInvalid: A key is impossible.
     """
     width = keys.count("embedding_length")
     if keys.count("wkv.head_size", default=0):
@@ -264,16 +265,16 @@ def recurrent_length(keys: ModelKeys) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Windows:
-    """How an architecture says it. A pattern in the header goes before the period."""
+    """An architecture's windows. A pattern in the header overrides the period."""
 
     period: int | None = None
-    """One layer of so many sees all, with 0 none does; None if the header must have a pattern."""
+    """One layer in so many has no window; 0: all have one; None: the header has a pattern."""
     first_sees_all: bool = False
-    """Whether it is the first of them; else it is the last."""
+    """Whether it is the first of them; else the last."""
     default_tokens: int = 0
-    """Length of the window where the header has none; 0 for no windows."""
+    """The window's length if the header has none; 0 for no windows."""
     fixed_tokens: int = 0
-    """Length of the window whatever the header says, unless it says 0."""
+    """The window's length whatever the header says, unless that is 0."""
 
 
 _ARCHITECTURES: Final = {
@@ -307,19 +308,18 @@ _IGNORED: Final = frozenset({"exaone4", "lfm2moe", "phi3"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWindows:
-    """What is known of a model's windows."""
+    """The sliding windows of a model."""
 
     tokens: int
-    """How far they look back."""
     layers: tuple[bool, ...] | None
-    """Which layers have one; None if that is not known."""
+    """Which layers have one; None if unknown."""
 
 
 def layer_windows(keys: ModelKeys) -> LayerWindows:
     """The windows of a model's layers.
 
     Raises:
-        ModelFileInvalid: A key makes no sense.
+        ModelFileInvalid: A key is impossible.
     """
     none = LayerWindows(tokens=0, layers=(False,) * keys.layers)
     windows = _ARCHITECTURES.get(keys.architecture)
@@ -353,28 +353,28 @@ _STATE_ELEMENT_BYTES: Final = 4  # llama.cpp keeps recurrent states in f32 whate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCache:
-    """The memory of one layer. Without any argument: of one that keeps nothing."""
+    """What one layer keeps of the tokens it has seen; by default nothing."""
 
     heads: int = 0
     """Key-value heads."""
     key_length: int = 0
-    """Elements of one head's key; with latent attention (MLA), of the latent of a token."""
+    """Elements of one head's key; with latent attention (MLA), of a token's latent."""
     value_length: int = 0
-    """Elements of one head's value; 0 with latent attention, whose values come of the latent."""
+    """Elements of one head's value; 0 with latent attention, whose values come from the latent."""
     window_tokens: int | None = None
-    """Tokens that it looks back; None for all there are."""
+    """Tokens that it looks back; None for all."""
     index_length: int = 0
-    """Elements by which sparse attention finds the tokens worth attending to, one head for all."""
+    """Elements of a token in the index of sparse attention, one head for all."""
     state_elements: int = 0
-    """What a recurrent layer keeps of a sequence, however long that is."""
+    """What a recurrent layer keeps of a sequence of any length."""
 
 
 class CachedModel(Protocol):
-    """What the arithmetic of caches must know of a model."""
+    """What the arithmetic of caches needs of a model."""
 
     @property
     def name(self) -> str:
-        """For a person."""
+        """For error messages."""
         ...
 
     @property
@@ -386,7 +386,7 @@ class CachedModel(Protocol):
 def layer_token_bytes(
     model: CachedModel, layer: LayerCache, *, keys: BlockFormat, values: BlockFormat
 ) -> int:
-    """Bytes of one token in one layer: heads * (key bytes + value bytes), and of its index.
+    """Bytes of one token in one layer: heads * (key bytes + value bytes) + index bytes.
 
     Raises:
         InvalidInput: A head is not a whole number of the format's blocks.
@@ -397,7 +397,7 @@ def layer_token_bytes(
 
 
 def state_bytes(layer: LayerCache) -> int:
-    """Bytes that one sequence takes in one layer from its first token on."""
+    """Bytes that one sequence of any length takes in one layer."""
     return layer.state_elements * _STATE_ELEMENT_BYTES
 
 

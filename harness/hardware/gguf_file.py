@@ -1,7 +1,7 @@
-"""One GGUF file as it lies on disk: its keys, and the bytes of its tensors.
+"""Reads one GGUF file: its keys, and the bytes of its tensors.
 
-The file is mapped and stepped through: long arrays (the vocabulary is most of a header) are
-skipped and no tensor is touched, so that this takes milliseconds. Every length is held against
+The file is mapped and stepped through. Long arrays (the vocabulary is most of a header) are
+skipped and no tensor is touched, so that this takes milliseconds. Every length is checked against
 the end of the file before it is used: a damaged header is an error and nothing worse.
 
 Layout and limits are those of llama.cpp b11434 (ggml/src/gguf.cpp).
@@ -22,12 +22,12 @@ from harness.errors import ModelFileInvalid
 from harness.hardware.quantization import TENSOR_FORMATS
 
 MAX_LAYERS: Final = 4096
-"""More than any model has (llama.cpp stops at 512). Arrays up to this length are kept, and a
-damaged layer count cannot become a tuple of 2^32 elements."""
+"""More than any model has (llama.cpp stops at 512). Longer arrays are not kept, and a damaged layer
+count cannot become a tuple of 2^32 elements."""
 
 _MAX_TEXT_BYTES: Final = 65535  # of a key, by the format; longer values are not kept
 _MAX_DIMENSIONS: Final = 4
-# What is kept of a key or a tensor takes more than it takes in the file. No model has so many.
+# A key or a tensor takes more memory than space in the file. No model has so many.
 _MAX_KEYS: Final = 10_000
 _MAX_TENSORS: Final = 100_000
 
@@ -42,30 +42,28 @@ _DAMAGED: Final = "the file is cut or damaged, download it again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufValue:
-    """What stands behind one key, as far as it is kept."""
+    """The value of one key."""
 
     offset: int | None
-    """Byte at which it begins; None when a server told it."""
+    """Byte at which it begins; None if it comes from a server."""
     content: object
-    """A number, a text, a tuple of numbers, or None for what was stepped over."""
+    """A number, a text, a tuple of numbers, or None for a value that was skipped."""
     length: int
-    """Elements of an array; 1 for anything else, 0 for an array whose length was not told."""
+    """Elements of an array; 1 for anything else, 0 for an array of unknown length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufFile:
-    """A model's only file, one part of a split model, or what a server tells of its header."""
+    """A model's only file, one part of a split model, or the keys that a server reports."""
 
     path: Path
-    """Where it lies; what a server told goes by the model's name."""
+    """The model's name if a server reports it."""
     values: dict[str, GgufValue]
-    """By key, in the file's order."""
     values_end: int | None
-    """Byte after the last value; None when a server told them."""
+    """Byte after the last value; None if they come from a server."""
     tensors: dict[str, int]
-    """Bytes of its tensors, each by its own type, without the padding between them, by name."""
+    """Bytes of each tensor by its own type, without the padding between them."""
     file_bytes: int
-    """Bytes on disk."""
 
     @property
     def tensor_bytes(self) -> int:
@@ -98,9 +96,9 @@ class GgufFile:
         return numbers
 
     def flags(self, key: str, *, layers: int) -> tuple[bool, ...] | None:
-        """Whether each layer is of a kind; None if the key holds no array, or none that is kept.
+        """Whether each layer is of a kind; None if the key holds no array, or one too long.
 
-        As in llama.cpp an array may go on beyond the layers, or end before them: the rest are not.
+        As in llama.cpp the array may be longer than the layers, or shorter: the rest are False.
         """
         value = self.values.get(key)
         if value is None or not isinstance(value.content, tuple):
@@ -108,7 +106,7 @@ class GgufFile:
         return tuple(map(bool, value.content[:layers])) + (False,) * (layers - value.length)
 
     def unusable(self, key: str, problem: str) -> ModelFileInvalid:
-        """The error for a key whose value makes no sense."""
+        """The error for an impossible value of a key."""
         return ModelFileInvalid(
             f"'{key}' {problem}", path=self.path, offset=self.values[key].offset
         )
@@ -126,19 +124,19 @@ class GgufFile:
 
 
 def read_gguf_file(path: Path) -> GgufFile:
-    """Read one file's keys, and its tensors' sizes.
+    """Reads one file's keys, and its tensors' sizes.
 
-    It is mapped: one that is cut at that very moment, as by a download that begins anew, ends the
-    process with SIGBUS.
+    The file is mapped: if it is truncated at that moment, as when a download starts again, the
+    process ends with SIGBUS.
 
     Raises:
         ModelFileInvalid: It is missing, is no GGUF, or is cut or damaged.
     """
     try:
-        if path.is_fifo():  # which would be waited for
+        if path.is_fifo():  # opening it would wait
             raise ModelFileInvalid("is a pipe; give the path of a .gguf file", path=path)
         with path.open("rb") as file:
-            if not path.stat().st_size:  # which cannot be mapped
+            if not path.stat().st_size:  # it cannot be mapped
                 raise ModelFileInvalid(f"is empty; {_DAMAGED}", path=path, offset=0)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _parse(_Cursor(data, path))
@@ -151,7 +149,7 @@ def read_gguf_file(path: Path) -> GgufFile:
 
 
 class _Cursor:
-    """A place in the mapped file. It moves past what it has held against the file's end."""
+    """A place in the mapped file, checked against the file's end at every move."""
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self.data = data
@@ -159,7 +157,7 @@ class _Cursor:
         self.at = 0
 
     def take(self, size: int) -> int:
-        """Move past the next `size` bytes, and say where they begin."""
+        """Moves past the next `size` bytes; returns where they begin."""
         start = self.at
         left = len(self.data) - start
         if size > left:
@@ -182,7 +180,7 @@ class _Cursor:
 
 
 def _parse(cursor: _Cursor) -> GgufFile:
-    # 1. What it is.
+    # 1. Format and version.
     magic = cursor.data[:4]
     if magic != b"GGUF":
         raise cursor.invalid(
@@ -193,7 +191,7 @@ def _parse(cursor: _Cursor) -> GgufFile:
     version: int = cursor.number(_U32)
     if version not in (2, 3):
         raise cursor.invalid(
-            f"GGUF version {version} is not 2 or 3 in little-endian order; convert the model anew"
+            f"GGUF version {version} is not 2 or 3 in little-endian order; convert the model again"
         )
     tensor_count: int = cursor.number(_U64)
     value_count: int = cursor.number(_U64)
@@ -209,7 +207,7 @@ def _parse(cursor: _Cursor) -> GgufFile:
         values[key] = _read_value(cursor)
     values_end = cursor.at
 
-    # 3. The tensors, which must all lie in the rest of the file.
+    # 3. The tensors, which must fit into the rest of the file.
     tensors: dict[str, int] = {}
     for _ in range(tensor_count):
         name, size = _read_tensor(cursor)
@@ -255,7 +253,7 @@ def _read_value(cursor: _Cursor) -> GgufValue:
 
 
 def _read_string(cursor: _Cursor) -> str | None:
-    """A text, or None for one that is too long to be a name."""
+    """A text, or None if it is too long to be a name."""
     size: int = cursor.number(_U64)
     start = cursor.take(size)
     if size > _MAX_TEXT_BYTES:
@@ -264,7 +262,7 @@ def _read_string(cursor: _Cursor) -> str | None:
 
 
 def _read_numbers(cursor: _Cursor, code: str, length: int) -> tuple[object, ...] | None:
-    """The numbers of an array, or None for one that is longer than a model has layers."""
+    """The numbers of an array, or None if it has more than `MAX_LAYERS`."""
     start = cursor.take(length * Struct("<" + code).size)
     if length > MAX_LAYERS:
         return None
@@ -279,7 +277,6 @@ def _skip_strings(cursor: _Cursor, length: int) -> None:
 
 
 def _read_tensor(cursor: _Cursor) -> tuple[str, int]:
-    """A tensor's name, and its bytes."""
     name = cursor.text()
     dimensions: int = cursor.number(_U32)
     if dimensions > _MAX_DIMENSIONS:
@@ -289,7 +286,7 @@ def _read_tensor(cursor: _Cursor) -> tuple[str, int]:
     if kind not in TENSOR_FORMATS:
         raise cursor.invalid(
             f"tensor '{name}' is of type {kind}, which is unknown here; "
-            "convert the model anew if it is old, update harness if it is new"
+            "convert the model again if it is old, update harness if it is new"
         )
     try:
         row_bytes = TENSOR_FORMATS[kind].row_bytes(shape[0])
@@ -301,14 +298,15 @@ def _read_tensor(cursor: _Cursor) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelKeys:
-    """What a header says of its model's shape. All methods raise ModelFileInvalid for nonsense."""
+    """The keys of a model's own architecture, such as `llama.block_count`, by what follows the dot.
+
+    All methods raise `ModelFileInvalid` for impossible values.
+    """
 
     file: GgufFile
-    """The header."""
     architecture: str
-    """What its keys begin with."""
+    """The beginning of its keys."""
     layers: int
-    """How many there are."""
 
     def count(self, key: str, default: int | None = None) -> int:
         """A whole number from 0, or `default` if there is one and the key is missing."""
@@ -317,7 +315,7 @@ class ModelKeys:
     def counts(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """One whole number for each layer; a single number stands for all of them.
 
-        The default, if there is one, stands for what a server left out, too.
+        The default, if there is one, also replaces an array that a server left out.
         """
         if default is not None and self.is_untold(key):
             return default
@@ -328,12 +326,12 @@ class ModelKeys:
         return self.file.flags(f"{self.architecture}.{key}", layers=self.layers)
 
     def is_untold(self, key: str) -> bool:
-        """Whether the key is there, but a server left out the array it holds."""
+        """Whether a server gave the key without the array it holds."""
         value = self.file.values.get(f"{self.architecture}.{key}")
         return value is not None and value.offset is None and value.content is None
 
     def any_begins(self, *beginnings: str) -> bool:
-        """Whether a key begins so and does not hold 0, which is how a converter says "none"."""
+        """Whether a key begins so and is not 0, by which a converter says "none"."""
         prefixes = tuple(f"{self.architecture}.{beginning}" for beginning in beginnings)
         return any(
             key.startswith(prefixes) and value.content != 0
@@ -341,7 +339,7 @@ class ModelKeys:
         )
 
     def unusable(self, key: str, problem: str) -> ModelFileInvalid:
-        """The error for a key whose value makes no sense."""
+        """The error for an impossible value of a key."""
         return self.file.unusable(f"{self.architecture}.{key}", problem)
 
 
@@ -349,7 +347,7 @@ def model_keys(file: GgufFile) -> ModelKeys:
     """The keys of the model in `file`.
 
     Raises:
-        ModelFileInvalid: It does not say what it is, or how many layers it has.
+        ModelFileInvalid: It does not give its architecture, or its number of layers.
     """
     architecture = file.text("general.architecture")
     key = f"{architecture}.block_count"
@@ -369,10 +367,10 @@ _WINDOW_BYTES: Final = 65_536
 def skip_texts(data: mmap.mmap, at: int, count: int) -> int | None:
     """The byte after `count` texts that begin at `at`; None if the file ends first.
 
-    A text is a size of eight bytes, then that many bytes, so that only the way through all of them
-    leads to the last. One text after another takes 80 ns. Between such steps numpy guesses where
-    the texts of the next 64 KiB begin, and those of its guesses that follow one another by the
-    sizes that stand there are passed at once, in 20 ns each.
+    A text is a size of eight bytes, then that many bytes, so the last is found only by way of all
+    others. Stepping takes 80 ns a text, and a vocabulary and its merges are a million. So between
+    steps numpy guesses where the texts of the next 64 KiB begin, and guesses that follow one
+    another by the sizes stored there are passed at once, in 20 ns each.
     """
     last = len(data) - _SIZE.size
     read_size = _SIZE.unpack_from
@@ -391,25 +389,22 @@ def skip_texts(data: mmap.mmap, at: int, count: int) -> int | None:
 
 
 def _pass_window(data: mmap.mmap, at: int, limit: int) -> tuple[int, int]:
-    """How many texts, `limit` at most, could be passed in one window from `at`, and where that led.
-
-    Where it leads a text begins, and lies within the window.
-    """
-    # A copy: an array over the map would keep that open. Arrays of guesses take some times as much.
+    """How many texts, at most `limit`, one window could pass, and where the next text begins."""
+    # A copy: an array over the map would keep it open. Arrays of guesses take some times as much.
     window = data[at : at + min(_WINDOW_BYTES, len(data) // 16)]
     if len(window) < _SIZE.size:
         return 0, at
-    # 1. A size below 256 is one byte and seven zeros, and text has no zeros: a guess, as most are.
+    # 1. Guess: a size below 256 is one byte and seven zeros, and text has no zeros.
     zero = np.frombuffer(window, np.uint8) == 0
     starts = np.flatnonzero(zero[:-1] & ~zero[1:]) - (_SIZE.size - 1)
     starts = starts[starts >= 0]
     if not starts.size or starts[0] != 0:
         return 0, at
-    # 2. Where the next text begins by the size that stands there, all eight bytes of it. Signed
-    # will do: by the guess its highest byte is 0.
+    # 2. Check: where the next text begins by the size stored there, all eight bytes of it. Signed
+    # is enough, since by the guess its highest byte is 0.
     sizes = np.ndarray((len(window) - _SIZE.size + 1,), "<i8", window, strides=(1,))
     follows = starts[:-1] + _SIZE.size + sizes[starts[:-1]] == starts[1:]
-    # 3. The guesses are right up to the first that does not follow.
+    # 3. Guesses are right up to the first that does not follow.
     right = follows.size if follows.all() else int(np.argmin(follows))
     passed = min(right, limit)
     return passed, at + int(starts[passed])

@@ -1,4 +1,4 @@
-"""How GGUF files and KV caches pack numbers: blocks of elements, and names for whole files.
+"""Quantization: how GGUF files and KV caches pack numbers, and which packing is good for what.
 
 From llama.cpp b11434: `ggml_type` and its block sizes (ggml/include/ggml.h, ggml-common.h),
 `llama_ftype` (include/llama.h).
@@ -17,14 +17,14 @@ CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFormat:
-    """A tensor type: so many elements always share so many bytes."""
+    """A tensor type: blocks of elements, each block of the same size."""
 
     name: str
     """As ggml writes it: `F16`, `Q4_K`."""
     block_elements: int
-    """Elements in one block; a row is a whole number of blocks."""
+    """A row is a whole number of blocks."""
     block_bytes: int
-    """Bytes of one block, scales included."""
+    """Scales included."""
 
     def row_bytes(self, elements: int) -> int:
         """Bytes of a row of `elements`, exactly.
@@ -41,7 +41,7 @@ class BlockFormat:
         return blocks * self.block_bytes
 
 
-# Numbers that are missing here (4, 5, 31-33, 36-38) were withdrawn from the format.
+# The missing numbers (4, 5, 31-33, 36-38) were withdrawn from the format.
 TENSOR_FORMATS: Final[dict[int, BlockFormat]] = {
     number: BlockFormat(name=name, block_elements=elements, block_bytes=size)
     for number, name, elements, size in (
@@ -132,15 +132,15 @@ UNKNOWN_FILE_TYPE: Final = 1024
 
 
 def file_type_name(file_type: int) -> str:
-    """What `general.file_type` stands for, such as `Q4_K_M`; `unknown` for an unlisted number.
+    """The name of a `general.file_type`, such as `Q4_K_M`, or `unknown`.
 
-    A label: files of one type differ. What the tensors take is `GgufHeader.tensor_bytes`.
+    A label: files of one type differ in size; see `GgufHeader.tensor_bytes`.
     """
     return _FILE_TYPES.get(file_type, "unknown")
 
 
 def cache_format(cache_type: str) -> BlockFormat:
-    """The packing of a KV cache type, by llama.cpp's name for it (`-ctk`, `-ctv`).
+    """The format of a KV cache type, by llama.cpp's name (`-ctk`, `-ctv`).
 
     Raises:
         InvalidInput: llama.cpp has no such cache type.
@@ -159,20 +159,19 @@ _GB: Final = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """A packing that people choose between, with sizes as they are published."""
+    """A common quantization, with published sizes."""
 
     bits_per_weight: float
-    """As it is called; on disk scales come on top, and some tensors take more."""
+    """Nominal; scales and some tensors take more."""
     size_7b_bytes: int
-    """A model of 7 billion parameters."""
+    """Of a model of 7 billion parameters."""
     size_13b_bytes: int
-    """A model of 13 billion parameters."""
+    """Of a model of 13 billion parameters."""
     least_loss: float
-    """Of quality against FP16, at best, as a share."""
+    """Share of quality lost against FP16, at best."""
     most_loss: float
-    """And at worst."""
+    """The same at worst."""
     meant_for: str
-    """Who should use it."""
 
 
 def _format(
@@ -195,18 +194,15 @@ WEIGHT_FORMATS: Final[dict[str, WeightFormat]] = {
     "Q4_K_M": _format(4.5, 4.4, 8.1, (0.01, 0.025), "producers"),
     "Q3_K_M": _format(3.5, 3.5, 6.4, (0.04, 0.08), "nothing if it can be helped; no evaluator"),
 }
-"""By the name of the file type, best first."""
+"""By file type, best first."""
 
 EVALUATOR_FLOOR: Final = "Q8_0"
-"""The coarsest packing of an evaluator: below it the noise of its scores poisons the loop, and no
-rubric mends that. A producer may be at Q4_K_M, since the loop corrects it."""
+"""The coarsest quantization of an evaluator: below it scores are too noisy for the loop, whatever
+the rubric. A producer may be at Q4_K_M, since the loop corrects it."""
 
 
 def label_bits(label: str) -> float | None:
-    """The bits of a weight, by the name of its packing; None for one that does not say.
-
-    A label: `Q4_K_M` takes more than its 4, since scales and some tensors take more.
-    """
+    """The nominal bits of a weight, by the name of its quantization; None if it does not say."""
     number = re.search(r"\d+(?:[._]\d+)?(?=[-_]?BPW)|\d+", label.upper())
     if number is not None:
         return float(number[0].replace("_", "."))
@@ -215,13 +211,13 @@ def label_bits(label: str) -> float | None:
 
 
 def is_below_evaluator_floor(packing: int | str | None) -> bool:
-    """Whether weights are known to be packed more coarsely than an evaluator's should be.
+    """Whether a quantization is known to be coarser than `EVALUATOR_FLOOR`.
 
-    MXFP4 is not: the models that come in it were trained in it.
+    MXFP4 is not: models that come in it were trained in it.
 
     Args:
         packing: `general.file_type` of a GGUF, or a label such as `Q4_K_M`, `AWQ` or `4-bit`; None
-            when it is not known.
+            if unknown.
     """
     label = file_type_name(packing) if isinstance(packing, int) else packing
     if label is None or "MXFP4" in label.upper():

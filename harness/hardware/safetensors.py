@@ -1,7 +1,8 @@
-"""A model in a folder of safetensors, and what it takes in a server such as vLLM.
+"""Models in folders of safetensors: their shape and size, and their footprint in vLLM.
 
-The names of a configuration's keys are those that vLLM 0.32 accepts
-(`transformers_utils/model_arch_config_convertor.py`).
+Keys of a configuration have the names that vLLM 0.32 accepts
+(`transformers_utils/model_arch_config_convertor.py`). Every offset in a file is checked against
+the file's end, as the safetensors package 0.8 does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from harness.hardware.quantization import BlockFormat
 KvCacheDtype = Literal["auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"]
 
 _ELEMENT_BYTES: Final[dict[KvCacheDtype, int]] = {
-    "auto": 2,  # that of the computation: a model of 32 bits is computed in 16, too
+    "auto": 2,  # as in the computation, which is in 16 bits also for models of 32
     "float16": 2,
     "bfloat16": 2,
     "fp8": 1,
@@ -40,7 +41,7 @@ _MAX_LAYERS: Final = 4096
 _LATENT_NOT_CACHED: Final = frozenset({"minicpm3", "plm"})
 _WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
 _ONE_HEAD: Final = frozenset({"falcon", "gpt_bigcode", "RefinedWeb", "RefinedWebModel"})
-# Of models whose layers are recurrent in part, which of them are does not stand there in one way.
+# Signs of recurrent layers. There is no common way to say which layers are.
 _RECURRENT: Final = frozenset(
     {"attn_layer_period", "full_attention_interval", "hybrid_override_pattern", "ssm_cfg"}
 )
@@ -56,32 +57,30 @@ class SafetensorsModel:
     name: str
     """The name of its folder."""
     dtype: str | None
-    """Of its weights before they were quantised, such as `bfloat16`."""
-    quantisation: str | None
-    """How they were, such as `awq` or `gptq-4bit`; None if they were not."""
+    """Of its weights before quantization, such as `bfloat16`."""
+    quantization: str | None
+    """Such as `awq` or `gptq-4bit`; None if not quantized."""
     tensor_bytes: int
-    """Bytes of all tensors, each by its own type, over all files."""
+    """Over all files, as is `file_bytes`."""
     file_bytes: int
-    """Bytes on disk, over all files of tensors."""
     block_count: int
     """Layers."""
     context_length: int
     """Tokens the model was trained for; 0 if the configuration does not say."""
     embedding_length: int
-    """Width of what flows from layer to layer."""
     feed_forward_length: int
-    """Inner width that one token passes in a layer; with experts, that of all it uses."""
+    """Inner width of a layer for one token; with experts, the sum over those it uses."""
     vocabulary_size: int
-    """Tokens in the vocabulary; 0 if the configuration does not say."""
+    """0 if the configuration does not say."""
     caches: tuple[LayerCache, ...]
     """What each layer keeps of the tokens it has seen."""
     exact_caches: bool
-    """Whether the configuration says what every layer keeps; else `caches` has full keys and values
-    where it does not, which is as a rule too much."""
+    """Whether the configuration describes every layer's cache; `caches` has full keys and values
+    for the others, which is usually too much."""
 
 
 def read_safetensors_model(folder: Path) -> SafetensorsModel:
-    """Read what a model is: its `config.json`, and the headers of its files.
+    """Reads a model's `config.json`, and the headers of its files.
 
     Raises:
         ModelFileInvalid: A file is missing, cut or damaged, or it is no language model.
@@ -90,7 +89,7 @@ def read_safetensors_model(folder: Path) -> SafetensorsModel:
     files = _tensor_files(folder)
     tensor_bytes = sum(sum(read_safetensors_file(path).values()) for path in files)
     layers = config.count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-    # A configuration of a hundred bytes cannot be made to take more than a model has.
+    # A small configuration must not be able to allocate much memory.
     if not 0 < layers <= _MAX_LAYERS:
         raise config.unusable("num_hidden_layers", f"is {layers:,}, not 1 to {_MAX_LAYERS:,}")
     width = config.count("hidden_size", "n_embd", "d_model")
@@ -99,7 +98,7 @@ def read_safetensors_model(folder: Path) -> SafetensorsModel:
         architecture=str(config.get("model_type") or ""),
         name=folder.resolve().name,
         dtype=_dtype(config),
-        quantisation=_quantisation(config),
+        quantization=_quantization(config),
         tensor_bytes=tensor_bytes,
         file_bytes=sum(path.stat().st_size for path in files),
         block_count=layers,
@@ -122,24 +121,22 @@ def safetensors_footprint(
     kv_cache_dtype: KvCacheDtype = "auto",
     batch_tokens: int = _BATCH_TOKENS,
 ) -> Footprint:
-    """What a model needs in a server such as vLLM, over all its GPUs together.
+    """The memory that a model needs in a server such as vLLM, over all its GPUs together.
 
-    Need is not use: such a server takes `reserved_bytes` of its GPU when it starts, and makes of
-    what is left over a cache for more sequences.
-
-    Compute bytes are an allowance by the widths of the feed-forward layer, in 16 bits, and the
-    logits; the server measures them when it starts, and they were not held against that here. CUDA
-    graphs and the process itself are not counted.
+    Need is not use: such a server takes `reserved_bytes` of its GPU when it starts, and uses the
+    surplus as a cache for more sequences. Compute bytes are an allowance: the widths of the
+    feed-forward layer, in 16 bits, and the logits. They were not compared with the server's own
+    measurement. CUDA graphs and the process itself are not counted.
 
     Args:
         model: The model.
         context_tokens: Tokens of each sequence; the cache comes in blocks of 16.
         sequences: How many are served at once.
         kv_cache_dtype: vLLM's `--kv-cache-dtype`.
-        batch_tokens: Tokens that are computed at once (`--max-num-batched-tokens`).
+        batch_tokens: Tokens computed at once (`--max-num-batched-tokens`).
 
     Raises:
-        InvalidInput: There is nothing to serve, or no such type.
+        InvalidInput: A number is below 1, or the type is unknown.
     """
     if min(context_tokens, sequences, batch_tokens) < 1:
         raise InvalidInput(
@@ -160,7 +157,7 @@ def safetensors_footprint(
     for layer in model.caches:
         tokens = context_tokens
         if layer.window_tokens is not None:
-            # What is computed at once is kept beside the window, and may begin within a block.
+            # A batch is kept beside the window, and may begin within a block.
             tokens = min(tokens, layer.window_tokens - 1 + batch_tokens + _BLOCK_TOKENS)
         blocks = -(-tokens // _BLOCK_TOKENS)
         token_bytes = layer_token_bytes(model, layer, keys=element, values=element)
@@ -176,7 +173,7 @@ def safetensors_footprint(
 
 
 def reserved_bytes(device_bytes: int, *, share: float = _VLLM_SHARE) -> int:
-    """What vLLM takes of a GPU when it starts (`--gpu-memory-utilization`), whatever it needs."""
+    """Bytes of a GPU that vLLM takes when it starts (`--gpu-memory-utilization`)."""
     if not 0 < share <= 1:
         raise InvalidInput(
             f"a share of {share:g} is not from 0 to 1", code="model.share-out-of-range"
@@ -185,7 +182,7 @@ def reserved_bytes(device_bytes: int, *, share: float = _VLLM_SHARE) -> int:
 
 
 def _tensor_files(folder: Path) -> list[Path]:
-    """The files that the index names, or else the only one, or all there are."""
+    """The files that the index names; without an index the only one, or all there are."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         content = read_json(index.read_bytes(), path=index)
@@ -212,7 +209,7 @@ def _beside(index: Path, name: str) -> Path:
 
 
 def _is_of_another_kind(config: ModelConfig) -> bool:
-    """Whether some layers are recurrent, in ways not read here, or it is an encoder."""
+    """Whether it is an encoder, or some layers are recurrent."""
     names = config.values.keys() | config.whole.keys()
     if any(name in _RECURRENT or name.startswith("mamba_") for name in names):
         return True
@@ -282,11 +279,11 @@ def _dtype(config: ModelConfig) -> str | None:
     return str(dtype).removeprefix("torch.") if isinstance(dtype, str) else None
 
 
-def _quantisation(config: ModelConfig) -> str | None:
+def _quantization(config: ModelConfig) -> str | None:
     settings = config.get("quantization_config", "compression_config")
     if not isinstance(settings, dict):
         return None
-    method = settings.get("quant_method") or settings.get("quant_algo") or "quantised"
+    method = settings.get("quant_method") or settings.get("quant_algo") or "quantized"
     bits = settings.get("bits") or (4 if settings.get("load_in_4bit") is True else None)
     return f"{method}-{bits}bit" if type(bits) is int else str(method)
 
@@ -344,7 +341,7 @@ def read_safetensors_file(path: Path) -> dict[str, int]:
 
 
 def read_json(text: bytes, *, path: Path, offset: int = 0) -> Any:  # noqa: ANN401 - whatever it is
-    """What stands in a JSON text that begins at byte `offset` of a file.
+    """Parses JSON that begins at byte `offset` of a file.
 
     Raises:
         ModelFileInvalid: It is not JSON.
@@ -352,7 +349,7 @@ def read_json(text: bytes, *, path: Path, offset: int = 0) -> Any:  # noqa: ANN4
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        # It counts letters, of which the rest may be more than one byte.
+        # Its position counts characters, not bytes.
         read = len(error.doc[: error.pos].encode(errors="replace")) if error.doc else 0
         raise ModelFileInvalid(
             f"it is not JSON ({error.msg}); {_DAMAGED}", path=path, offset=offset + read
@@ -360,7 +357,7 @@ def read_json(text: bytes, *, path: Path, offset: int = 0) -> Any:  # noqa: ANN4
 
 
 def _range(path: Path, text: bytes, name: str, about: object) -> tuple[int, int]:
-    """Where a tensor lies among all of them: its first byte, and the one after its last."""
+    """A tensor's first byte, and the one after its last, from the end of the header."""
 
     def invalid(problem: str, remedy: str = _DAMAGED) -> ModelFileInvalid:
         at = max(text.find(orjson.dumps(name)), 0)
@@ -406,24 +403,21 @@ def _invalid(path: Path, offset: int, problem: str) -> ModelFileInvalid:
 
 
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
-"""Where a model of more than text keeps the shape of the part that writes."""
+"""Where multimodal models keep the shape of their language model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What a configuration says. Its methods raise ModelFileInvalid for nonsense."""
+    """A `config.json`. Its methods raise `ModelFileInvalid` for impossible values."""
 
     path: Path
-    """The file."""
     text: bytes
-    """As it stands there."""
     whole: Mapping[str, Any]
-    """All of it."""
     values: Mapping[str, Any]
-    """The part that describes a language model: all of it, or one of its tables."""
+    """The part that describes the language model: all of it, or one of its tables."""
 
     def get(self, *names: str) -> Any:  # noqa: ANN401 - whatever the JSON has
-        """What stands under the first of some names that holds anything; null is nothing."""
+        """The value of the first of these names that has one; null is none."""
         held = (values.get(name) for values in (self.values, self.whole) for name in names)
         return next((value for value in held if value is not None), None)
 
@@ -439,13 +433,13 @@ class ModelConfig:
         return value
 
     def unusable(self, name: str, problem: str) -> ModelFileInvalid:
-        """The error for what is missing or makes no sense."""
+        """The error for a missing or impossible value."""
         at = max(self.text.find(f'"{name}"'.encode()), 0)
         return ModelFileInvalid(f"'{name}' {problem}", path=self.path, offset=at)
 
 
 def read_model_config(path: Path) -> ModelConfig:
-    """Read a model's `config.json`.
+    """Reads a model's `config.json`.
 
     Raises:
         ModelFileInvalid: It is missing, or it is not a JSON object.

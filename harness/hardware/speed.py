@@ -1,6 +1,6 @@
-"""How fast a machine can be at most, and how much fits: bounds, of bandwidth and bytes alone.
+"""Upper bounds of speed, from bandwidth and bytes alone; and what fits on a GPU.
 
-No machine reaches them; what is slower by far has another cause. GB are 10**9 bytes.
+No machine reaches the bounds; one that is far slower has another bottleneck. GB are 10**9 bytes.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ BANDWIDTHS: Final[dict[BandwidthName, int]] = {
     "pcie-4-x16": 64 * _GB,
     "pcie-4-x16-sustained": 20 * _GB,
 }
-"""Bytes a second: of memory to its processor, and between machine and GPU on paper and in a load.
-Transfers of 4 to 16 KB are far below that."""
+"""Bytes a second: memory to processor, and machine to GPU, nominal and sustained in a load.
+Transfers of 4 to 16 KB are far slower."""
 assert BANDWIDTHS.keys() == set(get_args(BandwidthName))
 
 GPU_SPEEDUP: Final = 10.0
-"""How much faster a GPU computes a layer than a processor does: 10 to 20 times."""
+"""How much faster a GPU computes a layer than a CPU: 10 to 20 times."""
 
 GAIN_PER_DOUBLING: Final = ((0.8, 0.9), (0.4, 0.5), (0.2, 0.3), (0.1, 0.15), (0.05, 0.1))
-"""Least and most of what throughput gains when a batch grows from 1 to 2, to 4, to 8 and on."""
+"""Least and most gain of throughput when a batch doubles from 1 to 2, to 4, to 8 and on."""
 
 Fit = Literal["whole", "cache spills", "partly", "not at all"]
-"""All of it is on the GPU: best. The weights are, some of the KV cache is not: slower at long
-contexts. Some layers are: 5 to 10 times slower. Neither GPU nor machine have the room: it fails."""
+"""On the GPU is everything; or the weights but not all of the KV cache, slower at long contexts; or
+some layers, 5 to 10 times slower; or there is not enough memory in both together."""
 
 
 def step_bytes(weight_bytes: int, *, sequences: int, tokens: int, token_bytes: int) -> int:
     """Bytes moved for one token of each sequence: weights + sequences * tokens * bytes of a token.
 
     Args:
-        weight_bytes: Of the weights used; with experts, of those that are active.
-        sequences: Sequences in the batch.
-        tokens: Tokens that each of them holds.
-        token_bytes: What one token takes in the KV cache.
+        weight_bytes: Of the weights used; with experts, of the active ones.
+        sequences: In the batch.
+        tokens: In each sequence.
+        token_bytes: Of one token in the KV cache.
     """
     return weight_bytes + sequences * tokens * token_bytes
 
@@ -66,9 +66,9 @@ def decode_limit_tokens_per_s(weight_bytes: int, *, kv_bytes: int = 0, bytes_per
     """Tokens a second of one request, at most: bandwidth / (weight bytes + KV bytes).
 
     Args:
-        weight_bytes: Of the weights used; with experts, of those that are active.
-        kv_bytes: Of the tokens that the request holds.
-        bytes_per_s: Of the memory they lie in.
+        weight_bytes: Of the weights used; with experts, of the active ones.
+        kv_bytes: Of the request's tokens.
+        bytes_per_s: Of the memory they are in.
     """
     return bytes_per_s / _positive(weight_bytes + kv_bytes, "a step's bytes")
 
@@ -84,13 +84,13 @@ def weights_per_sequence(weight_bytes: int, *, sequences: int) -> float:
 
 
 def offload_speedup(share: float, *, speedup: float = GPU_SPEEDUP) -> float:
-    """How much faster a model is with a share of it on a GPU: 1 / ((1 - p) + p / s) (Amdahl).
+    """How much faster a model is with a share p of it on a GPU: 1 / ((1 - p) + p / s) (Amdahl).
 
-    90 % of it is 5.26 times as fast where all of it is 10 times: all or nothing.
+    With s = 10, 90 % of it is only 5.26 times as fast.
 
     Args:
         share: Of the weights, from 0 to 1.
-        speedup: Of what is there.
+        speedup: s, of the part on the GPU.
     """
     if not 0 <= share <= 1:
         raise InvalidInput(
@@ -120,7 +120,7 @@ def sequences_that_fit(
 def fit(
     *, weight_bytes: int, kv_bytes: int, overhead_bytes: int, gpu_bytes: int, machine_bytes: int
 ) -> Fit:
-    """How a model fits into a GPU with `gpu_bytes` free and a machine with `machine_bytes` free."""
+    """How a model fits, by the bytes free on the GPU and in the machine."""
     over = weight_bytes + kv_bytes + overhead_bytes - gpu_bytes
     if over <= 0:
         return "whole"
@@ -142,35 +142,33 @@ _FLOAT_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFootprint:
-    """What a model takes on a GPU and beside it."""
+    """The memory of a model that is partly on a GPU."""
 
     gpu: Footprint
-    """On the GPU."""
     machine: Footprint
-    """In the machine's memory."""
-
     gpu_share: float
-    """Of the weights that every token goes through, from 0 to 1: p in Amdahl's law."""
+    """Of the weights that every token passes, from 0 to 1: p in Amdahl's law."""
 
     def speedup(self, gpu: float = GPU_SPEEDUP) -> float:
-        """How much faster than without a GPU, if all of it there were `gpu` times as fast."""
+        """How much faster than without a GPU that is `gpu` times as fast."""
         return offload_speedup(self.gpu_share, speedup=gpu)
 
 
 def split_footprint(
     header: GgufHeader, loading: Loading, *, gpu_layers: int | None
 ) -> SplitFootprint:
-    """What llama.cpp takes on a GPU and in the machine's memory.
+    """The memory that llama.cpp takes on a GPU and in the machine.
 
-    The tensors and the caches are exact, as those of `gguf_footprint` are. Compute buffers are an
-    allowance that was not measured on a GPU: all of it there as soon as any layer is, and all of it
-    here while any layer is; what goes in and comes out is always here.
+    As b11434 splits it (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the last
+    back, after the output; a layer's cache goes with it. The input's tables stay in the machine; if
+    one of them is also the output's matrix, the GPU has a copy. Tensors and caches are exact, as in
+    `gguf_footprint`. Compute buffers are an allowance that was not measured on a GPU: all of it on
+    each side that has a layer; input and output buffers are always in the machine.
 
     Args:
         header: The model.
         loading: How it is loaded.
-        gpu_layers: llama.cpp's `-ngl`: layers from the last back, the output being one; None for
-            all.
+        gpu_layers: llama.cpp's `-ngl`: layers on the GPU, the output being one; None for all.
 
     Raises:
         InvalidInput: The cache type does not suit the model.
@@ -204,17 +202,16 @@ def split_footprint(
 
 
 def first_gpu_layer(header: GgufHeader, gpu_layers: int | None) -> int:
-    """The number of the first layer on the GPU, from 0; the output is one more than the last."""
+    """The first layer on the GPU, from 0; the output comes after the last layer."""
     if gpu_layers is None:
         return 0
     return max(header.block_count + 1 - gpu_layers, 0)
 
 
 def layers_that_fit(header: GgufHeader, loading: Loading, *, gpu_bytes: int) -> int:
-    """The most that can be given to llama.cpp as `-ngl` for a GPU with `gpu_bytes` free.
+    """The greatest `-ngl` of llama.cpp for a GPU with `gpu_bytes` free.
 
-    Whether less than all is worth it says `SplitFootprint.speedup`. Errors are those of
-    `split_footprint`.
+    `SplitFootprint.speedup` says whether less than all is worth it. Raises as `split_footprint`.
     """
     for layers in range(header.block_count + 1, 0, -1):
         split = split_footprint(header, loading, gpu_layers=layers)

@@ -1,5 +1,7 @@
 """Footprints, against published figures and against what llama.cpp itself reports."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest
@@ -12,10 +14,12 @@ from harness.hardware import (
     LayerCache,
     Loading,
     compute_bytes,
+    format_bytes,
     gguf_footprint,
     gguf_header_from_values,
     kv_bytes_per_token,
     kv_cache_bytes,
+    parse_bytes,
     read_gguf_header,
 )
 from harness.hardware.gguf import even_weights
@@ -190,9 +194,9 @@ def test_a_footprint_is_the_sum_of_its_parts_and_prints_them():
         pytest.param(256, 1, "f16 f16", False, id="as small as can be"),
         pytest.param(1000, 3, "f16 f16", False, id="three slots, padded"),
         pytest.param(1000, 3, "f16 f16", True, id="three slots, sharing"),
-        pytest.param(8192, 1, "q8_0 q4_0", False, id="quantised"),
-        pytest.param(4096, 3, "q5_1 iq4_nl", False, id="quantised more"),
-        pytest.param(2048, 1, "f32 bf16", False, id="not quantised"),
+        pytest.param(8192, 1, "q8_0 q4_0", False, id="quantized"),
+        pytest.param(4096, 3, "q5_1 iq4_nl", False, id="quantized more"),
+        pytest.param(2048, 1, "f32 bf16", False, id="not quantized"),
     ],
 )
 def test_a_footprint_is_what_llama_cpp_logs(demo_model, context_tokens, slots, types, unified):
@@ -247,3 +251,39 @@ def test_the_engines_settings_are_in_the_allowance(demo_model, loading, how, sha
     needed_mib = gguf_footprint(header, loading).total_bytes / MIB
     in_all_mib = logged.model_mib + logged.kv_mib + logged_mib
     assert needed_mib == pytest.approx(in_all_mib, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        pytest.param(1023, "1023 B", id="below a KiB"),
+        pytest.param(2**20 - 1, "1.0 MiB", id="rounds up into the next unit"),
+        pytest.param(70 * 10**9, "65.2 GiB", id="70 GB are 65.2 GiB"),
+        pytest.param(5000 * 2**40, "5000.0 TiB", id="the largest unit"),
+    ],
+)
+def test_a_byte_count_is_written_in_binary_units(count, text):
+    assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [
+        pytest.param(8_589_934_592, 8 * 2**30, id="a number"),
+        pytest.param("8589934592", 8 * 2**30, id="a number as text"),
+        pytest.param("8GB", 8 * 10**9, id="GB is 10**9"),
+        pytest.param(" 512 mib ", 512 * 2**20, id="lower case, spaces around"),
+        pytest.param("1.1 GB", 1_100_000_000, id="a fraction, exactly"),
+        pytest.param("1.5 B", 1, id="a fraction of a byte is dropped"),
+    ],
+)
+def test_a_size_that_a_person_wrote_is_read(size, count):
+    assert parse_bytes(size) == count
+
+
+@pytest.mark.parametrize(
+    "size", ["", "eight GiB", "8 G", "-1 GiB", -1, "1e9 B", "1.5", "GiB", "8 iB", "٣ GiB", "³"]
+)
+def test_a_size_of_another_form_is_refused(size):
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_bytes(size)

@@ -62,7 +62,7 @@ def test_a_model_is_read(write):
     folder = write(LLAMA_8B | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
     model = read_safetensors_model(folder)
     assert (model.architecture, model.name, model.dtype) == ("llama", folder.name, "bfloat16")
-    assert model.quantisation == "gptq-4bit"
+    assert model.quantization == "gptq-4bit"
     assert model.tensor_bytes == 48 + 32 + 16 + 1
     assert model.file_bytes == (folder / "model.safetensors").stat().st_size
     assert (model.block_count, model.context_length) == (32, 131_072)
@@ -150,12 +150,12 @@ def test_windows_are_those_of_the_configuration(write, keys, expected, exact):
         ({"quant_method": "awq", "bits": 4}, "awq-4bit"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes-4bit"),
         ({"quant_algo": "NVFP4"}, "NVFP4"),
-        ({}, "quantised"),
+        ({}, "quantized"),
     ],
 )
-def test_a_quantisation_is_named(write, settings, name):
+def test_a_quantization_is_named(write, settings, name):
     folder = write(SHAPE | {"quantization_config": settings})
-    assert read_safetensors_model(folder).quantisation == name
+    assert read_safetensors_model(folder).quantization == name
 
 
 # --- footprints ------------------------------------------------------------------------------

@@ -1,18 +1,28 @@
 """Limits of speed, each against the figure that goes with its formula."""
 
+from __future__ import annotations
+
+from dataclasses import replace
+
 import pytest
 
 from harness.errors import InvalidInput
 from harness.hardware import (
     BANDWIDTHS,
+    Loading,
     decode_limit_tokens_per_s,
     fit,
+    gguf_footprint,
+    layers_that_fit,
     move_s,
     offload_speedup,
+    read_gguf_header,
     sequences_that_fit,
+    split_footprint,
     step_bytes,
     weights_per_sequence,
 )
+from harness.hardware.gguf import weights_of
 
 GB = 10**9
 H100 = BANDWIDTHS["h100"]
@@ -75,3 +85,76 @@ def test_what_says_nothing_is_refused(nonsense, code):
     with pytest.raises(InvalidInput) as caught:
         nonsense()
     assert caught.value.code == code
+
+
+LAYER, INPUT, NORM = 2_216_448, 30_081_024, 2304  # of the demo model, in bytes
+CACHE = 4096 * 2 * 3 * 64 * 2
+
+
+@pytest.fixture(scope="module")
+def demo(demo_model):
+    return read_gguf_header(demo_model)
+
+
+@pytest.mark.parametrize(
+    ("gpu_layers", "on_gpu", "outputs"),
+    [
+        pytest.param(0, 0, 0, id="nothing"),
+        pytest.param(1, 0, 1, id="the output comes first"),
+        pytest.param(11, 10, 1, id="then layers, from the last"),
+        pytest.param(99, 30, 1, id="more than there are"),
+        pytest.param(None, 30, 1, id="all, unsaid"),
+    ],
+)
+def test_layers_go_to_the_gpu_from_the_last_with_their_caches(demo, gpu_layers, on_gpu, outputs):
+    split = split_footprint(demo, Loading(context_tokens=4096), gpu_layers=gpu_layers)
+    # The vocabulary's matrix is needed at both ends, and so in both places.
+    assert split.gpu.weights_bytes == on_gpu * LAYER + outputs * (NORM + INPUT)
+    assert split.machine.weights_bytes == (30 - on_gpu) * LAYER + INPUT + (1 - outputs) * NORM
+    assert split.gpu.kv_bytes == on_gpu * CACHE
+    assert split.machine.kv_bytes == (30 - on_gpu) * CACHE
+
+
+def test_a_model_that_is_on_the_gpu_leaves_little_here(demo):
+    split = split_footprint(demo, Loading(context_tokens=4096), gpu_layers=None)
+    whole = gguf_footprint(demo, Loading(context_tokens=4096))
+    assert split.gpu.weights_bytes == whole.weights_bytes
+    assert split.gpu.compute_bytes == whole.compute_bytes
+    assert split.machine.weights_bytes == INPUT
+    assert split.machine.compute_bytes < whole.compute_bytes / 10
+    assert split.speedup() == pytest.approx(10)  # looking up a row of the input costs nothing
+
+
+def test_a_matrix_of_its_own_for_the_output_is_not_in_two_places():
+    weights = weights_of(
+        [
+            ("token_embd.weight", 100),
+            ("blk.0.attn_q.weight", 10),
+            ("blk.1.ffn_up_exps.weight", 20),
+            ("blk.2.nextn.eh_proj.weight", 7),
+            ("output_norm.weight", 1),
+            ("output.weight", 50),
+        ],
+        layers=3,
+        drafts=1,
+    )
+    assert (weights.input_bytes, weights.layer_bytes) == (100, (10, 20))
+    assert (weights.output_bytes, weights.shared_bytes) == (51, 0)
+    assert (weights.expert_bytes, weights.draft_bytes) == (20, 7)
+    assert weights.loaded_bytes == 181
+
+
+def test_of_experts_only_those_count_for_speed_that_a_token_uses(demo):
+    assert demo.active_bytes == 30 * LAYER + NORM + INPUT
+    weights = replace(demo.weights, expert_bytes=10 * LAYER)
+    mixed = replace(demo, weights=weights, expert_count=8, expert_used_count=2)
+    assert mixed.active_bytes == demo.active_bytes - 10 * LAYER * 6 // 8
+
+
+def test_as_many_layers_fit_as_there_is_room_for(demo):
+    everything = split_footprint(
+        demo, Loading(context_tokens=4096), gpu_layers=None
+    ).gpu.total_bytes
+    half = split_footprint(demo, Loading(context_tokens=4096), gpu_layers=15).gpu.total_bytes
+    for gpu_bytes, layers in ((everything, 31), (everything - 1, 30), (half, 15), (0, 0)):
+        assert layers_that_fit(demo, Loading(context_tokens=4096), gpu_bytes=gpu_bytes) == layers
