@@ -1,7 +1,8 @@
-"""Where a node's function runs. The runner knows this protocol, and nothing of what is behind it.
+"""Where a node's function runs, and how long it may take.
 
-What goes to an executor and what comes back are values: a call may be made in another process, or
-on another machine, and the run would not notice.
+The runner knows only the protocol `Executor`. Its arguments and results are values, so a call could
+be made in another process or on another machine. `timed` ends an attempt at its time limits, by the
+signs of life in its `Pulse`; `leave_behind` goes on without a call that ignores its cancellation.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class Work(NamedTuple):
     """One call of a node's function."""
 
     label: str
-    """Whose: `findings[2]`."""
+    """The call's: `findings[2]`."""
     function: Callable[..., Any]
     """Plain or async; for `stream`, an async generator function."""
     arguments: Mapping[str, Any]
-    """By name, the run's handle (`run`) among them if the function asks for it."""
+    """By name, with `run` if the function asks for it."""
 
 
 class Executor(Protocol):
@@ -45,15 +46,15 @@ class Executor(Protocol):
         ...
 
     def stream(self, work: Work) -> AsyncGenerator[object, None]:
-        """What an async generator function yields; when this is closed, so is that."""
+        """What an async generator function yields; closing this closes that."""
         ...
 
 
 class InProcess:
     """Async functions run on the event loop, plain ones each in a thread of its own.
 
-    A thread cannot be cancelled: what it returns after that is dropped. Such threads do not keep
-    the interpreter from ending.
+    A thread cannot be cancelled: what it returns afterwards is dropped. It does not keep the
+    interpreter from ending.
     """
 
     async def call(self, work: Work) -> object:
@@ -72,7 +73,7 @@ class InProcess:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """As `inspect.iscoroutinefunction`, which is slow, and this is asked for every call."""
+    """As `inspect.iscoroutinefunction`, but quick, since each call asks."""
     code = getattr(function, "__code__", None)
     is_plainly = code is not None and code.co_flags & inspect.CO_COROUTINE
     return bool(is_plainly) or inspect.iscoroutinefunction(function)
@@ -81,7 +82,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function returns
     """Calls a plain function in a new thread.
 
-    Not `asyncio.to_thread`: the event loop waits at its end for that one's threads, however long
+    Not by `asyncio.to_thread`, for whose threads the event loop waits at its end, however long
     they hang.
     """
     loop = asyncio.get_running_loop()
@@ -100,10 +101,10 @@ async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function
         value, failure = None, None
         try:
             value = context.run(work.function, **work.arguments)
-        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
+        except BaseException as error:  # noqa: BLE001 - handed to the awaiting task
             # A future takes no StopIteration; from a coroutine it would be this error as well.
             failure = RuntimeError(str(error)) if isinstance(error, StopIteration) else error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, and nothing waits any more
             loop.call_soon_threadsafe(settle, value, failure)
 
     threading.Thread(target=run, name=f"node {work.label}", daemon=True).start()
@@ -122,22 +123,15 @@ async def timed(
     label: str,
     log: Log,
 ) -> object:
-    """Awaits an attempt as long as its limits allow.
+    """Awaits an attempt as long as its limits allow, and returns what it returns.
 
-    One that goes on although it was cancelled is left behind: the run does not wait for it.
-
-    Args:
-        made: The attempt.
-        limits: The limits.
-        pulse: Its signs of life.
-        label: The call's, for messages.
-        log: Knows what was left behind.
+    If it goes on although it was cancelled, it is left behind.
 
     Raises:
         NodeTimedOut: A limit was reached.
-        Exception: What the attempt raised.
+        Exception: The attempt raised it.
     """
-    # A task of its own, since only a task can be left.
+    # A task of its own, since only a task can be left behind.
     task = asyncio.get_running_loop().create_task(made)
     try:
         reached = await _reached(limits, task, pulse)
@@ -187,16 +181,17 @@ async def _end(task: asyncio.Task[object], *, label: str, log: Log) -> None:
         leave_behind(task, label=label, log=log)
 
 
-Doing = Literal["rest", "call", "sent"]
-"""`rest`: it waits as it is meant to, and so shows no sign of life. `call`: it asks a model, and
-rests, as in a queue of ours, until a request is with a server: `sent`."""
+Doing = Literal["rest", "call", "sent", "ask"]
+"""`rest`: it waits as it should, without signs of life. `call`: it calls a model, and rests, in a
+queue on this side, until a request is with a server: `sent`. `ask`: it waits for a person, which
+does not count as its own time."""
 
 
 class Pulse:
-    """Of one call of a node. What is told to it is told to those that it is nested in as well.
+    """The signs of life of one call of a node, which count for the calls around it too.
 
     Args:
-        around: That of the call that it is nested in.
+        around: The pulse of the call that it is nested in.
     """
 
     def __init__(self, around: Pulse | None = None) -> None:
@@ -204,9 +199,7 @@ class Pulse:
         # A plain function beats from its thread, where no loop is running.
         self._now_s = asyncio.get_running_loop().time
         self._beat_s = self._now_s()
-        # How many of each are under way.
         self._now: Counter[Doing] = Counter()
-        self._asks = 0
         self._asked_from_s = 0.0
         self._asked_s = 0.0
 
@@ -218,7 +211,9 @@ class Pulse:
 
     @contextmanager
     def doing(self, what: Doing) -> Iterator[None]:
-        """While it does that; see `Doing`."""
+        """Holds while the call does that."""
+        if what == "ask" and not self._now["ask"]:
+            self._asked_from_s = self._now_s()
         self._now[what] += 1
         self._beat_s = self._now_s()
         try:
@@ -227,42 +222,29 @@ class Pulse:
         finally:
             self._now[what] -= 1
             self._beat_s = self._now_s()
-
-    @contextmanager
-    def ask(self) -> Iterator[None]:
-        """While it waits for a person: that is not its own time."""
-        if not self._asks:
-            self._asked_from_s = self._now_s()
-        self._asks += 1
-        try:
-            with nullcontext() if self._around is None else self._around.ask():
-                yield
-        finally:
-            self._asks -= 1
-            self._beat_s = self._now_s()
-            if not self._asks:
+            if what == "ask" and not self._now["ask"]:
                 self._asked_s += self._beat_s - self._asked_from_s
 
     @property
     def alive_s(self) -> float:
-        """When nothing was wrong with it at the latest, by the loop's clock."""
+        """The last moment at which it was surely alive, by the loop's clock."""
         now = self._now
-        waits = self._asks or now["rest"] or (now["call"] and not now["sent"])
+        waits = now["ask"] or now["rest"] or (now["call"] and not now["sent"])
         return self._now_s() if waits else self._beat_s
 
     @property
     def is_asking(self) -> bool:
         """Whether it waits for a person."""
-        return self._asks > 0
+        return self._now["ask"] > 0
 
     @property
     def asked_s(self) -> float:
         """How long it has waited for a person, in seconds."""
-        return self._asked_s + (self._now_s() - self._asked_from_s if self._asks else 0.0)
+        return self._asked_s + (self._now_s() - self._asked_from_s if self.is_asking else 0.0)
 
 
 class LeftBehind(BaseException):
-    """Raised where a call waits that ignores its cancellation."""
+    """Raised inside a call that ignores its cancellation."""
 
     def __init__(self) -> None:
         super().__init__("it went on although it was cancelled")
@@ -271,13 +253,8 @@ class LeftBehind(BaseException):
 def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
     """Goes on without a call that was cancelled, whether it has ended or not.
 
-    One that has not is broken off where it waits, so that its spans end. What ignores even that
-    goes on, and nobody waits for it.
-
-    Args:
-        task: Where it runs.
-        label: The call's, for messages.
-        log: Knows what was left behind.
+    If not, `LeftBehind` is raised where it waits, so that its spans end. A call that ignores even
+    that goes on, and the run does not wait for it.
     """
     task.add_done_callback(forget)
     if task.done():
@@ -290,18 +267,18 @@ def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
     log.left_behind.add(task)
     task.add_done_callback(log.left_behind.discard)
     coroutine = task.get_coro()
-    assert coroutine is not None  # as an eager task's is that is over
+    assert coroutine is not None  # an eager task has none once it is over
     try:
         # Not close(): what it raises does not get through to an async generator.
         coroutine.throw(LeftBehind())
     except (LeftBehind, StopIteration):
         pass
-    except Exception as error:  # noqa: BLE001 - whatever it has to say on its way out
+    except Exception as error:  # noqa: BLE001 - it may raise anything
         log_debug("a node that was left behind ended", node=label, error=describe(error))
     task.cancel()  # wakes the task, which finds its coroutine ended
 
 
 def forget(task: asyncio.Task[Any]) -> None:
-    """Takes what a task that is done raised as seen: asyncio would complain that nobody did."""
+    """Retrieves the exception of a task that is done, or asyncio would complain."""
     if not task.cancelled():
         task.exception()

@@ -1,11 +1,12 @@
-"""Graphs: nodes joined by the names of their parameters.
+"""Graphs: nodes joined by the names of their parameters, checked before anything runs.
 
-An edge is a parameter that bears another node's name: the node waits for the other and receives
-what it returned. Every other parameter is an input of the whole graph.
+A parameter with another node's name is an edge: the node waits for the other and receives its
+output. Every other parameter is an input of the whole graph.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
@@ -27,21 +28,20 @@ class Graph:
 
     Args:
         name: What runs of it are called.
-        retry: Of nodes that do not say; so are those below.
-        timeout: How long a call may take.
-        cache: Whether outputs of earlier runs will do.
-        concurrency: How many calls of one node at once.
-        on_error: What becomes of a node whose last attempt raised: `"fail"`, `"skip"`, or
-            `Default(value)`.
-        fail_fast: Whether the first failure ends the run, and not only what depends on it. What
-            fails inside of a node (`run.call`, `run.map`) counts when the node fails by it.
-        result: The node whose output is the result of a run; the last one when None.
+        retry: As for `node`, for nodes that do not say; so are the next four.
+        timeout: As for `node`.
+        cache: As for `node`.
+        concurrency: As for `node`.
+        on_error: As for `node`.
+        fail_fast: Whether the first failure ends the run, not only what depends on it. A failure
+            inside a node (`run.call`, `run.map`) counts only if the node fails too.
+        result: The node whose output is the result of a run; the last one if None.
 
     Attributes:
         nodes: By name, in the order of definition.
 
     Raises:
-        PipelineInvalid: What is given for a policy is none.
+        PipelineInvalid: A policy is of the wrong type.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Graph:
         )
         if (mistake := self.policies.mistake()) is not None:
             raise PipelineInvalid(f"pipeline '{name}': {mistake}", code="pipeline.option-invalid")
-        # By source: who takes it. Keeps the adding of a node from looking at all others.
+        # By source: the nodes that take it, so that adding a node need not look at all others.
         self._takers: dict[str, list[str]] = {}
 
     @overload
@@ -108,41 +108,40 @@ class Graph:
         on_error: OnError | None = None,
         models: Sequence[str] | None = None,
     ) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
-        """Makes a function a node; the function itself stays as it was.
+        """Makes a function a node; the function itself does not change.
 
         A plain function runs in a thread. An async generator gives its items one by one: a node
         that maps over it takes each as it comes, any other node the list of all.
 
-        What a node is given, others are given too: where it would change a list, it changes a copy.
+        Other nodes may receive the same objects, so a node must change a copy only.
 
-        Constants, helpers and lists outside that the function refers to count as its code, as they
-        are when the run, or its next part, begins: where they have changed, it is called again. So
-        it returns what it finds, and puts it into no list outside, which a resumed run would lack.
+        The constants, helpers and lists that the function refers to count as its code, as they are
+        when the run, or its next part, begins; if they change, it is called again. Return results
+        rather than adding them to a list outside: a resumed run would not have that list.
 
         Args:
             function: When used without parentheses.
-            name: What the node is called; as the function when left out.
-            each: Maps a parameter to the node or input whose items it receives, one call per
-                item, in parallel. Who consumes the node receives the list, in order. Over a mapped
-                or generating node, a call begins as soon as its own items are there.
-            combine: Several mapped parameters are walked side by side (`zip`), and must have the
-                same number of items, or each is taken with each (`product`), the last one of the
+            name: The function's by default.
+            each: Maps a parameter to the node or input whose items it receives, one call per item,
+                in parallel. Consumers of the node receive the list, in order. Over a mapped or
+                generating node, a call begins as soon as its own items are there.
+            combine: `zip` walks several mapped parameters side by side, which must have the same
+                number of items; `product` takes each with each, the last parameter of the
                 signature changing fastest.
-            takes: Maps a parameter to the node or input that it receives, where that is not called
-                as the parameter is.
-            when: A plain function, of nodes and inputs by name: the node is skipped, item by item
-                if it is mapped, where it returns nothing true.
-            retry: Whether what raised is called again.
+            takes: Maps a parameter to the node or input that it receives, if the names differ.
+            when: A plain function of nodes and inputs, by name; the node, or its item, is skipped
+                unless it returns something true.
+            retry: Calls it again if it raised.
             timeout: How long a call may take.
-            cache: Whether outputs of earlier runs will do.
+            cache: Reuses outputs of other runs.
             concurrency: How many of its items at once.
-            on_error: What becomes of it when its last attempt raised: `"fail"`, `"skip"`, or
+            on_error: What follows when its last attempt raised: `"fail"`, `"skip"`, or
                 `Default(value)`.
-            models: The roles whose models it will use; a run does not begin where one has none.
+            models: The roles that it will use; a run does not begin if one of them has no model.
 
         Raises:
-            PipelineInvalid: The name is taken, the signature cannot be a node's, what is given for
-                a policy is none, or the node closes a cycle.
+            PipelineInvalid: The name is taken, the signature cannot be a node's, a policy is of the
+                wrong type, or the node closes a cycle.
         """
         # One role's name is a sequence too, of its letters.
         roles = (models,) if isinstance(models, str) else models or ()
@@ -173,21 +172,20 @@ class Graph:
     def include(self, other: Graph, *, prefix: str, takes: Mapping[str, str] | None = None) -> None:
         """Adds another graph's nodes, as they are now, each under its name with a prefix.
 
-        Its node `text` becomes `left_text` under the prefix `left`. Its inputs stay inputs by
-        their own names.
+        Under the prefix `left`, its node `text` becomes `left_text`. Its inputs keep their names.
 
         Args:
-            other: Stays as it is.
-            prefix: Goes before its nodes' names, and an underscore.
+            other: Does not change.
+            prefix: Goes before its nodes' names, with an underscore.
             takes: Maps an input of the other graph to a node or input of this one.
 
         Raises:
-            PipelineInvalid: The prefix is no name, a name is taken, `takes` names no input of the
-                other graph, or a cycle is closed.
+            PipelineInvalid: The prefix is not an identifier, a name is taken, `takes` names an
+                input that the other graph does not have, or a cycle is closed.
         """
         if not prefix.isidentifier():
             raise PipelineInvalid(
-                f"prefix={prefix!r} would give nodes names that no parameter can bear; write "
+                f"prefix={prefix!r} would give nodes names that no parameter can have; write "
                 "it as a variable's name",
                 code="pipeline.prefix-invalid",
             )
@@ -214,7 +212,7 @@ class Graph:
 
     @property
     def result_node(self) -> str:
-        """The name of the node whose output is the result; empty as long as there is none."""
+        """The name of the node whose output is the result; empty if there are no nodes."""
         return self.result or next(reversed(self.nodes), "")
 
     def dependencies(self, node: Node) -> tuple[str, ...]:
@@ -222,16 +220,26 @@ class Graph:
         return tuple(source for source in node.sources if source in self.nodes)
 
     def check(self) -> None:
-        """Looks at what can only be seen of the whole: done before every run.
+        """Checks what can only be seen of the whole, before every run.
 
         Raises:
-            PipelineInvalid: What a node returns is not what another takes, or cannot be written to
+            PipelineInvalid: The output of a node is not what another takes, or cannot be written to
                 a journal; or a policy contradicts the node.
         """
-        check_graph(self)
+        if self.result is not None and self.result not in self.nodes:
+            raise PipelineInvalid(
+                f"result='{self.result}' of pipeline '{self.name}' is not one of its nodes; "
+                + did_you_mean(self.result, self.nodes),
+                code="pipeline.result-unknown",
+            )
+        for node in self.nodes.values():
+            _check_output(node, self)
+            for parameter in node.everything_taken:
+                if parameter.source in self.nodes:
+                    _check_edge(self.nodes[parameter.source], node, parameter)
 
     def code_parts(self) -> tuple[object, ...]:
-        """What its outputs depend on, of all that is written in it; see `code_digest`."""
+        """The parts of it that its outputs depend on; see `fingerprint`."""
         return self.result, *(
             (
                 node.name,
@@ -280,50 +288,27 @@ class Graph:
     def _cycle_through(self, node: Node) -> list[str]:
         """The cycle that a new node closes, from the node back to itself; empty if none."""
         if not self._takers.get(node.name) or not self.dependencies(node):
-            return []  # nobody waits for it, or it for nobody, so nothing can lead back to it
-        # Here rather than at the top: networkx takes 70 ms to import, and few graphs get here.
-        import networkx as nx  # noqa: PLC0415
-
-        waits_for = nx.DiGraph(
-            (name, source)
-            for name, other in self.nodes.items()
-            for source in self.dependencies(other)
-        )
-        try:
-            edges = nx.find_cycle(waits_for, node.name)
-        except nx.NetworkXNoCycle:
-            return []
-        return [edges[0][0], *(target for _, target in edges)]
-
-
-def check_graph(graph: Graph) -> None:
-    """Raises for the first mistake; see `Graph.check`."""
-    if graph.result is not None and graph.result not in graph.nodes:
-        raise PipelineInvalid(
-            f"result='{graph.result}' of pipeline '{graph.name}' is none of its nodes; "
-            + did_you_mean(graph.result, graph.nodes),
-            code="pipeline.result-unknown",
-        )
-    for node in graph.nodes.values():
-        _check_output(node, graph)
-        for parameter in node.everything_taken:
-            if parameter.source in graph.nodes:
-                _check_edge(graph.nodes[parameter.source], node, parameter)
+            return []  # no node waits for it, or it waits for none, so nothing leads back to it
+        ways = {node.name: [node.name]}
+        waiting = deque([node.name])
+        while waiting:
+            name = waiting.popleft()
+            for source in self.dependencies(self.nodes[name]):
+                if source == node.name:
+                    return [*ways[name], source]
+                if source not in ways:
+                    ways[source] = [*ways[name], source]
+                    waiting.append(source)
+        return []
 
 
 def returned(node: Node) -> object:
-    """The annotation of what one call of a node gives: of a generating node, the list of all."""
+    """The type of the output of one call; for a generating node, the list of all items."""
     annotation = node.annotation("return")
     if not node.is_streaming:
         return annotation
     item: Any = item_of(annotation)
     return list[item]
-
-
-def output_annotation(node: Node) -> object:
-    """The annotation of a node's whole output: of a mapped node, the list of all."""
-    one: Any = returned(node)
-    return list[one] if node.is_mapped else one
 
 
 def _check_output(node: Node, graph: Graph) -> None:
@@ -332,7 +317,7 @@ def _check_output(node: Node, graph: Graph) -> None:
         form = value_form(annotation)
     except TypeError as error:
         raise PipelineInvalid(
-            f"what node '{node.name}' returns has to be in the run's journal: {error}",
+            f"the output of node '{node.name}' has to be in the run's journal: {error}",
             code="pipeline.output-not-recordable",
             path=node.path,
             line=node.line,
@@ -351,7 +336,10 @@ def _check_output(node: Node, graph: Graph) -> None:
 
 
 def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
-    wanted, produced = node.annotation(parameter.name), output_annotation(source)
+    wanted = node.annotation(parameter.name)
+    produced: Any = returned(source)
+    if source.is_mapped:
+        produced = list[produced]
     if parameter.is_mapped:
         item = item_of(produced)
         if item is None:
@@ -376,32 +364,32 @@ def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """A value that comes from outside."""
+    """A value that a graph takes from outside."""
 
     name: str
     node: Node
-    """The node whose annotation and default count: the first that takes it, unless a later one
-    has a default, or a type, and the first has none."""
+    """The node whose annotation and default count: the first that takes it, unless only a later
+    one has a default or a type."""
     parameter: Parameter
 
     @property
     def annotation(self) -> Any:  # noqa: ANN401 - whatever the pipeline's author wrote
-        """The type it must have; a mapped parameter's input is a list of that type."""
+        """Its type; for a mapped parameter, a list of the parameter's type."""
         one: Any = self.node.annotation(self.parameter.name)
         return list[one] if self.parameter.is_mapped else one
 
     @property
     def has_default(self) -> bool:
-        """Whether it need not be given; a mapped parameter's default is one item, not the list."""
+        """Whether it may be left out; a mapped parameter's default is one item, not the list."""
         return not (self.parameter.is_required or self.parameter.is_mapped)
 
 
 _ANY = (object, list[object])
-"""What the type of an input is that nobody has annotated."""
+"""The types of an input without annotation."""
 
 
 def graph_inputs(graph: Graph) -> dict[str, Input]:
-    """Every parameter that no node provides, by name.
+    """The inputs of a graph: every parameter that no node provides, by name.
 
     Raises:
         PipelineInvalid: Two nodes take one input with different types or defaults.
@@ -417,7 +405,7 @@ def graph_inputs(graph: Graph) -> dict[str, Input]:
 
 
 def _agreed(first: Input, second: Input) -> Input:
-    """The one of two that speaks for both: the one with a default, or else with a type."""
+    """The one with a default, or else with a type."""
     chosen, other = sorted(
         (first, second), key=lambda one: (one.has_default, one.annotation not in _ANY), reverse=True
     )
@@ -435,7 +423,7 @@ def _agreed(first: Input, second: Input) -> Input:
 
 
 def bind_inputs(graph: Graph, given: Mapping[str, object]) -> dict[str, object]:
-    """The value of every input: given, or its default.
+    """The value of every input: the given one, or its default.
 
     Raises:
         PipelineInvalid: An input is missing, unknown, or of the wrong type.
@@ -458,7 +446,7 @@ def _default(graph: Graph, item: Input) -> object:
     if item.has_default:
         return item.parameter.default
     node = item.node
-    # A misspelt edge looks like an input that nobody gives.
+    # A misspelled edge looks like a missing input.
     others = graph.nodes.keys() - {node.name}
     raise PipelineInvalid(
         f"node '{node.name}' needs '{item.name}', which is neither given nor the name of a node; "
@@ -495,5 +483,5 @@ def _adapter(annotation: Any) -> TypeAdapter[object]:  # noqa: ANN401 - as above
     try:
         return TypeAdapter(annotation)
     except PydanticSchemaGenerationError:
-        # A class that pydantic knows nothing of: what is given must be an instance.
+        # A class that pydantic does not know: the value must be an instance.
         return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))

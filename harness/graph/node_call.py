@@ -262,7 +262,7 @@ class NodeCall:
         asker = self._shared.asker
         if asker is None:
             return None
-        with self.pulse.ask():
+        with self.pulse.doing("ask"):
             return await asker(question)
 
     async def _inside(self, graph: Graph, values: Mapping[str, object], prefix: str) -> Execution:
