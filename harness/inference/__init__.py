@@ -26,21 +26,36 @@ from harness.inference.completion import (
     TokenLogprob,
     Usage,
 )
-from harness.inference.connect import connect
 from harness.inference.endpoint import FILE_BACKENDS, MACHINE, Endpoint
-from harness.inference.engines.embedded import EmbeddedLlamaCpp, machine_memory_bytes
-from harness.inference.engines.llama_cpp_python import LlamaCppPython
-from harness.inference.identity.identity import (
+from harness.inference.model_identity import (
     ModelIdentity,
+    ModelMetadata,
     Relation,
+    metadata_from,
     model_identity,
     relation_of,
     served_identity,
+    server_address,
 )
-from harness.inference.identity.metadata import ModelMetadata, metadata_from
-from harness.inference.identity.served_metadata import TELLING_BACKENDS, served_metadata
-from harness.inference.metrics.metrics_source import MetricsSource, metrics_source
-from harness.inference.metrics.server_metrics import Reading
+from harness.inference.providers import (
+    Access,
+    Host,
+    HostReport,
+    MetricsSource,
+    Provider,
+    Reading,
+    ServerFacts,
+    connect,
+    host_of,
+    loading_of,
+    machine_memory_bytes,
+    metrics_source,
+    provider_of,
+    served_metadata,
+    server_facts,
+    slots_source,
+    tells_model,
+)
 from harness.inference.request import (
     ChatRequest,
     CountRequest,
@@ -57,22 +72,15 @@ from harness.inference.request import (
     most_tokens_of,
     most_tokens_of_messages,
 )
-from harness.inference.server_facts import ServerFacts, server_facts, slots_source
 from harness.inference.shim import InferenceShim
 from harness.inference.structured import ReplyType
 from harness.inference.to_its_end import to_its_end
 from harness.inference.whole_reply import OnCut, check_whole, whole_reply
-from harness.inference.wire.ollama import OllamaWire
-from harness.inference.wire.openai import OpenAIWire
-from harness.inference.wire.profile import Profile
-from harness.inference.wire.profiles import PROFILES
-from harness.inference.wire.triton import TritonWire
 
 __all__ = [
     "FILE_BACKENDS",
     "MACHINE",
-    "PROFILES",
-    "TELLING_BACKENDS",
+    "Access",
     "Backend",
     "Cached",
     "CallCache",
@@ -80,26 +88,24 @@ __all__ = [
     "Completion",
     "CountRequest",
     "EmbedRequest",
-    "EmbeddedLlamaCpp",
     "Embeddings",
     "Endpoint",
     "FallingBack",
     "FinishReason",
     "Gate",
+    "Host",
+    "HostReport",
     "InferenceShim",
     "JsonSchema",
     "Limited",
-    "LlamaCppPython",
     "Message",
     "MetricsSource",
     "ModelIdentity",
     "ModelMetadata",
-    "OllamaWire",
     "OnCut",
-    "OpenAIWire",
     "Phase",
-    "Profile",
     "Prompt",
+    "Provider",
     "R",
     "Reading",
     "Relation",
@@ -116,7 +122,6 @@ __all__ = [
     "Timed",
     "TokenLogprob",
     "Traced",
-    "TritonWire",
     "Usage",
     "Wrapper",
     "answer_again",
@@ -126,6 +131,8 @@ __all__ = [
     "check_whole",
     "completion_as_text",
     "connect",
+    "host_of",
+    "loading_of",
     "machine_memory_bytes",
     "metadata_from",
     "metrics_source",
@@ -134,14 +141,17 @@ __all__ = [
     "most_tokens_in",
     "most_tokens_of",
     "most_tokens_of_messages",
+    "provider_of",
     "read_completion",
     "relation_of",
     "reply_identity",
     "retry_delay_s",
     "served_identity",
     "served_metadata",
+    "server_address",
     "server_facts",
     "slots_source",
+    "tells_model",
     "to_its_end",
     "whole_reply",
 ]

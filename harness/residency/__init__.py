@@ -1,8 +1,8 @@
 """The keep-alive budget: which models are in memory, and whose turn it is."""
 
+from harness.inference import Host, HostReport
 from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget, Leased
 from harness.residency.guests import Guest
-from harness.residency.host import Host, HostReport
 from harness.residency.keep_alive import NotingGaps, ObservedGaps
 from harness.residency.ledger import Device, GuestEntry, Ledger, Need, Resident, Tenant, check_fits
 from harness.residency.policy import decide

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
-from harness.inference import MACHINE, Backend, ChatRequest, R, T, Wrapper, most_tokens_of
+from harness.inference import MACHINE, Backend, ChatRequest, Host, R, T, Wrapper, most_tokens_of
 from harness.residency.guests import Guest, Guests
-from harness.residency.host import Host
 from harness.residency.ledger import (
     Device,
     Ledger,

@@ -8,10 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from harness.errors import EndpointUnreachable, LoadFailed
-from harness.inference import MACHINE
+from harness.inference import MACHINE, Host, HostReport
 from harness.log import log_debug, log_warning
 from harness.residency.guests import Guests
-from harness.residency.host import Host, HostReport
 from harness.residency.ledger import Device, Need, Resident, Tenant
 from harness.residency.state import Load, State, Unload
 from harness.trace import Tracer, describe

@@ -8,11 +8,11 @@ from itertools import combinations
 
 from harness.errors import ConfigurationInvalid, Notice
 from harness.inference import (
-    TELLING_BACKENDS,
     Endpoint,
     ModelMetadata,
     relation_of,
     served_metadata,
+    tells_model,
 )
 from harness.log import log_notice, warnings_heard_by
 from harness.session.evaluator_pool import (
@@ -96,7 +96,7 @@ class Casting:
         if producer is None or not judges:
             return
         reachable = self.models.reachable(producer, *judges)
-        asked = [endpoint for endpoint in reachable if endpoint.backend in TELLING_BACKENDS]
+        asked = [endpoint for endpoint in reachable if tells_model(endpoint)]
         if not asked:
             return
         with tracer.span("ask servers", models=[endpoint.tag for endpoint in asked]) as span:

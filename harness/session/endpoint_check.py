@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from harness.errors import Notice
-from harness.inference import PROFILES, Completion, Endpoint, Profile, StructuredMode
-from harness.inference.wire.profile import NEVER, Switch
+from harness.inference import Completion, Endpoint, StructuredMode, provider_of
+from harness.inference.providers.provider import NEVER, Switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
     yield from _on_schemas(check, endpoint)
     if check.side_by_side == 1:
         remedy = "max_concurrency = 1 makes them wait here, where it shows"
-        if setting := _profile(check).side_by_side:
+        if setting := provider_of(endpoint).side_by_side:
             remedy = f"{setting} is how many it answers; or {remedy}"
         yield Notice(
             code="endpoint.one-at-a-time",
@@ -113,7 +113,7 @@ def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
         ("logprobs", "log probabilities"),
         ("metrics", "its counters"),
     ):
-        switch = _switch(check, field)
+        switch = _switch(endpoint, field)
         if getattr(check, field) is False and switch:
             yield Notice(code="endpoint.switch-off", message=f"{switch} makes it tell {what}")
 
@@ -128,7 +128,7 @@ def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
             f"and it was seen to be '{check.structured}'",
         )
     if check.structured == "ignored":
-        enforces = _profile(check).enforces
+        enforces = provider_of(endpoint).enforces
         remedy = f"; {enforces} changes that" if enforces else ""
         yield Notice(
             code="endpoint.ignores-schemas",
@@ -138,30 +138,23 @@ def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
 
 def way_to_unload(endpoint: Endpoint) -> str | None:
     """How an endpoint's server is told to give its model's memory back, and to load it again."""
-    control = _profile(endpoint).load_control
+    control = provider_of(endpoint).load_control
     if control is None:
         return None
     unload, load = (path.format(model=endpoint.model_id) for path in (control.unload, control.load))
     return f"POST {unload} unloads its model, POST {load} loads it; that needs {control.needs}"
 
 
-def _switch(check: EndpointCheck, field: str) -> Switch:
-    profile = _profile(check)
+def _switch(endpoint: Endpoint, field: str) -> Switch:
+    provider = provider_of(endpoint)
     if field == "metrics":
-        return profile.metrics.switch if profile.metrics else NEVER
-    switch: Switch = getattr(profile, field)
+        return provider.counters.switch if provider.counters else NEVER
+    switch: Switch = getattr(provider, field)
     return switch
-
-
-def _profile(of: EndpointCheck | Endpoint) -> Profile:
-    return PROFILES.get(of.backend, _UNKNOWN)
-
-
-_UNKNOWN = Profile(title="another")
 
 
 def _lists(models: tuple[str, ...] | None, model_id: str) -> bool:
     """Whether a model is among those that are listed, if any are."""
-    # Ollama's tag, and Triton's version, may be left out on one side.
+    # A tag or a version may be left out on one side.
     name = model_id.partition("/versions/")[0]
     return not models or bool({name, f"{name}:latest", name.removesuffix(":latest")} & {*models})

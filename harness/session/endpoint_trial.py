@@ -137,17 +137,7 @@ async def _unusable(
 
 
 async def _facts(endpoint: Endpoint, environment: Mapping[str, str]) -> ServerFacts:
-    match endpoint.backend:
-        case "embedded":
-            return ServerFacts(
-                context_tokens=endpoint.context_tokens, slots=endpoint.slots, metrics=True
-            )
-        case "llama-cpp-python":
-            return ServerFacts(context_tokens=endpoint.context_tokens, slots=1)
-        case "litellm":
-            return ServerFacts()
-        case _:
-            return await server_facts(endpoint, api_key=api_key_of(endpoint, environment))
+    return await server_facts(endpoint, api_key=api_key_of(endpoint, environment))
 
 
 def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:

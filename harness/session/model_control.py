@@ -30,8 +30,6 @@ Control = Literal["run", "managed", "fixed"]
 """Who has a model loaded and let go: each run for itself, in its own process; the budget, by its
 server; or nobody from here."""
 
-_NOT_ASKED: Final = frozenset({"litellm", "scripted"})
-"""Nobody's own servers."""
 _ASKING_S: Final = 10.0
 """Longest that a server may take to say what it has in memory."""
 
@@ -173,7 +171,7 @@ async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen
             case "managed":
                 async with _host(endpoint, environment) as host:
                     return _as_reported(seen, await _report(endpoint, host))
-            case "fixed" if endpoint.url is not None and endpoint.backend not in _NOT_ASKED:
+            case "fixed" if endpoint.url is not None:
                 facts = await server_facts(endpoint, api_key=api_key_of(endpoint, environment))
                 return replace(seen, reachable=facts.reachable)
             case "run" if endpoint.path is not None:

@@ -21,9 +21,9 @@ from harness.inference import (
     InferenceShim,
     SchemaKnowledge,
     metrics_source,
+    server_address,
     slots_source,
 )
-from harness.inference.identity.address import server_address
 from harness.log import log_warning
 from harness.residency import Host, KeepAliveBudget, Tenant, check_fits
 from harness.session.call_stack import Shared, call_stack, with_fallbacks

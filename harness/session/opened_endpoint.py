@@ -7,18 +7,21 @@ from dataclasses import dataclass, field
 
 from harness.errors import HarnessError
 from harness.inference import (
+    Access,
     Backend,
     Endpoint,
+    Host,
     R,
     ScriptedBackend,
     T,
     Wrapper,
     connect,
+    host_of,
+    provider_of,
     reply_identity,
+    server_address,
 )
-from harness.inference.identity.address import server_address
-from harness.residency import Host, NotingGaps, ObservedGaps
-from harness.residency.hosts import host_of
+from harness.residency import NotingGaps, ObservedGaps
 from harness.session.tenancy import file_footprint, is_managed
 from harness.session.trust import api_key_of, control_key_of, not_allowed
 from harness.trace import Clock
@@ -66,21 +69,22 @@ def open_endpoint(
     # Files are read first: as long as they can be wrong, there is nothing to close.
     identity = reply_identity(endpoint) if cached else None
     file_footprint(endpoint)
-    gaps = ObservedGaps() if endpoint.manage and endpoint.backend == "ollama" else None
-    keep_alive = None if gaps is None else lambda: gaps.keep_alive_s
+    keeps_alive = endpoint.manage and provider_of(endpoint).keeps_alive
+    gaps = ObservedGaps() if keeps_alive else None
 
     def check(url: str) -> None:
         for refusal in not_allowed(endpoint, environment, url=url):
             raise refusal
 
-    backend = connect(
-        endpoint, api_key=api_key, clock=clock, keep_alive=keep_alive, check_address=check
+    access = Access(
+        api_key=api_key,
+        control_key=control_key,
+        clock=clock,
+        keep_alive=lambda: None if gaps is None else gaps.keep_alive_s,
+        check_address=check,
     )
-    host = None
-    if is_managed(endpoint):
-        host = host_of(
-            endpoint, backend, api_key=api_key, control_key=control_key, keep_alive=keep_alive
-        )
+    backend = connect(endpoint, access)
+    host = host_of(endpoint, backend, access) if is_managed(endpoint) else None
     return OpenedEndpoint(
         endpoint=endpoint,
         backend=backend if gaps is None else NotingGaps(backend, gaps=gaps, clock=clock),

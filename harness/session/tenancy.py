@@ -8,36 +8,34 @@ from collections.abc import Collection, Iterable
 from harness.errors import ConfigurationInvalid, InferenceError
 from harness.hardware import (
     Footprint,
-    Loading,
     first_gpu_layer,
     gguf_footprint,
-    gguf_header_from_values,
     load_limit_s,
     read_gguf_header,
     split_footprint,
 )
-from harness.inference import FILE_BACKENDS, MACHINE, Endpoint, machine_memory_bytes
-from harness.inference.endpoint import BackendName
-from harness.inference.engines.loading import loading_of
-from harness.inference.identity.address import server_address
-from harness.residency import Device, Host, Need, Tenant
+from harness.inference import (
+    FILE_BACKENDS,
+    MACHINE,
+    Endpoint,
+    Host,
+    loading_of,
+    machine_memory_bytes,
+    provider_of,
+    server_address,
+)
+from harness.inference.providers.server_host import CLEARING_UP_S
+from harness.residency import Device, Need, Tenant
 from harness.residency.devices import read_gpus
-from harness.residency.hosts import OllamaHost
-from harness.residency.hosts.control import CLEARING_UP_S
 from harness.session.settings import BudgetSettings, DeviceSettings
 
 _DISK_BYTES_PER_S = 1_000_000_000
 """Of a common disk: a guess, until a load was measured."""
-_OF_ONE_MODEL: frozenset[BackendName] = frozenset({"vllm", "sglang", "tensorrt-llm", "tabbyapi"})
-"""Servers in which a model is loaded in place of another, or that serve one alone."""
 _SHORTEST_LOAD_S = 0.1
 _ASKING_S = 10.0
 """Longest that a server may take to say how large a model is."""
 _GRACE_S = CLEARING_UP_S + 5.0
 """Of the budget's own limit beyond the host's, whose error says more once it has cleared up."""
-_OLLAMA_CONTEXT_TOKENS = 4096
-"""Of a model that neither its Modelfile nor the endpoint gives another: what Ollama gives below 23
-GiB of GPU memory. On larger ones it is more, so say context_tokens there."""
 
 
 def is_managed(endpoint: Endpoint) -> bool:
@@ -53,7 +51,7 @@ def check_managed(endpoints: Iterable[Endpoint]) -> None:
     """
     managed: dict[str, str] = {}
     for endpoint in endpoints:
-        if not endpoint.manage or endpoint.backend not in _OF_ONE_MODEL or endpoint.url is None:
+        if not endpoint.manage or endpoint.url is None or not provider_of(endpoint).holds_one_model:
             continue
         other = managed.setdefault(server_address(endpoint.url), endpoint.tag)
         if other != endpoint.tag:
@@ -79,13 +77,7 @@ def file_footprint(endpoint: Endpoint) -> Footprint | None:
 
 def slots_of(endpoint: Endpoint) -> int | None:
     """Calls that its model answers side by side; None where its server decides that."""
-    match endpoint.backend:
-        case "embedded":
-            return endpoint.slots
-        case "llama-cpp-python":
-            return 1
-        case _:
-            return endpoint.max_concurrency
+    return provider_of(endpoint).slots(endpoint)
 
 
 def is_split(endpoint: Endpoint) -> bool:
@@ -143,9 +135,9 @@ async def _need_of(endpoint: Endpoint, host: Host) -> Need:
             header, loading_of(endpoint, header), gpu_layers=endpoint.gpu_layers
         )
         return {endpoint.device: split.gpu.total_bytes, MACHINE: split.machine.total_bytes}
-    footprint = file_footprint(endpoint)
-    if footprint is None and isinstance(host, OllamaHost):
-        footprint = await _pulled_footprint(endpoint, host)
+    footprint, ask = file_footprint(endpoint), provider_of(endpoint).footprint
+    if footprint is None and ask is not None:
+        footprint = await ask(endpoint, host)
     if footprint is None:
         raise ConfigurationInvalid(
             f"endpoint '{endpoint.tag}' is managed, and its server does not say how much memory "
@@ -153,20 +145,6 @@ async def _need_of(endpoint: Endpoint, host: Host) -> Need:
             code="budget.need-unknown",
         )
     return {endpoint.device: footprint.total_bytes}
-
-
-async def _pulled_footprint(endpoint: Endpoint, host: OllamaHost) -> Footprint | None:
-    """What a model takes that Ollama has on its disk; None where it does not tell how large."""
-    pulled = await host.pulled()
-    if pulled.file_bytes is None:
-        return None
-    said = endpoint.context_tokens if "context_tokens" in endpoint.model_fields_set else None
-    return gguf_footprint(
-        gguf_header_from_values(
-            pulled.model_info, name=endpoint.model_id, tensor_bytes=pulled.file_bytes
-        ),
-        Loading(context_tokens=said or pulled.context_tokens or _OLLAMA_CONTEXT_TOKENS),
-    )
 
 
 _SHARE_OF_MACHINE = 0.8

@@ -25,7 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from harness.hardware import format_bytes
-from harness.inference import ChatRequest, EmbeddedLlamaCpp, Endpoint, Message
+from harness.inference import ChatRequest, Endpoint, Message
+from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session.settings import demo_endpoint
 
 PROMPT = "{number}: name a river, a mountain and a city, and say in one sentence how they belong."

@@ -44,13 +44,12 @@ for place in ("residency", "inference"):
 from servers.llama_router import LlamaRouter, Routed
 from servers.ollama_residency import GIB, Pulled, ResidentOllama
 
-from harness.inference import Backend, Endpoint, R, T, Wrapper, connect
+from harness.inference import Backend, Endpoint, R, T, Wrapper, connect, host_of
 from harness.residency import Host
-from harness.residency.hosts import host_of
 from harness.session import Pipeline, Run, Settings
 from harness.session.settings import BudgetSettings, TraceSettings, demo_endpoint
 from harness.session.tenancy import file_footprint
-from harness.trace import Journal, monotonic
+from harness.trace import Journal
 
 PRODUCER, CRITIC = "producer", "critic"
 LOADS_AIM, PEER_LOADS = 4, 16
@@ -286,13 +285,8 @@ async def with_budget(scene: Scene, pipeline: Pipeline, drafts_begin: str) -> Ro
 async def with_lock(scene: Scene, pipeline: Pipeline, drafts_begin: str) -> Row:
     """The drafts behind a lock that swaps on demand."""
     async with AsyncExitStack() as stack:
-        bare = {
-            tag: connect(one, api_key=None, clock=monotonic) for tag, one in scene.endpoints.items()
-        }
-        hosts = {
-            tag: host_of(one, bare[tag], api_key=None, control_key=None)
-            for tag, one in scene.endpoints.items()
-        }
+        bare = {tag: connect(one) for tag, one in scene.endpoints.items()}
+        hosts = {tag: host_of(one, bare[tag]) for tag, one in scene.endpoints.items()}
         for closing in (*bare.values(), *hosts.values()):
             stack.push_async_callback(closing.aclose)
         swapping = Swapping(hosts)

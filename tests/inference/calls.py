@@ -12,7 +12,16 @@ from loopback import Loopback, Reply
 from servers.emulated import Emulated
 
 from harness.errors import InferenceError
-from harness.inference import Backend, ChatRequest, Completion, Endpoint, Message, Phase, connect
+from harness.inference import (
+    Access,
+    Backend,
+    ChatRequest,
+    Completion,
+    Endpoint,
+    Message,
+    Phase,
+    connect,
+)
 from harness.trace import monotonic
 
 REQUEST = ChatRequest(model="judge", messages=(Message("user", "Grüße, 日本"),))
@@ -36,7 +45,7 @@ async def backend_at(
     endpoint = Endpoint.model_validate(
         {"tag": "judge", "url": url, "model_id": "served-name", **fields}
     )
-    backend: Backend = connect(endpoint, api_key=api_key, clock=clock)
+    backend: Backend = connect(endpoint, Access(api_key=api_key, clock=clock))
     try:
         async with asyncio.timeout(PATIENCE_S):
             yield backend

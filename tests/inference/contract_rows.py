@@ -38,14 +38,10 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import (
-    Backend,
-    EmbeddedLlamaCpp,
-    Endpoint,
-    ScriptedBackend,
-)
-from harness.inference.wire.profile import ALWAYS
-from harness.inference.wire.profiles import PROFILES
+from harness.inference import Backend, Endpoint, ScriptedBackend
+from harness.inference.providers import PROVIDERS
+from harness.inference.providers.embedded import EmbeddedLlamaCpp
+from harness.inference.providers.provider import ALWAYS
 from harness.session.settings import demo_endpoint
 
 SCENARIO_OF = {
@@ -158,7 +154,7 @@ async def _emulated(
 
 
 def _dialect_row(name: str) -> Row:
-    dialect, profile = DIALECTS[name], PROFILES[name]
+    dialect, profile = DIALECTS[name], PROVIDERS[name]
     is_lacking = {
         "schema": profile.schema is None,
         "log probabilities": dialect.logprobs != "given",
@@ -227,7 +223,7 @@ async def _vllm(trial: str, _engines: Engines, settings: Settings) -> AsyncItera
 
 
 def _llama_cpp_python(endpoint: Endpoint) -> Loadable:
-    from harness.inference.engines.llama_cpp_python import LlamaCppPython
+    from harness.inference.providers.llama_cpp_python import LlamaCppPython
 
     return LlamaCppPython(endpoint.model_copy(update={"backend": "llama-cpp-python"}))
 

@@ -10,7 +10,6 @@ import pytest
 
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
 from harness.session.settings import demo_endpoint
-from harness.trace import monotonic
 
 CONTEXT_TOKENS = 512
 COUNT = "Count from one to ten in words."
@@ -45,7 +44,7 @@ HELLO = request("Say hello.", max_output_tokens=2)
 @asynccontextmanager
 async def loaded(backend="embedded", **changes):
     """A model that is loaded as long as the block lasts."""
-    model = connect(small_endpoint(backend, **changes), api_key=None, clock=monotonic)
+    model = connect(small_endpoint(backend, **changes))
     await model.load()
     try:
         yield model

@@ -18,12 +18,12 @@ from harness.inference import (
     EmbedRequest,
     Endpoint,
     ScriptedBackend,
+    host_of,
     metrics_source,
     served_metadata,
     server_facts,
     slots_source,
 )
-from harness.residency.hosts import host_of
 
 QUERY = "?api_key=a%2Bb%26c&v=2"
 CLAUDE = "anthropic/claude-haiku-4-5"
@@ -97,7 +97,7 @@ def test_the_query_is_in_all_that_a_server_is_asked():
                 await source.aclose()
             await slots_source(endpoint.model_copy(update={"backend": "llamacpp"}))()
             managed = endpoint.model_copy(update={"manage": True})
-            host = host_of(managed, ScriptedBackend([]), api_key=None, control_key=None)
+            host = host_of(managed, ScriptedBackend([]))
             await host.unload()
             await host.aclose()
             return server.asked

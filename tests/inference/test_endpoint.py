@@ -9,20 +9,19 @@ from pydantic import ValidationError
 from harness.errors import ConfigurationInvalid
 from harness.inference import (
     ChatRequest,
-    EmbeddedLlamaCpp,
     Endpoint,
     InferenceShim,
-    LlamaCppPython,
-    OllamaWire,
-    OpenAIWire,
     ScriptedBackend,
-    TritonWire,
     as_messages,
     connect,
 )
-from harness.inference.managed.litellm_backend import LiteLLMBackend
+from harness.inference.providers.embedded import EmbeddedLlamaCpp
+from harness.inference.providers.litellm import LiteLLMBackend
+from harness.inference.providers.llama_cpp_python import LlamaCppPython
+from harness.inference.providers.ollama import OllamaWire
+from harness.inference.providers.openai_wire import OpenAIWire
+from harness.inference.providers.triton import TritonWire
 from harness.session import load_settings
-from harness.trace import monotonic
 
 EXAMPLE = Path(__file__).parents[2] / "examples/endpoints.toml"
 URL = "http://127.0.0.1:9/v1"
@@ -87,7 +86,7 @@ def test_what_is_left_out_follows_and_its_backend_connects_to_nothing_yet(
     endpoint = Endpoint.model_validate({"tag": "small", **fields})
 
     assert (endpoint.backend, endpoint.model_id) == (backend, "small")
-    assert type(connect(endpoint, api_key=None, clock=monotonic)) is connected
+    assert type(connect(endpoint)) is connected
 
 
 @pytest.mark.parametrize(

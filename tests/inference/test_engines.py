@@ -45,9 +45,8 @@ from harness.inference import (
     server_facts,
     whole_reply,
 )
-from harness.inference.engines.placement import type_number
+from harness.inference.providers.model_files import type_number
 from harness.inference.request import most_tokens_in
-from harness.trace import monotonic
 
 slow = pytest.mark.slow
 MEMORY_IN_USE = Path("/proc/self/statm")
@@ -251,7 +250,7 @@ def test_unloading_gives_the_memory_back(backend):
 @either_engine
 def test_a_model_that_is_not_loaded_says_so_and_can_be_loaded_again(backend):
     async def main():
-        model = connect(small_endpoint(backend), api_key=None, clock=monotonic)
+        model = connect(small_endpoint(backend))
         count = CountRequest(model="small", messages=HELLO.messages)
 
         async def is_not_there():
@@ -311,7 +310,7 @@ def test_a_file_that_is_no_model_is_named(tmp_path, content, backend):
         content = whole.read_bytes()[: whole.stat().st_size // 2]
     if content is not None:
         path.write_bytes(content)
-    model = connect(small_endpoint(backend, path=path), api_key=None, clock=monotonic)
+    model = connect(small_endpoint(backend, path=path))
 
     with pytest.raises(ModelFileInvalid) as caught:
         asyncio.run(model.load())
@@ -323,7 +322,7 @@ def test_a_file_that_is_no_model_is_named(tmp_path, content, backend):
 def test_a_model_that_was_loaded_to_chat_does_not_embed_nor_the_other_way_round():
     def unloaded(**settings):
         endpoint = small_endpoint("llama-cpp-python", **settings)
-        return connect(endpoint, api_key=None, clock=monotonic)
+        return connect(endpoint)
 
     with pytest.raises(NotOffered):
         asyncio.run(unloaded(embeddings=True).chat(HELLO))
@@ -336,7 +335,7 @@ def test_without_the_package_loading_says_how_to_get_it():
     endpoint = Endpoint(tag="small", backend="llama-cpp-python", path=Path(__file__))
 
     with pytest.raises(ConfigurationInvalid) as caught:
-        asyncio.run(connect(endpoint, api_key=None, clock=monotonic).load())
+        asyncio.run(connect(endpoint).load())
     assert caught.value.code == "endpoint.package-missing"
 
 
@@ -345,8 +344,8 @@ def test_without_the_package_loading_says_how_to_get_it():
 CYCLES = """
 import asyncio, os, sys
 from pathlib import Path
-from harness.inference import ChatRequest, EmbeddedLlamaCpp, Endpoint, as_messages, metrics_source
-from harness.inference.engines.embedded import _start_server
+from harness.inference import ChatRequest, Endpoint, as_messages, metrics_source
+from harness.inference.providers.embedded import EmbeddedLlamaCpp, _start_server
 
 if hasattr(os, "sched_setaffinity"):
     # On one core the engine's loop has not begun when its constructor returns.
@@ -425,7 +424,7 @@ assert hnsw.write(Path(directory), flat, position=4, vectors=vectors, went_on=la
 
 async def main():
     endpoint = Endpoint(tag="small", backend="embedded", path=path, context_tokens=512)
-    model = connect(endpoint, api_key=None, clock=monotonic)
+    model = connect(endpoint)
     source = metrics_source(endpoint, model)
     await model.load()
     print(*sorted(reading.name for reading in await source.read()))
@@ -459,7 +458,7 @@ from pathlib import Path
 from harness.inference import Endpoint, connect
 from harness.trace import monotonic
 endpoint = Endpoint.model_validate_json(sys.argv[1])
-model = connect(endpoint, api_key=None, clock=monotonic)
+model = connect(endpoint)
 asyncio.run(model.load())
 print(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize(), flush=True)
 os._exit(0)

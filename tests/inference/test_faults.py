@@ -23,11 +23,11 @@ from harness.errors import (
 from harness.inference import (
     ChatRequest,
     Endpoint,
-    OpenAIWire,
     Retrying,
     RetryPolicy,
     Traced,
     as_messages,
+    connect,
 )
 from harness.inference.around.limit import Limited
 from harness.trace import Tracer
@@ -140,7 +140,7 @@ def stack(url):
         between_tokens_timeout_s=1.0,
     )
     tracer = Tracer()
-    limited = Limited(OpenAIWire(endpoint), max_concurrency=24, tracer=tracer)
+    limited = Limited(connect(endpoint), max_concurrency=24, tracer=tracer)
     return Retrying(
         Traced(limited, tracer=tracer),
         policy=RetryPolicy(base_s=0.02),

@@ -15,9 +15,8 @@ from harness.inference import (
     relation_of,
     served_identity,
 )
-from harness.inference.identity.address import server_address
-from harness.inference.identity.families import family_of, family_of_architecture
-from harness.inference.identity.model_name import parse_model_name
+from harness.inference.model_identity import server_address
+from harness.inference.model_names import family_of, family_of_architecture, parse_model_name
 
 MIB = 1 << 20
 

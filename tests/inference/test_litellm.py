@@ -42,7 +42,7 @@ from harness.errors import (
     StreamCut,
 )
 from harness.inference import ChatRequest, CountRequest, EmbedRequest, Endpoint, Message
-from harness.inference.managed.litellm_backend import LiteLLMBackend
+from harness.inference.providers.litellm import LiteLLMBackend
 
 REQUEST = ChatRequest(model="judge", messages=(Message("user", "How many owls?"),))
 HELLO = Reply(steps=llama_server_stream("Hello"))
@@ -580,7 +580,7 @@ sys.addaudithook(lambda name, args: calls.append((name, args)) if name in contac
 
 from harness.errors import EndpointUnreachable
 from harness.inference import ChatRequest, Endpoint, as_messages
-from harness.inference.managed.litellm_backend import LiteLLMBackend
+from harness.inference.providers.litellm import LiteLLMBackend
 
 # Of some providers litellm would like to know more: here is one, where nobody is.
 backend = LiteLLMBackend(

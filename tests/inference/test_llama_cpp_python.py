@@ -8,7 +8,7 @@ from engines import small_endpoint as endpoint_of
 
 from harness.errors import CallTimeout, ContextOverflow, ServerError, StreamCut
 from harness.inference import EmbedRequest
-from harness.inference.engines.llama_cpp_python import LlamaCppPython
+from harness.inference.providers.llama_cpp_python import LlamaCppPython
 
 pytestmark = [pytest.mark.slow, needs_package]
 

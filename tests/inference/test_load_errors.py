@@ -5,10 +5,12 @@ from structlog.testing import capture_logs
 
 from harness.errors import LoadFailed, ModelFileInvalid
 from harness.hardware import gguf_footprint, read_gguf_header, split_footprint
-from harness.inference import Endpoint
-from harness.inference.engines.load_errors import why_not_loaded
-from harness.inference.engines.loading import loading_of, warn_of_context
-from harness.inference.engines.seen_devices import SeenDevices
+from harness.inference import Endpoint, loading_of
+from harness.inference.providers.model_files import (
+    SeenDevices,
+    warn_of_context,
+    why_not_loaded,
+)
 from harness.session.settings import demo_endpoint
 
 GIB = 1 << 30
@@ -38,7 +40,7 @@ def test_a_whole_model_may_have_all_devices_together(path, lacking):
     needed = gguf_footprint(header, loading_of(endpoint, header)).total_bytes
     devices = SeenDevices(machine_bytes=needed - 1000 - lacking, free_gpu_bytes=(1000,))
 
-    error = why_not_loaded(endpoint, devices)
+    error = why_not_loaded(endpoint, devices, loading_of)
 
     assert isinstance(error, LoadFailed if lacking else ModelFileInvalid)
 
@@ -55,7 +57,7 @@ def test_a_model_of_one_gpu_is_held_against_that_and_the_machine_each(
         free_gpu_bytes=(80 * GIB, split.gpu.total_bytes - off_gpu),
     )
 
-    error = why_not_loaded(endpoint, devices)
+    error = why_not_loaded(endpoint, devices, loading_of)
 
     assert isinstance(error, LoadFailed if off_gpu or off_machine else ModelFileInvalid)
 

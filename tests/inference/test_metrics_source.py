@@ -6,8 +6,9 @@ import structlog
 from calls import PATIENCE_S
 from servers.emulated import Emulated
 
-from harness.inference import PROFILES, Endpoint, ScriptedBackend, metrics_source
+from harness.inference import Endpoint, ScriptedBackend, metrics_source
 from harness.inference.endpoint import WireName
+from harness.inference.providers import PROVIDERS
 
 VLLM = b"vllm:num_requests_running 2\nvllm:generation_tokens_total %d\n"
 
@@ -80,7 +81,7 @@ def test_each_kind_of_server_is_asked_in_its_own_way(backend, path, body, readin
 def test_counters_that_a_profile_names_are_read_and_no_others(backend):
     source = source_at("http://127.0.0.1:1/v1", backend)
 
-    assert (source is not None) == (PROFILES[backend].metrics is not None)
+    assert (source is not None) == (PROVIDERS[backend].counters is not None)
 
 
 @pytest.mark.parametrize(

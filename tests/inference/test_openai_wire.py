@@ -29,7 +29,7 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import ChatRequest, Endpoint, Message, OpenAIWire
+from harness.inference import Access, ChatRequest, Endpoint, Message, connect
 from harness.trace import ManualClock
 
 WHOLE = Reply(steps=llama_server_stream("Hel", "lo"))
@@ -140,7 +140,7 @@ def test_a_key_is_sent_when_there_is_one(api_key, sent):
 @pytest.mark.parametrize("api_key", ["clé-1", "sk-1\nsk-2"])
 def test_a_key_that_no_header_can_carry_is_refused_at_once_and_not_shown(api_key):
     with pytest.raises(ConfigurationInvalid) as caught:
-        OpenAIWire(Endpoint(tag="judge", url="http://127.0.0.1:9/v1"), api_key=api_key)
+        connect(Endpoint(tag="judge", url="http://127.0.0.1:9/v1"), Access(api_key=api_key))
 
     assert caught.value.code == "endpoint.key-not-sendable"
     assert "-1" not in str(caught.value)
@@ -449,7 +449,7 @@ def test_an_address_where_nothing_answers_is_named():
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         for address in (url, "http://nowhere.invalid/v1"):
             with pytest.raises(EndpointUnreachable, match=f"{address}/chat/completions"):
-                asyncio.run(OpenAIWire(Endpoint(tag="judge", url=address)).chat(REQUEST))
+                asyncio.run(connect(Endpoint(tag="judge", url=address)).chat(REQUEST))
 
 
 # --- connections -----------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from servers.pages import Pages
 
 from harness.errors import NotOffered
 from harness.inference import (
-    PROFILES,
     CountRequest,
     EmbedRequest,
     Endpoint,
@@ -21,8 +20,9 @@ from harness.inference import (
     server_facts,
     slots_source,
 )
-from harness.inference.endpoint import WireName
-from harness.inference.wire.profile import ALWAYS
+from harness.inference.endpoint import BackendName, WireName
+from harness.inference.providers import PROVIDERS
+from harness.inference.providers.provider import ALWAYS
 
 NAMES = get_args(WireName)
 METRICS = {"llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm"}
@@ -32,21 +32,26 @@ CONTEXT = {"llamacpp", "vllm", "sglang", "tgi", "tabbyapi", "lmstudio"}
 each_server = pytest.mark.parametrize("name", NAMES)
 
 
+def backends():
+    """All names that an endpoint may have for its server."""
+    return {*NAMES, *(name for name in get_args(BackendName) if isinstance(name, str))}
+
+
 def server_of(name, **of_dialect):
     """A server, whose dialect may differ."""
     return OpenAIServer(dialect=replace(DIALECTS[name], **of_dialect))
 
 
 def test_every_wire_has_a_profile_and_a_dialect_of_its_own():
-    # Ollama, Triton and llama.cpp have wires of their own.
-    assert set(PROFILES) == {*NAMES, "ollama", "triton", "embedded"}
-    assert set(DIALECTS) == set(NAMES)
-    assert {name for name in NAMES if PROFILES[name].schema is None} == {"triton-openai"}
+    on_the_wire = {name for name, provider in PROVIDERS.items() if provider.connect is None}
+    assert on_the_wire == set(DIALECTS) == set(NAMES)
+    assert set(PROVIDERS) == backends()
+    assert {name for name in NAMES if PROVIDERS[name].schema is None} == {"triton-openai"}
 
 
 @each_server
 def test_a_profile_tells_what_a_reply_comes_with_and_no_field_has_to_be_found_out(name):
-    profile = PROFILES[name]
+    profile = PROVIDERS[name]
     sampling = {"seed": 1, "frequency_penalty": 0.5, "stop": ("never",), "temperature": 0.7}
     cutoffs = {"top_p": 0.9, "top_k": 40, "min_p": 0.05}
 
@@ -96,7 +101,7 @@ def test_a_server_that_does_not_count_is_not_asked_to_and_one_that_does_not_embe
     async def main():
         server = server_of(name, embeds="nothing")
         async with server, backend_at(server, backend=name) as wire:
-            if PROFILES[name].counting is None:
+            if PROVIDERS[name].counting is None:
                 with pytest.raises(NotOffered):
                     await wire.count_tokens(CountRequest(model="judge", messages=REQUEST.messages))
                 assert server.asked == []
@@ -104,7 +109,7 @@ def test_a_server_that_does_not_count_is_not_asked_to_and_one_that_does_not_embe
                 await wire.embed(EmbedRequest(model="judge", texts=("an owl",)))
 
     asyncio.run(main())
-    assert PROFILES[name].embeds != ALWAYS or DIALECTS[name].embeds != "nothing"
+    assert PROVIDERS[name].embeds != ALWAYS or DIALECTS[name].embeds != "nothing"
 
 
 # --- what a server says of itself ------------------------------------------------------------
@@ -132,7 +137,7 @@ def test_every_server_is_asked_in_its_own_way(backend):
     assert facts.models == (MODEL,)
     assert facts.context_tokens == (CONTEXT_TOKENS if backend in CONTEXT else None)
     assert facts.slots == (4 if backend == "llamacpp" else None)
-    assert (facts.reachable, facts.ready) == (True, True if PROFILES[backend].health else None)
+    assert (facts.reachable, facts.ready) == (True, True if PROVIDERS[backend].health else None)
     # No emulated one has its counters on.
     assert facts.metrics == (False if backend in METRICS else None)
     assert {one.headers["authorization"] for one in asked} == {"Bearer sk-1"}

@@ -5,7 +5,7 @@ import pytest
 
 from harness.hardware.gguf_file import read_gguf_file
 from harness.inference import Message
-from harness.inference.wire.prompt_templates import TURN_FORMATS, prompt_text
+from harness.inference.providers.triton import TURN_FORMATS, prompt_text
 from harness.session.settings import demo_endpoint
 
 CONVERSATION = (

@@ -1,8 +1,8 @@
 import pytest
 
 from harness.errors import ServerError
+from harness.inference.providers.error_replies import error_from_reply
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.wire.errors import error_from_reply
 
 SENT = {
     "model": "m",

@@ -6,15 +6,9 @@ from typing import get_args
 import pytest
 from servers.pages import Pages
 
-from harness.inference import (
-    TELLING_BACKENDS,
-    Endpoint,
-    ModelMetadata,
-    model_identity,
-    relation_of,
-    served_metadata,
-)
+from harness.inference import Endpoint, ModelMetadata, model_identity, relation_of, served_metadata
 from harness.inference.endpoint import WireName
+from harness.inference.providers import PROVIDERS
 
 DIGEST = "sha256-" + "5e" * 32
 ADAPTER = "sha256-" + "a7" * 32
@@ -202,10 +196,11 @@ def test_what_tabbyapi_has_loaded_says_nothing_of_another_that_it_can_load():
 
 # --- servers that do not tell ----------------------------------------------------------------
 
+TELLING = {name for name, provider in PROVIDERS.items() if provider.served}
 PAGES = ("/props", "/v1/models", "/model_info", "/info", "/v1/model", "/api/v0/models", "/api/show")
 
 
-@pytest.mark.parametrize("backend", sorted(TELLING_BACKENDS))
+@pytest.mark.parametrize("backend", sorted(TELLING))
 @pytest.mark.parametrize(
     "page",
     [404, b"<!doctype html>", [], {"data": None}, {"model_path": 7, "id": 7}],
@@ -215,7 +210,7 @@ def test_what_is_refused_or_odd_is_none(backend, page):
     assert told_by(dict.fromkeys(PAGES, page), backend) is None
 
 
-@pytest.mark.parametrize("backend", sorted(TELLING_BACKENDS))
+@pytest.mark.parametrize("backend", sorted(TELLING))
 def test_a_server_that_is_silent_costs_the_limit_and_no_more(backend):
     async def ask():
         async with Pages("silent") as server, asyncio.timeout(30):
@@ -229,7 +224,7 @@ def test_a_key_that_no_header_can_hold_is_none():
     assert asyncio.run(served_metadata(endpoint, api_key="ключ")) is None
 
 
-@pytest.mark.parametrize("backend", sorted(set(get_args(WireName)) - TELLING_BACKENDS))
+@pytest.mark.parametrize("backend", sorted(set(get_args(WireName)) - TELLING))
 def test_other_servers_are_not_asked(backend):
     assert asked_of({}, backend) == []
 

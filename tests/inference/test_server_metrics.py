@@ -5,27 +5,18 @@ in their code and documentation.
 """
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from harness.inference.metrics.server_metrics import (
-    LLAMA_CPP,
-    SGLANG,
-    TENSORRT_LLM,
-    TGI,
-    VLLM,
-    Reading,
-    RunTotals,
-    ollama_readings,
-    prometheus_readings,
-    slot_readings,
-)
+from harness.inference.providers import PROVIDERS
+from harness.inference.providers.counters import Reading, RunTotals
+from harness.inference.providers.llamacpp import slot_readings
 
 RECORDED = Path(__file__).parent / "recorded"
-vllm_readings = partial(prometheus_readings, table=VLLM)
-llama_cpp_readings = partial(prometheus_readings, table=LLAMA_CPP)
+READ = {name: one.counters.read for name, one in PROVIDERS.items() if one.counters}
+vllm_readings, llama_cpp_readings = READ["vllm"], READ["llamacpp"]
+ollama_readings = READ["ollama"]
 
 
 def values(readings):
@@ -115,18 +106,18 @@ CACHE = {"KV cache": 0.28, "cached prompt": 1920}
 
 
 @pytest.mark.parametrize(
-    ("table", "text", "said"),
+    ("name", "text", "said"),
     [
-        pytest.param(SGLANG, SGLANG_TEXT, {**BUSY, **CACHE, "preempted": 1}, id="SGLang"),
-        pytest.param(TGI, TGI_TEXT, BUSY, id="TGI"),
-        pytest.param(TENSORRT_LLM, TENSORRT_LLM_TEXT, {**BUSY, **CACHE}, id="TensorRT-LLM"),
+        pytest.param("sglang", SGLANG_TEXT, {**BUSY, **CACHE, "preempted": 1}, id="SGLang"),
+        pytest.param("tgi", TGI_TEXT, BUSY, id="TGI"),
+        pytest.param("tensorrt-llm", TENSORRT_LLM_TEXT, {**BUSY, **CACHE}, id="TensorRT-LLM"),
     ],
 )
-def test_other_servers_say_the_same_by_names_of_their_own(table, text, said):
-    assert values(prometheus_readings(text, table)) == said
+def test_other_servers_say_the_same_by_names_of_their_own(name, text, said):
+    assert values(READ[name](text)) == said
 
 
-@pytest.mark.parametrize("table", [SGLANG, TGI, TENSORRT_LLM], ids=["SGLang", "TGI", "TRT-LLM"])
+@pytest.mark.parametrize("name", ["sglang", "tgi", "tensorrt-llm"])
 @pytest.mark.parametrize(
     "text",
     [
@@ -135,10 +126,10 @@ def test_other_servers_say_the_same_by_names_of_their_own(table, text, said):
         pytest.param(b'python_info{version="3.12.3"} 1.0\n', id="its process alone"),
     ],
 )
-def test_a_server_that_was_never_called_may_have_nothing_to_say(table, text):
-    assert prometheus_readings(text, table) == ()
+def test_a_server_that_was_never_called_may_have_nothing_to_say(name, text):
+    assert READ[name](text) == ()
     with pytest.raises(ValueError, match="none of"):
-        prometheus_readings(text, VLLM)
+        vllm_readings(text)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +175,7 @@ def test_ollama_says_what_its_models_take():
     [
         pytest.param(vllm_readings, b"<html>Sign in</html>", id="a page"),
         pytest.param(vllm_readings, b"llamacpp:requests_processing 1\n", id="another server's"),
-        pytest.param(partial(prometheus_readings, table=TGI), b'{"a": 1}', id="JSON for TGI"),
+        pytest.param(READ["tgi"], b'{"a": 1}', id="JSON for TGI"),
         pytest.param(llama_cpp_readings, b"llamacpp:requests_processing one\n", id="no number"),
         pytest.param(slot_readings, b'{"error": "no slots"}', id="slots of another shape"),
         pytest.param(slot_readings, b'[{"n_ctx": 0, "is_processing": true}]', id="no context"),

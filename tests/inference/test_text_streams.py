@@ -7,9 +7,9 @@ from calls import cut_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.inference.engines.stop_texts import StopTexts
+from harness.inference.providers.http import event_data
+from harness.inference.providers.llama_cpp_python import StopTexts
 from harness.inference.reply_in_progress import ReasoningSplitter, split_unopened
-from harness.inference.wire.lines import event_data
 
 
 @pytest.mark.parametrize(

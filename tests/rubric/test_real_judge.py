@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from rubric.judged import rubric
 
-from harness.inference import EmbeddedLlamaCpp
+from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.rubric import Cap, Dimension, Draft, Evaluator, Scale
 from harness.rubric.prompt import MOST_ISSUES, REASON_CHARS, scores_of
 from harness.session.settings import demo_endpoint

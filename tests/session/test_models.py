@@ -19,13 +19,13 @@ from harness import Run, chat, count_tokens, embed, open_shim
 from harness.errors import EndpointUnreachable, NodeFailed, ServerError
 from harness.inference import (
     ChatRequest,
-    EmbeddedLlamaCpp,
     Endpoint,
     Reading,
     ScriptedBackend,
     as_messages,
     metrics_source,
 )
+from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session import Settings
 from harness.session.models import describe_endpoints, open_models
 from harness.session.sampler import Noticing, Sampled, sampling

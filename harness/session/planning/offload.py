@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from harness.hardware import first_gpu_layer, read_gguf_header, split_footprint
 from harness.hardware.speed import GPU_SPEEDUP
-from harness.inference import FILE_BACKENDS, MACHINE, Endpoint
-from harness.inference.engines.loading import loading_of
+from harness.inference import FILE_BACKENDS, MACHINE, Endpoint, loading_of
 
 
 def offload_estimate(endpoint: Endpoint) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.errors import ModelFileInvalid
 from harness.hardware import Footprint
-from harness.inference import FILE_BACKENDS, Endpoint
+from harness.inference import FILE_BACKENDS, Endpoint, provider_of
 from harness.session.planning.load_times import LoadTime
 from harness.session.planning.planned_cast import Purpose
 from harness.session.planning.planned_memory import Fit, PlannedMemory
@@ -84,7 +84,7 @@ def planned_model(
     """
     tag, size, tenant = endpoint.tag, memory.sizes[endpoint.tag], memory.tenants.get(endpoint.tag)
     says_context = endpoint.backend in FILE_BACKENDS or (
-        endpoint.backend == "ollama" and "context_tokens" in endpoint.model_fields_set
+        provider_of(endpoint).takes_context and "context_tokens" in endpoint.model_fields_set
     )
     return PlannedModel(
         tag=tag,

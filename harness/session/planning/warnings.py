@@ -7,8 +7,7 @@ from itertools import combinations, groupby
 
 from harness.errors import Notice
 from harness.hardware import format_bytes
-from harness.inference import FILE_BACKENDS, Endpoint
-from harness.inference.identity.address import server_address
+from harness.inference import FILE_BACKENDS, Endpoint, provider_of, server_address
 from harness.residency import Device
 from harness.residency.ledger import capacity_table
 from harness.session.casting import Casting
@@ -157,8 +156,9 @@ def _said(name: str, endpoint: Endpoint) -> object:
 
 
 def _reloads(endpoint: Endpoint) -> str:
-    if endpoint.backend == "ollama":
-        return "Ollama loads it anew whenever a call has another context than the one before"
+    provider = provider_of(endpoint)
+    if provider.takes_context:
+        return f"{provider.title} loads it again whenever a call has another context than the last"
     return "the server may load it anew for each"
 
 

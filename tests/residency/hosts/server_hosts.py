@@ -17,9 +17,7 @@ from servers.triton_repository import TritonRepository
 from servers.vllm_sleeping import SleepingVllm
 
 from harness.errors import InferenceError
-from harness.inference import Endpoint, connect
-from harness.residency.hosts import host_of
-from harness.trace import monotonic
+from harness.inference import Access, Endpoint, connect, host_of
 
 PATIENCE_S = 60.0
 """For what happens at once or never."""
@@ -142,7 +140,7 @@ def endpoint_at(root, kind, **fields):
 @asynccontextmanager
 async def calls_to(root, kind, **fields):
     """What calls the server's model."""
-    backend = connect(endpoint_at(root, kind, **fields), api_key=kind.api_key, clock=monotonic)
+    backend = connect(endpoint_at(root, kind, **fields), Access(api_key=kind.api_key))
     try:
         yield backend
     finally:
@@ -150,14 +148,13 @@ async def calls_to(root, kind, **fields):
 
 
 @asynccontextmanager
-async def host_at(root, kind, *, control_key="", observed=None, **fields):
+async def host_at(root, kind, *, control_key="", observed=lambda: None, **fields):
     """A host, as the session makes it."""
     key = kind.control_key if control_key == "" else control_key
     async with calls_to(root, kind, **fields) as backend:
         endpoint = endpoint_at(root, kind, **fields)
-        host = host_of(
-            endpoint, backend, api_key=kind.api_key, control_key=key, keep_alive=observed
-        )
+        access = Access(api_key=kind.api_key, control_key=key, keep_alive=observed)
+        host = host_of(endpoint, backend, access)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 yield host

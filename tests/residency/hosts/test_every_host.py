@@ -20,10 +20,9 @@ from harness.errors import (
     LoadFailed,
     ModelNotFound,
 )
-from harness.inference import Endpoint, connect
+from harness.inference import Access, Endpoint, connect, host_of
 from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
-from harness.residency.hosts import host_of
-from harness.trace import monotonic
+from harness.inference.providers import PROVIDERS
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 EVERYTHING = ("load", "unload", "report")
@@ -224,32 +223,19 @@ def test_a_model_that_the_server_does_not_have_is_not_found():
 
 # --- which host -----------------------------------------------------------------------------------
 
-HOSTS = {
-    "embedded": "EngineHost",
-    "llama-cpp-python": "EngineHost",
-    "llamacpp": "RouterHost",
-    "ollama": "OllamaHost",
-    "sglang": "SglangHost",
-    "tabbyapi": "TabbyApiHost",
-    "tensorrt-llm": "TensorRtLlmHost",
-    "triton": "TritonHost",
-    "triton-openai": "TritonOpenAIHost",
-    "vllm": "VllmHost",
-}
-
 
 def made(backend):
     said = {"tag": "m", "backend": backend}
     said |= {"path": "m.gguf"} if backend in FILE_BACKENDS else {"url": "http://127.0.0.1:1/v1"}
     said |= {"prompt_template": "chatml"} if backend == "triton" else {}
     endpoint = Endpoint.model_validate(said)
-    answers = connect(endpoint, api_key=None, clock=monotonic)
-    return host_of(endpoint, answers, api_key="key", control_key="control key")
+    answers = connect(endpoint)
+    return host_of(endpoint, answers, Access(api_key="key", control_key="control key"))
 
 
 def test_every_backend_whose_models_can_be_loaded_has_its_host():
-    assert {backend: type(made(backend)).__name__ for backend in HOSTS} == HOSTS
-    assert set(HOSTS) == FILE_BACKENDS | MANAGED_BACKENDS
+    loadable = {name for name, provider in PROVIDERS.items() if provider.host is not None}
+    assert loadable == FILE_BACKENDS | MANAGED_BACKENDS
     assert set(KINDS) == MANAGED_BACKENDS
 
 

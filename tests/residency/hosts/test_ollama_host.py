@@ -14,8 +14,7 @@ from harness.errors import (
     ModelNotFound,
     ServerError,
 )
-from harness.inference import ChatRequest, EmbedRequest, as_messages
-from harness.residency.host import HostReport
+from harness.inference import ChatRequest, EmbedRequest, HostReport, as_messages
 
 OLLAMA = KINDS["ollama"]
 REQUEST = ChatRequest(model="writer", messages=as_messages("Write."))

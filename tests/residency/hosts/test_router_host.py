@@ -20,10 +20,8 @@ from harness.errors import (
     LoadFailed,
     ModelNotFound,
 )
-from harness.inference import ChatRequest, Endpoint, as_messages
-from harness.inference.wire.openai import OpenAIWire
-from harness.residency.host import HostReport
-from harness.residency.hosts.router import RouterHost
+from harness.inference import Access, ChatRequest, Endpoint, HostReport, as_messages, connect
+from harness.inference.providers.llamacpp import RouterHost
 
 ROUTER = KINDS["llamacpp"]
 REQUEST = ChatRequest(model="writer", messages=as_messages("Write."))
@@ -205,12 +203,12 @@ def test_a_real_router_does_as_the_emulated_one(tmp_path):
                 return Endpoint.model_validate(fields)
 
             def host(name):
-                one = RouterHost(said(name))
+                one = RouterHost(said(name), Access())
                 stack.push_async_callback(one.aclose)
                 return one
 
             a, b = host("a"), host("b")
-            wire = OpenAIWire(said("a"))
+            wire = connect(said("a"))
             stack.push_async_callback(wire.aclose)
             await until_up(a)
 

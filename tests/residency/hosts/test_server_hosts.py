@@ -9,7 +9,7 @@ from servers.triton_repository import TritonRepository
 from servers.vllm_sleeping import SleepingVllm
 
 from harness.errors import ModelNotFound
-from harness.residency.hosts.runtime_control_auth import early_signed_headers, signed_headers
+from harness.inference.providers.tensorrt_llm import early_signed_headers, signed_headers
 
 VLLM, SGLANG, TENSORRT = KINDS["vllm"], KINDS["sglang"], KINDS["tensorrt-llm"]
 TABBY, TRITON = KINDS["tabbyapi"], KINDS["triton"]

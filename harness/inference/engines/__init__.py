@@ -1,1 +1,0 @@
-"""Models inside this process."""

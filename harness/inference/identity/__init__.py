@@ -1,1 +1,0 @@
-"""Which model an endpoint really is."""

@@ -1,1 +1,0 @@
-"""Managed APIs: every provider that litellm knows, each with a protocol of its own."""

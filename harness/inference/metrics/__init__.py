@@ -1,1 +1,0 @@
-"""What servers say about themselves."""

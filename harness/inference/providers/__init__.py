@@ -1,0 +1,39 @@
+"""Servers and engines: a file for each, and what they share."""
+
+from harness.inference.providers.counters import MetricsSource, Reading
+from harness.inference.providers.model_files import machine_memory_bytes
+from harness.inference.providers.pages import ServerFacts
+from harness.inference.providers.provider import Access, Host, HostReport, Provider
+from harness.inference.providers.registry import (
+    PROVIDERS,
+    connect,
+    host_of,
+    loading_of,
+    metrics_source,
+    provider_of,
+    served_metadata,
+    server_facts,
+    slots_source,
+    tells_model,
+)
+
+__all__ = [
+    "PROVIDERS",
+    "Access",
+    "Host",
+    "HostReport",
+    "MetricsSource",
+    "Provider",
+    "Reading",
+    "ServerFacts",
+    "connect",
+    "host_of",
+    "loading_of",
+    "machine_memory_bytes",
+    "metrics_source",
+    "provider_of",
+    "served_metadata",
+    "server_facts",
+    "slots_source",
+    "tells_model",
+]

@@ -1,0 +1,238 @@
+"""Counters of model servers: the names for them, Prometheus text, and reading them in a run.
+
+A quantity has one name, whichever server it comes from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import httpx
+
+from harness.inference.providers.http import BodyTooLong, http_client, root_of
+from harness.log import log_warning
+
+_TIMEOUT_S = 1.0
+_LARGEST_BYTES = 4_000_000
+_SHORTEST_RETRY_S = 0.5
+_LONGEST_RETRY_S = 5.0
+_NOT_OFFERED = {404, 405, 501}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A quantity at one moment."""
+
+    name: str
+    unit: str
+    """A `share` lies between 0 and 1."""
+    value: float
+    total: bool = False
+    """Whether it only ever counts up, from the server's start."""
+
+
+Parser = Callable[[bytes], tuple[Reading, ...]]
+"""Reads a page of counters; raises ValueError for a page of another kind."""
+Address = Callable[[], AbstractContextManager[str | None]]
+"""A server's address, without a path, valid for as long as the block lasts; None while there is no
+server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A quantity as Prometheus text holds it: in one sample, or spread over several."""
+
+    name: str
+    unit: str
+    combine: Literal["sum", "max"] = "sum"
+    """How samples with different labels, such as a server's engines, make one value."""
+    total: bool = False
+
+
+RUNNING = Metric(name="running", unit="requests")
+WAITING = Metric(name="waiting", unit="requests")
+KV_CACHE = Metric(name="KV cache", unit="share", combine="max")
+PREEMPTIONS = Metric(name="preempted", unit="requests", total=True)
+PROMPT = Metric(name="prompt", unit="tokens", total=True)
+CACHED = Metric(name="cached prompt", unit="tokens", total=True)
+GENERATED = Metric(name="generated", unit="tokens", total=True)
+
+_SAMPLE = re.compile(
+    r"""
+    ^ ([a-zA-Z_:][\w:]*)                                            # the name
+    (?: [ \t]*\{ (?: [^"}\n] | "(?:[^"\\\n]|\\.)*" )* \} [ \t]*    # labels; anything in quotes
+      | [ \t]+ )
+    (\S+)                                                          # the value; a time may follow
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+_PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")
+"""The beginning of such a text."""
+
+
+def prometheus(*rows: tuple[str, Metric], from_the_start: bool = True) -> Parser:
+    """Reads these samples from Prometheus text. NaN and infinities are left out.
+
+    Args:
+        rows: Names, and the quantity that each is, or is a part of.
+        from_the_start: Whether they are there before the server's first call: then a text without
+            any of them is a page of another kind.
+    """
+    names = {name for name, _ in rows}
+
+    def readings(body: bytes) -> tuple[Reading, ...]:
+        text = body.decode(errors="replace")
+        samples: dict[str, list[float]] = {}
+        for name, value in _SAMPLE.findall(text):
+            if name in names:
+                samples.setdefault(name, []).append(float(value))
+        if not samples and (from_the_start or not _PROMETHEUS.match(text)):
+            raise ValueError(f"none of {', '.join(sorted(names))} in it")
+        values: dict[Metric, list[float]] = {}
+        for name, metric in rows:
+            values.setdefault(metric, []).extend(filter(math.isfinite, samples.get(name, ())))
+        return tuple(
+            Reading(
+                name=metric.name,
+                unit=metric.unit,
+                value=sum(found) if metric.combine == "sum" else max(found),
+                total=metric.total,
+            )
+            for metric, found in values.items()
+            if found
+        )
+
+    return readings
+
+
+class MetricsSource:
+    """The counters of one server, read again and again by one task.
+
+    Args:
+        address: The server's, as it is when it is asked.
+        paths: The pages to ask for, and what reads each.
+        tag: The endpoint's.
+        pause_s: The least pause that this kind of server needs.
+        url: Of a server that was there before the run: its totals do not start at 0.
+        api_key: Sent as a bearer token, as `bearer` gave it.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        paths: Mapping[str, Parser],
+        *,
+        tag: str,
+        pause_s: float = 0.0,
+        url: str | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        self.pause_s = pause_s
+        """The least time between the end of a read and the next."""
+        self._usual_pause_s = pause_s
+        self._address = address
+        self._paths = dict(paths)
+        self._tag = tag
+        self._known = None if url is None else root_of(url)
+        self._totals = RunTotals()
+        self._last: tuple[Reading, ...] = ()
+        # `read` has one limit for all pages.
+        self._client = http_client(
+            url, api_key=api_key, timeout=httpx.Timeout(None), max_reply_bytes=_LARGEST_BYTES
+        )
+
+    async def read(self) -> tuple[Reading, ...]:
+        """The counters now, totals counted since the run began; never raises.
+
+        Empty if the server does not answer within a second.
+        """
+        with self._address() as address:
+            if address is None:
+                return self._at_rest()
+            try:
+                async with asyncio.timeout(_TIMEOUT_S):
+                    answers = [await self._ask(address, path) for path in tuple(self._paths)]
+            except (httpx.HTTPError, TimeoutError):
+                pause_s = max(_SHORTEST_RETRY_S, self._usual_pause_s, 2 * self.pause_s)
+                self.pause_s = min(_LONGEST_RETRY_S, pause_s)
+                return ()
+        self.pause_s = self._usual_pause_s
+        self._last = tuple(itertools.chain.from_iterable(answers))
+        fresh, self._known = address != self._known, address
+        return self._totals.counted(self._last, fresh=fresh)
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._client.aclose()
+
+    async def _ask(self, address: str, path: str) -> tuple[Reading, ...]:
+        try:
+            response = await self._client.get(address + path)
+            if response.status_code in _NOT_OFFERED:
+                del self._paths[path]
+                return ()
+            return self._paths[path](response.raise_for_status().content)
+        except (ValueError, BodyTooLong) as error:
+            del self._paths[path]
+            log_warning(
+                "a server's counters cannot be read",
+                code="metrics.unreadable",
+                endpoint=self._tag,
+                path=path,
+                error=str(error),
+            )
+            return ()
+
+    def _at_rest(self) -> tuple[Reading, ...]:
+        # A server that has been shut down runs nothing and holds nothing.
+        self.pause_s = 0.0
+        return tuple(replace(r, value=0.0) for r in self._last if not r.total)
+
+
+class RunTotals:
+    """Lets totals begin at 0 with the run: the server may have served others for days.
+
+    Adds what share of the run's prompt tokens came out of the prefix cache. Of the last interval
+    that would mean little: llama.cpp counts cached tokens when a prompt begins, and the others as
+    they are computed. Over the run it comes right whenever a prompt ends.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._seen: dict[str, float] = {}
+        self._grown: dict[str, float] = {}
+
+    def counted(self, readings: Iterable[Reading], *, fresh: bool) -> tuple[Reading, ...]:
+        """The same readings, with totals since the run began.
+
+        Args:
+            readings: As the server counts.
+            fresh: Whether the server has itself begun since the last ones.
+        """
+        since = [self._since(reading, fresh=fresh) for reading in readings]
+        self._asked = True
+        return (*since, *self._hits())
+
+    def _since(self, reading: Reading, *, fresh: bool) -> Reading:
+        if not reading.total:
+            return reading
+        name, now = reading.name, reading.value
+        # Some totals appear only when there is something to count.
+        seen = 0.0 if fresh else self._seen.get(name, 0.0 if self._asked else now)
+        # A total that has fallen belongs to a server that began anew.
+        self._grown[name] = self._grown.get(name, 0.0) + (now - seen if now >= seen else now)
+        self._seen[name] = now
+        return replace(reading, value=self._grown[name])
+
+    def _hits(self) -> tuple[Reading, ...]:
+        prompt, cached = self._grown.get(PROMPT.name), self._grown.get(CACHED.name)
+        if not prompt or cached is None:
+            return ()
+        return (Reading(name="prefix cache hits", unit="share", value=cached / prompt),)

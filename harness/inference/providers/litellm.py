@@ -1,0 +1,459 @@
+"""Managed APIs by way of litellm, imported only when an endpoint names it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from typing import Any, get_args
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from harness.errors import (
+    CallTimeout,
+    ContextOverflow,
+    EndpointUnreachable,
+    InferenceError,
+    NotOffered,
+    ServerError,
+    StreamCut,
+)
+from harness.inference.completion import Completion, Embeddings, as_vectors
+from harness.inference.endpoint import Endpoint, SamplingField
+from harness.inference.providers.error_replies import context_overflow, error_from_reply
+from harness.inference.providers.http import BodyTooLong, base_of, bearer, too_large
+from harness.inference.providers.litellm_call import FinishWord, HttpCall, http_call
+from harness.inference.providers.openai_wire import (
+    Chunk,
+    WireUsage,
+    finish_reason,
+    nested_schema,
+    token_logprobs,
+    usage_of,
+    wire_fields,
+)
+from harness.inference.providers.provider import Access, Provider
+from harness.inference.refused_fields import RefusedFields
+from harness.inference.reply_in_progress import ReplyInProgress
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.time_limits import TimeLimits, timed_out
+from harness.trace import Clock, monotonic
+
+
+class LiteLLMBackend:
+    """Any provider litellm knows; `model_id` carries its prefix, as in `anthropic/claude-…`.
+
+    A server that speaks OpenAI's protocol is better reached with `backend = "openai"`: what it
+    reports of its timings and its tokens is not translated on the way.
+
+    Args:
+        endpoint: The model, and a base address if it is not the provider's own.
+        api_key: The provider's key; litellm reads its usual variables when there is none.
+        clock: The caller's clock.
+        check_address: Told where a request is about to go; raises `NotTrusted` to prevent it.
+
+    Raises:
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        api_key: str | None = None,
+        clock: Clock = monotonic,
+        check_address: Callable[[str], None] = lambda _url: None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._api_key = bearer(api_key, endpoint=endpoint.tag)
+        self._clock = clock
+        self._check_address = check_address
+        self._litellm: Any = None
+        # Some providers have no place for a schema. The model is told of it all the same, and
+        # whoever asked looks at what came. Some count tokens unasked, or not at all.
+        self._refused = RefusedFields(
+            endpoint.drop,
+            droppable=(*get_args(SamplingField), "response_format", "stream_options"),
+        )
+
+    async def chat(self, request: ChatRequest) -> Completion:
+        """One reply, whole; see `Backend.chat`."""
+        wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
+        if request.reply_schema is not None:
+            wanted |= nested_schema(request.reply_schema)
+        async with self._in_time(request) as limits:
+            attempt = 1
+            while True:
+                fields, dropped = self._refused.without(wanted)
+                try:
+                    completion = await self._chat(request, fields, dropped, limits)
+                    return replace(completion, attempts=attempt)
+                except ServerError as error:
+                    if not self._refused.learn(error, fields):
+                        raise
+                    attempt += 1
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """One vector per text; see `Backend.embed`."""
+        fields = {"model": self._endpoint.model_id, "input": list(request.texts)}
+        async with self._in_time(request), self._http_call():
+            try:
+                said = await self._litellm.aembedding(**fields, **self._means())
+            except self._litellm.openai.OpenAIError as error:
+                raise not_embedded(error, self._litellm, endpoint=self._endpoint) from error
+        try:
+            reply = _EmbeddingsReply.model_validate(said.model_dump())
+        except ValidationError as error:
+            raise ServerError(
+                f"the provider was asked for embeddings and sent something else: {error}",
+                endpoint=self._endpoint.tag,
+            ) from error
+        rows = [row.embedding for row in sorted(reply.data, key=lambda row: row.index)]
+        return Embeddings(
+            vectors=as_vectors(rows, endpoint=self._endpoint.tag, count=len(request.texts)),
+            input_tokens=reply.usage.prompt_tokens if reply.usage else None,
+            model_id=reply.model or self._endpoint.model_id,
+        )
+
+    async def count_tokens(self, request: CountRequest) -> int:  # noqa: ARG002 - the protocol's
+        """Always `NotOffered`: what litellm counts with is not the models' own tokenizers."""
+        raise NotOffered(
+            "litellm estimates tokens with other models' tokenizers, and an estimate is not a "
+            "count; of a call that was made, the completion's usage tells",
+            endpoint=self._endpoint.tag,
+        )
+
+    async def aclose(self) -> None:
+        """Closes the connections, once no other backend of this kind uses them."""
+        if self._litellm is not None:
+            await self._litellm.aclient_session.leave(self)
+
+    async def _chat(
+        self,
+        request: ChatRequest,
+        fields: Mapping[str, object],
+        dropped: tuple[str, ...],
+        limits: TimeLimits,
+    ) -> Completion:
+        progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
+        reply = LiteLLMReply(progress, endpoint=self._endpoint)
+        try:
+            async with self._http_call() as call:
+                said = await self._litellm.acompletion(**fields, **self._means())
+                if self._endpoint.stream:
+                    await reply.read(said)
+                else:
+                    reply.add_whole(said)
+        except self._litellm.openai.OpenAIError as error:
+            raise error_from_litellm(error, self._litellm, endpoint=self._endpoint) from error
+        return reply.completion(self._litellm, dropped, call.finish_word)
+
+    @asynccontextmanager
+    async def _in_time(self, request: ChatRequest | EmbedRequest) -> AsyncIterator[TimeLimits]:
+        """The block in which a call ends, the import of litellm, which takes seconds, included."""
+        left_s = request.timeout_s or self._endpoint.timeout_s
+        if self._litellm is None:
+            clock = asyncio.get_running_loop().time
+            began_s = clock()
+            # Of its limits, only that of the whole call: nothing is sent yet.
+            importing = self._endpoint.model_copy(update={"first_token_timeout_s": None})
+            async with TimeLimits(importing, timeout_s=left_s):
+                self._litellm = await asyncio.to_thread(import_litellm)
+            left_s = max(0.001, left_s - (clock() - began_s))
+        async with TimeLimits(self._endpoint, timeout_s=left_s) as limits:
+            yield limits
+
+    def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
+        self._litellm.aclient_session.join(self)
+        return http_call(self._endpoint, check_address=self._check_address)
+
+    def _means(self) -> dict[str, object]:
+        """By what way litellm is to ask."""
+        endpoint = self._endpoint
+        return {
+            "api_base": endpoint.url and base_of(endpoint.url),
+            "api_key": self._api_key,
+            # Retrying is ours: a hidden second attempt would be timed as part of the first.
+            "max_retries": 0,
+            # Never over before ours. Without a limit litellm has one of its own.
+            "timeout": httpx.Timeout(2 * endpoint.timeout_s, connect=endpoint.connect_timeout_s),
+        }
+
+
+class _Row(BaseModel):
+    index: int
+    embedding: list[float]
+
+
+class _EmbeddingsReply(BaseModel):
+    data: list[_Row]
+    model: str | None = None
+    usage: WireUsage | None = None
+
+
+def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplete
+    """The module, without network and noise, and nothing read from files called `.env`.
+
+    Takes 1.4 s the first time.
+    """
+    # Unless told otherwise it fetches price lists and header lists from the network, and puts what
+    # a .env file in any directory above it says into this process's environment.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
+    os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
+    import litellm  # noqa: PLC0415
+
+    from harness.inference.providers.litellm_http import (  # noqa: PLC0415
+        CLIENT,
+        CarefulCache,
+    )
+
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    # A hundred equal pieces in a row are a table's line as often as a model that is stuck.
+    litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1_000_000_000  # type: ignore[attr-defined]
+    # aiohttp's sessions complain when the process ends, and httpx is what we make careful.
+    litellm.disable_aiohttp_transport = True
+    litellm.aclient_session = CLIENT
+    if not isinstance(litellm.in_memory_llm_clients_cache, CarefulCache):
+        litellm.in_memory_llm_clients_cache = CarefulCache()
+    # What it does on every call, and nobody here can change.
+    warnings.filterwarnings(
+        "ignore",
+        message=r"Accessing the 'model_(computed_)?fields' attribute on the instance",
+        category=DeprecationWarning,
+        module=r"litellm\.",
+    )
+    warnings.filterwarnings(
+        "ignore", message=r"Item '\w+' on TypedDict class 'ChatCompletion", category=UserWarning
+    )
+    return litellm
+
+
+class LiteLLMReply:
+    """Reads one reply.
+
+    Args:
+        progress: Gathers its text.
+        endpoint: Where it comes from.
+    """
+
+    def __init__(self, progress: ReplyInProgress, *, endpoint: Endpoint) -> None:
+        self._progress = progress
+        self._endpoint = endpoint
+        self._finish_reason: str | None = None
+        self._model_id: str | None = None
+        self._usage: WireUsage | None = None
+        self._last: Any = None
+
+    async def read(self, stream: Any) -> None:  # noqa: ANN401 - litellm's own type
+        """Takes in a streamed reply to its end."""
+        async for piece in stream:
+            chunk = self._parse(piece)
+            for choice in chunk.choices:
+                if choice.finish_reason:
+                    self._progress.end()
+                self._progress.add(
+                    choice.delta.content or "",
+                    reasoning=choice.delta.thought,
+                    logprobs=token_logprobs(choice.logprobs),
+                )
+        # Not the last piece's: litellm writes "stop" there whether or not the provider said so.
+        # And where the provider did not count, the last piece has what litellm estimates.
+        self._finish_reason = stream.received_finish_reason
+        if not any(getattr(piece, "usage", None) for piece in stream.chunks):
+            self._usage = None
+
+    def add_whole(self, said: Any) -> None:  # noqa: ANN401 - litellm's own type
+        """Takes in a reply that was not streamed."""
+        for choice in self._parse(said).choices:
+            message = choice.message or choice.delta
+            self._finish_reason = choice.finish_reason
+            self._progress.add(logprobs=token_logprobs(choice.logprobs))
+            self._progress.add_whole(message.content or "", reasoning=message.thought)
+
+    def completion(
+        self,
+        litellm: Any,  # noqa: ANN401 - the module
+        dropped: tuple[str, ...],
+        finish_word: FinishWord,
+    ) -> Completion:
+        """The completion, now that the reply has come to its end."""
+        word = finish_word.or_else(self._finish_reason)
+        if word is None:
+            raise StreamCut("the reply ended without a finish reason", endpoint=self._endpoint.tag)
+        ended = finish_reason(word)
+        if ended is None:
+            raise StreamCut(
+                f"the provider broke the generation off (finish reason '{word}')",
+                endpoint=self._endpoint.tag,
+            )
+        return self._progress.completion(
+            finish_reason=ended,
+            usage=usage_of(self._usage, {}),
+            model_id=self._model_id or self._endpoint.model_id,
+            dropped=dropped,
+            cost_usd=self._cost_usd(litellm) if self._usage else None,
+        )
+
+    def _parse(self, piece: Any) -> Chunk:  # noqa: ANN401 - litellm's own type
+        said = piece.model_dump()
+        try:
+            chunk = Chunk.model_validate(said)
+        except ValidationError as error:
+            raise ServerError(
+                f"litellm made of the reply what is not a part of one: {error}",
+                endpoint=self._endpoint.tag,
+            ) from error
+        self._model_id = chunk.model or self._model_id
+        if chunk.usage is not None and chunk.usage.prompt_tokens + chunk.usage.completion_tokens:
+            self._usage, self._last = _as_told(chunk.usage, said["usage"]), piece
+        return chunk
+
+    def _cost_usd(self, litellm: Any) -> float | None:  # noqa: ANN401 - litellm's own type
+        """By litellm's price list, the one it was published with; None for what is not on it."""
+        try:
+            cost: float = litellm.completion_cost(self._last, model=self._endpoint.model_id)
+        except Exception:  # noqa: BLE001 - it raises a bare Exception for an unknown model
+            return None
+        return cost
+
+
+def _as_told(usage: WireUsage, said: Mapping[str, Any]) -> WireUsage:
+    """Without the count of reasoning tokens where that is litellm's: it then has text tokens too.
+
+    Of Anthropic's replies, and some others', it counts them itself by another model's tokenizer.
+    """
+    details = said.get("completion_tokens_details") or {}
+    if details.get("text_tokens") is None:
+        return usage
+    return usage.model_copy(update={"completion_tokens_details": None})
+
+
+_NO_KEY = re.compile(r"missing (?:credentials|.{0,30}api key)", re.IGNORECASE)
+
+
+def error_from_litellm(
+    error: Exception,
+    litellm: Any,  # noqa: ANN401 - the module
+    *,
+    endpoint: Endpoint,
+) -> InferenceError:
+    """The error that one of litellm's means.
+
+    litellm guesses a class from words in the message; what the provider sent is surer, and is found
+    among the causes.
+    """
+    too_long = next((one for one in _causes(error) if isinstance(one, BodyTooLong)), None)
+    if too_long or isinstance(error, litellm.exceptions.MidStreamFallbackError):
+        cut = StreamCut(f"the reply was cut off: {error}", endpoint=endpoint.tag)
+        return too_large(too_long, endpoint=endpoint) if too_long else cut
+    for cause in _causes(error):
+        match cause:
+            case httpx.HTTPStatusError():
+                return _refusal(error, cause.response, litellm, endpoint=endpoint)
+            case httpx.ConnectTimeout():
+                return timed_out("connect_timeout_s", endpoint)
+            case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
+                return StreamCut(
+                    "the reply was cut off: the connection broke before it began: "
+                    f"{str(cause) or type(cause).__name__}",
+                    endpoint=endpoint.tag,
+                )
+            case httpx.ConnectError() | httpx.ProxyError():
+                return EndpointUnreachable(
+                    f"nothing answers at {endpoint.url or 'the provider'} ({cause}); is it "
+                    "running, and is the endpoint's url right?",
+                    endpoint=endpoint.tag,
+                )
+    return _of_its_own(error, litellm, endpoint=endpoint)
+
+
+def not_embedded(
+    error: Exception,
+    litellm: Any,  # noqa: ANN401 - the module
+    *,
+    endpoint: Endpoint,
+) -> InferenceError:
+    """The error that one of litellm's means where a provider was to embed."""
+    if "Unmapped LLM provider for this endpoint" in str(error):
+        return NotOffered(
+            f"litellm knows no embeddings of this provider ('{endpoint.model_id}')",
+            endpoint=endpoint.tag,
+        )
+    return error_from_litellm(error, litellm, endpoint=endpoint)
+
+
+def _of_its_own(
+    error: Exception,
+    litellm: Any,  # noqa: ANN401 - the module
+    *,
+    endpoint: Endpoint,
+) -> InferenceError:
+    """What an error means that no server sent and no connection caused."""
+    if isinstance(error, litellm.exceptions.Timeout):
+        return CallTimeout(str(error), endpoint=endpoint.tag)
+    # Before it has sent anything, it reports that it has no key as a failure of the server or of
+    # the connection; and as the latter whatever it could not read.
+    no_key = _NO_KEY.search(str(error))
+    if isinstance(error, litellm.exceptions.APIConnectionError) and not no_key:
+        return ServerError(f"litellm could not read the reply: {error}", endpoint=endpoint.tag)
+    status = 401 if no_key else getattr(error, "status_code", 500)
+    return _refusal(error, httpx.Response(status, text=str(error)), litellm, endpoint=endpoint)
+
+
+def _refusal(
+    error: Exception,
+    response: httpx.Response,
+    litellm: Any,  # noqa: ANN401 - the module
+    *,
+    endpoint: Endpoint,
+) -> InferenceError:
+    if response.has_redirect_location:
+        return ServerError(
+            f"HTTP {response.status_code}: it sends callers on to {response.headers['location']}; "
+            "is the endpoint's url right?",
+            endpoint=endpoint.tag,
+            status=response.status_code,
+        )
+    try:
+        body = response.content
+    except httpx.ResponseNotRead:
+        body = str(error).encode()
+    refusal = error_from_reply(
+        response.status_code,
+        body,
+        headers=response.headers,
+        endpoint=endpoint.tag,
+        model_id=endpoint.model_id,
+    )
+    # litellm knows more ways to say this than we do.
+    if isinstance(error, litellm.exceptions.ContextWindowExceededError) and not isinstance(
+        refusal, ContextOverflow
+    ):
+        return context_overflow(str(error), endpoint=endpoint.tag)
+    return refusal
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it was raised from, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _connect(endpoint: Endpoint, access: Access) -> LiteLLMBackend:
+    return LiteLLMBackend(
+        endpoint,
+        api_key=access.api_key,
+        clock=access.clock,
+        check_address=access.check_address,
+    )
+
+
+PROVIDER = Provider(title="litellm", connect=_connect, is_asked=False)

@@ -1,0 +1,601 @@
+"""llama.cpp inside this process, by way of the `llama-cpp-python` package.
+
+That package is compiled where it is installed, and so for whatever that machine computes with; the
+wheel behind `embedded` comes ready-made. It reads and writes one sequence: calls wait for each
+other. What it keeps of the last call is the next one's prefix cache.
+
+Not everything in a schema is enforced: its converter to grammars passes over the bounds of numbers.
+While it loads a file, whatever this process writes to stdout and stderr is lost: that is how the
+package silences llama.cpp. A load that has begun goes on to its end: `load_timeout_s` is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import ctypes
+import json
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import (
+    ConfigurationInvalid,
+    ContextOverflow,
+    LoadFailed,
+    ModelFileInvalid,
+    NotOffered,
+    ServerError,
+    StreamCut,
+)
+from harness.hardware import GgufHeader, Loading, read_gguf_header
+from harness.inference.backend import Backend
+from harness.inference.completion import (
+    Completion,
+    Embeddings,
+    FinishReason,
+    Phase,
+    TokenLogprob,
+    Usage,
+)
+from harness.inference.endpoint import Endpoint
+from harness.inference.providers.error_replies import shorten
+from harness.inference.providers.model_files import (
+    EngineHost,
+    gpu_of,
+    seen_devices,
+    type_number,
+    warn_of_context,
+    why_not_loaded,
+)
+from harness.inference.providers.openai_wire import wire_fields
+from harness.inference.providers.provider import Access, Provider
+from harness.inference.refused_fields import RefusedFields
+from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
+from harness.inference.request import (
+    ChatRequest,
+    CountRequest,
+    EmbedRequest,
+    JsonSchema,
+    Message,
+    Request,
+)
+from harness.inference.time_limits import TimeLimits
+from harness.inference.to_its_end import to_its_end
+from harness.trace import Clock, monotonic
+
+_LEFT_OUT: Mapping[str, Any] = {
+    "temperature": 0.8,
+    "top_p": None,
+    "top_k": None,
+    "min_p": None,
+    "frequency_penalty": 0.0,
+    "seed": None,
+    "top_logprobs": None,
+}
+"""What llama.cpp takes for a field that is not sent."""
+
+
+class LlamaCppPython:
+    """One GGUF model, resident between `load` and `unload`.
+
+    Args:
+        endpoint: The file and its context; `path` must be set.
+        clock: The caller's clock.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, clock: Clock = monotonic) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._engine: LlamaCppEngine | None = None
+        self._turn = asyncio.Lock()
+        self._refused = RefusedFields(endpoint.drop)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether calls can begin."""
+        return self._engine is not None
+
+    async def load(self) -> None:
+        """Makes the model resident; takes from tenths of a second to minutes.
+
+        Raises:
+            ModelFileInvalid: The file is missing or llama.cpp refuses it.
+            LoadFailed: There is no memory for it, or no GPU.
+            ConfigurationInvalid: The package is not installed.
+        """
+        try:
+            await to_its_end(self._start)
+        except asyncio.CancelledError:
+            await self.unload()
+            raise
+
+    async def unload(self) -> None:
+        """Gives the memory back; a call that is under way is cut off."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await to_its_end(engine.close)
+
+    async def chat(self, request: ChatRequest) -> Completion:
+        """One reply, whole; see `Backend.chat`."""
+        if self._endpoint.embeddings:
+            raise NotOffered(
+                "a model that is loaded to embed does not chat; unset the endpoint's embeddings",
+                endpoint=self._endpoint.tag,
+            )
+        _, dropped = self._refused.without(wire_fields(request, self._endpoint.model_id))
+        asked = replace(request, **{name: _LEFT_OUT[name] for name in _LEFT_OUT if name in dropped})
+        asked_ns = self._clock()
+        async with self._in_turn(request) as (engine, limits):
+            progress = ReplyInProgress(asked, clock=self._clock, arrived=limits.token_arrived)
+            steps = engine.reply(asked)
+            while isinstance(step := await engine.compute(partial(next, steps)), Piece):
+                progress.add(step.text, logprobs=step.logprobs)
+            progress.end()
+            completion = progress.completion(
+                finish_reason=step.finish_reason,
+                usage=step.usage,
+                model_id=self._endpoint.model_id,
+                reported=step.timings,
+                dropped=dropped,
+            )
+        waited = Phase(
+            name="queue", start_ns=asked_ns, end_ns=completion.sent_ns, source="measured"
+        )
+        return replace(
+            completion,
+            sent_ns=asked_ns,
+            phases=(waited, *completion.phases),
+            structured=None if request.reply_schema is None else "enforced",
+        )
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """One vector of length 1 per text; see `Backend.embed`.
+
+        Of a model that names no pooling it is the mean over the text's tokens.
+        """
+        if not self._endpoint.embeddings:
+            raise NotOffered(
+                "the model is loaded to chat; set the endpoint's embeddings to true",
+                endpoint=self._endpoint.tag,
+            )
+        async with self._in_turn(request) as (engine, _):
+            vectors, input_tokens = await engine.compute(partial(engine.embed, request.texts))
+        return Embeddings(
+            vectors=vectors, input_tokens=input_tokens, model_id=self._endpoint.model_id
+        )
+
+    async def count_tokens(self, request: CountRequest) -> int:
+        """How many tokens a prompt is; see `Backend.count_tokens`."""
+        async with self._in_turn(request) as (engine, _):
+            return len(await engine.compute(partial(engine.prompt, request.messages)))
+
+    async def aclose(self) -> None:
+        """Unloads the model."""
+        await self.unload()
+
+    @asynccontextmanager
+    async def _in_turn(self, request: Request) -> AsyncIterator[tuple[LlamaCppEngine, TimeLimits]]:
+        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits, self._turn:
+            if self._engine is None:
+                raise ServerError(
+                    "the model is not loaded; load it first", endpoint=self._endpoint.tag
+                )
+            yield self._engine, limits
+
+    def _start(self) -> None:
+        self._engine = LlamaCppEngine(self._endpoint)
+
+
+T = TypeVar("T")
+
+_MICRO_BATCH_TOKENS = 512
+"""llama.cpp's default."""
+_SEQUENCES = 256
+"""Texts that the package has room for at once when it embeds."""
+_LOADING = threading.Lock()
+"""Two loads at once would each put back what the other has made of stdout, and it stays lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one token adds to a reply."""
+
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What is known of a reply once it is whole."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    timings: ServerTimings
+
+
+class LlamaCppEngine:
+    """A loaded model. Whatever computes belongs in its thread, by way of `compute`.
+
+    Raises:
+        ModelFileInvalid: The file is missing or llama.cpp refuses it.
+        LoadFailed: There is no memory for it, or no GPU.
+        ConfigurationInvalid: The package is not installed.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._library = _import_llama_cpp(endpoint)
+        self._llama = _load(self._library, endpoint)
+        # llama.cpp asks between any two operations, hundreds of times a token, whether to stop, and
+        # its threads wait for the answer. A function of Python's would need the interpreter's lock
+        # for it, and a prompt take twice as long whenever other threads compute; the length of a
+        # text, 0 or 1, is told without.
+        self._stop = ctypes.create_string_buffer(2)
+        libc = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+        self._library.llama_set_abort_callback(
+            self._llama.ctx,
+            ctypes.cast(libc.strlen, self._library.ggml_abort_callback),
+            ctypes.cast(self._stop, ctypes.c_void_p),
+        )
+        self._vocabulary = self._library.llama_model_get_vocab(self._llama.model)
+        formats = self._library.llama_chat_format
+        self._format = formats.Jinja2ChatFormatter(
+            # As llama-server does for a file without a template.
+            self._llama.metadata.get("tokenizer.chat_template", formats.CHATML_CHAT_TEMPLATE),
+            eos_token=self._spelled(self._llama.token_eos()),
+            bos_token=self._spelled(self._llama.token_bos()),
+        )
+        # One and the same for all: the threads that llama.cpp computes with belong to it.
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._closing = False
+
+    async def compute(self, function: Callable[[], T]) -> T:
+        """Runs it in the engine's thread; a cancellation stops it, and waits until it has stopped.
+
+        Raises:
+            StreamCut: The engine was closed meanwhile.
+            ServerError: llama.cpp failed.
+        """
+        cancelled = None
+        self._stop.value = b""
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._thread, function)
+            while not running.done():
+                try:
+                    await asyncio.wait([running])
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    self._stop.value = b"!"
+            if cancelled is not None:
+                running.exception()  # that it was stopped
+                raise cancelled
+            return running.result()
+        except RuntimeError as error:
+            tag = self._endpoint.tag
+            if self._closing:
+                raise StreamCut(
+                    "the reply was cut off: the model was unloaded", endpoint=tag
+                ) from error
+            raise ServerError(f"llama.cpp failed: {error}", endpoint=tag) from error
+
+    def close(self) -> None:
+        """Frees the model, once what is under way has been stopped."""
+        self._closing = True
+        # In this order: whoever takes the stop back by computing something is turned away.
+        self._thread.shutdown(wait=False)
+        self._stop.value = b"!"
+        self._thread.shutdown(wait=True)
+        self._llama.close()
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """A conversation as the model reads it, in tokens."""
+        said = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            text = self._format(messages=said).prompt
+        except Exception as error:  # a template may raise anything
+            raise ServerError(
+                f"the model's chat template refuses the conversation: {error}",
+                endpoint=self._endpoint.tag,
+                status=400,
+            ) from error
+        tokens: list[int] = self._llama.tokenize(text.encode(), add_bos=True, special=True)
+        # A template may begin with the token that the tokenizer puts there anyway.
+        twice = tokens[:2] == [self._llama.token_bos()] * 2
+        return tokens[1:] if twice else tokens
+
+    def reply(self, request: ChatRequest) -> Iterator[Piece | Ending]:
+        """A reply, token by token, and its ending.
+
+        Raises:
+            ContextOverflow: The prompt leaves no room for a token.
+        """
+        prompt = self.prompt(request.conversation)
+        context_tokens = self._endpoint.context_tokens
+        room = context_tokens - len(prompt)
+        if room < 1:
+            raise self._overflow("prompt", len(prompt), context_tokens=context_tokens)
+        room = min(room, request.max_output_tokens or room)
+        grammar = None if request.reply_schema is None else self._grammar(request.reply_schema)
+        self._start_counting()
+        seed = self._library.LLAMA_DEFAULT_SEED if request.seed is None else request.seed
+        self._llama.set_seed(seed)
+        # A token may end inside a character, and so may a reply that is cut: that half is dropped.
+        utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        stops = StopTexts(request.stop)
+        finish_reason: FinishReason = "length"
+        read = written = prefill_ns = 0
+        try:
+            for token in self._llama.generate(
+                prompt,
+                temp=request.temperature,
+                **request.cutoffs,
+                frequency_penalty=request.frequency_penalty,
+                grammar=grammar,
+            ):
+                if written == 0:
+                    read, prefill_ns = self._computed()
+                written += 1
+                if self._library.llama_vocab_is_eog(self._vocabulary, token):
+                    finish_reason = "stop"
+                    break
+                yield Piece(
+                    text=stops.feed(utf8.decode(self._bytes(token))),
+                    logprobs=self._logprobs(token, request.top_logprobs),
+                )
+                if stops.found:
+                    finish_reason = "stop"
+                    break
+                if written >= room:
+                    break
+        except RuntimeError:
+            # What it has in its context now is neither the old prompt nor the new one.
+            self._llama.reset()
+            raise
+        yield Piece(text=stops.rest())
+        _, total_ns = self._computed()
+        yield Ending(
+            finish_reason=finish_reason,
+            usage=Usage(
+                input_tokens=len(prompt), output_tokens=written, cached_tokens=len(prompt) - read
+            ),
+            timings=ServerTimings(prefill_ns=prefill_ns, decode_ns=total_ns - prefill_ns),
+        )
+
+    def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
+        """Their vectors, and how many tokens they were."""
+        lengths = [len(self._llama.tokenize(text.encode())) for text in texts]
+        # A model reads no more in one go than it was trained for, whatever its context.
+        room = min(self._endpoint.context_tokens, self._llama.n_batch)
+        if max(lengths) > room:
+            raise self._overflow("text", max(lengths), context_tokens=room)
+        if min(lengths) == 0:
+            # The package would write to memory that is not its own.
+            raise ServerError(
+                "an empty text has no vector; leave it out",
+                endpoint=self._endpoint.tag,
+                status=400,
+            )
+        # One at a time: of several together, the package mixes up those of models without pooling.
+        rows = [np.array(self._llama.embed(text, truncate=False), np.float32) for text in texts]
+        vectors = np.stack([row.mean(axis=0) if row.ndim == 2 else row for row in rows])
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), sum(lengths)
+
+    def _grammar(self, schema: JsonSchema) -> Any:  # noqa: ANN401 - the package's own type
+        try:
+            text = self._library.llama_grammar.json_schema_to_gbnf(json.dumps(schema))
+        except Exception as error:  # it asserts, and looks up what is not there
+            raise self._not_a_grammar(str(error)) from error
+        # llama.cpp gives nothing for a grammar that it cannot parse; the package does not look, and
+        # the process crashes.
+        sampler = self._library.llama_sampler_init_grammar(self._vocabulary, text.encode(), b"root")
+        if not sampler:
+            raise self._not_a_grammar("is there a quote or a backslash in a constant?")
+        self._library.llama_sampler_free(sampler)
+        return self._library.LlamaGrammar.from_string(text)
+
+    def _not_a_grammar(self, why: str) -> ServerError:
+        return ServerError(
+            f"llama-cpp-python cannot make a grammar of the reply's schema ({why}); simplify it",
+            endpoint=self._endpoint.tag,
+            status=400,
+        )
+
+    def _overflow(self, what: str, tokens: int, *, context_tokens: int) -> ContextOverflow:
+        return ContextOverflow(
+            f"the {what} has {tokens} tokens, the context {context_tokens}. "
+            + shorten(self._endpoint.tag),
+            endpoint=self._endpoint.tag,
+            prompt_tokens=tokens,
+            context_tokens=context_tokens,
+        )
+
+    def _start_counting(self) -> None:
+        # Else a computation that was stopped would be counted with the next.
+        self._library.llama_synchronize(self._llama.ctx)
+        self._library.llama_perf_context_reset(self._llama.ctx)
+
+    def _computed(self) -> tuple[int, int]:
+        """How many tokens have been computed in this call, and for how many nanoseconds."""
+        said = self._library.llama_perf_context(self._llama.ctx)
+        # Tokens that were computed alone are counted apart. None at all is said to be one.
+        tokens = (said.n_p_eval if said.t_p_eval_ms else 0) + (said.n_eval if said.t_eval_ms else 0)
+        return tokens, round((said.t_p_eval_ms + said.t_eval_ms) * 1_000_000)
+
+    def _logprobs(self, token: int, top: int | None) -> tuple[TokenLogprob, ...]:
+        """What the model thought of a token that has just been drawn; nothing if not asked."""
+        if top is None:
+            return ()
+        logits = np.ctypeslib.as_array(
+            self._library.llama_get_logits_ith(self._llama.ctx, -1), shape=(self._llama.n_vocab(),)
+        ).astype(np.float64)
+        logprobs = logits - np.logaddexp.reduce(logits)
+        likeliest = sorted(np.argpartition(-logprobs, top)[:top], key=lambda one: -logprobs[one])
+        return (
+            TokenLogprob(
+                token=self._text(token),
+                logprob=float(logprobs[token]),
+                top=tuple((self._text(int(one)), float(logprobs[one])) for one in likeliest),
+            ),
+        )
+
+    def _text(self, token: int) -> str:
+        return self._bytes(token).decode(errors="replace")
+
+    def _bytes(self, token: int) -> bytes:
+        # The package's own way to do this loses tokens of more than 32 bytes.
+        buffer = ctypes.create_string_buffer(1024)
+        length = self._library.llama_token_to_piece(
+            self._vocabulary,
+            token,
+            buffer,
+            len(buffer),
+            0,
+            False,  # noqa: FBT003 - C has no names
+        )
+        return buffer.raw[:length]
+
+    def _spelled(self, token: int) -> str:
+        """A special token as templates write it; empty where the model has none."""
+        if token < 0:
+            return ""
+        spelling: bytes = self._library.llama_vocab_get_text(self._vocabulary, token)
+        return spelling.decode()
+
+
+def _loading(endpoint: Endpoint, header: GgufHeader) -> Loading:
+    micro_batch = _MICRO_BATCH_TOKENS
+    if endpoint.embeddings:
+        # A text is embedded in one go, whatever its length; the model was not trained on longer
+        # ones.
+        micro_batch = min(endpoint.context_tokens, header.context_length)
+    return Loading(
+        context_tokens=endpoint.context_tokens,
+        cache_type_k=endpoint.cache_type_k,
+        cache_type_v=endpoint.cache_type_v,
+        micro_batch_tokens=micro_batch,
+        whole_windows=True,
+        computed_logits=micro_batch,
+        kept_logits=_SEQUENCES if endpoint.embeddings else None,
+    )
+
+
+def _import_llama_cpp(endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp is not typed
+    # Here rather than at the top: it is optional, and loads a library of its own.
+    try:
+        import llama_cpp  # noqa: PLC0415
+    except (ImportError, OSError, RuntimeError) as error:
+        raise ConfigurationInvalid(
+            f"endpoint '{endpoint.tag}' needs llama-cpp-python, which cannot be imported "
+            f"({error}); pip install 'wiggum-harness[llama-cpp]'",
+            code="endpoint.package-missing",
+        ) from error
+    return llama_cpp
+
+
+def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp is not typed
+    path = endpoint.path
+    assert path is not None
+    if not path.is_file():
+        raise ModelFileInvalid(
+            f"there is no such file; set path of endpoint '{endpoint.tag}' to a GGUF", path=path
+        )
+    header = read_gguf_header(path)
+    warn_of_context(endpoint, header)
+    loading = _loading(endpoint, header)
+    placement = _placement(library, endpoint)
+    threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
+    try:
+        with _LOADING:
+            llama = library.Llama(
+                str(path),
+                n_ctx=loading.context_tokens,
+                n_batch=loading.micro_batch_tokens,
+                n_ubatch=loading.micro_batch_tokens,
+                n_threads=threads,
+                n_threads_batch=threads,
+                type_k=type_number(loading.cache_type_k),
+                type_v=type_number(loading.cache_type_v),
+                # Quantised values cannot be read without; and what all heads make of a long context
+                # would be in memory at once.
+                flash_attn=True,
+                **placement,
+                embedding=endpoint.embeddings,
+                verbose=False,
+            )
+    except Exception as error:  # its parts raise what they like
+        raise why_not_loaded(endpoint, seen_devices(), _loading, said=str(error)) from error
+    # It prints warnings for errors, such as that a computation was stopped.
+    logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
+    return llama
+
+
+def _placement(library: Any, endpoint: Endpoint) -> dict[str, Any]:  # noqa: ANN401 - as above
+    """Which layers a GPU computes, and which GPU; without one they are the processor's."""
+    layers = {"n_gpu_layers": -1 if endpoint.gpu_layers is None else endpoint.gpu_layers}
+    number = gpu_of(endpoint)
+    if number is None:
+        return layers
+    if not library.llama_supports_gpu_offload():
+        raise LoadFailed(
+            f"its device is '{endpoint.device}', and llama-cpp-python was built without support "
+            "for GPUs; build it with (CMAKE_ARGS=-DGGML_CUDA=on for NVIDIA's), or set device to "
+            "'machine'",
+            endpoint=endpoint.tag,
+        )
+    return {**layers, "main_gpu": number, "split_mode": library.LLAMA_SPLIT_MODE_NONE}
+
+
+class StopTexts:
+    """A text that ends before the first of some texts in it, however it is cut into pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._held = ""
+        self.found = False
+
+    def feed(self, piece: str) -> str:
+        """What the piece adds to the text, less what may be the start of a stop."""
+        held = self._held + piece
+        found = [at for stop in self._stops if (at := held.find(stop)) >= 0]
+        self.found = bool(found)
+        if found:
+            self._held = ""
+            return held[: min(found)]
+        starts = (
+            at for at in range(len(held)) if any(s.startswith(held[at:]) for s in self._stops)
+        )
+        told = next(starts, len(held))
+        self._held = held[told:]
+        return held[:told]
+
+    def rest(self) -> str:
+        """What is still held back, once nothing follows."""
+        return self._held
+
+
+def _connect(endpoint: Endpoint, access: Access) -> LlamaCppPython:
+    return LlamaCppPython(endpoint, clock=access.clock)
+
+
+def _host(_endpoint: Endpoint, _access: Access, backend: Backend) -> EngineHost:
+    assert isinstance(backend, LlamaCppPython)
+    return EngineHost(backend)
+
+
+PROVIDER = Provider(
+    title="llama-cpp-python",
+    connect=_connect,
+    host=_host,
+    loading=_loading,
+    slots=lambda _endpoint: 1,
+)

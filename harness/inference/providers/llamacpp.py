@@ -1,0 +1,336 @@
+"""llama-server, from llama.cpp b11434.
+
+Started without a model, it is a router: it starts a llama-server of its own for each model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from functools import partial
+from typing import Final, Literal
+
+from pydantic import PositiveInt, TypeAdapter, ValidationError
+
+from harness.errors import LoadFailed, ModelNotFound, ServerError
+from harness.inference.model_identity import ModelMetadata
+from harness.inference.model_names import packing
+from harness.inference.providers.counters import (
+    CACHED,
+    GENERATED,
+    KV_CACHE,
+    PROMPT,
+    RUNNING,
+    WAITING,
+    Reading,
+    prometheus,
+)
+from harness.inference.providers.openai_wire import nested_schema, wire_conversation
+from harness.inference.providers.pages import Page, ServerPages, row_of
+from harness.inference.providers.provider import (
+    ALWAYS,
+    ContextReport,
+    Counters,
+    Extras,
+    HostReport,
+    LoadControl,
+    Provider,
+    TokenCounting,
+    ms_as_ns,
+)
+from harness.inference.providers.server_host import Answer, ServerHost, until
+from harness.inference.reply_in_progress import ServerTimings
+
+_FULL: Final = re.compile(r"model limit reached", re.IGNORECASE)
+_ALREADY: Final = "already running"
+_NOT_THERE: Final = "not running"
+_GONE: Final = frozenset({"unloaded", "downloading", "downloaded"})
+"""Without a process that has the model in memory."""
+
+
+def times(extras: Extras) -> ServerTimings | None:
+    """The reply's `timings`."""
+    if not extras.timings:
+        return None
+    return ServerTimings(
+        prefill_ns=ms_as_ns(extras.timings.get("prompt_ms")),
+        decode_ns=ms_as_ns(extras.timings.get("predicted_ms")),
+    )
+
+
+# --- what it serves --------------------------------------------------------------------------
+
+
+class _Props(Page):
+    model_path: str = ""
+    model_ftype: str = ""
+
+
+class _Meta(Page):
+    ftype: str = ""
+
+
+class _Model(Page):
+    id: str
+    path: str | None = None
+    """Where a router has its file."""
+    meta: _Meta | None = None
+
+
+class _Models(Page):
+    data: tuple[_Model, ...]
+
+
+async def _served(pages: ServerPages) -> ModelMetadata | None:
+    # A router passes this on to the model's own server, and would start that one for it.
+    params = {"model": pages.model_id, "autoload": "false"}
+    props = await pages.page(_Props, f"{pages.root}/props", params=params)
+    if props is not None and props.model_path:
+        return ModelMetadata(path=props.model_path, quantisation=packing(props.model_ftype))
+    # A router lists the models that it has not started; a proxy often passes on only what is
+    # below /v1.
+    listed = await pages.page(_Models, f"{pages.url}/models")
+    models = listed.data if listed else ()
+    row = row_of(models, pages.model_id) or (models[0] if len(models) == 1 else None)
+    if row is None:
+        return None
+    return ModelMetadata(
+        path=row.path or (row.id if row.id != pages.model_id else None),
+        quantisation=packing(row.meta.ftype if row.meta else ""),
+    )
+
+
+# --- its counters ----------------------------------------------------------------------------
+
+
+class _Slot(Page):
+    n_ctx: PositiveInt
+    is_processing: bool
+    n_prompt_tokens: int | None = None
+    """In truth, prompt and reply so far; missing until the slot's first request."""
+
+
+_SLOTS = TypeAdapter(list[_Slot])
+
+
+def slot_readings(body: bytes) -> tuple[Reading, ...]:
+    """How full the context of all slots is, from `/slots`.
+
+    Counts what requests under way hold: what earlier ones left behind gives way. It is right only
+    if each slot has a context of its own. With a shared one (`--kv-unified`) each slot reports the
+    whole of it, and nothing tells.
+
+    Raises:
+        ValueError: It is not a page of slots.
+    """
+    slots = _SLOTS.validate_json(body)
+    held = [slot.n_prompt_tokens for slot in slots if slot.is_processing]
+    if not slots or None in held:
+        return ()
+    share = sum(filter(None, held)) / sum(slot.n_ctx for slot in slots)
+    return (Reading(name=KV_CACHE.name, unit=KV_CACHE.unit, value=share),)
+
+
+COUNTERS = Counters(
+    path="/metrics",
+    read=prometheus(
+        ("llamacpp:requests_processing", RUNNING),
+        ("llamacpp:requests_deferred", WAITING),
+        ("llamacpp:prompt_tokens_total", PROMPT),  # computed ones, and so
+        ("llamacpp:prompt_tokens_cached_total", PROMPT),  # these belong to them
+        ("llamacpp:prompt_tokens_cached_total", CACHED),
+        ("llamacpp:tokens_predicted_total", GENERATED),  # added when a reply ends
+    ),
+    switch="--metrics",
+    # It notices that a client has gone after a second in which it had nothing to answer. Asked
+    # more often, it would read the prompts of cancelled calls to their ends.
+    pause_s=1.1,
+)
+
+# --- loading and unloading ------------------------------------------------------------------
+
+
+class RouterHost(ServerHost):
+    """One model of a router.
+
+    The router ends the least recently used llama-server when there are more than `--models-max`. It
+    counts models, not memory (tools/server/server-models.cpp).
+    """
+
+    async def load(self) -> None:
+        """Has it loaded."""
+        async with self.in_time("load"):
+            before = await self._status()
+            if before.value == "loaded":
+                return
+            if before.value == "sleeping":
+                # Its process is there without its weights, and only a call would wake it.
+                await self._let_go()
+            asking = asyncio.ensure_future(self._ask_to_load())
+            try:
+                async with self.or_else(partial(self._take_back, asking)):
+                    # Not to be broken off: the router would load the model all the same, a moment
+                    # after it was seen not to.
+                    self._check_taken(await asyncio.shield(asking))
+                    await until(self._is_loaded)
+            finally:
+                asking.cancel()
+
+    async def unload(self) -> None:
+        """Has it let go, and waits until its process has ended.
+
+        Calls under way are cut off, some only after the router has waited 10 s (`stop-timeout`).
+        """
+        async with self.in_time("unload"):
+            await self._let_go()
+
+    async def report(self) -> HostReport:
+        """What `/models` says. The router does not tell sizes.
+
+        One that sleeps has given its memory back, and is loaded again by its next call.
+        """
+        return HostReport(resident=(await self._status()).value == "loaded")
+
+    async def _ask_to_load(self) -> Answer:
+        return await self.post("/models/load", {"model": self.endpoint.model_id})
+
+    def _check_taken(self, page: Answer) -> None:
+        """Raises what keeps the router from loading it."""
+        if page.status == 200 or _says(page, _ALREADY):
+            return
+        tag, model_id = self.endpoint.tag, self.endpoint.model_id
+        if page.status == 404:
+            raise ModelNotFound(
+                f"the router does not know '{model_id}'; set the endpoint's model_id to a name "
+                f"that GET {self.root}/models lists",
+                endpoint=tag,
+            )
+        if _FULL.search(page.said):
+            raise LoadFailed(
+                f"the router has as many models loaded as it may, and all are in use "
+                f"({page.said}); start it with a higher --models-max, since the budget decides "
+                "what fits",
+                code="server.model-limit",
+                endpoint=tag,
+                out_of_memory=True,
+            )
+        error = self.refusal(page)
+        if isinstance(error, ServerError):
+            raise LoadFailed(
+                f"the router could not load '{model_id}': {page.said}", endpoint=tag
+            ) from error
+        raise error
+
+    async def _is_loaded(self) -> bool:
+        """Whether it is, of a model that was just asked for."""
+        status = await self._status()
+        if status.value in {"loaded", "sleeping"}:
+            return True
+        if status.value == "loading":
+            return False
+        if status.failed:
+            raise LoadFailed(
+                f"the llama-server of '{self.endpoint.model_id}' ended while it loaded, with exit "
+                f"code {status.exit_code}; the router's log says why. The commonest reason is that "
+                "there is not enough memory for the model and its context",
+                endpoint=self.endpoint.tag,
+            )
+        raise LoadFailed(
+            f"the router was asked to load '{self.endpoint.model_id}', and has it "
+            f"{status.value}: another client had it unloaded, or GET /models lists another name",
+            code="model.unloaded-meanwhile",
+            endpoint=self.endpoint.tag,
+        )
+
+    async def _take_back(self, asking: asyncio.Future[Answer]) -> None:
+        """Clears up after a load that nobody waits for any more, unless another client began it."""
+        if (await asking).status == 200:
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        if (await self._status()).value in _GONE:
+            return
+        page = await self.post("/models/unload", {"model": self.endpoint.model_id})
+        if page.status != 200 and not _says(page, _NOT_THERE):
+            raise LoadFailed(
+                f"the router keeps '{self.endpoint.model_id}': {page.said}",
+                code="model.not-unloaded",
+                endpoint=self.endpoint.tag,
+            )
+        await until(self._is_gone)
+
+    async def _is_gone(self) -> bool:
+        return (await self._status()).value in _GONE
+
+    async def _status(self) -> _RouterStatus:
+        """The model's; `unloaded` for one that the router does not list."""
+        page = await self.get("/models")
+        if page.status != 200:
+            raise self.refusal(page)
+        try:
+            listed = _RouterModels.model_validate_json(page.body)
+        except ValidationError as error:
+            raise LoadFailed(
+                f"the llama-server at {self.root} is no router, so it cannot be told to "
+                "load and unload: start it without a model (--models-dir DIR, not -m), or leave "
+                f"`manage` out of endpoint '{self.endpoint.tag}'",
+                code="server.not-manageable",
+                endpoint=self.endpoint.tag,
+            ) from error
+        model_id = self.endpoint.model_id
+        named = [one for one in listed.data if model_id == one.id or model_id in one.aliases]
+        return named[0].status if named else _RouterStatus(value="unloaded")
+
+
+class _RouterStatus(Page):
+    """How a model is."""
+
+    value: Literal["unloaded", "loading", "loaded", "sleeping", "downloading", "downloaded"]
+    failed: bool = False
+    """Whether its process ended with an error; it is unloaded then."""
+    exit_code: int | None = None
+
+
+class _RouterModel(Page):
+    """A model of the router's. The list of a server that is none has no `status`."""
+
+    id: str
+    aliases: tuple[str, ...] = ()
+    status: _RouterStatus
+
+
+class _RouterModels(Page):
+    """The reply of `GET /models`."""
+
+    data: list[_RouterModel]
+
+
+def _says(page: Answer, words: str) -> bool:
+    return page.status == 400 and words in page.said
+
+
+PROVIDER = Provider(
+    title="llama-server",
+    host=lambda endpoint, access, _: RouterHost(endpoint, access),
+    served=_served,
+    schema=nested_schema,
+    continues={},
+    progress={"return_progress": True},
+    cached_tokens=ALWAYS,
+    times=times,
+    timings=ALWAYS,
+    counting=TokenCounting(
+        path="/v1/chat/completions/input_tokens",
+        body=wire_conversation,
+        count=lambda reply: int(reply["input_tokens"]),
+    ),
+    embeds="--embeddings",
+    side_by_side="--parallel",
+    context=ContextReport(
+        path="/props", keys=("default_generation_settings", "n_ctx"), slots="total_slots"
+    ),
+    load_control=LoadControl(
+        load="/models/load", unload="/models/unload", needs="router mode: start it without a model"
+    ),
+    counters=COUNTERS,
+)

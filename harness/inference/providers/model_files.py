@@ -1,0 +1,198 @@
+"""How the engines in this process are told to load a model, which the arithmetic of memory needs.
+
+What stands here for all settings of an endpoint, the engines hand on to llama.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness.errors import HarnessError, LoadFailed, ModelFileInvalid
+from harness.hardware import (
+    CacheType,
+    Footprint,
+    GgufHeader,
+    Loading,
+    format_bytes,
+    gguf_footprint,
+    read_gguf_header,
+    split_footprint,
+)
+from harness.hardware.quantization import TENSOR_FORMATS
+from harness.inference.endpoint import Endpoint
+from harness.inference.providers.provider import HostReport
+from harness.log import log_warning
+
+
+def warn_of_context(endpoint: Endpoint, header: GgufHeader) -> None:
+    """Says so where a model is loaded with a longer context than it was trained for."""
+    if endpoint.context_tokens > header.context_length:
+        log_warning(
+            "a model's context is longer than it was trained for; what lies beyond, it may not "
+            "make sense of",
+            code="endpoint.context-beyond-training",
+            endpoint=endpoint.tag,
+            context_tokens=endpoint.context_tokens,
+            trained_tokens=header.context_length,
+        )
+
+
+_NUMBERS = {one.name.lower(): number for number, one in TENSOR_FORMATS.items()}
+_GPU = re.compile(r"gpu(\d+)")
+
+
+def type_number(cache_type: CacheType) -> int:
+    """What `ggml_type` calls it."""
+    return _NUMBERS[cache_type]
+
+
+def gpu_of(endpoint: Endpoint) -> int | None:
+    """The number of the GPU that the endpoint's model is for: 1 for `gpu1`; None for no such."""
+    found = _GPU.fullmatch(endpoint.device)
+    return int(found[1]) if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenDevices:
+    """Their sizes."""
+
+    machine_bytes: int
+    """All of the machine's own memory."""
+    free_gpu_bytes: tuple[int, ...]
+    """What is free on each GPU, in the order of their numbers."""
+
+
+def seen_devices() -> SeenDevices:
+    """Asks the engine, which takes a millisecond once it is imported."""
+    # Here rather than at the top: the engine is 34 MB and needed only once a model loads.
+    import xllamacpp  # noqa: PLC0415
+
+    kinds = xllamacpp.ggml_backend_dev_type
+    devices = xllamacpp.get_device_info()
+    discrete, integrated = (
+        tuple(device["memory_free"] for device in devices if device["type"] == kind)
+        for kind in (kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_IGPU)
+    )
+    return SeenDevices(
+        machine_bytes=next(d["memory_total"] for d in devices if d["name"] == "CPU"),
+        # As it does itself: an integrated one is used where there is no other.
+        free_gpu_bytes=discrete or integrated,
+    )
+
+
+def machine_memory_bytes() -> int:
+    """All the memory of this machine, as the engine sees it on every platform."""
+    return seen_devices().machine_bytes
+
+
+def why_not_loaded(
+    endpoint: Endpoint,
+    devices: SeenDevices,
+    loading_of: Callable[[Endpoint, GgufHeader], Loading],
+    *,
+    said: str = "",
+) -> HarnessError:
+    """The error of a load that failed: of its file, or of the memory there is.
+
+    Judged by arithmetic: the engine calls all failures the same.
+
+    Args:
+        endpoint: The file, and what was asked for; `path` must be set.
+        devices: The memories there are.
+        loading_of: How the engine loads a file.
+        said: What the engine did say.
+    """
+    path = endpoint.path
+    assert path is not None
+    try:
+        header = read_gguf_header(path)
+        loading = loading_of(endpoint, header)
+        for part, most_bytes in _parts(endpoint, header, loading, devices):
+            if part.total_bytes > most_bytes:
+                less = "context_tokens or slots" if loading.slots > 1 else "context_tokens"
+                return LoadFailed(
+                    f"there is no room for {path.name}: it needs {part}, and there are "
+                    f"{format_bytes(most_bytes)}; lower {less}, or use a smaller quantisation",
+                    endpoint=endpoint.tag,
+                    out_of_memory=True,
+                )
+    except HarnessError as error:
+        return error
+    return ModelFileInvalid(
+        f"llama.cpp cannot load it{f' ({said})' if said else ''}; is it a whole GGUF, and is there "
+        f"memory for {loading.slots} x {loading.context_tokens} tokens?",
+        path=path,
+    )
+
+
+def _parts(
+    endpoint: Endpoint, header: GgufHeader, loading: Loading, devices: SeenDevices
+) -> Iterator[tuple[Footprint, int]]:
+    """What a model needs, and the most that it could be given of it.
+
+    Of the machine's own memory that is all there is: an allocation of less succeeds, though less
+    may be free.
+    """
+    number = gpu_of(endpoint)
+    if number is None or number >= len(devices.free_gpu_bytes):
+        everything = devices.machine_bytes + sum(devices.free_gpu_bytes)
+        yield gguf_footprint(header, loading), everything
+        return
+    split = split_footprint(header, loading, gpu_layers=endpoint.gpu_layers)
+    yield split.gpu, devices.free_gpu_bytes[number]
+    yield split.machine, devices.machine_bytes
+
+
+class Engine(Protocol):
+    """A backend that loads its model itself."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether calls can begin."""
+        ...
+
+    async def load(self) -> None:
+        """Makes the model resident."""
+        ...
+
+    async def unload(self) -> None:
+        """Gives its memory back."""
+        ...
+
+
+class EngineHost:
+    """A `Host` of a backend that loads its model from a file.
+
+    llama.cpp reports what it allocated in its log only: a report has no sizes, and the figures
+    computed from the file's header hold, which are within 2 MiB of that log.
+
+    A load that has begun goes on to its end, whatever `load_timeout_s` says: nothing can stop it.
+
+    Args:
+        engine: The backend; its maker closes it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def load(self) -> None:
+        """Loads it, unless it is loaded."""
+        if self._engine.is_loaded:
+            return
+        # An engine that has died still holds what it had.
+        await self._engine.unload()
+        await self._engine.load()
+
+    async def unload(self) -> None:
+        """Gives its memory back; a call that is under way is cut off."""
+        await self._engine.unload()
+
+    async def report(self) -> HostReport:
+        """Whether it is loaded, and its engine alive."""
+        return HostReport(resident=self._engine.is_loaded)
+
+    async def aclose(self) -> None:
+        """Does nothing: the backend's maker closes it."""

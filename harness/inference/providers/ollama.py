@@ -1,0 +1,718 @@
+"""Ollama over its own protocol.
+
+Its OpenAI-compatible one takes no notice of how long a model is to stay loaded, nor of how long a
+context it is to have, and reports no times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from harness.errors import InferenceError, LoadFailed, ModelNotFound, NotOffered, ServerError
+from harness.hardware import Footprint, Loading, gguf_footprint, gguf_header_from_values
+from harness.inference.completion import Completion, Embeddings, TokenLogprob, Usage, as_vectors
+from harness.inference.endpoint import Endpoint
+from harness.inference.model_identity import ModelMetadata, metadata_from
+from harness.inference.model_names import packing
+from harness.inference.providers.counters import Reading
+from harness.inference.providers.http import Connection, Exchange, json_lines, root_of
+from harness.inference.providers.openai_wire import (
+    WireLogprob,
+    WireLogprobs,
+    finish_reason,
+    token_logprobs,
+    wire_messages,
+)
+from harness.inference.providers.pages import (
+    P,
+    Page,
+    ServerFacts,
+    ServerPages,
+    at,
+    names,
+    parsed,
+    rows,
+    whole,
+)
+from harness.inference.providers.provider import (
+    ALWAYS,
+    Access,
+    Counters,
+    Host,
+    HostReport,
+    Provider,
+)
+from harness.inference.providers.server_host import Answer, ServerHost, until
+from harness.inference.refused_fields import RefusedFields
+from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.time_limits import TimeLimits
+from harness.trace import Clock, monotonic
+
+_NO_ROOM = re.compile(
+    r"out of (?:device )?memory|requires more system memory|too large for system"
+    r"|(?:cuda|hip)Malloc failed|failed to allocate|unable to allocate|allocation failed"
+    r"|not enough memory|insufficient memory|out_?of_?(?:device_?)?memory",
+    re.IGNORECASE,
+)
+"""What runners say when memory is short (`IsOutOfMemory` of llm/status.go), and the scheduler."""
+_NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
+_CONTEXT_TOKENS = 4096
+"""Of a model that neither its Modelfile nor the endpoint gives another: Ollama's choice below 23
+GiB of GPU memory. On larger ones it takes more, so set context_tokens there."""
+_FIRST_STEPS_S = 0.05
+_DEFAULT_PLACES = ("registry.ollama.ai/", "library/")
+_BLOB = re.compile(r"^(FROM|ADAPTER)\s.*(sha256-[0-9a-f]{64})", re.MULTILINE)
+"""In a Modelfile: the digests of its weights."""
+
+
+class OllamaWire:
+    """A server that speaks `POST <url>/api/chat`.
+
+    Args:
+        endpoint: Where it is and what its model is called there; `url` must be set, and may end in
+            the `/v1` that other protocols need.
+        api_key: Sent as a bearer token, for a proxy that wants one.
+        clock: The caller's clock.
+        keep_alive: Tells, for each call, how many seconds the model is to stay loaded after it,
+            where the endpoint's entry does not say.
+
+    Raises:
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        api_key: str | None = None,
+        clock: Clock = monotonic,
+        keep_alive: Callable[[], float | None] | None = None,
+    ) -> None:
+        assert endpoint.url is not None
+        self._endpoint = endpoint
+        self._clock = clock
+        self._keep_alive = keep_alive or (lambda: None)
+        self._root = root_of(endpoint.url)
+        self._connection = Connection(endpoint, api_key=api_key)
+        self._refused = RefusedFields(endpoint.drop)
+
+    async def chat(self, request: ChatRequest) -> Completion:
+        """One reply, whole; see `Backend.chat`."""
+        wanted = sampling_fields(request)
+        async with (
+            Exchange(self._connection) as exchange,
+            TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
+        ):
+            while True:
+                sampling, dropped = self._refused.without(wanted)
+                fields = chat_fields(
+                    request, self._endpoint, sampling, keep_alive_s=self._keep_alive()
+                )
+                try:
+                    completion = await self._chat(request, fields, limits, exchange)
+                except ServerError as error:
+                    if not self._refused.learn(error, sampling):
+                        raise
+                else:
+                    return replace(completion, dropped=dropped, attempts=exchange.requests)
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """One vector per text; see `Backend.embed`."""
+        fields: dict[str, object] = {
+            "model": self._endpoint.model_id,
+            "input": list(request.texts),
+            "truncate": False,
+        }
+        if options := context_option(self._endpoint):
+            fields["options"] = options
+        fields |= keep_alive_field(self._endpoint, self._keep_alive())
+        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
+            body = await self._ask_to_embed(fields)
+        try:
+            reply = OllamaEmbeddings.model_validate_json(body)
+        except ValidationError as error:
+            raise ServerError(
+                f"the server was asked for embeddings and sent something else: {body[:200]!r}",
+                endpoint=self._endpoint.tag,
+            ) from error
+        rows = reply.embeddings
+        return Embeddings(
+            vectors=as_vectors(rows, endpoint=self._endpoint.tag, count=len(request.texts)),
+            input_tokens=reply.prompt_eval_count,
+            model_id=reply.model or self._endpoint.model_id,
+        )
+
+    async def count_tokens(self, request: CountRequest) -> int:
+        """Raises NotOffered; see `Backend.count_tokens`."""
+        raise NotOffered(
+            "Ollama does not count tokens; it tells how many a prompt was once it has answered it",
+            endpoint=request.model,
+        )
+
+    async def aclose(self) -> None:
+        """Closes the connections; a call that is under way is cut off."""
+        await self._connection.aclose()
+
+    async def _chat(
+        self,
+        request: ChatRequest,
+        fields: Mapping[str, object],
+        limits: TimeLimits,
+        exchange: Exchange,
+    ) -> Completion:
+        progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
+        response = await exchange.post(f"{self._root}/api/chat", fields)
+        lines = json_lines(response.chunks())
+        began = False
+        async for data in lines:
+            line = self._parse(data)
+            _take_in(line, progress, whole=line.done and not began)
+            began = True
+            if line.done:
+                break
+        else:
+            raise self._connection.cut(
+                "it ended without `done: true`, as Ollama's replies do when a model says the same "
+                "token over and over; a frequency_penalty may keep it from that"
+            )
+        exchange.came_to_its_end(lines)
+        return self._completion(line, progress)
+
+    def _parse(self, data: bytes) -> OllamaLine:
+        try:
+            line = OllamaLine.model_validate_json(data)
+        except ValidationError as error:
+            raise self._connection.misread(data, error) from error
+        if line.error is not None:
+            raise self._connection.refusal(data)
+        return line
+
+    def _completion(self, last: OllamaLine, progress: ReplyInProgress) -> Completion:
+        if last.done_reason in {"load", "unload"}:
+            raise ServerError(
+                f"the server did nothing but {last.done_reason} the model; are there messages?",
+                endpoint=self._endpoint.tag,
+            )
+        ended = finish_reason(last.done_reason or "")
+        if ended is None:
+            raise self._connection.cut(f"its done_reason is {last.done_reason!r}")
+        return progress.completion(
+            finish_reason=ended,
+            usage=last.usage,
+            model_id=last.model or self._endpoint.model_id,
+            reported=last.timings,
+        )
+
+    async def _ask_to_embed(self, fields: Mapping[str, object]) -> bytes:
+        try:
+            async with Exchange(self._connection) as exchange:
+                return await exchange.ask(f"{self._root}/api/embed", fields)
+        except ServerError as error:
+            if error.status not in {404, 405, 501}:
+                raise
+            raise NotOffered(
+                f"Ollama does not embed with '{self._endpoint.model_id}' ({error}); pull a model "
+                "that is made for it",
+                endpoint=self._endpoint.tag,
+            ) from error
+
+
+def _take_in(line: OllamaLine, progress: ReplyInProgress, *, whole: bool) -> None:
+    text, thought = line.message.content or "", line.message.thinking or ""
+    if whole:
+        # There was no first token to be seen.
+        progress.add(logprobs=line.tokens)
+        progress.add_whole(text, reasoning=thought)
+    else:
+        progress.add(text, reasoning=thought, logprobs=line.tokens)
+
+
+_OPTIONS = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "seed")
+_BESIDE_OPTIONS = ("logprobs", "top_logprobs")
+
+
+def sampling_fields(request: ChatRequest) -> dict[str, object]:
+    """The fields that a call can do without; Ollama's names for them are ours.
+
+    What was not asked for is left out: the model's own file may say something.
+    """
+    fields: dict[str, object] = {"temperature": request.temperature, **request.cutoffs}
+    if request.frequency_penalty:
+        fields["frequency_penalty"] = request.frequency_penalty
+    if request.seed is not None:
+        fields["seed"] = request.seed
+    if request.top_logprobs is not None:
+        fields["logprobs"] = True
+        fields["top_logprobs"] = request.top_logprobs
+    return fields
+
+
+def chat_fields(
+    request: ChatRequest,
+    endpoint: Endpoint,
+    sampling: Mapping[str, object],
+    *,
+    keep_alive_s: float | None = None,
+) -> dict[str, object]:
+    """The whole of a chat call.
+
+    Args:
+        request: What is asked.
+        endpoint: Of whom.
+        sampling: Those of the request's `sampling_fields` that are to be sent.
+        keep_alive_s: See `keep_alive_field`.
+    """
+    options = {name: sampling[name] for name in _OPTIONS if name in sampling}
+    if request.max_output_tokens is not None:
+        options["num_predict"] = request.max_output_tokens
+    if request.stop:
+        options["stop"] = list(request.stop)
+    fields: dict[str, object] = {
+        "model": endpoint.model_id,
+        "messages": wire_messages(request.conversation),
+        "stream": endpoint.stream,
+        # Ollama cuts what is too long and says nothing of it, unless it is told not to: `truncate`
+        # is for the prompt, `shift` for a context that fills up while the reply is written.
+        "truncate": False,
+        "shift": False,
+        "options": options | context_option(endpoint),
+    }
+    fields |= {name: sampling[name] for name in _BESIDE_OPTIONS if name in sampling}
+    if request.reply_schema is not None:
+        fields["format"] = request.reply_schema
+    return fields | keep_alive_field(endpoint, keep_alive_s)
+
+
+def context_option(endpoint: Endpoint) -> dict[str, object]:
+    """`num_ctx`, if the endpoint's entry has a context.
+
+    A model that is asked with another one than it was loaded with is loaded anew: it is in every
+    call, or in none.
+    """
+    if "context_tokens" not in endpoint.model_fields_set:
+        return {}
+    return {"num_ctx": endpoint.context_tokens}
+
+
+def keep_alive_field(endpoint: Endpoint, keep_alive_s: float | None = None) -> dict[str, object]:
+    """How long the model stays loaded: as the endpoint's entry says, or else so many seconds.
+
+    Without either nothing is said, and Ollama's own setting holds.
+    """
+    said = keep_alive_s if endpoint.keep_alive is None else endpoint.keep_alive
+    return {} if said is None else {"keep_alive": said}
+
+
+class OllamaMessage(BaseModel):
+    """What a line adds to the reply."""
+
+    content: str | None = None
+    thinking: str | None = None
+
+
+class OllamaLine(BaseModel):
+    """One line of a stream, or a whole reply. Counts and durations come with the last one.
+
+    Ollama leaves out numbers that are zero.
+    """
+
+    model: str | None = None
+    message: OllamaMessage = OllamaMessage()
+    logprobs: list[WireLogprob] | None = None
+    done: bool = False
+    done_reason: str | None = None
+    load_duration: int | None = None
+    """Of a model that was loaded already: what it took to find that out, some milliseconds."""
+    prompt_eval_count: int | None = None
+    """The whole prompt; up to 0.30 without its cached part, and sometimes missing."""
+    prompt_eval_cached_count: int | None = None
+    """Told since 0.33."""
+    prompt_eval_duration: int | None = None
+    """Of the part that was not cached."""
+    eval_count: int | None = None
+    eval_duration: int | None = None
+    error: object = None
+    """Then there is nothing else."""
+
+    @property
+    def tokens(self) -> tuple[TokenLogprob, ...]:
+        """Its log probabilities, which have the shape of OpenAI's."""
+        return token_logprobs(WireLogprobs(content=self.logprobs))
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens in and out, of a last line."""
+        if self.prompt_eval_count is None:
+            return None
+        return Usage(
+            input_tokens=self.prompt_eval_count,
+            output_tokens=self.eval_count or 0,
+            cached_tokens=self.prompt_eval_cached_count,
+        )
+
+    @property
+    def timings(self) -> ServerTimings:
+        """Where the time went, of a last line."""
+        return ServerTimings(
+            load_ns=self.load_duration,
+            prefill_ns=self.prompt_eval_duration,
+            decode_ns=self.eval_duration,
+        )
+
+
+class OllamaEmbeddings(BaseModel):
+    """The reply of `/api/embed`."""
+
+    model: str | None = None
+    embeddings: list[list[float]]
+    prompt_eval_count: int | None = None
+
+
+# --- what it says of itself ------------------------------------------------------------------
+
+
+async def _facts(pages: ServerPages) -> ServerFacts:
+    pulled = parsed(await pages.ask(f"{pages.root}/api/tags"))
+    loaded = parsed(await pages.ask(f"{pages.root}/api/ps"))
+    contexts = {
+        at(model, "name"): whole(at(model, "context_length"))
+        for model in rows(at(loaded, "models"))
+    }
+    name = pages.model_id
+    return ServerFacts(
+        models=names(at(pulled, "models"), "name"),
+        context_tokens=contexts.get(name) or contexts.get(f"{name}:latest"),
+        metrics=loaded is not None,
+    )
+
+
+class _Details(Page):
+    family: str = ""
+    parent_model: str = ""
+    quantization_level: str = ""
+
+
+class _Described(Page):
+    details: _Details = _Details()
+    model_info: Mapping[str, Any] = {}
+    modelfile: str = ""
+
+
+async def _served(pages: ServerPages) -> ModelMetadata | None:
+    shown = await pages.page(_Described, f"{pages.root}/api/show", post={"model": pages.model_id})
+    if shown is None:
+        return None
+    details = shown.details
+    told = metadata_from(shown.model_info, quantisation=packing(details.quantization_level))
+    blobs = _BLOB.findall(shown.modelfile)
+    base_models = (*told.base_models, *filter(None, [details.parent_model]))
+    if any(kind == "ADAPTER" for kind, _ in blobs):
+        # Then the names are those of the weights below the adapter.
+        told, base_models = replace(told, names=()), (*told.names, *base_models)
+    return replace(
+        told,
+        base_models=base_models,
+        architecture=told.architecture or details.family or None,
+        fingerprint=" ".join(digest for _, digest in blobs) or None,
+    )
+
+
+class _LoadedModel(Page):
+    size: int
+    size_vram: int = 0
+
+
+class _LoadedModels(Page):
+    models: list[_LoadedModel]
+
+
+def _readings(body: bytes) -> tuple[Reading, ...]:
+    models = _LoadedModels.model_validate_json(body).models
+    return (
+        Reading(name="resident", unit="bytes", value=sum(m.size for m in models)),
+        Reading(name="resident on GPU", unit="bytes", value=sum(m.size_vram for m in models)),
+    )
+
+
+# --- loading and unloading -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulledModel:
+    """A model as `/api/show` and `/api/tags` describe it."""
+
+    model_info: Mapping[str, object]
+    """The header of its GGUF file: values by key, such as `llama.block_count`."""
+    file_bytes: int | None
+    """Its size on disk, with what belongs to it; None for one that is not listed."""
+    context_tokens: int | None
+    """The context that its Modelfile sets, which holds unless a call says another."""
+
+
+class OllamaHost(ServerHost):
+    """One model, loaded and unloaded by Ollama's scheduler (server/sched.go).
+
+    It starts a runner for each model. A request with other runner options than the runner has
+    (`num_ctx`, and whether the context may be shifted) starts it again: a load must say what calls
+    say.
+    """
+
+    def __init__(self, endpoint: Endpoint, access: Access) -> None:
+        super().__init__(endpoint, access)
+        self._keep_alive = access.keep_alive
+
+    async def load(self) -> None:
+        """Has it loaded, as calls will want it."""
+        async with self.in_time("load"):
+            if await self._find() is not None:
+                await self._ask_to_load()
+                return
+            async with self.or_else(self._take_back):
+                await self._ask_to_load()
+
+    async def unload(self) -> None:
+        """Has it let go, and waits until its runner has ended."""
+        async with self.in_time("unload"):
+            await until(self._is_gone)
+
+    async def report(self) -> HostReport:
+        """What `/api/ps` says.
+
+        Its sizes are what the runner said it allocated. A model that is still being loaded is
+        listed, too.
+        """
+        running = await self._find()
+        if running is None:
+            return HostReport(resident=False)
+        if not running.size:
+            return HostReport(resident=True)
+        return HostReport(resident=True, total_bytes=running.size, gpu_bytes=running.size_vram)
+
+    async def pulled(self) -> PulledModel:
+        """What it is, before it is loaded."""
+        async with self.in_time("describe"):
+            return await self._ask_pulled()
+
+    async def _ask_to_load(self) -> None:
+        fields: dict[str, object] = {"model": self.endpoint.model_id}
+        if options := context_option(self.endpoint):
+            fields["options"] = options
+        fields |= keep_alive_field(self.endpoint, self._keep_alive())
+        if self.endpoint.embeddings:
+            page = await self.post("/api/embed", fields | {"input": []})
+            if page.status != 200:
+                raise self._failure(page)
+            return
+        # Without `shift`, the first call, which has it, would find the wrong runner.
+        page = await self.post("/api/chat", fields | {"messages": [], "shift": False})
+        if page.status != 200:
+            raise self._failure(page)
+        self._check_loaded(page)
+
+    def _check_loaded(self, page: Answer) -> None:
+        reply = page.json
+        reason = reply.get("done_reason") if isinstance(reply, Mapping) else None
+        if reason == "unload":
+            raise LoadFailed(
+                f"endpoint '{self.endpoint.tag}' has keep_alive 0, which is to unload: leave "
+                "keep_alive out, since the budget decides how long the model stays",
+                code="endpoint.keep-alive-zero",
+                endpoint=self.endpoint.tag,
+            )
+        if reason != "load":
+            raise LoadFailed(
+                f"Ollama was asked to load '{self.endpoint.model_id}' and answered something "
+                f"else: {page.body[:200]!r}",
+                code="server.misread",
+                endpoint=self.endpoint.tag,
+            )
+
+    def _failure(self, page: Answer) -> InferenceError:
+        """Why it is not loaded."""
+        model_id, tag = self.endpoint.model_id, self.endpoint.tag
+        error = self.refusal(page)
+        if _NO_ROOM.search(page.said):
+            return LoadFailed(
+                f"Ollama has no room for '{model_id}' ({page.said}); let other models go, lower "
+                "context_tokens, or use a smaller quantisation",
+                endpoint=tag,
+                out_of_memory=True,
+            )
+        if isinstance(error, ModelNotFound):
+            return self._never_pulled(page)
+        if b"does not support chat" in page.body:
+            return LoadFailed(
+                f"'{model_id}' does not chat ({page.said}); is it there to embed? Then set "
+                "embeddings = true",
+                code="endpoint.only-embeds",
+                endpoint=tag,
+            )
+        if isinstance(error, ServerError):
+            return LoadFailed(f"Ollama could not load '{model_id}': {page.said}", endpoint=tag)
+        return error
+
+    async def _is_gone(self) -> bool:
+        """Whether it is; if not, it is asked to go, again if somebody else has called it since."""
+        if await self._find() is None:
+            # Some versions would load it in order to unload it.
+            return True
+        fields = {"model": self.endpoint.model_id, "keep_alive": 0}
+        page = await self.post("/api/generate", fields)
+        if page.status != 200:
+            raise LoadFailed(
+                f"Ollama keeps '{self.endpoint.model_id}': {page.said}",
+                code="model.not-unloaded",
+                endpoint=self.endpoint.tag,
+            )
+        return False
+
+    async def _take_back(self) -> None:
+        """Clears up after a load that nobody waits for any more."""
+        await until(self._is_gone)
+        # Ollama aborts a load whose client has gone, and lists it only after its first steps.
+        await asyncio.sleep(_FIRST_STEPS_S)
+        await until(self._is_gone)
+
+    async def _find(self) -> _Running | None:
+        """The model's entry among those that are loaded."""
+        listed = self._read(_Listed, await self.get("/api/ps"))
+        model_id = self.endpoint.model_id
+        return next((one for one in listed.models if same_model(one.name, model_id)), None)
+
+    async def _ask_pulled(self) -> PulledModel:
+        fields: dict[str, object] = {"model": self.endpoint.model_id}
+        shown = self._read(_Shown, await self.post("/api/show", fields))
+        if _is_cut(shown.model_info):
+            shown = self._read(_Shown, await self.post("/api/show", fields | {"verbose": True}))
+        tags = self._read(_Tags, await self.get("/api/tags"))
+        sizes = [tag.size for tag in tags.models if same_model(tag.name, self.endpoint.model_id)]
+        num_ctx = _NUM_CTX.search(shown.parameters)
+        return PulledModel(
+            model_info=shown.model_info,
+            file_bytes=sizes[0] if sizes else None,
+            context_tokens=int(num_ctx[1]) if num_ctx else None,
+        )
+
+    def _read(self, shape: type[P], answer: Answer) -> P:
+        if answer.status != 200:
+            error = self.refusal(answer)
+            raise self._never_pulled(answer) if isinstance(error, ModelNotFound) else error
+        try:
+            return shape.model_validate_json(answer.body)
+        except ValidationError as error:
+            raise ServerError(
+                f"the server at {self.root} does not answer as Ollama does: {answer.body[:200]!r}",
+                endpoint=self.endpoint.tag,
+            ) from error
+
+    def _never_pulled(self, answer: Answer) -> ModelNotFound:
+        model_id = self.endpoint.model_id
+        return ModelNotFound(
+            f"Ollama does not have '{model_id}' ({answer.said}); get it: ollama pull {model_id}",
+            endpoint=self.endpoint.tag,
+        )
+
+
+class _Running(Page):
+    """A model that is loaded."""
+
+    name: str
+    size: int = 0
+    """All that its runner has allocated; 0 while that is not known."""
+    size_vram: int = 0
+    """How much of it is on GPUs."""
+
+
+class _Listed(Page):
+    """The reply of `/api/ps`."""
+
+    models: list[_Running]
+
+
+def same_model(one: str, other: str) -> bool:
+    """Whether Ollama takes two names for the same: `M` is `registry.ollama.ai/library/m:latest`."""
+    return _whole_name(one) == _whole_name(other)
+
+
+def _whole_name(name: str) -> str:
+    whole = name.lower()
+    for place in _DEFAULT_PLACES:
+        whole = whole.removeprefix(place)
+    return whole if ":" in whole.rpartition("/")[2] else f"{whole}:latest"
+
+
+def _is_cut(model_info: Mapping[str, object]) -> bool:
+    """Whether long arrays were left out that memory depends on.
+
+    Those are what differs from layer to layer, and the vocabulary where its size stands nowhere
+    else. The whole answer is some megabytes.
+    """
+    prefix = f"{model_info.get('general.architecture')}."
+    if f"{prefix}vocab_size" not in model_info:
+        return True
+    return any(value in (None, []) for key, value in model_info.items() if key.startswith(prefix))
+
+
+class _Shown(Page):
+    """The reply of `/api/show`."""
+
+    model_info: Mapping[str, object] = {}
+    parameters: str = ""
+
+
+class _Tag(Page):
+    """A model that was pulled."""
+
+    name: str
+    size: int
+
+
+class _Tags(Page):
+    """The reply of `/api/tags`."""
+
+    models: list[_Tag]
+
+
+async def _footprint(endpoint: Endpoint, host: Host) -> Footprint | None:
+    assert isinstance(host, OllamaHost)
+    pulled = await host.pulled()
+    if pulled.file_bytes is None:
+        return None
+    said = endpoint.context_tokens if "context_tokens" in endpoint.model_fields_set else None
+    return gguf_footprint(
+        gguf_header_from_values(
+            pulled.model_info, name=endpoint.model_id, tensor_bytes=pulled.file_bytes
+        ),
+        Loading(context_tokens=said or pulled.context_tokens or _CONTEXT_TOKENS),
+    )
+
+
+def _connect(endpoint: Endpoint, access: Access) -> OllamaWire:
+    return OllamaWire(
+        endpoint, api_key=access.api_key, clock=access.clock, keep_alive=access.keep_alive
+    )
+
+
+PROVIDER = Provider(
+    title="Ollama",
+    connect=_connect,
+    host=lambda endpoint, access, _: OllamaHost(endpoint, access),
+    footprint=_footprint,
+    facts=_facts,
+    served=_served,
+    cached_tokens="an Ollama newer than 0.33.2",
+    timings=ALWAYS,
+    embeds=ALWAYS,
+    side_by_side="OLLAMA_NUM_PARALLEL in its environment",
+    health="/",
+    counters=Counters(path="/api/ps", read=_readings),
+    takes_context=True,
+    keeps_alive=True,
+)

@@ -1,0 +1,254 @@
+"""What a provider's file fills in: one value with all that sets its server apart."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from harness.hardware import Footprint, GgufHeader, Loading
+from harness.inference.backend import Backend
+from harness.inference.endpoint import Endpoint
+from harness.inference.model_identity import ModelMetadata
+from harness.inference.providers.counters import MetricsSource, Reading
+from harness.inference.providers.pages import ServerFacts, ServerPages
+from harness.inference.reply_in_progress import ServerTimings
+from harness.inference.request import JsonSchema, Message
+from harness.trace import Clock, monotonic
+
+Fields = Mapping[str, object]
+"""Part of a request's JSON."""
+
+Switch = str | None
+"""What makes a server do or report something: a flag or a setting of its own, `ALWAYS` or
+`NEVER`."""
+ALWAYS: Final = ""
+NEVER: Final = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How a session reaches a server."""
+
+    api_key: str | None = field(default=None, repr=False)
+    """Sent with every request, as a bearer token where the server has no other way."""
+    control_key: str | None = field(default=None, repr=False)
+    """The key that loading and unloading need, if it is another."""
+    clock: Clock = monotonic
+    keep_alive: Callable[[], float | None] = lambda: None
+    """Asked before each call: how many seconds the server should keep the model loaded after it."""
+    check_address: Callable[[str], None] = lambda _url: None
+    """Told where a request is about to go, by a provider that picks the address itself; raises
+    `NotTrusted` to prevent it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCounting:
+    """How a server counts the tokens of a conversation."""
+
+    path: str
+    """Below the server's root, not below `/v1`."""
+    body: Callable[[str, tuple[Message, ...]], Fields]
+    """From the model's name and the conversation, the request."""
+    count: Callable[[Any], int]
+    """From the reply's JSON, the number. Raises LookupError or TypeError if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadControl:
+    """The requests that load and unload a model, for people to read."""
+
+    load: str
+    """Path of the POST request below the server's root, with `{model}` for the model's name."""
+    unload: str
+    needs: str
+    """What the server must have been started with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextReport:
+    """Where a server reports the length of its context."""
+
+    path: str
+    """Below the server's root."""
+    keys: tuple[str, ...]
+    """The way through the JSON to the number. A list on the way is a list of models, as in
+    `/v1/models`; the endpoint's own is taken."""
+    slots: str | None = None
+    """Key on the same page of the number of calls that it answers side by side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Where a server reports its counters."""
+
+    path: str
+    """Below the server's root."""
+    read: Callable[[bytes], tuple[Reading, ...]]
+    """Raises ValueError for a page of another kind."""
+    switch: Switch = ALWAYS
+    pause_s: float = 0.0
+    """The least time between two requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a reply on the OpenAI wire carries beside its text, where servers differ."""
+
+    timings: Mapping[str, Any] = field(default_factory=dict)
+    """The reply's field of that name, of the last chunk that had it; `metrics` likewise."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By lower-case name."""
+
+
+class Host(Protocol):
+    """Loads and unloads one model, at its server or in an engine of this process.
+
+    A load or an unload ends within the endpoint's `load_timeout_s` and the few seconds that undoing
+    it takes. The caller limits the time of a report. No two of the three run at once on one host;
+    any of them may run while calls are answered.
+    """
+
+    async def load(self) -> None:
+        """Makes the model resident; returns when calls can begin.
+
+        If it raises or is cancelled, nothing stays in memory that was not there before.
+
+        Raises:
+            ModelFileInvalid: Its file cannot be loaded.
+            ModelNotFound: The server does not know it.
+            LoadFailed: The server cannot load it, or not in time.
+            InferenceError: The server cannot be asked.
+        """
+        ...
+
+    async def unload(self) -> None:
+        """Gives its memory back, and returns when it is back. An unloaded model stays unloaded.
+
+        Raises:
+            LoadFailed: The server keeps it.
+            InferenceError: The server cannot be asked.
+        """
+        ...
+
+    async def report(self) -> HostReport | None:
+        """Whether it is loaded now; None where the host cannot tell.
+
+        Raises:
+            InferenceError: The server cannot be asked.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Closes its connections; the model stays as it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReport:
+    """What a host says about its model."""
+
+    resident: bool
+    """Whether it is in memory, so that a call loads nothing."""
+    total_bytes: int | None = None
+    """On all devices together; None where the host does not tell, here and in the next."""
+    gpu_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """One kind of server or engine.
+
+    Everything has a default: a provider says only what sets it apart from a plain server that
+    speaks OpenAI's protocol.
+    """
+
+    title: str
+    """What people call it."""
+
+    # Ways to it.
+    connect: Callable[[Endpoint, Access], Backend] | None = None
+    """None for the OpenAI wire, steered by the fields below."""
+    host: Callable[[Endpoint, Access, Backend], Host] | None = None
+    """Loads and unloads its models; None where that is impossible."""
+    facts: Callable[[ServerPages], Awaitable[ServerFacts]] | None = None
+    """Asks it about itself; None for the pages of the OpenAI wire and those named below."""
+    served: Callable[[ServerPages], Awaitable[ModelMetadata | None]] | None = None
+    """Asks what model it really serves; None where it does not tell."""
+    footprint: Callable[[Endpoint, Host], Awaitable[Footprint | None]] | None = None
+    """Asks how much memory a model will take; None where it does not tell."""
+    loading: Callable[[Endpoint, GgufHeader], Loading] | None = None
+    """How it loads a file into this process; None for a server."""
+
+    # What a request to it looks like, on the OpenAI wire.
+    schema: Callable[[JsonSchema], Fields] | None = None
+    """The fields that carry a reply's schema; None if it has no place for one."""
+    enforces: Switch = ALWAYS
+    """What makes it hold replies to their schema."""
+    room_tokens: int | None = None
+    """Sent with a call that states no limit; None where the server then uses its whole context."""
+    continues: Fields | None = None
+    """Fields that make it go on with an assistant's last message; None where it cannot."""
+    refuses: frozenset[str] = frozenset()
+    """Fields of ours that it answers with an error, or accepts and ignores."""
+    progress: Fields = field(default_factory=dict)
+    """Fields that make it report how far it has read a prompt. A server that reports between two
+    batches also notices there that its client has gone."""
+    counting: TokenCounting | None = None
+    embeds: Switch = NEVER
+    embeds_one_by_one: bool = False
+    """Whether it takes one text at a time."""
+
+    # What its replies report.
+    counts_usage: bool = True
+    """Whether a streamed reply without its usage is incomplete."""
+    times: Callable[[Extras], ServerTimings | None] | None = None
+    """Reads how long the call waited, or its prompt took."""
+    timings: Switch = NEVER
+    """What makes it report those times."""
+    cached_tokens: Switch = NEVER
+    """What makes it report how much of a prompt came out of its cache."""
+    logprobs: Switch = ALWAYS
+
+    # What it says of itself.
+    is_asked: bool = True
+    """Whether its pages may be asked for: no provider's of a managed API are."""
+    health: str | None = "/health"
+    """Path below its root that answers 200 when it is ready."""
+    context: ContextReport | None = None
+    counters: Counters | None = None
+    source: Callable[[Endpoint, Backend], MetricsSource | None] | None = None
+    """Where its counters are read if its address is not the endpoint's."""
+    load_control: LoadControl | None = None
+    side_by_side: str = ""
+    """The setting for the number of calls that it answers side by side."""
+
+    # How the budget treats its models.
+    holds_one_model: bool = False
+    """Whether loading a model replaces the one before."""
+    slots: Callable[[Endpoint], int | None] = lambda endpoint: endpoint.max_concurrency
+    """How many calls a model answers side by side, as the endpoint's settings say."""
+    takes_context: bool = False
+    """Whether each call says how long a context the model has; with another one, the server loads
+    the model again."""
+    keeps_alive: bool = False
+    """Whether calls say how long the model stays loaded."""
+
+
+def ms_as_ns(value: object) -> int | None:
+    """Milliseconds of a reply, a number or a text, as nanoseconds; None for neither."""
+    return _as_ns(value, 1_000_000)
+
+
+def s_as_ns(value: object) -> int | None:
+    """The same of seconds."""
+    return _as_ns(value, 1_000_000_000)
+
+
+def _as_ns(value: Any, unit_ns: int) -> int | None:  # noqa: ANN401 - JSON, or a header
+    try:
+        return max(0, round(float(value) * unit_ns))
+    except (TypeError, ValueError, OverflowError):
+        return None

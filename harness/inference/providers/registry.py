@@ -1,0 +1,262 @@
+"""From an endpoint's `backend` to the provider that it names, and what is done with one.
+
+A new server takes a file beside this one, a line in the table, its name in `endpoint.WireName`, and
+a row of the contract (`tests/inference/contract_rows.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+
+import httpx
+
+from harness.errors import ConfigurationInvalid
+from harness.hardware import GgufHeader, Loading
+from harness.inference.backend import Backend
+from harness.inference.endpoint import BackendName, Endpoint
+from harness.inference.model_identity import ModelMetadata
+from harness.inference.providers import (
+    embedded,
+    litellm,
+    llama_cpp_python,
+    llamacpp,
+    ollama,
+    openai,
+    sglang,
+    tabbyapi,
+    tensorrt_llm,
+    tgi,
+    triton,
+    vllm,
+)
+from harness.inference.providers.counters import MetricsSource
+from harness.inference.providers.http import bearer, root_of
+from harness.inference.providers.openai_wire import OpenAIWire
+from harness.inference.providers.pages import ServerFacts, ServerPages, at, names, parsed, whole
+from harness.inference.providers.provider import Access, Host, Provider
+
+_SERVED_TIMEOUT_S = 2.0
+
+
+def _scripted(endpoint: Endpoint, _access: Access) -> Backend:
+    raise ConfigurationInvalid(
+        f"endpoint '{endpoint.tag}' is scripted; hand its backend over in Python",
+        code="endpoint.scripted",
+    )
+
+
+PROVIDERS: Mapping[BackendName, Provider] = {
+    "openai": openai.PROVIDER,
+    "llamacpp": llamacpp.PROVIDER,
+    "vllm": vllm.PROVIDER,
+    "sglang": sglang.PROVIDER,
+    "tgi": tgi.PROVIDER,
+    "tensorrt-llm": tensorrt_llm.PROVIDER,
+    "tabbyapi": tabbyapi.PROVIDER,
+    "mlc": openai.MLC,
+    "triton-openai": triton.OPENAI_FRONT_END,
+    "lmstudio": openai.LMSTUDIO,
+    "runpod": openai.RUNPOD,
+    "modal": openai.MODAL,
+    "ollama": ollama.PROVIDER,
+    "triton": triton.PROVIDER,
+    "embedded": embedded.PROVIDER,
+    "llama-cpp-python": llama_cpp_python.PROVIDER,
+    "litellm": litellm.PROVIDER,
+    "scripted": Provider(title="a scripted backend", connect=_scripted, is_asked=False),
+}
+
+
+def provider_of(endpoint: Endpoint) -> Provider:
+    """The provider of an endpoint's backend."""
+    return PROVIDERS[endpoint.backend]
+
+
+def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
+    """The bare backend of an endpoint; connects to nothing yet.
+
+    Raises:
+        ConfigurationInvalid: It cannot be reached as it is written down, or a key cannot be sent.
+    """
+    access, provider = access or Access(), provider_of(endpoint)
+    if provider.connect is not None:
+        return provider.connect(endpoint, access)
+    return OpenAIWire(endpoint, provider, api_key=access.api_key, clock=access.clock)
+
+
+def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) -> Host:
+    """What loads an endpoint's model; connects to nothing yet.
+
+    Args:
+        endpoint: One with a file, or whose server is managed.
+        backend: What `connect` made of it: a model in this process is loaded by it.
+        access: As for `connect`.
+
+    Raises:
+        ConfigurationInvalid: Nothing can load it as it is written down, or a key cannot be sent.
+    """
+    host = provider_of(endpoint).host
+    if host is None:
+        raise ConfigurationInvalid(
+            f"endpoint '{endpoint.tag}': backend '{endpoint.backend}' cannot be told to load a "
+            "model or to let it go; set manage to false",
+            code="endpoint.not-manageable",
+        )
+    return host(endpoint, access or Access(), backend)
+
+
+def loading_of(endpoint: Endpoint, header: GgufHeader) -> Loading:
+    """How an endpoint's file is loaded into this process.
+
+    Args:
+        endpoint: One of a backend that loads files.
+        header: Of its file.
+    """
+    loading = provider_of(endpoint).loading
+    assert loading is not None
+    return loading(endpoint, header)
+
+
+async def served_metadata(
+    endpoint: Endpoint, *, api_key: str | None = None, timeout_s: float = _SERVED_TIMEOUT_S
+) -> ModelMetadata | None:
+    """Asks an endpoint's server which model is behind the endpoint's `model_id`; loads nothing.
+
+    Names can be made up: llama-server ignores the name it is asked for, vLLM serves under any
+    (`--served-model-name`), and a bare tag of Ollama's hides how the weights are packed.
+
+    None, never an error, if the server does not tell: the first call will say what is wrong.
+
+    Args:
+        endpoint: Only `tells_model` ones are asked.
+        api_key: Sent as a bearer token.
+        timeout_s: Longest that it may take in all.
+    """
+    served = provider_of(endpoint).served
+    if served is None:
+        return None
+    try:
+        pages = ServerPages(endpoint, api_key=api_key)
+    except ConfigurationInvalid:
+        return None
+    try:
+        async with asyncio.timeout(timeout_s):
+            told = await served(pages)
+    except (httpx.RequestError, TimeoutError):
+        return None
+    finally:
+        await pages.aclose()
+    return None if told == ModelMetadata() else told
+
+
+def tells_model(endpoint: Endpoint) -> bool:
+    """Whether an endpoint's server reports which model it really serves."""
+    return provider_of(endpoint).served is not None
+
+
+async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> ServerFacts:
+    """What is known of an endpoint's server. What it does not tell within seconds is None.
+
+    Ask once the model has been called: some servers know its context only then.
+
+    Args:
+        endpoint: A managed API is not asked, and all of its facts are None.
+        api_key: Sent as a bearer token.
+
+    Raises:
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    """
+    provider = provider_of(endpoint)
+    if endpoint.path is not None:
+        return ServerFacts(
+            context_tokens=endpoint.context_tokens,
+            slots=provider.slots(endpoint),
+            metrics=True if provider.source else None,
+        )
+    if endpoint.url is None or not provider.is_asked:
+        return ServerFacts()
+    pages = ServerPages(endpoint, api_key=api_key)
+    try:
+        ready = None
+        if provider.health:
+            ready = await pages.ask(pages.root + provider.health) is not None
+        if provider.facts is None:
+            facts = await _openai_facts(pages, provider)
+        else:
+            facts = await provider.facts(pages)
+        return replace(facts, reachable=pages.answered, ready=ready)
+    finally:
+        await pages.aclose()
+
+
+async def _openai_facts(pages: ServerPages, provider: Provider) -> ServerFacts:
+    listed = parsed(await pages.ask(f"{pages.url}/models"))
+    metrics = context_tokens = slots = None
+    if provider.counters:
+        metrics = await pages.ask(pages.root + provider.counters.path, of_model=True) is not None
+    if context := provider.context:
+        told = parsed(await pages.ask(pages.root + context.path, of_model=True))
+        context_tokens = whole(at(told, *context.keys, model_id=pages.model_id))
+        slots = whole(at(told, context.slots)) if context.slots else None
+    return ServerFacts(
+        models=names(at(listed, "data"), "id"),
+        context_tokens=context_tokens,
+        slots=slots,
+        metrics=metrics,
+    )
+
+
+def slots_source(
+    endpoint: Endpoint, *, api_key: str | None = None
+) -> Callable[[], Awaitable[int | None]] | None:
+    """Asks a server how many calls it answers side by side; None for one that has no such page.
+
+    The server of a model that the budget loads is not asked: a router would load it for the
+    question.
+    """
+    page = provider_of(endpoint).context
+    if page is None or page.slots is None or endpoint.manage:
+        return None
+
+    async def ask() -> int | None:
+        pages = ServerPages(endpoint, api_key=api_key)
+        try:
+            told = parsed(await pages.ask(pages.root + page.path, of_model=True))
+        finally:
+            await pages.aclose()
+        return whole(at(told, str(page.slots))) or None
+
+    return ask
+
+
+def metrics_source(
+    endpoint: Endpoint, backend: Backend, *, api_key: str | None = None
+) -> MetricsSource | None:
+    """The counters of an endpoint's server; None for a kind that has none.
+
+    Args:
+        endpoint: As written down.
+        backend: What `connect` made of it.
+        api_key: Sent as a bearer token.
+
+    Raises:
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    """
+    provider = provider_of(endpoint)
+    if provider.source is not None:
+        return provider.source(endpoint, backend)
+    counters = provider.counters
+    if endpoint.url is None or counters is None:
+        return None
+    root = root_of(endpoint.url)
+    return MetricsSource(
+        lambda: nullcontext(root),
+        {counters.path: counters.read},
+        tag=endpoint.tag,
+        pause_s=counters.pause_s,
+        url=endpoint.url,
+        api_key=bearer(api_key, endpoint=endpoint.tag),
+    )

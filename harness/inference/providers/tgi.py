@@ -1,0 +1,77 @@
+"""Text Generation Inference, from version 3.3.7 of its code."""
+
+from __future__ import annotations
+
+from harness.inference.model_identity import ModelMetadata
+from harness.inference.providers.counters import GENERATED, PROMPT, RUNNING, WAITING, prometheus
+from harness.inference.providers.openai_wire import ONLY_TOP_P, wire_conversation
+from harness.inference.providers.pages import Page, ServerPages
+from harness.inference.providers.provider import (
+    ContextReport,
+    Counters,
+    Extras,
+    Fields,
+    Provider,
+    TokenCounting,
+    ms_as_ns,
+)
+from harness.inference.reply_in_progress import ServerTimings
+from harness.inference.request import JsonSchema
+
+
+def _schema(schema: JsonSchema) -> Fields:
+    # OpenAI's form is refused with 422, "missing field `value`".
+    value = {"name": "reply", "schema": schema}
+    return {"response_format": {"type": "json_schema", "value": value}}
+
+
+def times(extras: Extras) -> ServerTimings | None:
+    """Headers, which only replies that are not streamed have.
+
+    They do not separate prefill from decode: the time per token is the whole inference, divided by
+    the tokens.
+    """
+    validation_ns = ms_as_ns(extras.headers.get("x-validation-time"))
+    queue_ns = ms_as_ns(extras.headers.get("x-queue-time"))
+    if validation_ns is None or queue_ns is None:
+        return None
+    return ServerTimings(queue_ns=validation_ns + queue_ns)
+
+
+class _Info(Page):
+    model_id: str
+    model_sha: str | None = None
+
+
+async def _served(pages: ServerPages) -> ModelMetadata | None:
+    info = await pages.page(_Info, f"{pages.root}/info")
+    if info is None:
+        return None
+    return ModelMetadata(path=info.model_id, fingerprint=info.model_sha)
+
+
+PROVIDER = Provider(
+    title="Text Generation Inference",
+    served=_served,
+    schema=_schema,
+    refuses=ONLY_TOP_P,
+    times=times,
+    timings="stream = false",
+    counting=TokenCounting(
+        path="/chat_tokenize",
+        body=wire_conversation,
+        count=lambda reply: len(reply["tokenize_response"]),
+    ),
+    context=ContextReport(path="/info", keys=("max_total_tokens",)),
+    counters=Counters(
+        path="/metrics",
+        read=prometheus(
+            ("tgi_batch_current_size", RUNNING),
+            ("tgi_queue_size", WAITING),
+            # It has no totals of tokens, but histograms of tokens per request, which have sums.
+            ("tgi_request_input_length_sum", PROMPT),
+            ("tgi_request_generated_tokens_sum", GENERATED),
+            from_the_start=False,
+        ),
+    ),
+)

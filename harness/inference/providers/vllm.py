@@ -1,0 +1,164 @@
+"""vLLM, from version 0.32 of its code."""
+
+from __future__ import annotations
+
+from harness.inference.model_identity import ModelMetadata
+from harness.inference.providers.counters import (
+    CACHED,
+    GENERATED,
+    KV_CACHE,
+    PREEMPTIONS,
+    PROMPT,
+    RUNNING,
+    WAITING,
+    prometheus,
+)
+from harness.inference.providers.openai_wire import nested_schema, wire_conversation
+from harness.inference.providers.pages import Page, ServerPages, at, row_of
+from harness.inference.providers.provider import (
+    ContextReport,
+    Counters,
+    Extras,
+    HostReport,
+    LoadControl,
+    Provider,
+    TokenCounting,
+    ms_as_ns,
+)
+from harness.inference.providers.server_host import ServerHost, until
+from harness.inference.reply_in_progress import ServerTimings
+
+TIMES_SWITCH = "--enable-per-request-metrics"
+_SLEEP_SWITCH = "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment"
+_NO_SUCH_PAGE = 404
+
+
+def times(extras: Extras) -> ServerTimings | None:
+    """The reply's `metrics`."""
+    if not extras.metrics:
+        return None
+    return ServerTimings(
+        queue_ns=ms_as_ns(extras.metrics.get("queue_time_ms")),
+        decode_ns=ms_as_ns(extras.metrics.get("generation_time_ms")),
+    )
+
+
+class _Model(Page):
+    id: str
+    root: str | None = None
+    """What was loaded; `id` may be made up (`--served-model-name`)."""
+    parent: str | None = None
+    """Of an adapter, the model that it is applied to."""
+
+
+class _Models(Page):
+    data: tuple[_Model, ...]
+
+
+async def _served(pages: ServerPages) -> ModelMetadata | None:
+    listed = await pages.page(_Models, f"{pages.url}/models")
+    models = listed.data if listed else ()
+    row = row_of(models, pages.model_id)
+    if row is None:
+        return None
+    # An adapter's parent is listed beside it, by the name it is served under.
+    base = row_of(models, row.parent)
+    return ModelMetadata(
+        path=row.root, base_models=tuple(filter(None, [base.root if base else row.parent]))
+    )
+
+
+class VllmHost(ServerHost):
+    """Sleep mode, which gives back the GPU memory of the one model that the server started with.
+
+    From entrypoints/serve/dev/sleep. Asleep, the weights are in the machine's memory and the KV
+    cache is nowhere (level 1). A call to a sleeping server waits; it does not fail. The server
+    gives back its share of the GPU (`--gpu-memory-utilization`) less some hundred MiB that its
+    process keeps, and does not report how much.
+    """
+
+    async def load(self) -> None:
+        """Wakes the server."""
+        async with self.in_time("wake"):
+            if not await self._is_asleep():
+                return
+            async with self.or_else(self._sleep):
+                await self._wake()
+                await until(self._is_awake)
+
+    async def unload(self) -> None:
+        """Has the server end its calls and sleep."""
+        async with self.in_time("let go of"):
+            if await self._is_asleep():
+                return
+            await self._check_sleep_mode()
+            # One that is on its way to sleep takes no calls: else it is known to be awake.
+            async with self.or_else(self._wake):
+                await self._sleep()
+
+    async def report(self) -> HostReport:
+        """Whether it is awake."""
+        return HostReport(resident=not await self._is_asleep())
+
+    async def _is_asleep(self) -> bool:
+        answer = await self.get("/is_sleeping")
+        if answer.status == _NO_SUCH_PAGE:
+            raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)
+        match self.fields(answer):
+            case {"is_sleeping": bool(asleep)}:
+                return asleep
+        raise self.misread(answer)
+
+    async def _is_awake(self) -> bool:
+        return not await self._is_asleep()
+
+    async def _check_sleep_mode(self) -> None:
+        """Makes sure that sleep gives memory back.
+
+        Without `--enable-sleep-mode` vLLM goes to sleep all the same, and keeps its memory.
+        """
+        answer = await self.get("/server_info", params={"config_format": "json"})
+        if at(answer.json, "vllm_config", "model_config", "enable_sleep_mode") is False:
+            raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)
+
+    async def _sleep(self) -> None:
+        # `wait`, since calls of others may be under way; ours are not, when a model is let go.
+        answer = await self.post("/sleep", params={"level": "1", "mode": "wait"})
+        if answer.status != 200:
+            raise self.failure(answer, doing="let go of")
+
+    async def _wake(self) -> None:
+        answer = await self.post("/wake_up")
+        if answer.status != 200:
+            raise self.failure(answer, doing="wake")
+
+
+PROVIDER = Provider(
+    title="vLLM",
+    host=lambda endpoint, access, _: VllmHost(endpoint, access),
+    served=_served,
+    schema=nested_schema,
+    continues={"continue_final_message": True, "add_generation_prompt": False},
+    cached_tokens="--enable-prompt-tokens-details",
+    times=times,
+    timings=TIMES_SWITCH,
+    counting=TokenCounting(
+        path="/tokenize", body=wire_conversation, count=lambda reply: int(reply["count"])
+    ),
+    embeds="a model that embeds, or --convert embed",
+    context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
+    load_control=LoadControl(load="/wake_up", unload="/sleep?level=1", needs=_SLEEP_SWITCH),
+    counters=Counters(
+        path="/metrics",
+        read=prometheus(
+            ("vllm:num_requests_running", RUNNING),
+            ("vllm:num_requests_waiting", WAITING),
+            ("vllm:kv_cache_usage_perc", KV_CACHE),  # 0 to 1, despite its name
+            ("vllm:num_preemptions_total", PREEMPTIONS),
+            ("vllm:prompt_tokens_total", PROMPT),
+            ("vllm:prompt_tokens_cached_total", CACHED),
+            ("vllm:generation_tokens_total", GENERATED),
+        ),
+    ),
+    holds_one_model=True,
+)
