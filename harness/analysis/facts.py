@@ -16,7 +16,6 @@ from harness.trace.records import (
     Attributes,
     Content,
     CounterSet,
-    Flow,
     Instant,
     RunEnded,
     SpanRecord,
@@ -44,25 +43,21 @@ class Server:
     """An endpoint, as the run's head describes it; a setting left at its default is not there."""
 
     tag: str
-    """The name that calls have for it."""
     backend: str = "openai"
-    """Its kind: `embedded`, `vllm`, `litellm` and so on; see `inference.Endpoint`."""
+    """See `inference.Endpoint`."""
     slots: int = 4
     """Calls that a model in this process answers side by side."""
     context_tokens: int = 4096
-    """Context of one call, for a model in this process."""
+    """Of one call, for a model in this process."""
     threads: int | None = None
-    """Processor threads of an embedded model; None where they are all cores but one."""
+    """Of an embedded model; None for all cores but one."""
     file: str | None = None
     """Name of the GGUF file of a model in this process."""
     device: str = MACHINE
     """Whose memory its model takes: the machine's own, or a GPU's."""
     max_concurrency: int | None = None
-    """Calls that the harness lets through to it at one time; None for any number."""
     drop: tuple[str, ...] = ()
-    """Fields that its settings say never to send."""
     fallback: tuple[str, ...] = ()
-    """Who is asked instead, in order."""
 
     @property
     def is_in_process(self) -> bool:
@@ -77,21 +72,17 @@ class Load(Interval):
     id: int
     """The span's."""
     model: str
-    """Tag of its endpoint."""
     need_bytes: int | None
-    """What it takes there."""
     is_prefetch: bool = False
     """Whether it was loaded ahead of the first call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry(Interval):
-    """A pause between two attempts."""
+    """A pause between two attempts; the reason is the class of the error before it."""
 
     model: str
-    """Who was called."""
     reason: str
-    """Class of the error before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,52 +90,43 @@ class Fallback:
     """A call that another endpoint was asked to answer."""
 
     time_ns: int
-    """When."""
     failed: str
-    """Who could not: the one that was meant, or one that was asked instead before."""
+    """The endpoint that could not answer: the intended one, or one that was asked in its place."""
     to: str
-    """Who was asked next."""
     reason: str
     """Class of the error."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Observed:
-    """A run."""
+    """A run. All lists are in the order of time."""
 
     run: Interval
-    """All of it."""
     ended: RunEnded | None
-    """How it ended; None when it was killed, or is not over."""
-    calls: tuple[Call, ...]
-    """In the order they began, those that the cache of calls answered included."""
+    """None when it was killed, or is not over."""
+    calls: list[Call] = field(default_factory=list)
+    """Those answered from the cache included; those that a limit refused are not."""
     resumed_ns: int | None = None
     """When the last part of the run began; None if it was never resumed."""
-    loads: tuple[Load, ...] = ()
-    """Loads that succeeded, in order."""
-    unloads: tuple[Interval, ...] = ()
-    """Models leaving memory."""
-    retries: tuple[Retry, ...] = ()
-    """In order."""
-    fallbacks: tuple[Fallback, ...] = ()
-    """In order."""
-    embeddings: tuple[Interval, ...] = ()
-    """When texts were being embedded."""
-    servers: Mapping[str, Server] = field(default_factory=dict)
-    """Endpoints, by tag."""
-    reserves: Mapping[str, int] = field(default_factory=dict)
+    loads: list[Load] = field(default_factory=list)
+    """Those that succeeded."""
+    unloads: list[Interval] = field(default_factory=list)
+    retries: list[Retry] = field(default_factory=list)
+    fallbacks: list[Fallback] = field(default_factory=list)
+    embeddings: list[Interval] = field(default_factory=list)
+    servers: dict[str, Server] = field(default_factory=dict)
+    """By tag."""
+    reserves: dict[str, int] = field(default_factory=dict)
     """Bytes that the budget keeps free of each device's capacity."""
-    counters: Mapping[tuple[str, str], tuple[CounterSet, ...]] = field(default_factory=dict)
-    """What servers said of themselves, by tag and name, each in order."""
-    nodes: Mapping[int, Interval] = field(default_factory=dict)
+    counters: dict[tuple[str, str], list[CounterSet]] = field(default_factory=dict)
+    """Of servers, by tag and name."""
+    nodes: dict[int, Interval] = field(default_factory=dict)
     """Calls of nodes, by their spans."""
-    node_names: Mapping[int, str] = field(default_factory=dict)
-    """What each of these nodes is called."""
-    failed_nodes: tuple[int, ...] = ()
-    """Those of them that an error ended, in the order they began."""
-    parents: Mapping[int, int | None] = field(default_factory=dict)
+    node_names: dict[int, str] = field(default_factory=dict)
+    failed_nodes: list[int] = field(default_factory=list)
+    parents: dict[int, int | None] = field(default_factory=dict)
     """The span around each span; phases left out."""
-    sources: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    sources: dict[int, list[int]] = field(default_factory=dict)
     """By span, those that led to it: what it had to wait for."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """Prompts and replies by their hashes, of the first calls, where they were recorded."""
@@ -193,132 +175,115 @@ class Observed:
         return f"{said_ns(lost_ns)}, {share:.0%} of the run"
 
 
-def worst_model(
-    observed: Observed, rule: Callable[[Observed, str, Sequence[Call]], Finding | None]
-) -> Finding | None:
-    """What a rule finds of the model that lost most by it; the others may have the same fault."""
-    found = [rule(observed, model, calls) for model, calls in observed.by_model().items()]
-    return max(filter(None, found), key=lambda finding: finding.lost_ns or 0, default=None)
+def per_model(
+    rule: Callable[[Observed, str, Sequence[Call]], Finding | None],
+) -> Callable[[Observed], Finding | None]:
+    """A rule over the calls that one model answered, as a rule over the run.
+
+    It finds the model that lost most by the fault or, where no time is lost, has most cases, which
+    the rule's first figure counts. Other models may have the same fault.
+    """
+
+    def worst_model(observed: Observed) -> Finding | None:
+        found = (rule(observed, model, calls) for model, calls in observed.by_model().items())
+        return max(filter(None, found), key=_weight, default=None)
+
+    return worst_model
+
+
+def _weight(finding: Finding) -> tuple[float, float]:
+    return finding.lost_ns or 0, next(iter(finding.evidence.figures.values()), 0)
 
 
 def observe(journal: Journal) -> Observed:
     """Reads what rules need. Takes about a kilobyte for each call."""
-    reading = _Reading()
-    calls = tuple(
-        call for call in calls_of(reading.spans_among(journal.items())) if not call.was_refused
-    )
-    return Observed(
+    observed = Observed(
         run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns),
         ended=journal.ended,
-        calls=calls,
         resumed_ns=journal.resumed_ns,
-        loads=tuple(reading.loads),
-        unloads=tuple(reading.unloads),
-        retries=tuple(reading.retries),
-        fallbacks=tuple(reading.fallbacks),
-        embeddings=tuple(reading.embeddings),
-        servers=reading.servers,
-        reserves=reading.reserves,
-        counters={key: tuple(values) for key, values in reading.counters.items()},
-        nodes=reading.nodes,
-        node_names=reading.node_names,
-        failed_nodes=tuple(reading.failed_nodes),
-        parents=reading.parents,
-        sources=_sources(journal.flows),
-        texts=_texts(journal, calls[:TEXTS_OF_CALLS]),
+    )
+    spans = _noted(observed, journal.items())
+    observed.calls = [call for call in calls_of(spans) if not call.was_refused]
+    for flow in journal.flows:
+        if flow.name != "call":  # which leads from a span into itself
+            observed.sources.setdefault(flow.target, []).append(flow.source)
+    observed.texts = _texts(journal, observed.calls[:TEXTS_OF_CALLS])
+    return observed
+
+
+def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[SpanRecord]:
+    """The spans; what is no call is noted in passing."""
+    for item in items:
+        match item:
+            case SpanRecord():
+                _note_span(observed, item)
+                yield item
+            case CounterSet(track=str(track)) if track.startswith(_SERVER_TRACK):
+                key = (track.removeprefix(_SERVER_TRACK), item.name)
+                observed.counters.setdefault(key, []).append(item)
+            case Instant(name="endpoint"):
+                server = _server(item.attributes)
+                observed.servers[server.tag] = server
+            case Instant(name="budget", attributes=said):
+                device = str(said.get("device", MACHINE))
+                observed.reserves[device] = _whole(said.get("reserve_bytes"), default=0)
+            case Instant(name="retry") if "model" in item.attributes:
+                observed.retries.append(_retry(item))
+            case Instant(name="fallback"):
+                observed.fallbacks.append(_fallback(observed, item))
+
+
+def _note_span(observed: Observed, span: SpanRecord) -> None:
+    interval = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
+    match span.name:
+        case "load" if span.status == "ok" and "waits_for" not in span.attributes:
+            observed.loads.append(
+                Load(
+                    id=span.id,
+                    start_ns=span.start_ns,
+                    end_ns=span.end_ns,
+                    model=str(span.attributes.get("model")),
+                    need_bytes=_whole(span.attributes.get("need_bytes"), default=None),
+                    is_prefetch=span.attributes.get("prefetch") is True,
+                )
+            )
+        case "load" | "queue" | "prefill" | "decode":
+            pass
+        case "unload":
+            observed.unloads.append(interval)
+        case "embed":
+            observed.embeddings.append(interval)
+        case "node":
+            observed.nodes[span.id] = interval
+            observed.node_names[span.id] = str(span.attributes.get("node"))
+            observed.parents[span.id] = span.parent
+            if span.status == "error":
+                observed.failed_nodes.append(span.id)
+        case _:
+            observed.parents[span.id] = span.parent
+
+
+def _retry(instant: Instant) -> Retry:
+    delay_s = instant.attributes.get("delay_s")
+    delay_ns = round(delay_s * 1e9) if isinstance(delay_s, int | float) else 0
+    return Retry(
+        start_ns=instant.time_ns,
+        end_ns=instant.time_ns + delay_ns,
+        model=str(instant.attributes.get("model")),
+        reason=str(instant.attributes.get("reason")),
     )
 
 
-class _Reading:
-    """Takes down what is beside calls, while `calls_of` reads the spans."""
-
-    def __init__(self) -> None:
-        self.loads: list[Load] = []
-        self.unloads: list[Interval] = []
-        self.retries: list[Retry] = []
-        self.fallbacks: list[Fallback] = []
-        self.embeddings: list[Interval] = []
-        self.servers: dict[str, Server] = {}
-        self.reserves: dict[str, int] = {}
-        self.counters: dict[tuple[str, str], list[CounterSet]] = {}
-        self.nodes: dict[int, Interval] = {}
-        self.node_names: dict[int, str] = {}
-        self.failed_nodes: list[int] = []
-        self.parents: dict[int, int | None] = {}
-
-    def spans_among(self, items: Iterator[Item]) -> Iterator[SpanRecord]:
-        for item in items:
-            match item:
-                case SpanRecord():
-                    self._note_span(item)
-                    yield item
-                case CounterSet(track=str(track)) if track.startswith(_SERVER_TRACK):
-                    key = (track.removeprefix(_SERVER_TRACK), item.name)
-                    self.counters.setdefault(key, []).append(item)
-                case Instant(name="endpoint"):
-                    server = _server(item.attributes)
-                    self.servers[server.tag] = server
-                case Instant(name="budget"):
-                    device = str(item.attributes.get("device", MACHINE))
-                    said = item.attributes.get("reserve_bytes")
-                    self.reserves[device] = _whole(said, default=0)
-                case Instant(name="retry") if "model" in item.attributes:
-                    self._note_retry(item)
-                case Instant(name="fallback"):
-                    self._note_fallback(item)
-
-    def _note_span(self, span: SpanRecord) -> None:
-        match span.name:
-            case "load" if span.status == "ok" and "waits_for" not in span.attributes:
-                self.loads.append(
-                    Load(
-                        id=span.id,
-                        start_ns=span.start_ns,
-                        end_ns=span.end_ns,
-                        model=str(span.attributes.get("model")),
-                        need_bytes=_whole(span.attributes.get("need_bytes"), default=None),
-                        is_prefetch=span.attributes.get("prefetch") is True,
-                    )
-                )
-            case "load" | "queue" | "prefill" | "decode":
-                pass
-            case "unload":
-                self.unloads.append(Interval(start_ns=span.start_ns, end_ns=span.end_ns))
-            case "node":
-                self.nodes[span.id] = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
-                self.parents[span.id] = span.parent
-                self.node_names[span.id] = str(span.attributes.get("node"))
-                if span.status == "error":
-                    self.failed_nodes.append(span.id)
-            case "embed":
-                self.embeddings.append(Interval(start_ns=span.start_ns, end_ns=span.end_ns))
-            case _:
-                self.parents[span.id] = span.parent
-
-    def _note_retry(self, instant: Instant) -> None:
-        delay_s = instant.attributes.get("delay_s")
-        delay_ns = round(delay_s * 1e9) if isinstance(delay_s, int | float) else 0
-        self.retries.append(
-            Retry(
-                start_ns=instant.time_ns,
-                end_ns=instant.time_ns + delay_ns,
-                model=str(instant.attributes.get("model")),
-                reason=str(instant.attributes.get("reason")),
-            )
-        )
-
-    def _note_fallback(self, instant: Instant) -> None:
-        meant, to = (str(instant.attributes.get(name)) for name in ("model", "to"))
-        others = self.servers[meant].fallback if meant in self.servers else ()
-        in_order = (meant, *others)
-        self.fallbacks.append(
-            Fallback(
-                time_ns=instant.time_ns,
-                failed=in_order[in_order.index(to) - 1] if to in others else meant,
-                to=to,
-                reason=str(instant.attributes.get("reason")),
-            )
-        )
+def _fallback(observed: Observed, instant: Instant) -> Fallback:
+    meant, to = (str(instant.attributes.get(name)) for name in ("model", "to"))
+    others = observed.server(meant).fallback
+    in_order = (meant, *others)
+    return Fallback(
+        time_ns=instant.time_ns,
+        failed=in_order[in_order.index(to) - 1] if to in others else meant,
+        to=to,
+        reason=str(instant.attributes.get("reason")),
+    )
 
 
 def _server(said: Attributes) -> Server:
@@ -344,15 +309,6 @@ def _texts_in(value: object) -> tuple[str, ...]:
 
 def _whole(value: object, *, default: T) -> int | T:
     return value if isinstance(value, int) else default
-
-
-def _sources(flows: Sequence[Flow]) -> dict[int, tuple[int, ...]]:
-    """By span, those that led to it. A `call` leads from a span into itself, which says nothing."""
-    sources: dict[int, list[int]] = {}
-    for flow in flows:
-        if flow.name != "call":
-            sources.setdefault(flow.target, []).append(flow.source)
-    return {target: tuple(spans) for target, spans in sources.items()}
 
 
 def _texts(journal: Journal, calls: Sequence[Call]) -> dict[str, str]:

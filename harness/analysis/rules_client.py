@@ -15,11 +15,11 @@ from harness.analysis.facts import (
     depths,
     length_ns,
     parts_within,
+    per_model,
     queues_in_server,
     tells_of_queues,
     ttft,
     without,
-    worst_model,
 )
 from harness.analysis.finding import MOST_SPANS, Evidence, Finding, named, said_ns
 from harness.analysis.rules_prompts import needed_replies
@@ -133,12 +133,9 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
     return alone
 
 
-def max_concurrency(observed: Observed) -> Finding | None:
+@per_model
+def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Calls waited for their turn under the endpoint's own limit, and its server was not full."""
-    return worst_model(observed, _max_concurrency_of)
-
-
-def _max_concurrency_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     turns = [turn for call in calls for turn in call.turns]
     waited = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
     lost_ns = length_ns(turns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from harness.analysis.facts import Observed, common, decoding, length_ns, mean_depths, worst_model
+from harness.analysis.facts import Observed, common, decoding, length_ns, mean_depths, per_model
 from harness.analysis.finding import Evidence, Finding, counted, said_ns
 from harness.analysis.remedies import moves
 from harness.trace.calls import Call
@@ -51,12 +51,9 @@ LEAST_PREEMPTIONS = 2
 """One may be a burst's; and at least one for every twenty calls."""
 
 
-def kv_pressure(observed: Observed) -> Finding | None:
+@per_model
+def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Tokens came further apart the more calls there were, while the KV cache was nearly full."""
-    return worst_model(observed, _kv_pressure_of)
-
-
-def _kv_pressure_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     full = observed.while_counter(model, "KV cache", lambda share: share > FULL_KV)
     under_pressure = common(full, decoding(calls))
     if not under_pressure:
@@ -105,12 +102,9 @@ def _kv_pressure_of(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
     )
 
 
-def bandwidth_bound(observed: Observed) -> Finding | None:
+@per_model
+def bandwidth_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Tokens came far apart even where a call had the server to itself."""
-    return worst_model(observed, _bandwidth_bound_of)
-
-
-def _bandwidth_bound_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     # Other models of the run share the machine, for all that is known.
     company = _company([call for call in observed.calls if call.status == "ok"])
     alone = [
@@ -145,12 +139,9 @@ def _bandwidth_bound_of(observed: Observed, model: str, calls: Sequence[Call]) -
     )
 
 
-def slow_decode(observed: Observed) -> Finding | None:
+@per_model
+def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Tokens came very far apart in most calls, whatever else was under way."""
-    return worst_model(observed, _slow_decode_of)
-
-
-def _slow_decode_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     timed = [
         call
         for call in calls
@@ -196,12 +187,9 @@ def _slow_decode_of(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
     )
 
 
-def preemptions(observed: Observed) -> Finding | None:
+@per_model
+def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """The server threw out replies that were under way, to compute them again later."""
-    return worst_model(observed, _preemptions_of)
-
-
-def _preemptions_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     values = [counter.value for counter in observed.counters.get((model, "preempted"), ())]
     count = values[-1] - values[0] if values else 0.0
     if count < max(LEAST_PREEMPTIONS, len(calls) / 20):
@@ -220,17 +208,9 @@ def _preemptions_of(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
     )
 
 
-def rejected_drafts(observed: Observed) -> Finding | None:
+@per_model
+def rejected_drafts(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """A draft model's tokens were mostly thrown away."""
-    found = [
-        finding
-        for model, calls in observed.by_model().items()
-        if (finding := _rejected_drafts_of(observed, model, calls)) is not None
-    ]
-    return max(found, key=lambda one: one.evidence.figures["draft_tokens"], default=None)
-
-
-def _rejected_drafts_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     told = [
         call
         for call in calls

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.facts import Observed, Server, length_ns
+from harness.analysis.facts import Observed, Server, length_ns, per_model
 from harness.analysis.finding import MOST_SPANS, Evidence, Finding, Layer, counted, named, said_ns
 from harness.analysis.remedies import Aim, moves
 from harness.trace.calls import Call
@@ -256,7 +256,7 @@ def _failed_of_itself(observed: Observed, ended: RunEnded) -> Finding:
         severity="error",
         model=None,
         seen=f"The run ended with: {ended.error}",
-        evidence=Evidence(spans=nodes[:MOST_SPANS], figures={"failed_nodes": len(nodes)}),
+        evidence=Evidence(spans=tuple(nodes[:MOST_SPANS]), figures={"failed_nodes": len(nodes)}),
         meaning="An error that is no model call's stopped the run.",
         layer="L6",
         move=("mend what the error names, and run it again",),
@@ -363,19 +363,9 @@ _DECIDING = frozenset({"temperature", "top_p", "top_k", "min_p", "frequency_pena
 others, something is only not told."""
 
 
-def schema_not_enforced(observed: Observed) -> Finding | None:
+@per_model
+def schema_not_enforced(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Replies were to match a schema, and nothing but the model's goodwill saw to it."""
-    found = [
-        finding
-        for model, calls in observed.by_model().items()
-        if (finding := _schema_not_enforced_by(observed, model, calls)) is not None
-    ]
-    return max(found, key=lambda one: one.evidence.figures["unenforced_calls"], default=None)
-
-
-def _schema_not_enforced_by(
-    observed: Observed, model: str, calls: Sequence[Call]
-) -> Finding | None:
     loose = [call for call in calls if call.attributes.get("schema") in {"advisory", "ignored"}]
     if not loose:
         return None
@@ -404,17 +394,9 @@ def _schema_not_enforced_by(
     )
 
 
-def dropped_fields(observed: Observed) -> Finding | None:
+@per_model
+def dropped_fields(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Calls were sent without fields that the model or its server refuses."""
-    found = [
-        finding
-        for model, calls in observed.by_model().items()
-        if (finding := _dropped_for(observed, model, calls)) is not None
-    ]
-    return max(found, key=lambda one: one.evidence.figures["calls_without"], default=None)
-
-
-def _dropped_for(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     without = [call for call in calls if call.dropped]
     if not without:
         return None

@@ -12,9 +12,9 @@ from harness.analysis.facts import (
     Observed,
     length_ns,
     mean_depths,
+    per_model,
     queues_in_server,
     tells_of_queues,
-    worst_model,
 )
 from harness.analysis.finding import Evidence, Finding, said_ns
 from harness.analysis.remedies import moves
@@ -40,16 +40,13 @@ MOSTLY = 0.5
 """More than half."""
 
 
-def prefill_bound(observed: Observed) -> Finding | None:
+@per_model
+def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Long prompts, read one after another without much queue, and slowly.
 
     Where most of each was the same as in the last one, `drifting-prefix`, `uncached-prefix` or
     `resent-history` say why it was read again.
     """
-    return worst_model(observed, _prefill_bound_of)
-
-
-def _prefill_bound_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     timed = [call for call in calls if call.ttft_ns and call.count("input_tokens")]
     if timed and not tells_of_queues(observed, calls):
         # A queue may hide in the time to the first token, but not of a call without company.
@@ -136,15 +133,12 @@ LOOKED_BACK = 32
 """Calls before one among which its predecessor is looked for."""
 
 
-def drifting_prefix(observed: Observed) -> Finding | None:
+@per_model
+def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Prompts that are mostly the same, and differ early on: no cache can serve the rest.
 
     Without recorded texts, only that nothing was cached of prompts of the same length.
     """
-    return worst_model(observed, _drifting_of)
-
-
-def _drifting_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     pairs = [pair for pair in _successive(calls) if _uncached(pair[1])]
     if not any(observed.text(call, "prompt_sha256") for call in calls):
         return _drifting_unseen(observed, model, pairs)
@@ -221,12 +215,9 @@ def _drifting_unseen(
     )
 
 
-def uncached_prefix(observed: Observed) -> Finding | None:
+@per_model
+def uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Prompts that begin the same, one after another, and none of it was cached."""
-    return worst_model(observed, _uncached_prefix_of)
-
-
-def _uncached_prefix_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     pairs = [
         (earlier, later)
         for earlier, later in _successive(calls)

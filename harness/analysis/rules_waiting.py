@@ -17,12 +17,12 @@ from harness.analysis.facts import (
     depths,
     length_ns,
     parts_within,
+    per_model,
     queues_in_server,
     tells_of_queues,
     ttft,
     waits_before_sending,
     without,
-    worst_model,
 )
 from harness.analysis.finding import Evidence, Finding, named, said_ns
 from harness.analysis.remedies import moves
@@ -201,12 +201,9 @@ LEAST_TAIL_NS = 500_000_000
 """And at least so far over it: the target for the 95th percentile."""
 
 
-def queueing(observed: Observed) -> Finding | None:
+@per_model
+def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Calls waited in their server for one of its places. Waiting to be sent is `budget-wait`."""
-    return worst_model(observed, _queueing_of)
-
-
-def _queueing_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     queues = queues_in_server(observed, calls)
     queued = _queued(calls, queues)
     lost_ns = length_ns(queues[call.id] for call in queued)
@@ -249,12 +246,9 @@ def _queueing_of(observed: Observed, model: str, calls: Sequence[Call]) -> Findi
     )
 
 
-def behind_prefill(observed: Observed) -> Finding | None:
+@per_model
+def behind_prefill(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Calls had a place in their server, and waited there until other prompts had been read."""
-    return worst_model(observed, _behind_prefill_of)
-
-
-def _behind_prefill_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     queues = queues_in_server(observed, calls)
     queued = _queued(calls, queues)
     if len(queued) < LEAST_QUEUED or not _had_places(observed, calls):
@@ -322,12 +316,9 @@ def _most_at_once(calls: Sequence[Call]) -> int:
     return max((depth for _, depth in depths(sent)), default=0)
 
 
-def convoy(observed: Observed) -> Finding | None:
+@per_model
+def convoy(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """Calls waited for one long call to end, while the server had places free."""
-    return worst_model(observed, _convoy_of)
-
-
-def _convoy_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     decodes = {call.id: decode[-1] for call in calls if (decode := call.phases.get("decode"))}
     sent = {call.id: one for call in calls if (one := ttft(call)) is not None}
     levels = depths(decodes.values())
@@ -380,12 +371,9 @@ def _convoy_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding
     )
 
 
-def tail(observed: Observed) -> Finding | None:
+@per_model
+def tail(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     """A few calls among many waited far longer for their first token than the others."""
-    return worst_model(observed, _tail_of)
-
-
-def _tail_of(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
     # A model's first call pays for what the others find done: caches, compilation, connections.
     timed = [call for call in calls[1:] if call.ttft_ns is not None]
     if len(timed) < TAIL_CALLS:
