@@ -31,48 +31,38 @@ than a tenth of a second is chance."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTotals:
-    """One of the two runs as a whole."""
+    """One of the two runs as a whole; tokens are those of model calls."""
 
     run_id: str
-    """Its name."""
     pipeline: str
-    """What was run."""
     status: RunState
-    """How it ended."""
     error: str | None
-    """What ended it, if an error did."""
     duration_ns: int
-    """From its first record to its last."""
     node_calls: int
     """Calls of nodes."""
     calls: int
     """Calls of models."""
     input_tokens: int
-    """Of those calls."""
     output_tokens: int
-    """Of those calls."""
     cost_usd: float | None
-    """As far as prices are known; None when none is."""
+    """As far as prices are known; None without any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputDifference:
-    """An input of the one run and of the other."""
+    """An input of each run."""
 
     name: str
-    """Its name."""
     is_equal: bool | None
     """Whether both runs were given the same; None when that was not recorded."""
     a: str | None
-    """Digest of what the first run was given; None when that is not recorded, or it was left to its
-    default."""
+    """A digest, as is `b`; None when not recorded, or left to its default."""
     b: str | None
-    """The same of the second run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDifference:
-    """A call of a node in the one run and in the other."""
+    """A call of a node in each run; None in a run that has none."""
 
     node: str
     """What people call it: `findings[2]`."""
@@ -81,37 +71,30 @@ class NodeDifference:
     changed_inputs: tuple[str, ...]
     """Parameters that were given something else, or that only one of them has."""
     a: NodeRecord | None
-    """In the first run; None when it is not there."""
     b: NodeRecord | None
-    """In the second run; None when it is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopDifference:
-    """A revise loop in the one run and in the other."""
+    """A revise loop in each run; None in a run that has none."""
 
     node: str | None
-    """The node it ran in."""
     number: int
     """Which of that node's loops, counted from 1."""
     is_equal: bool
     """Whether scores, the round that was returned, and the reason to stop are the same."""
     a: RecordedLoop | None
-    """In the first run; None when it is not there."""
     b: RecordedLoop | None
-    """In the second run; None when it is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleDifference:
-    """The models that played a role in the one run and in the other."""
+    """The models that played a role in each run."""
 
     role: str
-    """Such as `producer`."""
     a: tuple[str, ...]
-    """In the first run, as in `NodeRecord.models`."""
+    """As in `NodeRecord.models`."""
     b: tuple[str, ...]
-    """In the second run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,17 +102,13 @@ class Comparison:
     """Two runs side by side."""
 
     a: RunTotals
-    """The first."""
     b: RunTotals
-    """The second."""
     inputs: tuple[InputDifference, ...]
-    """Every input that one of them was given."""
     nodes: tuple[NodeDifference, ...]
     """Every call of a node, the biggest differences first, the equal ones last."""
     loops: tuple[LoopDifference, ...]
     """Every loop, in the order of the first run, and then those that only the second has."""
     roles: tuple[RoleDifference, ...]
-    """Every role that a model played."""
 
 
 def compare(first: Journal, second: Journal) -> Comparison:

@@ -53,7 +53,6 @@ class Evidence:
     spans: tuple[int, ...] = ()
     """Ids of the spans that show it, at most 20."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """What was counted and measured, units in the names."""
 
     @classmethod
     def of(cls, shown: Iterable[Spanned], /, **figures: float) -> Evidence:
@@ -71,17 +70,12 @@ class Finding:
     rule: str
     """Which rule found it, and its stable code: `cold-start`."""
     severity: Severity
-    """How bad it is, and how sure."""
     model: str | None
     """Tag of the endpoint concerned, if it is one."""
     seen: str
-    """What was seen, in a sentence or two, with its numbers."""
     evidence: Evidence
-    """The same for machines, and where to look."""
     meaning: str
-    """What causes it."""
     layer: Layer
-    """Which part of the stack owns it."""
     move: tuple[str, ...]
     """What to change, the most likely to help first."""
     lost_ns: int | None = None
@@ -113,7 +107,6 @@ class Diagnosis:
     """What was wrong with a run, and what cannot be told of it."""
 
     run_id: str
-    """The run's."""
     status: RunState
     """How it ended; `unfinished` when it was killed, or is not over."""
     findings: tuple[Finding, ...] = ()

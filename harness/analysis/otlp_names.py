@@ -227,11 +227,8 @@ class Result(NamedTuple):
     name: str
     """`composite`, or the dimension's."""
     score: object
-    """In the rubric's points."""
     label: str | None = None
-    """`pass` or `fail`; of the whole alone."""
     explanation: str | None = None
-    """What keeps it from a higher score."""
 
     def as_event(self) -> dict[str, object]:
         """The attributes of a `gen_ai.evaluation.result` event."""

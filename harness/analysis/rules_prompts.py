@@ -381,7 +381,6 @@ class Likeness:
     shared_share: float
     """All that stands in both, wherever: what it could serve, with that part in front."""
     difference: str
-    """The first difference, for people."""
 
 
 def likeness(earlier: str, later: str) -> Likeness:
@@ -435,7 +434,6 @@ class _Said:
     given: int
     """How often the prompt had it that first led to it."""
     by: set[int] = field(default_factory=set)
-    """Their positions."""
 
 
 def _windows(text: str, chars: int = WINDOW_CHARS) -> Counter[str]:

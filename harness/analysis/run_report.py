@@ -27,57 +27,42 @@ class ModelLoads:
     """How often a model came into memory."""
 
     model: str
-    """The endpoint's tag."""
     loads: int
-    """How often, failed loads included."""
+    """Failed ones included."""
     load_ns: int
-    """How long it took, added up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """A run in figures."""
+    """A run in figures. Groups and loops stand in the order they began."""
 
     run_id: str
-    """The run's name, which its files bear."""
     pipeline: str
-    """What was run."""
     status: RunState
     """How it ended; `unfinished` when it was killed, or is not over."""
     error: str | None
-    """What ended it, if an error did."""
     parts: int
-    """How many parts it has: 1, and 1 for each time that it was resumed."""
+    """1, and 1 more for each time it was resumed."""
     duration_ns: int
     """From its first record to its last, without the pauses before it was resumed."""
     calls: CallGroup
-    """All model calls, those that were answered from the cache included."""
+    """All, those answered from the cache included."""
     models: tuple[CallGroup, ...]
-    """By model, in the order of their first calls."""
     nodes: tuple[CallGroup, ...]
-    """By the node that called."""
     roles: tuple[CallGroup, ...]
-    """By what the model was used as."""
     asides: tuple[Aside, ...]
-    """What models were asked beside that, by kind and model."""
     goodput: Goodput
-    """What came as fast as it should, of what models were asked."""
     occupancy: Occupancy
-    """When no model was asked anything, and how many calls were under way at once."""
     loads: tuple[ModelLoads, ...]
     """By model, in the order of their first loads; loads outside calls included."""
     load_ns: int
-    """Loading in all, added up."""
     critical_path: CriticalPath
-    """The chain of nodes that ended last."""
     loops: tuple[RecordedLoop, ...]
-    """In the order they began."""
     cost: RunCost
-    """As far as prices are known."""
     retries: int
     """Calls made again after an error."""
     fallbacks: int
-    """Calls made of another endpoint, when the one that was meant could not answer."""
+    """Calls that another endpoint was asked to answer."""
     evictions: int
     """Models taken out of memory to make room; those unloaded at the run's end are not."""
     unfinished: tuple[OpenSpan, ...]
@@ -200,17 +185,13 @@ class Aside:
     name: str
     """Which: `embed`, `count tokens` or `schema probe`."""
     model: str
-    """The endpoint's tag."""
     requests: int
-    """Attempts in all."""
     failed: int
-    """Attempts that ended in an error."""
     total_ns: int
     """Time in them, added up; a probe's is also in the call that it preceded."""
     input_tokens: int | None
     """Prompts, or what was embedded; None where nobody counted any."""
     output_tokens: int | None
-    """Replies to probes, likewise."""
 
 
 def asides_of(spans: Iterable[SpanRecord]) -> tuple[Aside, ...]:
@@ -264,13 +245,9 @@ class Goodput:
     """
 
     targets: Targets
-    """What was asked."""
     met: int
-    """Calls that met both targets."""
     missed: int
-    """Calls that did not."""
     unknown: int
-    """Calls that count as neither."""
     throughput_tokens_per_s: float | None
     """Output tokens of all calls over the run's time; None when the run took none."""
     tokens_per_s: float | None
@@ -327,13 +304,10 @@ class Occupancy:
     """
 
     most_at_once: int
-    """The most calls under way at one moment."""
     idle_ns: int
-    """Time in which no call was under way."""
     idle_share: float | None
     """Of the run's time, from 0 to 1; None when it took none."""
     idle_gaps: int
-    """In how many stretches."""
     longest_gap: Interval | None
     """The longest of them, the first of several; from the run's start."""
 

@@ -19,9 +19,7 @@ class Interval:
     """A stretch of the run's clock."""
 
     start_ns: int
-    """When it began."""
     end_ns: int
-    """When it ended."""
 
     @property
     def duration_ns(self) -> int:
@@ -34,17 +32,11 @@ class Call(Interval):
     """One attempt to call a model: a `chat` span with the phases inside it."""
 
     id: int
-    """The span's."""
     model: str
-    """The endpoint's tag."""
     role: str | None
-    """What the model was used as."""
     node: str | None
-    """The pipeline node that called."""
     status: str
-    """How the span ended."""
     error: str | None
-    """What ended it, if an error did."""
     attributes: Attributes
     """Of the span: `input_tokens`, `finish_reason`, `prompt_sha256` and so on."""
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
@@ -143,13 +135,9 @@ class Percentiles:
     """
 
     count: int
-    """How many values they are of."""
     p50_ns: int
-    """Half of the values do not exceed it."""
     p95_ns: int
-    """95 of 100 do not."""
     p99_ns: int
-    """99 of 100 do not."""
 
 
 def percentiles_of(values_ns: Iterable[int | None]) -> Percentiles | None:
@@ -186,9 +174,7 @@ class CallGroup:
     refused: int
     """Calls that were not made, since a limit of the run had been reached; in no other figure."""
     failed: int
-    """Attempts that ended in an error."""
     cancelled: int
-    """Attempts that were stopped from outside."""
     unfinished: int
     """Attempts that were under way when the run was killed."""
     from_cache: int
@@ -201,9 +187,7 @@ class CallGroup:
     itl_mean: Percentiles | None
     """Inter-token latency: percentiles of the calls' means. Replies in one piece have none."""
     itl_p95: Percentiles | None
-    """Percentiles of the calls' own 95th percentiles of it."""
     duration: Percentiles | None
-    """Whole calls, with every wait."""
     input_tokens: int
     """Prompt tokens, cached ones included."""
     cached_tokens: int | None
@@ -234,11 +218,8 @@ class CallGroup:
     """Of it, waiting for a place, as far as it is known: what a server does not report hides in
     prefill."""
     load_ns: int
-    """Waiting for the model to load, as far as it is known."""
     prefill_ns: int
-    """Reading prompts; known of calls that ended well."""
     decode_ns: int
-    """Writing replies; known of calls that ended well."""
 
 
 def group_calls(calls: Iterable[Call], by: Callable[[Call], str | None]) -> tuple[CallGroup, ...]:

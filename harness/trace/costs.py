@@ -25,16 +25,13 @@ class ModelCost:
     """What one model cost."""
 
     model: str
-    """The endpoint's tag."""
     basis: tuple[PriceBasis, ...]
     """What the figure is of; empty when no price is known."""
     usd: float | None
-    """Dollars; None when no price is known."""
     unpriced_calls: int
     """Calls that may have cost something which is not in it: they failed on the way, or the price
     list did not know them."""
     output_tokens: int
-    """Completion tokens."""
     usd_per_million_output_tokens: float | None
     """None when either is unknown or there are no tokens."""
 
@@ -50,7 +47,6 @@ class RunCost:
     usd_per_million_output_tokens: float | None
     """For the output tokens of those models."""
     unpriced_models: tuple[str, ...]
-    """The models that were called and are not in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,10 @@ class PathStep:
     node: str
     """As in the timeline: `text`, `sections[1]`."""
     status: SpanStatus
-    """How it ended."""
     wait_ns: int
     """From the end of the step before it, or the run's start, until it began."""
     start_ns: int
-    """When it began, from the run's start."""
     duration_ns: int
-    """How long it took."""
     run_share: float | None
     """Of the run's time, from 0 to 1; None when it took none."""
 
