@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
-    """The inputs that `--set` gave, by name.
+    """The inputs of `--set`, by name.
 
     Raises:
-        InvalidInput: One has no `=`, stands twice, or names a file that is missing, empty or
+        InvalidInput: One has no `=`, is given twice, or names a file that is missing, empty or
             not text.
     """
     return {
@@ -30,10 +30,10 @@ def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[str, str]:
-    """The pairs that an option gave, by name.
+    """An option's pairs, by name.
 
     Raises:
-        InvalidInput: One has no `=`, or stands twice.
+        InvalidInput: One has no `=`, or is given twice.
     """
     pairs: dict[str, str] = {}
     for assignment in assignments:
@@ -52,7 +52,7 @@ def read_text(what: str, path: Path) -> str:
     """A file's text.
 
     Args:
-        what: What it is for, as the beginning of a message: `input 'task'`.
+        what: The beginning of a message: `input 'task'`.
         path: The file.
 
     Raises:
@@ -69,7 +69,7 @@ def read_text(what: str, path: Path) -> str:
 
 def text_of(what: str, data: bytes, *, path: Path | None) -> str:
     """The text that bytes are; raises as `read_text` does."""
-    # A NUL is valid UTF-8 and never in a text: it tells a binary file whose bytes happen to decode.
+    # A NUL is valid UTF-8, but only a binary file has one.
     if b"\0" in data:
         raise InvalidInput(f"{what} is a binary file; give a text", code="file.binary", path=path)
     try:
@@ -86,17 +86,13 @@ def text_of(what: str, data: bytes, *, path: Path | None) -> str:
 
 
 def read_metadata(pairs: Iterable[str]) -> dict[str, Scalar]:
-    """What `--metadata` gave, by name.
-
-    Raises:
-        InvalidInput: One has no `=`, or stands twice.
-    """
+    """The values of `--metadata`, by name; raises as `read_pairs` does."""
     given = read_pairs(pairs, option="--metadata", form="name=value")
     return {name: scalar_of(text) for name, text in given.items()}
 
 
 def read_filter(pairs: Iterable[str]) -> dict[str, list[Scalar]] | None:
-    """What `--where` gave: by name, the values of which a passage must have one; None for none.
+    """The values of `--where`, by name: a passage must have one of each; None without any.
 
     Raises:
         InvalidInput: One has no `=`.
@@ -104,13 +100,13 @@ def read_filter(pairs: Iterable[str]) -> dict[str, list[Scalar]] | None:
     wanted: dict[str, list[Scalar]] = {}
     for pair in pairs:
         ((name, text),) = read_pairs([pair], option="--where", form="name=value").items()
-        # A title or a source is a text, whatever it looks like.
+        # A title or a source is always a text.
         wanted.setdefault(name, []).append(text if name in {"title", "source"} else scalar_of(text))
     return wanted or None
 
 
 def scalar_of(text: str) -> Scalar:
-    """A number or a boolean where the text is one in JSON, a text in quotes too; else the text."""
+    """The number, boolean or quoted text that the text is in JSON; else the text itself."""
     try:
         value = json.loads(text, parse_constant=str)
     except ValueError:
@@ -131,7 +127,7 @@ def traces_directory(given: Path | None) -> Path:
     """
     if given is not None:
         return given
-    # Here rather than at the top: it imports all of the engine, which help does not need.
+    # Not at the top: it imports the whole engine, which `--help` does not need.
     from harness.session import load_settings  # noqa: PLC0415
 
     return load_settings(environment={}).traces
@@ -141,11 +137,11 @@ def find_journal(run: str, traces: Path | None) -> Path:
     """The journal of a run.
 
     Args:
-        run: `latest`; a run's id, or any part of it; or a file of the run.
-        traces: Where runs land; as `harness.toml` says, if None. Not looked at for a file.
+        run: `latest`, a run's id, any part of it, or a file of the run.
+        traces: Where runs land; as `harness.toml` says if None. Not used for a file.
 
     Raises:
-        InvalidInput: There is no such run, or more than one could be meant.
+        InvalidInput: No run has this name, or several do.
         ConfigurationInvalid: `harness.toml` cannot be read.
     """
     return run_name.find_journal(run, partial(traces_directory, traces))

@@ -1,7 +1,8 @@
-"""Where the command prints, without secrets, and without what a terminal would obey.
+"""The command's output: results, warnings and failures, without secrets and control characters.
 
-What people and models wrote, and what servers answer, is only shown: an escape sequence in it could
-write to the clipboard, or over what stands above.
+Texts of people, models and servers may hold escape sequences that write to the clipboard, or over
+earlier lines: a terminal gets none of them. A failure is told in words, as JSON for scripts, and by
+the exit code.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ from harness.trace.secrets import Redactor, secret_values
 LogFormat = Literal["text", "json"]
 
 _PIPED_WIDTH = 120
-"""Characters. For a pipe rich takes 80, at which tables lose their numbers."""
-
+"""Characters. Rich takes 80 for a pipe, where tables lose their numbers."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """All but tabs and line ends."""
@@ -47,12 +47,12 @@ _hidden: set[str] = set()
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Has these values printed nowhere, beside those of variables whose names say so."""
+    """Keeps these values out of all output, beside those of variables with telling names."""
     _hidden.update(secrets)
 
 
 def clean(text: str) -> str:
-    """The text without secrets; for what is cut before it is printed, and might cut one in two."""
+    """The text without secrets; call it before cutting a text, which could cut a secret in two."""
     return _redactor().clean(text)
 
 
@@ -74,16 +74,16 @@ def write_json(data: bytes) -> None:
 
 
 class Shown(Console):
-    """A console for what others wrote."""
+    """A console for texts of others: no secrets, no control characters, no markup."""
 
     def __init__(self, **how: Any) -> None:  # noqa: ANN401 - see `Console`
-        super().__init__(**how)
+        super().__init__(**{"markup": False, "highlight": False, **how})
         self._redactor = _redactor()
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """See `Console.render`: every text passes here before it is folded, or cut to its cell."""
+        """See `Console.render`: every text passes here before it is folded or cut to its cell."""
         if isinstance(renderable, str):
             how = options or self.options
             renderable = self.render_str(renderable, highlight=how.highlight, markup=how.markup)
@@ -105,17 +105,17 @@ def _redactor() -> Redactor:
 
 
 def results() -> Console:
-    """Standard output, for what was asked for."""
+    """A console on standard output."""
     chosen = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Shown(width=None if chosen else _PIPED_WIDTH)
 
 
 def log_to_stderr(log_format: LogFormat = "text", *, held: list[str] | None = None) -> None:
-    """Warnings are for people: standard output is for what was asked for.
+    """Sends warnings to standard error.
 
     Args:
-        log_format: `json` is for programs, one object a line, with the time in UTC.
-        held: Receives the warnings that a run's report prints too, and they are not logged.
+        log_format: `json` is for programs: one object a line, with the time in UTC.
+        held: Receives the warnings that a run's report prints too, in place of the log.
     """
 
     def hold(_logger: object, _method: str, event: EventDict) -> EventDict:
@@ -135,7 +135,7 @@ def log_to_stderr(log_format: LogFormat = "text", *, held: list[str] | None = No
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         processors=[hold, structlog.processors.add_log_level, _shown_event, *render],
-        # As it is then: above the progress of a run, while that is drawn.
+        # `sys.stderr` at that time: while a run's progress is drawn, that prints above it.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 
@@ -159,9 +159,9 @@ def failures_told(
 
     Args:
         as_json: Whether to print the error as JSON on standard output too.
-        of_journals: Whether the command's arguments are journals: one that cannot be read is then
-            a mistake of whoever typed it.
-        more: What was done before the error, for the JSON; read when there is one.
+        of_journals: Whether the command's arguments are journals: an unreadable one is then the
+            user's mistake.
+        more: Further fields of the JSON, read when there is an error.
     """
     interrupts = Interrupts()
     try:
@@ -178,7 +178,7 @@ def failures_told(
 
 
 def exit_code_of(error: HarnessError) -> int:
-    """`UNUSABLE` where what the user gave is to blame, also if a node found that; else `FAILED`."""
+    """`UNUSABLE` if the error is in the user's input, also when a node found it; else `FAILED`."""
     cause: BaseException | None = error
     while isinstance(cause, NodeFailed):  # of a nested pipeline's node, one within the other
         cause = cause.__cause__
@@ -187,34 +187,31 @@ def exit_code_of(error: HarnessError) -> int:
 
 
 def error_as_json(
-    error: HarnessError, *, run_id: str | None = None, more: Mapping[str, object] | None = None
+    error: BaseException, *, run_id: str | None = None, more: Mapping[str, object] | None = None
 ) -> bytes:
     """Why a command failed, as one JSON object.
 
     Args:
-        error: What ended it.
+        error: A `KeyboardInterrupt` for a run that a user ended, a `SystemExit` for a node that
+            called `sys.exit`.
         run_id: None when no run had begun.
-        more: What was done before it.
+        more: Further fields.
     """
-    said = {"type": type(error).__name__, "code": error.code, "message": str(error)}
-    return json_object({"error": said, "run_id": run_id, "status": "failed", **(more or {})})
-
-
-def interrupted_as_json(*, run_id: str | None) -> bytes:
-    """The same for a run that somebody ended."""
-    error = {"type": "KeyboardInterrupt", "code": "run.interrupted", "message": "interrupted"}
-    return json_object({"error": error, "run_id": run_id, "status": "cancelled"})
-
-
-def left_as_json(error: SystemExit, *, run_id: str | None) -> bytes:
-    """The same for a run whose node called `sys.exit`."""
-    said = {"type": "SystemExit", "code": "run.left", "message": str(error)}
-    return json_object({"error": said, "run_id": run_id, "status": "failed"})
+    message, status = str(error), "failed"
+    match error:
+        case HarnessError():
+            code: str | None = error.code
+        case KeyboardInterrupt():
+            code, message, status = "run.interrupted", "interrupted", "cancelled"
+        case _:
+            code = "run.left"
+    said = {"type": type(error).__name__, "code": code, "message": message}
+    return json_object({"error": said, "run_id": run_id, "status": status, **(more or {})})
 
 
 def json_object(value: Mapping[str, object]) -> bytes:
     """One JSON object, indented, with a newline."""
-    # By way of the lenient form: whatever a node returned, the report of its run can be written.
+    # The lenient form takes whatever a node returned.
     return orjson.dumps(
         orjson.loads(dump_json(value)), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )

@@ -25,7 +25,7 @@ _COMMANDS = {
     "runs": ("harness.cli.runs:runs", "List the runs that ended, or compare two."),
     "trace": ("harness.cli.trace:trace", "Look into a run: timeline, report, diagnosis."),
 }
-"""Where each subcommand lives, and what the help says of it."""
+"""Where each subcommand lives, and its help."""
 
 
 class _LazyGroup(click.Group):
@@ -67,7 +67,7 @@ def _call() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        # Before a run had begun: click's own answer would be exit code 1.
+        # Before a run began; click's own exit code would be 1.
         click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
 

@@ -14,31 +14,25 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 FAILED = 1
-"""What was asked for was tried, and failed."""
-
 UNUSABLE = 2
-"""Something given is not usable."""
-
+"""An argument or a file that the user gave is not usable."""
 STOPPED = 3
-"""A run was stopped at a limit; what was done is kept."""
-
+"""A run was stopped at a limit and can be resumed."""
 WAITING = 4
-"""A run waits for somebody's answer; what was done is kept."""
-
+"""A run waits for a person's answer and can be resumed."""
 INTERRUPTED = 130
-"""Ctrl-C."""
-
+"""By Ctrl-C."""
 TERMINATED = 143
-"""Told to end (SIGTERM), by a supervisor or `timeout`."""
+"""By SIGTERM, from a supervisor or `timeout`."""
 
 _STDIN, _STDOUT, _STDERR = range(3)
 
 
 class Interrupts:
-    """Has SIGTERM raise `KeyboardInterrupt` too, from when it is made.
+    """Makes SIGTERM raise `KeyboardInterrupt` too, so that a run is closed as after Ctrl-C.
 
     Attributes:
-        exit_code: What to exit with after one.
+        exit_code: For use after an interrupt.
     """
 
     def __init__(self) -> None:
@@ -48,21 +42,21 @@ class Interrupts:
     def _interrupt(self, _number: int, _frame: object) -> None:
         self.exit_code = TERMINATED
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # As a shell has it for what it starts in the background.
+            # A shell ignores it for commands in the background.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)
 
 
 def steady_streams() -> Callable[[], OSError | None]:
-    """Has writing to standard output and error never raise, whatever they are connected to.
+    """Makes writing to standard output and error never raise.
 
-    What a reader such as `head` did not wait for is dropped, and a letter that the encoding lacks
-    is written as its number. A stream that was closed when the process began leads nowhere: without
-    that, the next file to be opened would be taken for it.
+    Output is dropped when its reader, such as `head`, has gone. A letter that the encoding lacks is
+    written as its number. A stream that was closed at the start leads to the null device, so that
+    the next file to be opened does not take its place.
 
     Returns:
-        Tells, when all is written, why standard output could not be; None if it could, or if nobody
-        wanted more.
+        To be called at the end: why standard output could not be written; None if it could, or if
+        its reader wanted no more.
     """
     while (spare := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass

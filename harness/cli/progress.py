@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -20,26 +21,42 @@ from rich.text import Text
 from harness.trace import Instant, Record, SpanEnded, SpanStarted
 from harness.trace.node_records import NodeStatus, attempt_status
 
-_LOOPS_SHOWN = 4
-"""Loops at most, those under way first."""
+CallStatus = NodeStatus | Literal["running"]
+
+_LOOPS = 4
+"""Loops shown at most, open ones first; so many of those that are over are kept."""
+
 _BESIDE_NODES = 3
-"""Lines below the nodes and loops: the summary, the models, and one that stays free."""
+"""Lines below the nodes and loops: the summary, the models, and a free one."""
+
+_DETAILS: dict[CallStatus, str] = {
+    "failed": "failed",
+    "waiting": "waiting for an answer",
+    "skipped": "skipped",
+    "reused": "done before",
+}
+
+_INSTANCE = re.compile(r"\[\d+\]|#\d+")
+"""The part of a nested pipeline's path that differs between its calls; they are shown as one."""
+
+_SHOWN = ("load", "evaluate", "revise")
+"""Spans to name while they are open."""
 
 
 class Progress:
-    """Draws what a run is doing; give `observe` to the run as an observer.
+    """Draws a run's progress; give `observe` to the run as an observer.
 
-    Never more than the terminal has lines for: of many nodes those that are under way or failed,
-    and how many others there are.
+    It fits into the terminal: of many nodes, it shows those that are running or failed, and counts
+    the others.
 
     Args:
-        console: Where to draw; nothing is drawn unless it is a terminal.
+        console: Nothing is drawn unless it is a terminal.
         nodes: The names of the pipeline's nodes, in order.
     """
 
     def __init__(self, console: Console, nodes: Iterable[str]) -> None:
         self._state = RunState(nodes)
-        # Records come from the thread that writes them, and the picture is drawn in another.
+        # One thread brings records, another draws the picture.
         self._lock = threading.Lock()
         self._spinner = Spinner("dots")
         self._live = Live(
@@ -69,7 +86,7 @@ class Progress:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves the terminal to somebody else inside the block."""
+        """Leaves the terminal free inside the block."""
         self.__exit__()
         try:
             yield
@@ -77,7 +94,7 @@ class Progress:
             self.__enter__()
 
     def observe(self, record: Record) -> None:
-        """Takes in one record of the run."""
+        """Takes one record of the run."""
         with self._lock:
             self._state.take(record)
 
@@ -88,12 +105,12 @@ class Progress:
 
     def _picture(self, height: int) -> RenderableType:
         state = self._state
-        loops = sorted(state.loops.values(), key=lambda loop: loop.is_over)[:_LOOPS_SHOWN]
+        loops = sorted(state.loops.values(), key=lambda loop: loop.is_over)[:_LOOPS]
         room = max(1, height - len(loops) - _BESIDE_NODES)
         table = Table.grid(padding=(0, 2))
         shown = list(state.nodes.items())
         if len(shown) > room:
-            urgent = [(name, node) for name, node in shown if node.running or node.failed]
+            urgent = [one for one in shown if one[1].counts["running"] or one[1].counts["failed"]]
             shown = urgent[: room - 1]
         for name, node in shown:
             mark = self._mark(node)
@@ -110,15 +127,15 @@ class Progress:
         return Group(*lines)
 
     def _mark(self, node: NodeState) -> Spinner | Text:
-        if node.running:
+        if node.counts["running"]:
             return self._spinner
-        if node.failed:
+        if node.counts["failed"]:
             return Text("✗", style="red")
-        if node.waiting:
+        if node.counts["waiting"]:
             return Text("?", style="yellow")
-        if node.done or node.reused:
+        if node.counts["done"] or node.counts["reused"]:
             return Text("✓", style="green")
-        return Text("-" if node.skipped else "·", style="dim")
+        return Text("-" if node.counts["skipped"] else "·", style="dim")
 
 
 class _Above(io.TextIOBase):
@@ -126,7 +143,7 @@ class _Above(io.TextIOBase):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self.rich_proxied_file = console.file  # or else the console would write here, too
+        self.rich_proxied_file = console.file  # otherwise the console would write here too
         self._begun = ""
         self._lock = threading.Lock()
 
@@ -141,24 +158,24 @@ class _Above(io.TextIOBase):
         return len(text)
 
     def end(self) -> None:
-        """Prints what was begun."""
+        """Prints an unfinished line."""
         if self._begun:
             self.write("\n")
 
 
 def _count(node: NodeState) -> str:
-    return f"{node.done + node.reused:,}/{node.total:,}" if node.total > 1 else ""
+    done = node.counts["done"] + node.counts["reused"]
+    return f"{done:,}/{node.total:,}" if node.total > 1 else ""
 
 
 def _details(node: NodeState) -> Text:
-    counts = {
-        "failed": node.failed,
-        "waiting for an answer": node.waiting,
-        "skipped": node.skipped,
-        "done before": node.reused,
-    }
-    said = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    return Text(said, style="red" if node.failed else "dim", no_wrap=True, overflow="ellipsis")
+    said = ", ".join(
+        f"{node.counts[status]:,} {words}"
+        for status, words in _DETAILS.items()
+        if node.counts[status]
+    )
+    style = "red" if node.counts["failed"] else "dim"
+    return Text(said, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _seconds(node: NodeState) -> str:
@@ -166,7 +183,7 @@ def _seconds(node: NodeState) -> str:
 
 
 def _summary(nodes: list[NodeState]) -> str:
-    over = sum(1 for node in nodes if node.done or node.reused or node.skipped)
+    over = sum(node.is_over for node in nodes)
     return f"{over} other nodes done, {len(nodes) - over} to come"
 
 
@@ -191,108 +208,70 @@ def _calls_line(state: RunState) -> str:
     return "  ".join(parts)
 
 
-_INSTANCE = re.compile(r"\[\d+\]|#\d+")
-"""Of a nested pipeline's path, what tells one call of it from another: they are shown as one."""
-
-_SHOWN = ("load", "evaluate", "revise")
-"""Spans that are worth a word while they are open."""
-
-_LOOPS_KEPT = 4
-"""Of those that are over, the last ones."""
-
-CallStatus = NodeStatus | Literal["running"]
-
-
 class NodeState:
     """The calls of one node so far, over all items, and over all calls of its pipeline.
 
     Args:
         clock: In seconds.
+
+    Attributes:
+        counts: Calls by their last status.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self.counts: Counter[CallStatus] = Counter()
         self._clock = clock
         self._calls: dict[tuple[str, int | None], CallStatus] = {}
-        self._counts: Counter[CallStatus] = Counter()
         self._items = 0
         self._began_s: float | None = None
         self._ended_s = 0.0
 
     def set(self, call: tuple[str, int | None], status: CallStatus) -> None:
-        """Notes what became of a call: the latest word counts, of an attempt that is repeated too.
+        """Notes a call's status, the latest of all its attempts.
 
         Args:
-            call: Its node's path, and its item.
-            status: What.
+            call: The node's path, and the item.
+            status: Replaces the one before.
         """
         before = self._calls.get(call)
         if before is not None:
-            self._counts[before] -= 1
+            self.counts[before] -= 1
         self._calls[call] = status
-        self._counts[status] += 1
+        self.counts[status] += 1
         self._ended_s = self._clock()
         if status == "running" and self._began_s is None:
             self._began_s = self._ended_s
 
     def expect(self, items: int) -> None:
-        """Notes that so many items are to come, or have come."""
+        """Adds items, done or to come."""
         self._items += items
 
     @property
-    def running(self) -> int:
-        """Calls under way."""
-        return self._counts["running"]
-
-    @property
-    def done(self) -> int:
-        """Calls that gave something."""
-        return self._counts["done"]
-
-    @property
-    def failed(self) -> int:
-        """Calls that raised at last."""
-        return self._counts["failed"]
-
-    @property
-    def skipped(self) -> int:
-        """Calls that were left out."""
-        return self._counts["skipped"]
-
-    @property
-    def waiting(self) -> int:
-        """Calls that a person has to answer first."""
-        return self._counts["waiting"]
-
-    @property
-    def reused(self) -> int:
-        """Calls that were made in an earlier part of the run."""
-        return self._counts["reused"]
+    def is_over(self) -> bool:
+        """Whether calls are done, reused or skipped."""
+        return any(self.counts[status] for status in ("done", "reused", "skipped"))
 
     @property
     def total(self) -> int:
-        """How many calls there will be, as far as is known."""
+        """Calls that are known to come, and those that were made."""
         return max(self._items, len(self._calls))
 
     @property
     def seconds(self) -> float | None:
-        """From its first call's start to now, or to its last call's end; None before."""
+        """From the first call's start to now, or to the last call's end; None before."""
         if self._began_s is None:
             return None
-        return (self._clock() if self.running else self._ended_s) - self._began_s
+        return (self._clock() if self.counts["running"] else self._ended_s) - self._began_s
 
 
+@dataclass
 class LoopState:
-    """A revise loop.
+    """A revise loop in a call of a node."""
 
-    Args:
-        node: In which node call.
-    """
-
-    def __init__(self, node: str) -> None:
-        self.node = node
-        self.composites: list[float] = []
-        self.stop_reason: str | None = None
-        self.is_over = False
+    node: str
+    composites: list[float] = field(default_factory=list)
+    stop_reason: str | None = None
+    is_over: bool = False
 
 
 class RunState:
@@ -303,14 +282,14 @@ class RunState:
         clock: In seconds.
 
     Attributes:
-        nodes: By name; those of nested pipelines by that of the node that calls them, and theirs.
-        loops: By their span, those that are under way and the last that are over.
-        calls: Of models, that ended.
-        retries: How often one of them, or a node, was tried again.
-        input_tokens: Theirs, as counted by the servers.
-        output_tokens: The same.
-        cost_usd: What they cost, as far as servers say.
-        resident: Models that were loaded into memory here.
+        nodes: By name; a nested pipeline's nodes follow the name of the node that calls it.
+        loops: By span: open ones, and the last that are over.
+        calls: Calls of models that ended.
+        retries: Of model calls and nodes.
+        input_tokens: As counted by the servers.
+        output_tokens: As counted by the servers.
+        cost_usd: As far as servers say.
+        resident: Models that this run loaded into memory.
     """
 
     def __init__(
@@ -334,12 +313,12 @@ class RunState:
 
     @property
     def under_way(self) -> list[str]:
-        """What else is."""
+        """Other open spans worth naming."""
         doing = {span.name for span in self._open.values()}
         return [name for name in _SHOWN if name in doing]
 
     def take(self, record: Record) -> None:
-        """Takes in a record."""
+        """Takes one record."""
         match record:
             case SpanStarted():
                 self._open[record.id] = record
@@ -371,7 +350,7 @@ class RunState:
                 self.loops[span.id].is_over = True
                 self.loops[span.id].stop_reason = said.get("stop_reason")
                 over = [number for number, loop in self.loops.items() if loop.is_over]
-                for number in over[:-_LOOPS_KEPT]:
+                for number in over[:-_LOOPS]:
                     del self.loops[number]
             case "load" if ended.status == "ok":
                 self.resident[str(said.get("model"))] = None
@@ -399,7 +378,6 @@ class RunState:
         return self.nodes.setdefault(name, NodeState(self._clock))
 
     def _node_around(self, span: SpanStarted) -> str:
-        """The node call that a span is in."""
         around: SpanStarted | None = span
         while around is not None and around.name != "node":
             around = self._open.get(around.parent or 0)

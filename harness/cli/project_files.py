@@ -1,4 +1,7 @@
-"""Asking the user, once and at a terminal, for what the files of a folder may not do unasked."""
+"""A project's files: its settings and pipelines, and the user's leave to use them.
+
+At a terminal, the user is asked once for what the files of a folder may not do without leave.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def settings_for_calls(
 ) -> Settings:
     """As `load_settings`, for a command that calls models.
 
-    What is not allowed here, an endpoint says when it is opened.
+    An endpoint that is not allowed here fails when it is opened.
     """
     settings = load_settings(config, environment=os.environ, roles=roles, memory=memory)
     named = [name for name in settings.trace.secrets if name in os.environ]
@@ -36,16 +39,16 @@ def settings_for_calls(
         for refusal in not_allowed(endpoint, os.environ):
             what, _, folder = refusal.entry.partition(" ")
             name, _, host = what.partition("@")
-            # Of a variable that is not set, nothing would be sent.
+            # A variable that is not set sends nothing.
             if name == "*" or os.environ.get(name):
-                said = "whatever credentials litellm finds" if name == "*" else name
+                said = "all credentials that litellm finds" if name == "*" else name
                 if _is_allowed(f"The settings in {folder} would send {said} to {host}."):
                     _remember(refusal.entry)
     return settings
 
 
 def refusal_after_asking(path: Path) -> Notice | None:
-    """As `refusal_to_run`; at a terminal, the user may allow it."""
+    """As `refusal_to_run`, but the user at a terminal may allow it."""
     refusal = refusal_to_run(path, environment=os.environ)
     project = project_of(path)
     asked: set[Path] = click.get_current_context().meta.setdefault(__name__, set())
@@ -58,7 +61,7 @@ def refusal_after_asking(path: Path) -> Notice | None:
 
 
 def check_may_run(path: Path, *, named_in: Path) -> None:
-    """Before a file is run that another file names.
+    """Checks a file that another file names, before it runs.
 
     Raises:
         InvalidInput: The user does not allow it.
@@ -69,9 +72,9 @@ def check_may_run(path: Path, *, named_in: Path) -> None:
 
 
 def remember_run(target: str, settings: Path | None) -> None:
-    """What a user has carried out himself may be carried out when its runs are resumed.
+    """Remembers that the user ran these files, so that the run's resumes may run them.
 
-    Called before the target runs: what runs is allowed to.
+    Call it before the target runs, because running code is allowed.
     """
     for path in (target_file(target), settings):
         if path is not None and refusal_to_run(path, environment=os.environ) is not None:
@@ -92,11 +95,10 @@ def _remember(entry: str) -> None:
 
 
 def load_pipeline(target: str) -> Pipeline:
-    """The pipeline that `FILE.py`, `FILE.py:name`, or a shipped pattern's name stands for.
+    """The pipeline of `FILE.py`, `FILE.py:name`, or a shipped pattern's name.
 
     Raises:
-        InvalidInput: There is no such file, it cannot be imported, or it is not clear which of its
-            pipelines is meant.
+        InvalidInput: There is no such file, it cannot be imported, or it has several pipelines.
         PipelineInvalid: The pipeline breaks a rule.
     """
     file, _, name = target.partition(":")
@@ -126,18 +128,20 @@ def load_pipeline(target: str) -> Pipeline:
 
 
 def absolute_target(target: str) -> str:
-    """The same for `load_pipeline`, wherever it is called from."""
+    """The target, from any directory."""
     file, colon, name = target.partition(":")
     return f"{Path(file).absolute()}{colon}{name}" if Path(file).is_file() else target
 
 
 def target_file(target: str) -> Path | None:
-    """What `load_pipeline` would run, a user's file or a shipped one; None if there is neither."""
-    return _found(target.partition(":")[0])
+    """The file that `load_pipeline` would run; None if there is none."""
+    file = target.partition(":")[0]
+    shipped = shipped_directory("patterns") / f"{file}.py"
+    return next((path for path in (Path(file), shipped) if path.is_file()), None)
 
 
 def _find_file(file: str) -> Path:
-    found = _found(file)
+    found = target_file(file)
     if found is not None:
         return found
     path, patterns = Path(file), shipped_directory("patterns")
@@ -150,13 +154,8 @@ def _find_file(file: str) -> Path:
     )
 
 
-def _found(file: str) -> Path | None:
-    shipped = shipped_directory("patterns") / f"{file}.py"
-    return next((path for path in (Path(file), shipped) if path.is_file()), None)
-
-
 def _import_file(path: Path) -> ModuleType:
-    # A name of its own: a file called asyncio.py must not stand in for the library.
+    # A name of its own: a file called asyncio.py must not replace the library.
     name = f"harness_pipeline_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -166,7 +165,7 @@ def _import_file(path: Path) -> ModuleType:
             path=path,
         )
     module = importlib.util.module_from_spec(spec)
-    # As with `python FILE.py`: its neighbours can be imported, and its types resolved by name.
+    # As with `python FILE.py`: it can import its neighbors, and its types resolve by name.
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[name] = module
     try:
@@ -186,11 +185,7 @@ def _import_file(path: Path) -> ModuleType:
         ) from error
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [
-            f.lineno
-            for f in frames
-            if Path(f.filename) == path.resolve() or f.filename == str(path)
-        ]
+        lines = [f.lineno for f in frames if f.filename in {str(path), str(path.resolve())}]
         raise InvalidInput(
             f"importing it failed: {type(error).__name__}: {error}",
             code="pipeline.import-failed",

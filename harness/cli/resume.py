@@ -22,11 +22,7 @@ from harness.cli.project_files import (
 from harness.cli.run_command import (
     Order,
     carry_out,
-    limit_options,
-    limits_of,
-    log_option,
-    memory_option,
-    traceback_option,
+    run_options,
 )
 from harness.errors import InvalidInput
 from harness.graph import Question
@@ -41,6 +37,7 @@ from harness.session import (
     to_make_again,
 )
 from harness.trace.salvage import salvage_run
+from harness.wiggum import Limits
 
 _MANY_TOKENS, _MANY_USD = 50_000, 1.0
 """From so much on, taken when it was made before, nothing is made again without being asked."""
@@ -87,11 +84,7 @@ _MANY_TOKENS, _MANY_USD = 50_000, 1.0
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be made again, and do nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask, however much is made again.")
-@memory_option
-@limit_options
-@log_option
-@traceback_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@run_options
 def resume(
     *,
     run: str,
@@ -105,10 +98,7 @@ def resume(
     dry_run: bool,
     yes: bool,
     memory: Path | None,
-    max_tokens: int | None,
-    max_cost_usd: float | None,
-    max_seconds: float | None,
-    max_calls: int | None,
+    limits: Limits,
     log_format: LogFormat,
     with_traceback: bool,
     as_json: bool,
@@ -164,7 +154,7 @@ def resume(
             pipeline=load_pipeline(chosen_target),
             inputs=read_inputs(assignments),
             settings=settings_for_calls(chosen_config, roles=chosen_roles, memory=chosen_memory),
-            limits=limits_of(max_tokens, max_cost_usd, max_seconds, max_calls),
+            limits=limits,
             origin=Origin(
                 target=absolute_target(chosen_target),
                 config=chosen_config and chosen_config.absolute(),

@@ -1,4 +1,4 @@
-"""Drafts to be measured by a rubric, as they are given on the command line."""
+"""`harness rubric score` and `harness rubric noise`: drafts judged by a rubric, once or often."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import os
 import statistics
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial, wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -54,64 +55,8 @@ from harness.session.evaluation import (
 from harness.session.settings import EvaluationSettings
 
 T = TypeVar("T")
-Command = TypeVar("Command", bound=Callable[..., None])
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What the command line gave, read."""
-
-    settings: Settings
-    """Say who judges."""
-    chosen: ChosenRubric
-    """What is measured by."""
-    task: str
-    """What was asked for; empty when that was not said."""
-    drafts: Mapping[str, Draft]
-    """By the names of their files."""
-
-
-def draft_options(command: Command) -> Command:
-    """The arguments and options that say what is measured, by what, and by whom."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-def read_given(
-    *,
-    rubric: str,
-    drafts: tuple[str, ...],
-    task: str,
-    sources: tuple[str, ...],
-    config: Path | None,
-    roles: tuple[str, ...],
-) -> Given:
-    """Reads the files.
-
-    Raises:
-        InvalidInput: One is missing, empty or not text; or the rubric or the settings have a
-            mistake.
-    """
-    settings = settings_for_calls(config, roles=read_pairs(roles, option="--role", form="role=tag"))
-    asked = read_text("task", Path(task[1:])) if task.startswith("@") else task
-    evidence = tuple(read_text("source", Path(name)) for name in sources)
-    return Given(
-        settings=settings,
-        chosen=choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking),
-        task=asked,
-        drafts={
-            name: Draft(text=read_text("draft", Path(name)), task=asked, sources=evidence)
-            for name in drafts
-        },
-    )
-
-
-def run_or_exit(work: Callable[[], Coroutine[None, None, T]], *, as_json: bool) -> T:
-    """What the work comes to; if it fails, the process says why, and ends with its exit code."""
-    with failures_told(as_json=as_json):
-        return asyncio.run(work())
-
+_SURE = 0.95
 
 _OPTIONS = (
     click.argument("rubric", metavar="RUBRIC"),
@@ -121,7 +66,7 @@ _OPTIONS = (
         "--sources",
         multiple=True,
         metavar="FILE",
-        help="What the drafts may rest on. May be repeated.",
+        help="Texts that the drafts may rely on. May be repeated.",
     ),
     click.option(
         "--config",
@@ -139,21 +84,124 @@ _OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Scored:
-    """What was found."""
+class _Given:
+    """The files and settings that the command line names."""
+
+    settings: Settings
+    chosen: ChosenRubric
+    task: str
+    drafts: Mapping[str, Draft]
+    """By the names of their files."""
+
+    @property
+    def rubric(self) -> Rubric:
+        return self.chosen.rubric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """A run that judged drafts."""
 
     run_id: str
     journal: Path
     rubric: Rubric
-    decided: bool
-    """Whether all was scored that decides on passing: nothing that needs an evaluator was left."""
-    verdicts: Mapping[str, Verdict]
     failed: Mapping[str, str]
     """Why a draft has no verdict, by its name."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scored(_Judged):
+    verdicts: Mapping[str, Verdict]
+    decided: bool
+    """Whether passing is known: no dimension still needs an evaluator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured(_Judged):
+    verdicts: Mapping[str, tuple[Verdict, ...]]
+    noise: Noise
+    file: Path
+    """Where the noise is kept."""
+
+
+def _of_drafts(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the arguments that say what is judged; the command gets `read`, which reads them."""
+
+    @wraps(command)
+    def called(
+        *,
+        rubric: str,
+        drafts: tuple[str, ...],
+        task: str,
+        sources: tuple[str, ...],
+        config: Path | None,
+        roles: tuple[str, ...],
+        **others: Any,  # noqa: ANN401 - the command's own options
+    ) -> None:
+        read = partial(
+            _read,
+            rubric=rubric,
+            drafts=drafts,
+            task=task,
+            sources=sources,
+            config=config,
+            roles=roles,
+        )
+        command(read=read, **others)
+
+    for option in reversed(_OPTIONS):
+        called = option(called)
+    return called
+
+
+def _read(
+    *,
+    rubric: str,
+    drafts: tuple[str, ...],
+    task: str,
+    sources: tuple[str, ...],
+    config: Path | None,
+    roles: tuple[str, ...],
+) -> _Given:
+    settings = settings_for_calls(config, roles=read_pairs(roles, option="--role", form="role=tag"))
+    asked = read_text("task", Path(task[1:])) if task.startswith("@") else task
+    evidence = tuple(read_text("source", Path(name)) for name in sources)
+    return _Given(
+        settings=settings,
+        chosen=choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking),
+        task=asked,
+        drafts={
+            name: Draft(text=read_text("draft", Path(name)), task=asked, sources=evidence)
+            for name in drafts
+        },
+    )
+
+
+async def _each(
+    given: _Given, doing: str, judge: Callable[[Draft], Awaitable[T]]
+) -> tuple[dict[str, T], dict[str, HarnessError]]:
+    """Judges the drafts one after another; the failure of one does not stop the others."""
+    judged: dict[str, T] = {}
+    failed: dict[str, HarnessError] = {}
+    with Shown(stderr=True).status("") as status:
+        for number, (name, draft) in enumerate(given.drafts.items(), start=1):
+            status.update(Text(f"{doing} {name} ({number} of {len(given.drafts)})"))
+            try:
+                judged[name] = await judge(draft)
+            except (EvaluationFailed, InferenceError) as error:
+                failed[name] = error
+    return judged, failed
+
+
+def _texts(failed: Mapping[str, HarnessError]) -> dict[str, str]:
+    return {name: str(error) for name, error in failed.items()}
+
+
+# --- score -----------------------------------------------------------------------------------
+
+
 def _number(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
-    """As `float`, and refused in the words that a rubric's numbers are."""
+    """As `float`, refused in the same words as a rubric's numbers."""
     try:
         return None if given is None else float(given)
     except ValueError:
@@ -161,7 +209,7 @@ def _number(_: click.Context, __: click.Parameter, given: str | None) -> float |
 
 
 @click.command(short_help="Score drafts by a rubric.")
-@draft_options
+@_of_drafts
 @click.option(
     "--pass-at",
     metavar="NUMBER",
@@ -171,51 +219,36 @@ def _number(_: click.Context, __: click.Parameter, given: str | None) -> float |
 @click.option("--checks-only", is_flag=True, help="Ask no model.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def score(
-    *,
-    rubric: str,
-    drafts: tuple[str, ...],
-    task: str,
-    sources: tuple[str, ...],
-    config: Path | None,
-    roles: tuple[str, ...],
-    pass_at: float | None,
-    checks_only: bool,
-    as_json: bool,
+    *, read: Callable[[], _Given], pass_at: float | None, checks_only: bool, as_json: bool
 ) -> None:
     """Score the texts in DRAFT files by RUBRIC, a name or a file.
 
-    What code checks is always scored; what a model must judge is if an evaluator is configured.
-    Exit codes: 0 the drafts were scored (whether or not they passed: --json says "passed"), 1 one
+    Code scores the rubric's checks; a model judges the rest if an evaluator is configured. Exit
+    codes: 0 the drafts were scored (whether or not they passed: --json says "passed"), 1 one
     could not be, 2 something given is not usable, 130 interrupted, 143 terminated.
     """
     log_to_stderr()
-
-    async def work() -> _Scored:
-        given = read_given(
-            rubric=rubric, drafts=drafts, task=task, sources=sources, config=config, roles=roles
-        )
-        _check_threshold(pass_at, given.chosen.rubric)
-        return await _score(_without_models(given) if checks_only else given)
-
-    scored = run_or_exit(work, as_json=as_json)
+    with failures_told(as_json=as_json):
+        given = read()
+        _check_threshold(pass_at, given.rubric)
+        scored = asyncio.run(_score(_without_models(given) if checks_only else given))
     if as_json:
-        write_json(json_object(_as_json(scored, pass_at)))
+        write_json(json_object(_scores_as_json(scored, pass_at)))
     else:
-        _print(scored, pass_at, results(), checks_only=checks_only)
+        _print_scored(scored, pass_at, results(), checks_only=checks_only)
     if scored.failed:
         sys.exit(FAILED)
 
 
-def _without_models(given: Given) -> Given:
-    rubric = given.chosen.rubric
-    if not rubric.checked:
+def _without_models(given: _Given) -> _Given:
+    if not given.rubric.checked:
         raise InvalidInput(
-            f"--checks-only leaves nothing to score: a model judges all that rubric '{rubric.id}' "
-            "asks",
+            "--checks-only leaves nothing to score: a model judges every dimension of rubric "
+            f"'{given.rubric.id}'",
             code="evaluation.nothing-to-check",
         )
-    nobody = {"endpoints": {}, "roles": {}, "evaluation": EvaluationSettings()}
-    return replace(given, settings=given.settings.model_copy(update=nobody))
+    none = {"endpoints": {}, "roles": {}, "evaluation": EvaluationSettings()}
+    return replace(given, settings=given.settings.model_copy(update=none))
 
 
 def _check_threshold(pass_at: float | None, rubric: Rubric) -> None:
@@ -227,25 +260,18 @@ def _check_threshold(pass_at: float | None, rubric: Rubric) -> None:
         )
 
 
-async def _score(given: Given) -> _Scored:
-    rubric = given.chosen.rubric
-    verdicts: dict[str, Verdict] = {}
-    failed: dict[str, HarnessError] = {}
+async def _score(given: _Given) -> _Scored:
+    rubric = given.rubric
     async with open_session(
         given.settings, name=f"score {rubric.id}", task=given.task, environment=os.environ
     ) as session:
         decided = bool(session.roles.evaluators) or all(d.optional for d in rubric.judged)
         chosen = given.chosen if decided else _checks_alone(given.chosen)
-        with Shown(stderr=True).status("") as status:
-            for number, (name, draft) in enumerate(given.drafts.items(), start=1):
-                status.update(Text(f"scoring {name} ({number} of {len(given.drafts)})"))
-                try:
-                    verdicts[name] = await evaluate(
-                        session, draft, chosen, ask=session.spending.chat
-                    )
-                except (EvaluationFailed, InferenceError) as error:
-                    # What the other drafts took is not to be for nothing.
-                    failed[name] = error
+        verdicts, failed = await _each(
+            given,
+            "scoring",
+            lambda draft: evaluate(session, draft, chosen, ask=session.spending.chat),
+        )
         unanswered = [error for error in failed.values() if isinstance(error, InferenceError)]
         if unanswered and not verdicts:
             raise unanswered[0]
@@ -255,15 +281,15 @@ async def _score(given: Given) -> _Scored:
         rubric=rubric,
         decided=decided,
         verdicts=verdicts,
-        failed={name: str(error) for name, error in failed.items()},
+        failed=_texts(failed),
     )
 
 
 def _checks_alone(chosen: ChosenRubric) -> ChosenRubric:
-    """The rubric, so that what a model must judge may be left out, where there is any other."""
+    """The rubric with its judged dimensions optional, unless it has no others."""
     rubric = chosen.rubric
     if not rubric.checked:
-        return chosen  # whose evaluator says what is missing
+        return chosen  # its evaluator will say what is missing
     dimensions = tuple(
         dimension.model_copy(update={"optional": dimension.judge is not None})
         for dimension in rubric.dimensions
@@ -271,49 +297,47 @@ def _checks_alone(chosen: ChosenRubric) -> ChosenRubric:
     return replace(chosen, rubric=rubric.model_copy(update={"dimensions": dimensions}))
 
 
-def _print(scored: _Scored, pass_at: float | None, console: Console, *, checks_only: bool) -> None:
-    nobody = "--checks-only was given" if checks_only else "no evaluator model is configured"
+def _print_scored(
+    scored: _Scored, pass_at: float | None, console: Console, *, checks_only: bool
+) -> None:
+    unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
     for name, verdict in scored.verdicts.items():
         print_scores(name, verdict, scored.rubric, console)
-        lines = [
-            f"Composite {verdict.composite:.1f}: {_decision(verdict, scored)}.",
-            *remarks(verdict, scored.rubric, nobody=nobody),
-        ]
-        for line in lines:
-            console.print(line, markup=False, highlight=False)
+        console.print(f"Composite {verdict.composite:.1f}: {_decision(verdict, scored)}.")
+        for line in remarks(verdict, scored.rubric, unasked=unasked):
+            console.print(line)
         console.print()
     if len(scored.verdicts) > 1:
         print_comparison(scored.verdicts, console)
     for name, why in scored.failed.items():
-        said = f"{name} could not be scored: {why}"
-        console.print(said, style="yellow", markup=False, highlight=False)
+        console.print(f"{name} could not be scored: {why}", style="yellow")
     if pass_at is not None:
         for line in _another_threshold(scored, pass_at):
-            console.print(line, markup=False, highlight=False)
-    console.print(f"The run's journal: {scored.journal}", style="dim", markup=False, soft_wrap=True)
+            console.print(line)
+    console.print(f"The run's journal: {scored.journal}", style="dim", soft_wrap=True)
 
 
 def _decision(verdict: Verdict, scored: _Scored) -> str:
     if scored.decided or verdict.below_floor:
         return decision(verdict, scored.rubric)
-    return "of the checks alone; whether it passes is not known before a model has judged the rest"
+    return "of the checks alone; whether it passes is unknown until a model judges the rest"
 
 
 def _another_threshold(scored: _Scored, pass_at: float) -> Iterator[str]:
     """What another threshold would change, draft by draft."""
     if not scored.decided:
-        yield "What another threshold would change is not known before a model has judged the rest."
+        yield "What another threshold would change is unknown until a model judges the rest."
         return
     verdicts, own = scored.verdicts, scored.rubric.pass_at
     now = [name for name, verdict in verdicts.items() if verdict.passed]
     then = [name for name, verdict in verdicts.items() if passes_at(verdict, pass_at)]
     yield (
-        f"Pass at {own:g}, as the rubric has it: {len(now)} of {len(verdicts)}; "
+        f"Pass at {own:g}, as in the rubric: {len(now)} of {len(verdicts)}; "
         f"at {pass_at:g}: {len(then)} of {len(verdicts)}."
     )
     for name, verdict in verdicts.items():
         if (name in now) != (name in then):
-            change = "would pass" if name in then else "would not pass any more"
+            change = "would pass" if name in then else "would no longer pass"
             yield f"  {name} ({verdict.composite:.1f}) {change}."
         elif name not in then and verdict.composite >= pass_at:
             why = ", ".join(verdict.below_floor)
@@ -322,7 +346,7 @@ def _another_threshold(scored: _Scored, pass_at: float) -> Iterator[str]:
         yield "  The panel voted by the rubric's own threshold; at the other, its medians decide."
 
 
-def _as_json(scored: _Scored, pass_at: float | None) -> dict[str, object]:
+def _scores_as_json(scored: _Scored, pass_at: float | None) -> dict[str, object]:
     drafts: list[dict[str, object]] = []
     for name, verdict in scored.verdicts.items():
         known = scored.decided or bool(verdict.below_floor)
@@ -343,27 +367,11 @@ def _as_json(scored: _Scored, pass_at: float | None) -> dict[str, object]:
     }
 
 
-_SURE = 0.95
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """What was found."""
-
-    run_id: str
-    journal: Path
-    rubric: Rubric
-    noise: Noise
-    file: Path
-    """Where that is kept."""
-    verdicts: Mapping[str, tuple[Verdict, ...]]
-    """One for each judgement, by the draft's name."""
-    failed: Mapping[str, str]
-    """Why a draft has none, by its name."""
+# --- noise -----------------------------------------------------------------------------------
 
 
 @click.command(short_help="Measure how far an evaluator's scores scatter.")
-@draft_options
+@_of_drafts
 @click.option(
     "--repeats",
     type=click.IntRange(min=2, max=100),
@@ -372,46 +380,30 @@ class _Measured:
     help="How often each draft is judged.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def noise(
-    *,
-    rubric: str,
-    drafts: tuple[str, ...],
-    task: str,
-    sources: tuple[str, ...],
-    config: Path | None,
-    roles: tuple[str, ...],
-    repeats: int,
-    as_json: bool,
-) -> None:
-    """Judge the texts in DRAFT files by RUBRIC again and again, and keep how much that scatters.
+def noise(*, read: Callable[[], _Given], repeats: int, as_json: bool) -> None:
+    """Judge the texts in DRAFT files by RUBRIC several times, and keep how far scores scatter.
 
-    What is found is written beside the rubric. From then on, a draft that this evaluator scores so
+    The result is written beside the rubric. From then on, a draft that this evaluator scores so
     near the threshold that chance could decide is judged again, and a loop does not count a gain
     that is within the noise. Exit codes: 0 it was measured, 1 a draft could not be judged, 2
     something given is not usable, 130 interrupted, 143 terminated.
     """
     log_to_stderr()
-
-    async def work() -> _Measured:
-        given = read_given(
-            rubric=rubric, drafts=drafts, task=task, sources=sources, config=config, roles=roles
-        )
-        return await _measure(given, repeats)
-
-    measured = run_or_exit(work, as_json=as_json)
+    with failures_told(as_json=as_json):
+        measured = asyncio.run(_measure(read(), repeats))
     if as_json:
         write_json(json_object(_noise_as_json(measured)))
     else:
-        _print_noise(measured, results())
+        _print_measured(measured, results())
     if measured.failed:
         sys.exit(FAILED)
 
 
-async def _measure(given: Given, repeats: int) -> _Measured:
-    rubric = given.chosen.rubric
+async def _measure(given: _Given, repeats: int) -> _Measured:
+    rubric = given.rubric
     if not rubric.judged:
         raise InvalidInput(
-            f"code scores all that rubric '{rubric.id}' asks, the same every time: it has no noise",
+            f"code scores every dimension of rubric '{rubric.id}', so its scores have no noise",
             code="noise.nothing-judged",
         )
     async with open_session(
@@ -420,11 +412,11 @@ async def _measure(given: Given, repeats: int) -> _Measured:
         evaluators = session.roles.evaluators
         if not evaluators:
             raise ConfigurationInvalid(
-                "no evaluator is configured, so there is nobody whose noise could be measured; "
-                "name one under [roles] in harness.toml, or with --role evaluator=TAG",
+                "no evaluator is configured whose noise could be measured; name one under [roles] "
+                "in harness.toml, or with --role evaluator=TAG",
                 code="config.no-evaluator",
             )
-        verdicts, failed = await _judge(session, given, repeats)
+        verdicts, failed = await _sample(session, given, repeats)
         _refuse_unasked(rubric, verdicts)
         found = measured_noise(
             ", ".join(evaluators),
@@ -437,53 +429,46 @@ async def _measure(given: Given, repeats: int) -> _Measured:
         noise=found,
         file=_keep(found, rubric, given.chosen.directory),
         verdicts=verdicts,
-        failed=failed,
+        failed=_texts(failed),
     )
 
 
+async def _sample(
+    session: Session, given: _Given, repeats: int
+) -> tuple[dict[str, tuple[Verdict, ...]], dict[str, HarnessError]]:
+    evaluator = evaluator_of(session, given.rubric, ask=session.served.chat, noise=None)
+
+    async def sampled(draft: Draft) -> tuple[Verdict, ...]:
+        content = session.trace.content(draft.text)
+        with session.trace.span("measure noise", draft_sha256=content) as span:
+            verdicts = await evaluator.sampled(draft, times=repeats)
+            span.set(composites=[one.composite for one in verdicts])
+        return verdicts
+
+    verdicts, failed = await _each(given, "judging", sampled)
+    session.served.refuse_kin()
+    if not verdicts:
+        raise next(iter(failed.values()))
+    return verdicts, failed
+
+
 def _refuse_unasked(rubric: Rubric, verdicts: Mapping[str, tuple[Verdict, ...]]) -> None:
-    """Says why there is nothing to measure, where no draft came before the model."""
+    """Raises if the model was not asked about any draft."""
     every = [one for of_draft in verdicts.values() for one in of_draft]
     if any(one.judges for one in every):
         return
     if gates := sorted({gate for one in every for gate in one.gates}):
         raise InvalidInput(
-            f"no draft got past {' and '.join(gates)} of rubric '{rubric.id}', and what a gate "
-            "stops is not judged; measure on drafts that get past it",
+            f"no draft passed the gate {' and '.join(gates)} of rubric '{rubric.id}', so no model "
+            "judged them; measure with drafts that pass it",
             code="noise.gate-shut",
         )
     names = ", ".join(dimension.name for dimension in rubric.judged)
     raise InvalidInput(
-        f"what the evaluator judges by rubric '{rubric.id}' ({names}) needs sources, and the "
-        "drafts have none; give them with --sources",
+        f"the judged dimensions of rubric '{rubric.id}' ({names}) need sources; give them with "
+        "--sources",
         code="noise.no-sources",
     )
-
-
-async def _judge(
-    session: Session, given: Given, repeats: int
-) -> tuple[dict[str, tuple[Verdict, ...]], dict[str, str]]:
-    """The judgements of each draft, and why some have none."""
-    evaluator = evaluator_of(session, given.chosen.rubric, ask=session.served.chat, noise=None)
-    verdicts: dict[str, tuple[Verdict, ...]] = {}
-    failed: dict[str, HarnessError] = {}
-    with Shown(stderr=True).status("") as status:
-        for number, (name, draft) in enumerate(given.drafts.items(), start=1):
-            status.update(Text(f"judging {name} ({number} of {len(given.drafts)})"))
-            with session.trace.span(
-                "measure noise", draft_sha256=session.trace.content(draft.text)
-            ) as span:
-                try:
-                    verdicts[name] = await evaluator.sampled(draft, times=repeats)
-                except (EvaluationFailed, InferenceError) as error:
-                    # What the other drafts took is not to be for nothing.
-                    failed[name] = error
-                else:
-                    span.set(composites=[one.composite for one in verdicts[name]])
-    session.served.refuse_kin()
-    if not verdicts:
-        raise next(iter(failed.values()))
-    return verdicts, {name: str(error) for name, error in failed.items()}
 
 
 def _keep(found: Noise, rubric: Rubric, directory: Path) -> Path:
@@ -498,7 +483,7 @@ def _keep(found: Noise, rubric: Rubric, directory: Path) -> Path:
         ) from error
 
 
-def _print_noise(measured: _Measured, console: Console) -> None:
+def _print_measured(measured: _Measured, console: Console) -> None:
     table = Table(title="Composites of each judgement", title_justify="left")
     table.add_column("draft", overflow="fold")
     table.add_column("composites")
@@ -515,20 +500,15 @@ def _print_noise(measured: _Measured, console: Console) -> None:
         )
     console.print(table)
     for name, why in measured.failed.items():
-        said = f"{name} could not be judged: {why}"
-        console.print(said, style="yellow", markup=False, highlight=False)
+        console.print(f"{name} could not be judged: {why}", style="yellow")
     for line in meaning(measured.noise, measured.rubric):
-        console.print(line, markup=False, highlight=False)
-    console.print(
-        f"Kept in {measured.file}, for runs with this rubric and evaluator.", markup=False
-    )
-    console.print(
-        f"The run's journal: {measured.journal}", style="dim", markup=False, soft_wrap=True
-    )
+        console.print(line)
+    console.print(f"Kept in {measured.file}, for runs with this rubric and evaluator.")
+    console.print(f"The run's journal: {measured.journal}", style="dim", soft_wrap=True)
 
 
 def meaning(found: Noise, rubric: Rubric) -> Iterator[str]:
-    """What the measured noise means for whoever reads scores, in sentences."""
+    """What the measured noise means for a reader of scores, in sentences."""
     deviation, pass_at = found.deviation, rubric.pass_at
     yield (
         f"One judgement by {found.evaluator} has a standard deviation of {deviation:.2f} points "
@@ -537,21 +517,21 @@ def meaning(found: Noise, rubric: Rubric) -> Iterator[str]:
     if found.is_frozen:
         yield (
             "Every draft got the same composite every time, good or bad: that is no judgement. "
-            "Look at the reasons that it gives, add anchors, or take another model."
+            "Look at its reasons, add anchors, or choose another model."
         )
         return
     if found.between is not None and found.between <= deviation:
         yield (
             f"The drafts' own means differ by no more than that ({found.between:.2f}): by this "
             "rubric, the evaluator does not tell these drafts apart. Sharpen the anchors, ask with "
-            "'judge: split', or take another model."
+            "'judge: split', or choose another model."
         )
     if deviation == 0:
-        yield "No judgement differed from another of the same draft: one is enough."
+        yield "All judgements of a draft were equal: one is enough."
         return
     yield (
         f"Two composites of one draft lie up to {repeatability(found):.1f} apart in 95 of 100 "
-        "cases: a smaller difference between drafts, or between rounds, tells nothing."
+        "cases: a smaller difference between drafts, or between rounds, means nothing."
     )
     chance = statistics.NormalDist(sigma=deviation)
     above, margin = rubric.scale.step, chance.inv_cdf(_SURE)

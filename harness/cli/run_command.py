@@ -1,4 +1,4 @@
-"""`harness run`: a pipeline file, from its inputs to its report."""
+"""`harness run`, and what it shares with `harness resume`: options, questions and report."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, get_args
 
 import click
 
@@ -20,8 +21,6 @@ from harness.cli.consoles import (
     Shown,
     error_as_json,
     exit_code_of,
-    interrupted_as_json,
-    left_as_json,
     log_to_stderr,
     say,
     write_json,
@@ -45,62 +44,55 @@ from harness.trace import Record, RunStarted
 from harness.trace.run_files import JOURNAL_SUFFIX
 from harness.wiggum import Limits
 
-F = TypeVar("F", bound=Callable[..., None])
-
 _COUNT = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0, min_open=True)
-
-
-memory_option = click.option(
-    "--memory",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Where passages are kept for further runs, in place of [memory] path.",
+_OPTIONS = (
+    click.option(
+        "--memory",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Where passages are kept for further runs, in place of [memory] path.",
+    ),
+    click.option("--max-tokens", type=_COUNT, help="Of all calls of the run, in and out."),
+    click.option("--max-cost-usd", type=_AMOUNT, help="Of all calls with a known price."),
+    click.option("--max-seconds", type=_AMOUNT, help="How long it may take, and 1 s to wrap up."),
+    click.option("--max-calls", type=_COUNT, help="How many calls to models."),
+    click.option(
+        "--log-format",
+        type=click.Choice(get_args(LogFormat)),
+        default="text",
+        help="How warnings are written on standard error.",
+    ),
+    click.option(
+        "--traceback", "with_traceback", is_flag=True, help="Show where a node raised its error."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
 )
 
 
-log_option = click.option(
-    "--log-format",
-    type=click.Choice(get_args(LogFormat)),
-    default="text",
-    help="How warnings are written on standard error.",
-)
+def run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of a run; the command gets the limits as one argument."""
 
-
-traceback_option = click.option(
-    "--traceback", "with_traceback", is_flag=True, help="Of a node that raised, say where."
-)
-
-
-def limit_options(command: F) -> F:
-    """Adds the options; a command receives them as `limits_of` takes them."""
-    for option in reversed(
-        (
-            click.option("--max-tokens", type=_COUNT, help="Of all calls of the run, in and out."),
-            click.option("--max-cost-usd", type=_AMOUNT, help="Of all calls with a known price."),
-            click.option(
-                "--max-seconds", type=_AMOUNT, help="How long it may take, and 1 s to wrap up."
-            ),
-            click.option("--max-calls", type=_COUNT, help="How many calls to models."),
+    @wraps(command)
+    def called(
+        *,
+        max_tokens: int | None,
+        max_cost_usd: float | None,
+        max_seconds: float | None,
+        max_calls: int | None,
+        **others: Any,  # noqa: ANN401 - the command's other options
+    ) -> None:
+        limits = Limits(
+            max_tokens=max_tokens,
+            max_cost_usd=max_cost_usd,
+            max_seconds=max_seconds,
+            max_calls=max_calls,
         )
-    ):
-        command = option(command)
-    return command
+        command(limits=limits, **others)
 
-
-def limits_of(
-    max_tokens: int | None,
-    max_cost_usd: float | None,
-    max_seconds: float | None,
-    max_calls: int | None,
-) -> Limits:
-    """The limits that the options gave."""
-    return Limits(
-        max_tokens=max_tokens,
-        max_cost_usd=max_cost_usd,
-        max_seconds=max_seconds,
-        max_calls=max_calls,
-    )
+    for option in reversed(_OPTIONS):
+        called = option(called)
+    return called
 
 
 @click.command()
@@ -125,11 +117,7 @@ def limits_of(
     metavar="ROLE=TAG",
     help="Which endpoint's model plays a role, in place of [roles]. May be repeated.",
 )
-@memory_option
-@limit_options
-@log_option
-@traceback_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@run_options
 def run(
     *,
     target: str,
@@ -138,10 +126,7 @@ def run(
     config: Path | None,
     roles: tuple[str, ...],
     memory: Path | None,
-    max_tokens: int | None,
-    max_cost_usd: float | None,
-    max_seconds: float | None,
-    max_calls: int | None,
+    limits: Limits,
     log_format: LogFormat,
     with_traceback: bool,
     as_json: bool,
@@ -167,7 +152,7 @@ def run(
             pipeline=load_pipeline(target),
             inputs=inputs,
             settings=settings,
-            limits=limits_of(max_tokens, max_cost_usd, max_seconds, max_calls),
+            limits=limits,
             origin=Origin(
                 target=absolute_target(target),
                 config=settings_file,
@@ -187,22 +172,16 @@ def _settings_file(config: Path | None) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be run."""
+    """A run to be carried out; fields as for `Pipeline.run_async`."""
 
     pipeline: Pipeline
-    """Which pipeline."""
     inputs: Mapping[str, object]
-    """Its inputs, as far as they are given."""
     settings: Settings
-    """With which models."""
     limits: Limits
-    """What it may take."""
     origin: Origin
-    """Where all that is from."""
     resume: Path | None = None
     """The journal of the run to go on with; None for a new run."""
     answers: Mapping[str, object] | None = None
-    """To that run's questions."""
 
 
 def carry_out(
@@ -211,46 +190,50 @@ def carry_out(
     """Runs, reports, and ends the process with its exit code unless that is 0.
 
     Args:
-        order: Reads what was given; may raise for what is not usable.
-        as_json: Whether the report is for scripts: one JSON object, however the run ended.
-        log_format: How warnings are written.
-        with_traceback: Whether to say where an error was raised.
+        order: Reads the arguments; raises if they are not usable.
+        as_json: Whether to report to a script: one JSON object, however the run ended.
+        log_format: Of warnings.
+        with_traceback: Whether to show where an error was raised.
     """
-    # The report prints them; where there is none, they are printed at the end.
-    held: list[str] = []
+    held: list[str] = []  # warnings for the report
     log_to_stderr(log_format, held=None if as_json or log_format == "json" else held)
-    begun: list[Path] = []
+    begun: list[Path] = []  # receives the run's journal
     interrupts = Interrupts()
+    failed: RunResult | None = None
     try:
-        with _told_of_a_run_without_a_report(held):
+        with _printed_without_a_report(held):
             result = _run(order(), begun, is_attended=not as_json and _is_terminal())
-    except KeyboardInterrupt:
-        say("interrupted", err=True)
-        _say_way_on(begun)
-        if as_json:
-            _write(interrupted_as_json(run_id=_run_id(begun)))
-        sys.exit(interrupts.exit_code)
+    except KeyboardInterrupt as error:
+        ended: BaseException = error
+        said, code = "interrupted", interrupts.exit_code
     except SystemExit as error:
         # Its code would pass for one of this command's own.
-        say(f"harness: {_who_left(error)}", err=True)
-        _say_way_on(begun)
-        if as_json:
-            _write(left_as_json(error, run_id=_run_id(begun)))
-        sys.exit(FAILED)
+        ended = error
+        said, code = f"harness: {_who_left(error)}", FAILED
     except HarnessError as error:
+        ended = error
+        said, code = f"harness: {error}", exit_code_of(error)
         failed = error.result if isinstance(error, NodeFailed) else None
         if with_traceback:
             say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
-        say(f"harness: {error}", err=True)
-        if as_json:
-            more = result_fields(failed) if failed is not None else None
-            _write(error_as_json(error, run_id=_run_id(begun), more=more))
-        elif failed is not None:
-            print_failure(failed, Shown(stderr=True))
-        _say_way_on(begun)
-        sys.exit(exit_code_of(error))
+    else:
+        _report(result, as_json=as_json)
+        return
+    say(said, err=True)
     if as_json:
-        _write(result_as_json(result))
+        run_id = begun[0].stem if begun else None
+        more = result_fields(failed) if failed is not None else None
+        write_json(error_as_json(ended, run_id=run_id, more=more))
+    elif failed is not None:
+        print_failure(failed, Shown(stderr=True))
+    if begun:
+        say(f"To go on with what was done: {resume_command(begun[0])}", err=True)
+    sys.exit(code)
+
+
+def _report(result: RunResult, *, as_json: bool) -> None:
+    if as_json:
+        write_json(result_as_json(result))
     else:
         aside = Shown(stderr=True)
         print_result(result, Shown(), aside)
@@ -260,7 +243,6 @@ def carry_out(
 
 
 def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
-    """Runs the pipeline; `begun` receives the run's journal, whatever becomes of it."""
     traces = order.resume.parent if order.resume else order.settings.traces
 
     def note_start(record: Record) -> None:
@@ -268,7 +250,7 @@ def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
             begun.append(traces / f"{record.run_id}{JOURNAL_SUFFIX}")
 
     with (
-        redirect_stdout(sys.stderr),  # what nodes print is no result
+        redirect_stdout(sys.stderr),  # standard output is for the result, not for prints of nodes
         Progress(Shown(stderr=True), order.pipeline.nodes) as progress,
     ):
         return run_to_its_end(
@@ -286,7 +268,7 @@ def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
 
 
 @contextmanager
-def _told_of_a_run_without_a_report(warnings: Sequence[str]) -> Iterator[None]:
+def _printed_without_a_report(warnings: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -296,12 +278,10 @@ def _told_of_a_run_without_a_report(warnings: Sequence[str]) -> Iterator[None]:
 
 
 def _is_terminal() -> bool:
-    """Whether somebody is there to be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _who_left(error: SystemExit) -> str:
-    """What to say of a node that ended the process."""
     *_, last = traceback.extract_tb(error.__traceback__)
     return (
         f"{os.path.relpath(last.filename)}:{last.lineno}: {last.name} ended the run with "
@@ -309,33 +289,15 @@ def _who_left(error: SystemExit) -> str:
     )
 
 
-def _run_id(begun: list[Path]) -> str | None:
-    return begun[0].stem if begun else None
-
-
-def _say_way_on(begun: list[Path]) -> None:
-    """What to type to go on, if a run had begun."""
-    if begun:
-        say(f"To go on with what was done: {resume_command(begun[0])}", err=True)
-
-
-def _write(data: bytes) -> None:
-    write_json(data)
-
-
 class TerminalAsker:
-    """Puts questions to whoever sits at the terminal, one at a time, the progress out of the way.
-
-    Args:
-        progress: Makes room.
-    """
+    """Puts questions to the person at the terminal, one at a time, with the progress hidden."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._turn = asyncio.Lock()
 
     async def __call__(self, question: Question) -> str | None:
-        """What was typed, once it can be an answer; None when the input has ended (Ctrl-D)."""
+        """An answer in the question's form; None when the input has ended (Ctrl-D)."""
         async with self._turn:
             with self._progress.paused():
                 problem = question.problem
@@ -355,7 +317,7 @@ class TerminalAsker:
 
 
 async def _next_line() -> str:
-    """A line from the terminal, waited for without a thread, which nobody could stop."""
+    """A line from the terminal, without a thread, which could not be stopped while it waits."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), readable.set)

@@ -1,4 +1,4 @@
-"""How a run ended: what failed, was left out, waits, was reused; and how to go on."""
+"""How a run ended: what failed, was left out, waits or was reused, and how to go on."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from harness.session import RunResult, Settings
 from harness.wiggum import Spent
 
 _MOST = 20
-"""Lines of one kind: a fan-out of thousands may have been left out."""
+"""Lines of one kind; a fan-out could fill thousands."""
 
 
 def command() -> str:
-    """How the command is called from here: its virtual environment may not be active."""
+    """The command as a user can call it here: its virtual environment may not be active."""
     return "harness" if shutil.which("harness") else os.path.relpath(sys.argv[0])
 
 
@@ -35,7 +35,7 @@ def resume_command(journal: Path) -> str:
 
 
 def print_end(result: RunResult, console: Console) -> None:
-    """Says what there is to say beside the outputs; nothing of a run that simply finished."""
+    """Prints how the run ended, beside its outputs; nothing for a run that simply finished."""
     for line in (*_resumed(result), *_tried_again(result), *_left_out(result)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if result.stopped_by is not None:
@@ -47,7 +47,7 @@ def print_end(result: RunResult, console: Console) -> None:
 
 
 def print_to_do(result: RunResult, console: Console) -> None:
-    """What to type next, if the run is not over."""
+    """Prints the command to type next, if the run is not over."""
     resume = resume_command(result.files.journal)
     if result.status == "stopped":
         named = (name for name in FIELD_OF.values() if name in (result.stopped_by or ""))
@@ -63,7 +63,7 @@ def print_to_do(result: RunResult, console: Console) -> None:
 
 
 def print_failure(result: RunResult, console: Console) -> None:
-    """The failures behind the first, and what else there is to say of a run that failed."""
+    """Prints all about a failed run but its first failure."""
     others = [f"also failed: {_failed(one)}" for one in result.failures[1:]]
     for line in _capped(others):
         _say(line, console)
@@ -74,7 +74,7 @@ def print_failure(result: RunResult, console: Console) -> None:
 
 
 def spent_line(spent: Spent, *, what: str) -> str:
-    """What a run took, or a loop, its first draft included where the loop asked for it."""
+    """Time, calls, tokens and dollars of a run or a loop."""
     about = "about " if spent.estimated_calls else ""
     said = (
         f"{what} took {spent.seconds:.1f} s; calls: {spent.calls}; tokens in: "
@@ -113,7 +113,6 @@ def end_as_json(result: RunResult) -> dict[str, object]:
 
 
 def _resumed(result: RunResult) -> Iterator[str]:
-    """What a resumed run did not do again, and what it did."""
     if result.had_finished:
         yield "The run had finished: nothing was left to do."
         return
@@ -148,7 +147,6 @@ def _left_out(result: RunResult) -> Iterator[str]:
 
 
 def _why(skip: NodeSkip) -> str:
-    """Why it was left out; of the limit that ended the run, more is said below."""
     at_limit = skip.reason.startswith(RunLimitReached.__name__)
     return "was stopped by a limit" if at_limit else skip.reason
 
@@ -166,7 +164,7 @@ def _failed(failure: NodeFailure) -> str:
 
 
 def _example(question: Question) -> str:
-    """An answer that shows what is wanted."""
+    """An answer of the right form."""
     if question.form == "yes or no":
         return "yes"
     choices = question.form.removeprefix("one of ")

@@ -8,17 +8,28 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from harness.cli.arguments import LATEST, find_journal, read_pairs
 from harness.cli.consoles import Shown, failures_told, log_to_stderr, results, say, write_json
 from harness.cli.process import FAILED, UNUSABLE
 from harness.errors import InvalidInput
 from harness.trace import TIMELINES, Journal, TimelineFormat
+
+if TYPE_CHECKING:
+    from harness.trace.check import FileCheck, JournalCheck
 
 _RUN = click.argument("run", default=LATEST)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
@@ -50,8 +61,6 @@ def open_(run: str, traces: Path | None, port: int, *, no_browser: bool) -> None
 
     Ends when the tab is closed, or on Ctrl-C.
     """
-    from harness.cli.trace_open import show  # noqa: PLC0415 - the server is for this alone
-
     console = Shown(stderr=True)
     with _complaints(), tempfile.TemporaryDirectory(prefix="harness-open-") as folder:
         given = Path(run)
@@ -189,7 +198,6 @@ def check(run: str, traces: Path | None, repair: Path | None, *, as_json: bool) 
 
     Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
     """
-    from harness.cli.trace_check import check_as_json, print_check  # noqa: PLC0415 - as above
     from harness.trace.check import check_journal  # noqa: PLC0415
     from harness.trace.salvage import repair_journal  # noqa: PLC0415
 
@@ -253,3 +261,82 @@ def _complaints(*, as_json: bool = False) -> Iterator[None]:
         place = f"{error.filename}: " if error.filename else ""
         say(f"harness: {place}{error.strerror}", err=True)
         sys.exit(UNUSABLE)
+
+
+def print_check(found: JournalCheck, console: Console) -> None:
+    """Prints of each file whether it is whole and what is wrong with it, and what was open."""
+    last = found.parts[-1].part
+    for file in found.files:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(file.records.items()))
+        verdict = _verdict(file, is_of_last_part=file.part == last)
+        console.print(Text(f"{file.path}{_part(file) if last else ''}: {verdict}"), soft_wrap=True)
+        console.print(Text(f"records: {kinds or 'none'}"), style="dim")
+        for problem in file.problems:
+            line = "" if problem.line is None else f"line {problem.line}: "
+            console.print(Text(f"{line}{problem.message}"), style="red")
+    if found.open_spans:
+        table = Table(title="Open at the end", title_justify="left")
+        for column in ("what", "since second", "for seconds"):
+            table.add_column(column)
+        for span in found.open_spans:
+            what = span.title if span.title == span.name else f"{span.name}: {span.title}"
+            table.add_row(Text(what), f"{span.start_ns / 1e9:.3f}", f"{span.open_ns / 1e9:.3f}")
+        console.print(table)
+
+
+def check_as_json(found: JournalCheck) -> bytes:
+    """The same as one JSON object, indented, with a newline."""
+    said = {
+        "is_whole": found.is_whole,
+        "is_readable": found.is_readable,
+        "run_id": found.run_id,
+        "parts": len(found.parts),
+        "open_spans": [asdict(span) for span in found.open_spans],
+        "files": [
+            {"is_whole": file.is_whole, "is_readable": file.is_readable, **asdict(file)}
+            for file in found.files
+        ],
+    }
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(said, default=str, option=options)  # a problem's path
+
+
+def _verdict(found: FileCheck, *, is_of_last_part: bool) -> str:
+    if found.run_id is None:
+        is_torn = found.torn_bytes > 0 and not found.problems
+        return "killed in its first line, or not a journal" if is_torn else "not a journal"
+    if found.problems:
+        return "damaged"
+    if found.is_whole:
+        return f"whole; the run ended: {found.ended}"
+    torn = f", in the middle of a line ({found.torn_bytes} bytes)" if found.torn_bytes else ""
+    why = "killed, or still going" if is_of_last_part else "killed; it was resumed"
+    return f"readable, but it stops before the run's end{torn}: {why}"
+
+
+def _part(found: FileCheck) -> str:
+    return f" (joined part {found.part})" if found.is_joined else f" (part {found.part})"
+
+
+def show(trace: Path, *, open_browser: bool = True, port: int = 0) -> None:
+    """Shows a trace in Perfetto until its tab is closed; Ctrl-C comes out as it is.
+
+    Standard error has the address.
+
+    Args:
+        trace: The file.
+        open_browser: Whether to start the browser, or leave the address to the person.
+        port: Where to serve; 0 for any free port.
+
+    Raises:
+        InvalidInput: There is no such file, the port is taken, or the UI is not installed.
+    """
+    from harness.trace.timelines.viewer import TraceViewer  # noqa: PLC0415 - it brings a server
+
+    with TraceViewer(trace, port=port) as viewer:
+        # As it is: without its token, the address opens nothing.
+        click.echo(f"Perfetto at {viewer.url} (close the tab or press Ctrl-C to stop)", err=True)
+        if open_browser:
+            # Some browsers, those in a terminal above all, keep their caller until they are left.
+            threading.Thread(target=webbrowser.open, args=[viewer.url], daemon=True).start()
+        viewer.serve_until_closed()

@@ -1,4 +1,4 @@
-"""What verdicts look like: in words and tables for people, as JSON for scripts."""
+"""Verdicts in words and tables for people, and as JSON for scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.rubric import DimensionScore, Rubric, Verdict
 
 
 def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) -> None:
-    """Prints one draft's scores, and what kept each from more."""
+    """Prints one draft's scores and their reasons."""
     table = Table(title=Text(name, style="bold"), title_justify="left")
     table.add_column("dimension", no_wrap=True)
     table.add_column("score", justify="right", no_wrap=True)
@@ -64,33 +64,33 @@ def decision(verdict: Verdict, rubric: Rubric) -> str:
 
 
 def remarks(
-    verdict: Verdict, rubric: Rubric, *, nobody: str = "no evaluator model is configured"
+    verdict: Verdict, rubric: Rubric, *, unasked: str = "no evaluator model is configured"
 ) -> Iterator[str]:
-    """What is to be known about a verdict: what was not judged, by whom the rest was, how.
+    """What was not judged and why, and who judged the rest.
 
     Args:
-        verdict: What was found.
-        rubric: What it was found by.
-        nobody: Why no model was asked, if none was.
+        verdict: On one draft.
+        rubric: Its rubric.
+        unasked: Why no model was asked, if so.
     """
     if verdict.gates:
         yield (
             f"The gate {_listed(verdict.gates)} is shut, so no model was asked; the composite is "
             "of the checks alone."
         )
-    yield from _unjudged(verdict, rubric, nobody)
+    yield from _unjudged(verdict, rubric, unasked)
     if verdict.carried:
         yield f"Taken over from an earlier round: {_listed(verdict.carried)}."
     yield from _about_judges(verdict)
 
 
 def why_not_more(score: DimensionScore) -> Iterator[str]:
-    """What kept a dimension from a higher score, a line for each thing."""
+    """What kept a dimension from a higher score, line by line."""
     judged = score.source == "judged"
     reason = score.reason
-    for cap in score.capped:  # told last
+    for cap in score.capped:  # these come last
         reason = reason.replace(cap, "").removesuffix("; ")
-    # Of checks, the reason is their findings put together.
+    # A check's reason is its findings, joined.
     if reason and (judged or not score.findings):
         yield reason
     for finding in score.findings:
@@ -109,9 +109,9 @@ def points(score: DimensionScore) -> str:
 
 
 def passes_at(verdict: Verdict, pass_at: float) -> bool:
-    """Whether a draft would pass with another threshold, by the scores that it has.
+    """Whether a draft would pass with another threshold, by its scores.
 
-    A panel that votes judged it by the rubric's own; with another, its combined scores decide.
+    A panel's votes were by the rubric's own threshold; for another, its combined scores decide.
     """
     return verdict.composite >= pass_at and not verdict.below_floor and not verdict.gates
 
@@ -131,23 +131,21 @@ def verdict_as_json(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _unjudged(verdict: Verdict, rubric: Rubric, nobody: str) -> Iterator[str]:
-    """Which dimensions do not count, and why."""
+def _unjudged(verdict: Verdict, rubric: Rubric, unasked: str) -> Iterator[str]:
     checked = {dimension.name for dimension in rubric.checked}
     by_sources = {dimension.name for dimension in rubric.judged if dimension.needs_sources}
     if without := [name for name in verdict.unjudged if name in checked]:
-        lacking = "for want of something to check it by (sources, or enough text)"
-        yield f"Not scored, {lacking}: {_listed(without)}."
+        yield f"Not scored, without sources or enough text to check: {_listed(without)}."
     left = [name for name in verdict.unjudged if name not in checked]
     if not left or verdict.gates:
         return
     if verdict.judges is not None:
         yield f"Not judged, since there are no sources to judge it by: {_listed(left)}."
     elif by_sources.issuperset(left):
-        yield f"Not judged, since {nobody}, or for want of sources: {_listed(left)}."
+        yield f"Not judged, since {unasked}, or there are no sources: {_listed(left)}."
     else:
         yield (
-            f"Not judged, since {nobody}: {_listed(left)}. The scores above are the rubric's own "
+            f"Not judged, since {unasked}: {_listed(left)}. The scores above are the rubric's own "
             "deterministic checks."
         )
 
@@ -169,7 +167,7 @@ def _about_judges(verdict: Verdict) -> Iterator[str]:
             told.append(f"{judges.pass_share:.0%} of them would pass it")
         yield f"{', '.join(told)}."
     for why in dict.fromkeys(judges.absent):
-        yield f"Asked in vain, which counts for nothing: {why}"
+        yield f"Asked without an answer, so not counted: {why}"
     if judges.shortened is not None:
         seen = judges.shortened
         how = "a model's summary" if seen.summarised else "picked sentences"

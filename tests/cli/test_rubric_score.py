@@ -29,7 +29,7 @@ def test_each_draft_is_told_its_scores_why_not_more_and_whether_it_passed(drafts
     [
         pytest.param("7", "1 of 3; at 7: 2 of 3.", "fair.md (7.8) would pass.", id="lower"),
         pytest.param("4", "at 4: 2 of 3.", "poor.md (4.8) still would not: clear", id="floor"),
-        pytest.param("9.5", "at 9.5: 0 of 3.", "good.md (9.3) would not pass any", id="higher"),
+        pytest.param("9.5", "at 9.5: 0 of 3.", "good.md (9.3) would no longer pass", id="higher"),
     ],
 )
 def test_another_threshold_is_told_draft_by_draft_without_another_call(
@@ -117,7 +117,7 @@ def test_without_an_evaluator_the_checks_are_scored_and_what_was_not_judged_is_s
     assert (done.exit_code, calls) == (0, 0)
     assert f"Not judged, since {why}: clear." in done.text
     assert "Composite 10.0: of the checks alone" in done.text
-    assert "What another threshold would change is not known" in done.text
+    assert "What another threshold would change is unknown" in done.text
 
 
 @pytest.mark.parametrize(("rubric", "passed"), [("floored.yaml", False), ("answer", True)])

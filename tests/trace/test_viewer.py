@@ -18,7 +18,7 @@ from harness.trace.timelines.viewer import TraceViewer
 SHOW = """\
 import sys
 from pathlib import Path
-from harness.cli.trace_open import show
+from harness.cli.trace import show
 
 try:
     show(Path(sys.argv[1]), open_browser=False)
