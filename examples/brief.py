@@ -22,7 +22,7 @@ DOCUMENT = Path(__file__).with_name("documents") / "one-machine-two-models.md"
 brief = Pipeline("brief")
 
 
-@brief.node
+@brief.node(models=[])
 async def parts(
     run: Run, task: str = TASK, document: str = DOCUMENT.read_text(encoding="utf-8")
 ) -> list[str]:
@@ -33,7 +33,7 @@ async def parts(
     return list(dict.fromkeys(titles))[:12]
 
 
-@brief.node
+@brief.node(models=["planner"])
 async def topics(run: Run, parts: list[str], task: str = TASK) -> list[str]:
     """The three parts that matter most for the task."""
     listed = "\n".join(f"- {part}" for part in parts)
@@ -48,13 +48,13 @@ async def topics(run: Run, parts: list[str], task: str = TASK) -> list[str]:
     return list(dict.fromkeys([*chosen, *parts]))[:3]
 
 
-@brief.node(each={"topic": "topics"})
+@brief.node(each={"topic": "topics"}, models=[])
 async def sources(run: Run, topic: str) -> str:
     """The passage that says most on one topic."""
     return "\n\n".join(hit.passage.text for hit in await run.recall(topic, limit=1))
 
 
-@brief.node(each={"topic": "topics", "source": "sources"})
+@brief.node(each={"topic": "topics", "source": "sources"}, models=["producer"])
 async def sections(run: Run, topic: str, source: str) -> str:
     """A first draft of one section."""
     text = await run.chat(
@@ -67,7 +67,7 @@ async def sections(run: Run, topic: str, source: str) -> str:
     return f"## {topic}\n\n{text}\n"
 
 
-@brief.node
+@brief.node(models=["producer", "evaluator"])
 async def text(run: Run, sections: list[str], sources: list[str], task: str = TASK) -> str:
     """The brief, revised until it meets its rubric."""
     result = await run.wiggum(

@@ -40,7 +40,7 @@ def functions(code: str = CODE) -> list[Function]:
     return found
 
 
-@review.node(each={"function": "functions"})
+@review.node(each={"function": "functions"}, models=["producer"])
 async def sections(run: Run, function: Function) -> str:
     """One function's findings, and a docstring to begin with where it lacks one."""
     lines = [f"- {finding}" for finding in function.findings] or ["- nothing found"]
@@ -51,7 +51,7 @@ async def sections(run: Run, function: Function) -> str:
     return "\n".join([f"## {function.title}", *lines])
 
 
-@review.node
+@review.node(models=["producer", "evaluator"])
 async def text(run: Run, functions: list[Function], sections: list[str]) -> str:
     """The review, held against the code and the findings."""
     task = "What should be mended in these functions, and how?"

@@ -22,7 +22,7 @@ Pairs = list[tuple[Passage, Passage]]
 compare = Pipeline("compare")
 
 
-@compare.node
+@compare.node(models=[])
 async def claims(run: Run, left: str = LEFT, right: str = RIGHT) -> list[Passage]:
     """Every sentence, under its heading and a name of its own: of one title, one is recalled."""
     kept: list[Passage] = []
@@ -33,7 +33,7 @@ async def claims(run: Run, left: str = LEFT, right: str = RIGHT) -> list[Passage
     return kept
 
 
-@compare.node(each={"claim": "claims"})
+@compare.node(each={"claim": "claims"}, models=[])
 async def nearest(run: Run, claim: Passage) -> Passage | None:
     """What the other document says on the matter; hits with lower scores are on other matters."""
     hits = [hit for hit in await run.recall(claim.searchable, limit=50) if hit.score > 0.55]
@@ -47,7 +47,7 @@ def pairs(claims: list[Passage], nearest: list[Passage | None]) -> Pairs:
     return [(a, b) for a, b in found if b and a.source == "A" and (b, a) in found]
 
 
-@compare.node
+@compare.node(models=["planner"])
 async def best(run: Run, pairs: Pairs, task: str = TASK) -> Pairs:
     """The differences nearest to the task, and the one that decides it first."""
     apart = {a: (a, b) for a, b in pairs if figures(a) != figures(b)}
@@ -58,7 +58,7 @@ async def best(run: Run, pairs: Pairs, task: str = TASK) -> Pairs:
     return [apart[a] for a in sorted(near, key=lambda a: a.text != first)]
 
 
-@compare.node
+@compare.node(models=["producer", "evaluator"])
 async def text(run: Run, claims: list[Passage], pairs: Pairs, best: Pairs, task: str = TASK) -> str:
     """The comparison."""
     both = "- **{0.title}**\n  - A: “{0.text}”\n  - B: “{1.text}”"

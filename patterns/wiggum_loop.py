@@ -21,7 +21,7 @@ SOURCE = (
 wiggum_loop = Pipeline("wiggum-loop")
 
 
-@wiggum_loop.node
+@wiggum_loop.node(models=["producer", "evaluator"])
 async def text(
     run: Run, task: str = TASK, source: str = SOURCE, rubric: str = "answer", rounds: int = 3
 ) -> str:

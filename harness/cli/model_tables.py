@@ -12,7 +12,7 @@ from rich.text import Text
 from harness.hardware import format_bytes
 from harness.session.model_control import Control, ModelSeen
 from harness.session.model_plan import ModelPlan, PlannedDevice
-from harness.session.planning.planned_model import PlannedModel
+from harness.session.planned_models import PlannedModel
 
 T = TypeVar("T", PlannedModel, ModelSeen)
 

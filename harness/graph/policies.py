@@ -129,7 +129,7 @@ class Policies:
     concurrency: Concurrency | None = None
     on_error: OnError | None = None
     models: tuple[str, ...] | None = None
-    """The roles that it uses; None if it does not say."""
+    """The only roles that it uses, in the order of their first calls; None if it does not say."""
 
     def over(self, defaults: Policies) -> Policies:
         """These policies, with `defaults` where they are None."""

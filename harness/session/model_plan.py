@@ -1,36 +1,52 @@
 """The plan of a pipeline's models: what each takes, where it fits, how often it will be loaded.
 
-Nothing is loaded for it. The loads are those of a run in numbers, by the budget's own policy.
+Nothing is loaded for it. The loads are those of a run in numbers, by the budget's own policy, from
+what the nodes declare or asked in the last run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from graphlib import TopologicalSorter
+from typing import Final
 
-from harness.errors import HarnessError, ModelFileInvalid, Notice
-from harness.graph import Graph
-from harness.residency import Device
-from harness.residency.simulation import simulate
-from harness.session.cast import Cast
+from harness.errors import (
+    ConfigurationInvalid,
+    HarnessError,
+    ModelFileInvalid,
+    Notice,
+)
+from harness.graph import Graph, Node
+from harness.inference import Endpoint
+from harness.residency import Device, Tenant
+from harness.residency.simulation import Job, simulate
+from harness.session import plan_warnings as warnings
 from harness.session.casting import Casting
+from harness.session.demand import MEMORY, Demand, Players, demand_of, last_asked
+from harness.session.evaluator_pool import evaluator_pool
 from harness.session.models import known_endpoints
-from harness.session.planning import warnings
-from harness.session.planning.asked_models import AskedModels, Stages, asked_models, players_of
-from harness.session.planning.model_size import size_up
-from harness.session.planning.planned_cast import judges_of, purposes
-from harness.session.planning.planned_jobs import CALL_S, planned_jobs
-from harness.session.planning.planned_memory import PlannedMemory, planned_memory
-from harness.session.planning.planned_model import PlannedModel, planned_model
+from harness.session.planned_models import (
+    PlannedMemory,
+    PlannedModel,
+    planned_memory,
+    planned_model,
+    size_up,
+)
+from harness.session.roles import EVALUATOR
 from harness.session.settings import WORDLLAMA, Settings
-from harness.session.tenancy import check_managed
-from harness.session.uses import uses_of
-from harness.session.usual_rounds import usual_rounds
-from harness.trace import AUDIT_LOG, Tracer
+from harness.session.tenancy import (
+    check_managed,
+    is_managed,
+)
+from harness.trace import Tracer
 
 ITEMS = 4
 """Of every mapped node, unless told otherwise."""
+CALL_S: Final = 5.0
+"""What every call is taken to last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +58,6 @@ class PlannedDevice:
     capacity_bytes: int
     """What the budget may use of it, the reserve included."""
     reserve_bytes: int
-    """What is kept free of it."""
     wanted_bytes: int
     """What the models of the plan take there, all of them together."""
 
@@ -57,7 +72,6 @@ class ModelPlan:
     """What is known of a pipeline's models before it is run."""
 
     pipeline: str
-    """Its name."""
     items: int
     """How many items every mapped node was taken to have."""
     devices: tuple[PlannedDevice, ...]
@@ -67,15 +81,14 @@ class ModelPlan:
     unused: tuple[str, ...]
     """Tags of the endpoints that have nothing to do with it."""
     loads: int | None
-    """How often models will be loaded, as predicted; None where that cannot be."""
+    """How often models will be loaded; None if not predicted."""
     load_s: float | None
     """What that takes in all; None as above."""
     notes: tuple[str, ...]
-    """What the prediction rests on."""
+    """What the prediction rests on, or why there is none."""
     warnings: tuple[Notice, ...]
-    """What is to be kept in mind."""
     refusals: tuple[Notice, ...]
-    """Why a run of it does not begin; none, as a rule."""
+    """Why a run of it does not begin; empty as a rule."""
 
 
 async def plan_models(
@@ -83,19 +96,20 @@ async def plan_models(
 ) -> ModelPlan:
     """What a run of the pipeline would do with its models.
 
-    Servers are asked how large a model is, where it is the budget's and nobody has said; and what
-    they serve, as at the beginning of a run. One that does not answer has a row that says so.
+    Servers are asked how large a managed model is if its endpoint does not say so, and what they
+    serve, as at the beginning of a run. One that does not answer has a row that says so.
 
     Args:
         graph: The pipeline.
         settings: Say who plays what, and how much memory there is.
         environment: Holds the keys that endpoints name.
-        items: How many items every mapped node is taken to have.
+        items: How many items every mapped node is taken to have, and how often a node is taken to
+            alternate between the roles that it declares.
 
     Raises:
         PipelineInvalid: The pipeline has a mistake.
-        ConfigurationInvalid: The settings contradict themselves, a role has no model, or nobody
-            says how much memory a device has.
+        ConfigurationInvalid: The settings contradict themselves, a role has no model, or the
+            capacity of a device is unknown.
         SameModel: Producer and evaluator, or those that can answer for them, are one model.
         SameFamily: They are relatives, and the settings refuse those.
         ModelFileInvalid: A file that must be compared with another cannot be read.
@@ -106,59 +120,63 @@ async def plan_models(
     check_managed(endpoints.values())
     casting = Casting(endpoints, settings)
     await casting.ask_servers(Tracer(), environment=environment)
-    judges = judges_of(casting, settings)
+    judges = _judges(casting, settings)
     embedder = settings.memory.embedder
-    cast = Cast(
+    players = Players(
         roles=casting.roles.with_evaluators(*judges.tags),
         embedder=None if embedder == WORDLLAMA else embedder,
-        usual=await asyncio.to_thread(usual_rounds, settings.traces / AUDIT_LOG, graph.name),
+        summariser=casting.summariser,
     )
-    uses = await asyncio.to_thread(uses_of, graph)
-    players = players_of(uses, cast)
-    there = purposes(players, casting, settings, endpoints)
+    seen = await asyncio.to_thread(last_asked, settings.traces, graph.name)
+    demand = demand_of(graph, seen)
+    unknown = [name for name, one in demand.items() if one.source == "unknown"]
+    asked = _asked(demand, players)
+    there = _purposes(asked, casting, settings, endpoints, all_of_them=bool(unknown))
 
     # 2. How large they are, and what there is room for.
     sizes = await asyncio.gather(*(size_up(endpoints[tag], environment) for tag in there))
-    sized = dict(zip(there, sizes, strict=True))
-    memory = await asyncio.to_thread(planned_memory, sized, settings)
-    needed = casting.required | {tag for tags in players.values() for tag in tags}
+    memory = await asyncio.to_thread(planned_memory, dict(zip(there, sizes, strict=True)), settings)
+    needed = casting.required | {tag for tags in asked.values() for tag in tags}
     refusals = tuple(
         Notice(code=error.code, message=str(error)) for error in _refusals(needed, memory)
     )
 
     # 3. A run in numbers.
-    seated = judges.seated(memory.tenants)
-    cast = replace(cast, roles=casting.roles.with_evaluators(*seated))
-    asked = asked_models(uses, cast, times=items)
-    calls = _calls_to(memory, asked)
-    loads = None if refusals else _loads(graph, calls, memory, settings, items=items)
+    seated = replace(players, roles=casting.roles.with_evaluators(*judges.seated(memory.tenants)))
+    uses = {name: _uses(one, seated, memory, times=items) for name, one in demand.items()}
+    is_predicted = not refusals and not unknown
+    loads = _loads(graph, uses, memory, settings, items=items) if is_predicted else None
 
     # 4. All of it side by side.
     models = tuple(
         planned_model(
             endpoints[tag],
-            purpose=purpose,
+            roles=purpose.roles,
+            others=purpose.others,
             memory=memory,
             models=casting.models,
             loads=None if loads is None else loads.get(tag),
         )
         for tag, purpose in there.items()
     )
-    notes = []
+    load_s = None
+    if loads is not None:
+        load_s = math.fsum(count * memory.times[tag].seconds for tag, count in loads.items())
+    notes = [*_notes(demand, uses, unknown, times=items)]
     if casting.summariser is not None:
         notes.append(f"'{casting.summariser}' shortens drafts that are too long; not counted")
     if loads:
         notes.append(
-            f"every call is taken to last {CALL_S:g} s, every mapped node to have {items} items, "
-            "and a revise loop as many rounds as are usual, or else as it may; nothing is taken to "
-            "be in memory yet"
+            f"every call is taken to last {CALL_S:g} s, and every mapped node to have {items} "
+            "items; no model is taken to be in memory yet"
         )
-    if loads is None and not refusals:
+    if is_predicted and loads is None:
         notes.append("the budget's policy came to no end with these models")
     if judges.is_drawn:
+        largest = seated.of(EVALUATOR)[0]
         notes.append(
-            "who of the pool evaluates is drawn when a run begins; counted with "
-            f"'{seated[0]}', the largest"
+            f"the evaluator is drawn from the pool when a run begins; counted with '{largest}', "
+            "the largest"
         )
     return ModelPlan(
         pipeline=graph.name,
@@ -167,14 +185,12 @@ async def plan_models(
         models=models,
         unused=tuple(tag for tag in endpoints if tag not in there),
         loads=None if loads is None else sum(loads.values()),
-        load_s=None
-        if loads is None
-        else sum(count * memory.times[tag].seconds for tag, count in loads.items()),
-        notes=(*notes, *asked.notes),
+        load_s=load_s,
+        notes=tuple(notes),
         warnings=(
             *warnings.on_evaluators(judges.tags, casting),
             *warnings.on_same_weights(models, endpoints, casting.models),
-            *warnings.on_turns(calls, memory, loads or {}),
+            *warnings.on_turns(uses, memory, loads),
             *warnings.on_offload(models, endpoints),
             *warnings.on_unsized(models),
             *warnings.on_spares(models, needed | memory.pinned),
@@ -184,44 +200,13 @@ async def plan_models(
 
 
 def _refusals(needed: Collection[str], memory: PlannedMemory) -> Iterator[HarnessError]:
-    """Why a run does not begin: of what it needs, something never fits, or is no model."""
+    """Why a run does not begin: something that it needs never fits, or is no model."""
     for tag, size in memory.sizes.items():
         never = memory.never(tag)
         if never is not None and (tag in needed or tag in memory.pinned):
             yield never
         if isinstance(size.error, ModelFileInvalid) and tag in needed:
             yield size.error
-
-
-def _calls_to(memory: PlannedMemory, asked: AskedModels) -> dict[str, Stages]:
-    """The calls of the nodes, as far as they are to models whose loads can be predicted."""
-    fitting = {tag for tag in memory.tenants if memory.fit(tag) in {"whole", "split"}}
-
-    def among(stages: Stages) -> Iterator[tuple[str, ...]]:
-        for stage in stages:
-            tags = tuple(tag for tag in stage if tag in fitting)
-            if tags:
-                yield tags
-
-    return {node: tuple(among(stages)) for node, stages in asked.by_node.items()}
-
-
-def _loads(
-    graph: Graph,
-    calls: Mapping[str, Stages],
-    memory: PlannedMemory,
-    settings: Settings,
-    *,
-    items: int,
-) -> Mapping[str, int] | None:
-    """How often each model will be loaded; None where the run in numbers has no end."""
-    seen = simulate(
-        planned_jobs(graph, calls, items=items),
-        devices=memory.devices.values(),
-        tenants=memory.tenants.values(),
-        max_wait_s=settings.budget.max_wait_s,
-    )
-    return None if seen.unfinished else {tag: seen.loads_of.get(tag, 0) for tag in memory.tenants}
 
 
 def _planned_device(device: Device, models: Sequence[PlannedModel]) -> PlannedDevice:
@@ -231,3 +216,203 @@ def _planned_device(device: Device, models: Sequence[PlannedModel]) -> PlannedDe
         reserve_bytes=device.reserve_bytes,
         wanted_bytes=sum(model.need.get(device.name, 0) for model in models),
     )
+
+
+# --- who is asked ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judges:
+    """The models that evaluate, or may come to."""
+
+    tags: tuple[str, ...]
+    is_drawn: bool = False
+    """Whether one of them will be drawn when a run begins."""
+
+    def seated(self, tenants: Mapping[str, Tenant]) -> tuple[str, ...]:
+        """Those to count with: of a pool to draw from the largest, so that a run is no worse."""
+        if not self.is_drawn:
+            return self.tags
+        return (max(self.tags, key=lambda tag: tenants[tag].need_bytes if tag in tenants else 0),)
+
+
+def _judges(casting: Casting, settings: Settings) -> _Judges:
+    pool = casting.roles.pool
+    if pool is None:
+        return _Judges(tags=casting.roles.evaluators)
+    if settings.evaluation.panel is None and settings.separation.pool_seed is None:
+        members = evaluator_pool(pool, producer=casting.roles.producer, models=casting.models)
+        return _Judges(tags=tuple(dict.fromkeys(members.members)), is_drawn=True)
+    casting.choose_evaluators(Tracer(), task="", run_id="")
+    return _Judges(tags=casting.roles.evaluators)
+
+
+def _asked(demand: Mapping[str, Demand], players: Players) -> dict[str, tuple[str, ...]]:
+    """By role, the tags of its models, for all roles that nodes ask in.
+
+    The evaluator may have none: then code alone checks. So may the memory: wordllama embeds.
+
+    Raises:
+        ConfigurationInvalid: Another role has no model.
+    """
+    asked: dict[str, tuple[str, ...]] = {}
+    for node, one in demand.items():
+        for role in one.roles:
+            asked[role] = players.of(role)
+            if not asked[role] and role not in {EVALUATOR, MEMORY}:
+                try:
+                    players.roles.model(role)
+                except ConfigurationInvalid as error:
+                    raise ConfigurationInvalid(
+                        f"node '{node}' needs '{role}': {error}", code="roles.unassigned"
+                    ) from error
+    return asked
+
+
+@dataclass(slots=True)
+class _Purpose:
+    """What an endpoint is there for."""
+
+    roles: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+def _purposes(
+    asked: Mapping[str, tuple[str, ...]],
+    casting: Casting,
+    settings: Settings,
+    endpoints: Mapping[str, Endpoint],
+    *,
+    all_of_them: bool,
+) -> dict[str, _Purpose]:
+    """What each endpoint is there for that a run needs or has in memory; those asked first.
+
+    Args:
+        asked: By role, the tags of its models.
+        casting: Knows who else is needed.
+        settings: Name roles.
+        endpoints: By tag.
+        all_of_them: Whether any endpoint may be asked, since what some node asks is unknown.
+    """
+    found: dict[str, _Purpose] = {}
+
+    def of(tag: str) -> _Purpose:
+        return found.setdefault(tag, _Purpose())
+
+    for role, tags in asked.items():
+        for tag in tags:
+            of(tag).roles.append(role)
+    if casting.summariser is not None:
+        of(casting.summariser).others.append("shortens drafts")
+    for role, named in settings.roles.items():
+        if isinstance(named, str) and role not in asked:
+            how = "may be asked" if all_of_them else "which no node asks"
+            of(named).others.append(f"is '{role}', {how}")
+    for tag, endpoint in endpoints.items():
+        if all_of_them or tag in casting.required or (endpoint.pin and is_managed(endpoint)):
+            of(tag)
+    for tag in tuple(found):
+        for fallback in endpoints[tag].fallback:
+            of(fallback).others.append(f"stands in for '{tag}'")
+    return found
+
+
+# --- a run in numbers -----------------------------------------------------------------------------
+
+
+def _uses(
+    demand: Demand, players: Players, memory: PlannedMemory, *, times: int
+) -> tuple[str, ...]:
+    """What one call of a node asks, of the models whose loads can be predicted."""
+    uses = demand.uses(players)
+    fitting = tuple(tag for tag in uses if tag in memory.tenants and memory.never(tag) is None)
+    is_alternating = demand.source == "declared" and len(set(uses)) > 1
+    return fitting * times if is_alternating else fitting
+
+
+def _notes(
+    demand: Mapping[str, Demand],
+    uses: Mapping[str, Sequence[str]],
+    unknown: Sequence[str],
+    *,
+    times: int,
+) -> Iterator[str]:
+    if unknown:
+        nodes = ", ".join(f"'{node}'" for node in unknown)
+        yield (
+            f"the order of calls is unknown: no run of {nodes} was found; run the pipeline once, "
+            "or declare the roles that a node asks with models=[…]"
+        )
+    for node, one in demand.items():
+        tags = dict.fromkeys(uses[node])
+        if one.source == "declared" and len(tags) > 1:
+            listed = " and ".join(f"'{tag}'" for tag in tags)
+            yield (
+                f"node '{node}' alternates between {listed} an unknown number of times; "
+                f"assuming {times}"
+            )
+
+
+def _loads(
+    graph: Graph,
+    uses: Mapping[str, Sequence[str]],
+    memory: PlannedMemory,
+    settings: Settings,
+    *,
+    items: int,
+) -> Mapping[str, int] | None:
+    """How often each model will be loaded; None if the run in numbers has no end."""
+    run = simulate(
+        planned_jobs(graph, uses, items=items),
+        devices=memory.devices.values(),
+        tenants=memory.tenants.values(),
+        max_wait_s=settings.budget.max_wait_s,
+    )
+    return None if run.unfinished else {tag: run.loads_of.get(tag, 0) for tag in memory.tenants}
+
+
+def planned_jobs(graph: Graph, uses: Mapping[str, Sequence[str]], *, items: int) -> list[Job]:
+    """The calls to models of one run, and which of them come after which.
+
+    A mapped node is taken to have as many items as said, each call of it to ask the same, and a
+    condition (`when`) to hold. How many calls a run makes at once is left open.
+    """
+    jobs: list[Job] = []
+    ends: dict[str, list[tuple[str, ...]]] = {}  # by node and call, the jobs after which it is over
+    sources = {name: graph.dependencies(node) for name, node in graph.nodes.items()}
+    for name in TopologicalSorter(sources).static_order():
+        node, ends_here = graph.nodes[name], []
+        # Side by side with another mapped node, it takes up each item as soon as that is there.
+        by_item = {
+            one.source
+            for one in node.parameters
+            if one.is_mapped and node.combine == "zip" and _is_mapped(one.source, graph)
+        }
+        for index in range(_calls_of(node, graph, ends, items=items)):
+            after: tuple[str, ...] = ()
+            for source in sources[name]:
+                calls = ends[source]
+                if source in by_item and index < len(calls):
+                    calls = [calls[index]]
+                after += tuple(job for call in calls for job in call)
+            after = tuple(dict.fromkeys(after))
+            for number, model in enumerate(uses[name]):
+                id_ = f"{name}[{index}].{number}.{model}"
+                jobs.append(Job(id=id_, model=model, call_s=CALL_S, after=after))
+                after = (id_,)
+            ends_here.append(after)
+        ends[name] = ends_here
+    return jobs
+
+
+def _calls_of(node: Node, graph: Graph, ends: Mapping[str, Sequence[object]], *, items: int) -> int:
+    counts = [
+        len(ends[one.source]) if _is_mapped(one.source, graph) else items
+        for one in node.parameters
+        if one.is_mapped
+    ]
+    return math.prod(counts) if node.combine == "product" else max(counts, default=1)
+
+
+def _is_mapped(source: str, graph: Graph) -> bool:
+    return source in graph.nodes and graph.nodes[source].is_mapped

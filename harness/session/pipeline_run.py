@@ -23,8 +23,7 @@ from harness.graph import (
     execute,
 )
 from harness.inference import Backend
-from harness.session.cast import Cast
-from harness.session.forecasting import Forecaster
+from harness.session.demand import Forecaster, Players, demand_of, last_asked
 from harness.session.output_cache import OUTPUT_CACHE, StoredOutputs
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
@@ -40,11 +39,10 @@ from harness.session.resume import (
     remember_again,
     remembered_in,
 )
+from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
 from harness.session.session import Session, open_session
 from harness.session.settings import Settings
-from harness.session.uses import uses_of
-from harness.session.usual_rounds import usual_rounds
 from harness.trace import AUDIT_LOG, Instant, Record, Sink, describe, monotonic
 from harness.trace.run_name import find_journal
 from harness.wiggum import NOTHING, Limits, merged
@@ -215,7 +213,7 @@ class PipelineRun:
                 session,
                 call,
                 earlier=earlier.loops if earlier else None,
-                foresight=None if forecaster is None else forecaster.foresight(call.label),
+                demand=None if forecaster is None else forecaster.call(call.label),
             )
 
         async with AsyncExitStack() as stack:
@@ -247,16 +245,16 @@ class PipelineRun:
         budget = session.budget
         if budget is None:
             return None
-        cast = Cast(
+        # The run's own journal has not ended, and so is passed over.
+        seen = await asyncio.to_thread(last_asked, self.settings.traces, self.graph.name)
+        players = Players(
             roles=session.roles,
-            summariser=session.casting.summariser,
             embedder=session.passages.model,
-            usual=await asyncio.to_thread(
-                usual_rounds, session.trace.journal_path.parent / AUDIT_LOG, self.graph.name
-            ),
+            summariser=session.casting.summariser,
         )
-        uses = await asyncio.to_thread(uses_of, self.graph)
-        return Forecaster(self.graph, uses, cast=cast, expect=budget.expect)
+        return Forecaster(
+            self.graph, demand_of(self.graph, seen), players=players, expect=budget.expect
+        )
 
     def _result(
         self, session: Session, ended: Execution, part: _Part, *, started_ns: int
@@ -317,12 +315,17 @@ def _deadline_s(deadline_ns: int) -> float:
 
 
 def _needed_roles(graph: Graph) -> dict[str, str]:
-    """The roles that nodes declare, and which node does."""
-    return {
-        role: f"node '{node.name}' ({node.path}:{node.line})"
-        for node in graph.nodes.values()
-        for role in node.policies.over(graph.policies).models or ()
-    }
+    """The roles that nodes declare, and which node does.
+
+    A node that declares producer and evaluator revises: without an evaluator, code alone checks.
+    """
+    needed = {}
+    for node in graph.nodes.values():
+        roles = node.policies.over(graph.policies).models or ()
+        for role in roles:
+            if role != EVALUATOR or PRODUCER not in roles:
+                needed[role] = f"node '{node.name}' ({node.path}:{node.line})"
+    return needed
 
 
 def _failure(ended: Execution) -> NodeFailed:

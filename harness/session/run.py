@@ -28,9 +28,8 @@ from harness.inference import (
 )
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import Draft, Rubric, Verdict
+from harness.session.demand import CallDemand
 from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate, run_loop
-from harness.session.forecasting import Foresight
-from harness.session.node_uses import Loop
 from harness.session.result import CallResult
 from harness.session.session import Session
 from harness.trace import Span
@@ -57,7 +56,7 @@ class Run:
         session: The open parts.
         call: The call of the node.
         earlier: Loops of the run's earlier parts.
-        foresight: Told which models the call asks; None if nothing forecasts.
+        demand: Told which models the call asks; None if nothing forecasts.
     """
 
     def __init__(
@@ -66,12 +65,12 @@ class Run:
         call: NodeCall,
         *,
         earlier: EarlierLoops | None = None,
-        foresight: Foresight | None = None,
+        demand: CallDemand | None = None,
     ) -> None:
         self._session = session
         self._call = call
         self._earlier = earlier or EarlierLoops()
-        self._foresight = foresight
+        self._demand = demand
 
     @property
     def id(self) -> str:
@@ -336,7 +335,8 @@ class Run:
         model = self._session.roles.model(role)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
         pulse = self._call.pulse
-        with pulse.doing("call"), self._asking(model):
+        self._asks(model)
+        with pulse.doing("call"):
             return await self._session.spending.embed(request, sending=partial(pulse.doing, "sent"))
 
     async def count_tokens(self, role: str, prompt: Prompt) -> int:
@@ -349,8 +349,8 @@ class Run:
         """
         model = self._session.roles.model(role)
         request = CountRequest(model=model, role=role, messages=as_messages(prompt))
-        with self._asking(model):
-            return await self._session.shim.count_tokens(request)
+        self._asks(model)
+        return await self._session.shim.count_tokens(request)
 
     async def remember(
         self,
@@ -387,10 +387,10 @@ class Run:
                 "the document is empty; there is nothing to remember", code="memory.document-empty"
             )
         passages = self._session.passages
-        with self._asking(passages.model):
-            return await passages.remember(
-                document, title=title, source=source, quality=quality, metadata=metadata
-            )
+        self._asks(passages.model)
+        return await passages.remember(
+            document, title=title, source=source, quality=quality, metadata=metadata
+        )
 
     async def recall(
         self,
@@ -416,8 +416,8 @@ class Run:
             InferenceError: The endpoint that embeds gave no vectors.
         """
         passages = self._session.passages
-        with self._asking(passages.model):
-            return await passages.recall(query, limit=limit, mode=mode, where=where)
+        self._asks(passages.model)
+        return await passages.recall(query, limit=limit, mode=mode, where=where)
 
     async def novelty(self, texts: Sequence[str]) -> float:
         """How much of these texts is not remembered yet, 0 to 10.
@@ -425,8 +425,8 @@ class Run:
         Below 3, a batch of search results is not worth another round (the Novelty Gate).
         """
         passages = self._session.passages
-        with self._asking(passages.model):
-            return await passages.novelty(as_texts(texts))
+        self._asks(passages.model)
+        return await passages.novelty(as_texts(texts))
 
     async def wiggum(
         self,
@@ -486,8 +486,9 @@ class Run:
         chosen = await self._choose(rubric)
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=sources, draft=draft)
         before = rounds or self._rounds_before(key, chosen.rubric, draft)
-        loop = Loop(max_rounds=max_rounds, has_draft=draft is not None, rubric=chosen.rubric.id)
-        with self._revising(loop, before, chosen.rubric):
+        rounds_left = max(max_rounds - len(before), 0)
+        has_draft = draft is not None and not before
+        with self._revising(chosen.rubric, rounds=rounds_left, has_draft=has_draft):
             return await run_loop(
                 self._session,
                 task,
@@ -563,27 +564,28 @@ class Run:
     async def _chat(self, request: ChatRequest) -> Completion:
         """A reply within the run's limits; its beginning, pieces and end are signs of life."""
         pulse = self._call.pulse
-        with pulse.doing("call"), self._asking(request.model):
+        self._asks(request.model)
+        with pulse.doing("call"):
             return await self._session.replies.ask(
                 replace(request, on_piece=self.beat),
                 label=self._call.label,
                 send=partial(self._session.spending.chat, sending=partial(pulse.doing, "sent")),
             )
 
-    def _asking(self, model: str | None) -> AbstractContextManager[None]:
-        """Tells the forecast of a call of a model."""
-        if self._foresight is None or model is None:
-            return nullcontext()
-        return self._foresight.asking(model)
+    def _asks(self, model: str | None) -> None:
+        """Tells the forecast of a call of a model that begins."""
+        if self._demand is not None and model is not None:
+            self._demand.asks(model)
 
     def _revising(
-        self, loop: Loop, before: Sequence[Round], rubric: Rubric
+        self, rubric: Rubric, *, rounds: int, has_draft: bool
     ) -> AbstractContextManager[None]:
         """Tells the forecast of a revise loop."""
-        if self._foresight is None:
+        if self._demand is None:
             return nullcontext()
-        is_judged = bool(rubric.judged)
-        return self._foresight.revising(loop, rounds_before=len(before), is_judged=is_judged)
+        return self._demand.revising(
+            rounds=rounds, has_draft=has_draft, is_judged=bool(rubric.judged)
+        )
 
     def _rounds_before(self, key: str, rubric: Rubric, draft: str | None) -> Sequence[Round]:
         """The rounds that a loop had in earlier parts of the run, unless they are lost."""

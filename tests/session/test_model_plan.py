@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from session_runs import codes, pipeline_of
+from session_runs import codes, pipeline_of, run
 
-from harness import Run, load_settings
+from harness import Pipeline, Run, ScriptedBackend, Settings, load_settings
 from harness.cli.project_files import load_pipeline
 from harness.hardware import Loading, format_bytes, gguf_footprint, parse_bytes, read_gguf_header
 from harness.hardware.speed import offload_speedup
@@ -74,10 +74,14 @@ async def many(run: Run, task: str = "Tea.") -> str:
     return task
 
 
-TURNS, LOOP, MANY = pipeline_of(plan, text), pipeline_of(draft, name="loop"), pipeline_of(many)
-FAN = pipeline_of(topics)
-FAN.node(each={"topic": "topics"})(plans)
-FAN.node(each={"plan": "plans"})(texts)
+TURNS, FAN = Pipeline("one"), pipeline_of(topics)
+TURNS.node(models=["planner"])(plan)
+TURNS.node(models=["producer"])(text)
+LOOP = pipeline_of(draft, name="loop", models=["producer", "evaluator"])
+MANY = pipeline_of(many, models=["planner", "producer"])
+UNSAID = pipeline_of(plan, text)
+FAN.node(each={"topic": "topics"}, models=["planner"])(plans)
+FAN.node(each={"plan": "plans"}, models=["producer"])(texts)
 
 
 def settings_of(directory, *, capacity="8 GiB", roles=None, head="", **endpoints):
@@ -223,13 +227,12 @@ POOLED = {"small": SMALL, "judge": JUDGE, "larger": LARGER}
 APART = {"capacity": TIGHT, "producer": SMALL, "planner": WIDE}
 LOADS = {
     "a node's many items": (FAN, APART, 8, {"planner": 1, "producer": 1}, "8 items"),
-    # Three rounds: a draft, its evaluation, and twice a revision and its evaluation.
     "a loop without room for both": (
         LOOP,
         {"capacity": TIGHT, "producer": SMALL, "evaluator": JUDGE},
-        4,
+        3,
         {"producer": 3, "evaluator": 3},
-        "",
+        "assuming 3",
     ),
     "a loop with room for both": (
         LOOP,
@@ -238,11 +241,11 @@ LOADS = {
         {"producer": 1, "evaluator": 1},
         "",
     ),
-    "a node's own loop": (MANY, APART, 3, {"planner": 3, "producer": 3}, "taken to be 3"),
+    "a node's own loop": (MANY, APART, 3, {"planner": 3, "producer": 3}, "assuming 3"),
     "a pool, by its largest": (
         LOOP,
         {"capacity": TIGHT, **POOL, **POOLED},
-        4,
+        3,
         {"small": 3, "judge": 0, "larger": 3},
         "'larger'",
     ),
@@ -263,6 +266,20 @@ def test_loads_are_predicted(tmp_path, case):
     )
 
 
+def test_without_a_declaration_the_last_run_says_what_is_asked(tmp_path):
+    settings = settings_of(tmp_path, producer=SMALL, planner=WIDE, spare=JUDGE)
+    before = planned(UNSAID, settings)
+    assert (before.loads, before.unused, loads(before)["producer"]) == (None, (), None)
+    assert rows(before)["producer"].need == {"machine": need_of()}
+    assert any("order of calls is unknown" in note for note in before.notes)
+
+    replies = {tag: ScriptedBackend(["a"]) for tag in ("planner", "producer")}
+    run(UNSAID, Settings(traces=settings.traces), backends=replies)
+    after = planned(UNSAID, settings)
+    assert (after.loads, after.unused) == (2, ("spare",))
+    assert loads(after) == {"planner": 1, "producer": 1}
+
+
 # --- what is warned of ----------------------------------------------------------------------------
 
 
@@ -270,10 +287,10 @@ def test_a_run_that_cannot_help_but_thrash_is_warned_of_with_what_would_help(pla
     plan = plan_of(BRIEF, capacity=TIGHT, roles={"evaluator": "judge"}, producer=SMALL, judge=JUDGE)
     (warning,) = [one for one in plan.warnings if one.code == "plan.takes-turns"]
     too_much = need_of() + parse_bytes("200 MiB") - parse_bytes(TIGHT)
-    facts = ("'text'", "'judge' and 'producer', 5 turns", f"{format_bytes(too_much)} too much")
-    remedies = ("the run 6 of these two", "[budget]", "context_tokens or slots")
+    facts = ("'text'", "'producer' and 'judge', 8 turns", f"{format_bytes(too_much)} too much")
+    remedies = ("the run 8 of these two", "[budget]", "context_tokens or slots")
     assert [fact for fact in (*facts, *remedies) if fact not in warning.message] == []
-    assert plan.loads == 6
+    assert plan.loads == 8
 
 
 SAME = {

@@ -9,14 +9,11 @@ import pytest
 from session_runs import refused
 
 from harness.inference import Endpoint
-from harness.session.cast import Cast
-from harness.session.course import Plan, Rounds, Stretch
+from harness.session.demand import Demand, Players
 from harness.session.evaluator_pool import EvaluatorPool, evaluator_pool
 from harness.session.fallbacks import chains_from, check_fallbacks
-from harness.session.node_uses import Loop, NodeUses, Turn
 from harness.session.roles import Roles
 from harness.session.separation import ComparedModels
-from harness.session.usual_rounds import UsualRounds
 
 
 def served(tag, **fields):
@@ -184,60 +181,21 @@ def test_by_rendezvous_a_member_more_takes_only_its_share_and_the_order_does_not
     assert 60 < len(changed) < 190
 
 
-# --- from roles to the models of a plan ----------------------------------------------------------
+# --- from roles to the models of a forecast ------------------------------------------------------
 
 ENDPOINTS = {tag: Endpoint(tag=tag, backend="scripted") for tag in "pqefsv"}
 ONE = Roles(ENDPOINTS, {"producer": "p", "planner": "p", "critic": "q", "evaluator": "e"})
 PANEL = Roles(ENDPOINTS, {"producer": "p", "evaluator": ("e", "f")}).with_evaluators("e", "f")
-NOBODY = Roles(ENDPOINTS, {})
-
-
-def one(*models):
-    return Stretch(models=models)
-
-
-def by_turns(*models):
-    return Stretch(models=models, comes_again=True)
-
-
 ASKED = {
-    "a role": (Cast(roles=ONE), ["critic"], [one("q")]),
-    "the producer, for want of others": (Cast(roles=ONE), ["other"], [one("p")]),
-    "nobody": (Cast(roles=NOBODY), ["planner"], []),
-    "two by turns": (Cast(roles=ONE), ["critic", "evaluator"], [by_turns("q", "e")]),
-    "a panel, side by side": (Cast(roles=PANEL), ["evaluator"], [one("e", "f")]),
-    "all by turns": (Cast(roles=PANEL), ["producer", "evaluator"], [by_turns("p", "e", "f")]),
-    "memory": (Cast(roles=ONE, embedder="v"), ["memory"], [one("v")]),
+    "in order, each stretch of a model once": (ONE, ["planner", "producer", "critic"], "pq"),
+    "the producer, when no other has the role": (ONE, ["other"], "p"),
+    "nobody": (Roles(ENDPOINTS, {}), ["planner"], ""),
+    "a panel": (PANEL, ["producer", "evaluator"], "pef"),
+    "memory and drafts that are too long": (ONE, ["memory", "summariser"], "vs"),
 }
 
 
-@pytest.mark.parametrize(("cast", "asked", "expected"), ASKED.values(), ids=ASKED)
-def test_roles_are_asked_of_who_plays_them(cast, asked, expected):
-    uses = NodeUses(uses=(Turn(roles=tuple(asked)),), is_all=False)
-    assert cast.plan_of(uses) == Plan(parts=tuple(expected), is_all=False)
-
-
-def rounds(most, *, drafting="p", judges=("e",), usual=None):
-    return Rounds(
-        drafting=(one(drafting),) if drafting else (),
-        evaluation=(one(*judges),) if judges else (),
-        revision=(one("p"),),
-        most=most,
-        usual=usual,
-    )
-
-
-AS_USUAL = Cast(roles=ONE, usual=UsualRounds(any_rubric=2, by_rubric={"brief": 1}))
-LOOPS = {
-    "from a first draft on": (Cast(roles=ONE), Loop(), 0, rounds(3)),
-    "behind an earlier round": (
-        AS_USUAL, Loop(max_rounds=4, has_draft=True), 1, rounds(3, usual=1),
-    ),
-    "as usual with its rubric": (AS_USUAL, Loop(rubric="brief"), 0, rounds(3, usual=1)),
-    "by a panel": (Cast(roles=PANEL, summariser="s"), Loop(), 0, rounds(3, judges=("e", "f"))),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("cast", "loop", "before", "expected"), LOOPS.values(), ids=LOOPS)
-def test_a_loop_goes_from_producer_to_evaluators_and_back(cast, loop, before, expected):
-    assert cast.rounds_of(loop, rounds_before=before) == expected
+@pytest.mark.parametrize(("roles", "asked", "tags"), ASKED.values(), ids=ASKED)
+def test_roles_are_asked_of_the_models_that_play_them(roles, asked, tags):
+    players = Players(roles=roles, embedder="v", summariser="s")
+    assert Demand(roles=tuple(asked)).uses(players) == tuple(tags)

@@ -1,10 +1,8 @@
-"""The forecast of a run as its nodes begin, ask and end; how many rounds loops usually take."""
+"""What is still to be asked of models as nodes begin, ask and end, as declared or seen before."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
 from functools import partial
 
 import pytest
@@ -16,11 +14,8 @@ from harness.errors import ServerError
 from harness.graph import execute
 from harness.residency import Device, HostReport, KeepAliveBudget, Leased, Tenant
 from harness.session import open_session, read_earlier_run
-from harness.session.cast import Cast
-from harness.session.forecasting import Forecaster
-from harness.session.uses import uses_of
-from harness.session.usual_rounds import NOTHING_USUAL, UsualRounds, usual_rounds
-from harness.trace import AUDIT_LOG, ManualClock, Tracer, monotonic
+from harness.session.demand import Forecaster, Players, demand_of, last_asked
+from harness.trace import ManualClock, Tracer, monotonic
 
 ROLES = ("planner", "producer", "critic", "editor", "evaluator")
 
@@ -64,7 +59,7 @@ async def run_watched(
     *,
     backends,
     expect,
-    usual=NOTHING_USUAL,
+    seen=None,
     earlier=None,
     parallel_calls=None,
     **inputs,
@@ -75,12 +70,16 @@ async def run_watched(
     async with open_session(
         settings, name=pipeline.name, environment={}, backends=backends
     ) as session:
-        cast = Cast(roles=session.roles, usual=usual)
-        forecaster = Forecaster(pipeline, uses_of(pipeline), cast=cast, expect=expect)
+        forecaster = Forecaster(
+            pipeline,
+            demand_of(pipeline, seen or {}),
+            players=Players(roles=session.roles),
+            expect=expect,
+        )
         return await execute(
             pipeline,
             inputs,
-            run_of=lambda call: Run(session, call, foresight=forecaster.foresight(call.label)),
+            run_of=lambda call: Run(session, call, demand=forecaster.call(call.label)),
             tracer=session.trace,
             watcher=forecaster,
             earlier=earlier,
@@ -110,29 +109,33 @@ async def third(run: Run, second: str) -> str:
 
 
 def test_at_each_moment_the_forecast_says_what_is_still_to_come(watch):
+    pipeline = Pipeline("some")
+
+    @pipeline.node(models=["planner"])
     async def topics(run: Run) -> list[str]:
         return (await run.chat("planner", "a b")).split()
 
+    @pipeline.node
     def cleaned(topics: list[str]) -> list[str]:
         return topics
 
+    @pipeline.node(each={"topic": "cleaned"}, models=["producer", "critic"])
     async def sections(run: Run, topic: str) -> str:
         return await run.chat("critic", await run.chat("producer", topic))
 
+    @pipeline.node(models=["editor"])
     async def text(run: Run, sections: list[str]) -> str:
         return await run.chat("editor", " ".join(sections))
 
-    pipeline = pipeline_of(topics, cleaned)
-    pipeline.node(each={"topic": "cleaned"})(sections)
-    pipeline.node(text)
     watched, ended = watch(pipeline)
     assert ended.outputs["text"] == "A B"
     behind = "text: editor < sections sections[0] sections[1]"
     both = f"sections[0]: producer critic; sections[1]: producer critic; {behind}"
-    drafted = f"sections[0]: critic; sections[1]: critic; {behind}"
+    # By its declaration alone, a node may go back and forth.
+    drafted = f"sections[0]: critic producer; sections[1]: critic producer; {behind}"
     assert watched.seen == {
         "planner a b": "topics: planner; sections: producer critic < topics; "
-        "text: editor < sections",
+        "text: editor < sections topics",
         "producer A": both,
         "producer B": both,
         "critic A": drafted,
@@ -144,36 +147,30 @@ def test_at_each_moment_the_forecast_says_what_is_still_to_come(watch):
 def test_what_is_not_run_is_not_expected_any_more(watch):
     pipeline = Pipeline("some")
 
-    @pipeline.node
+    @pipeline.node(models=["planner"])
     async def first(run: Run) -> str:
         return await run.chat("planner", "no")
 
-    @pipeline.node(when=lambda first: first == "yes")
+    @pipeline.node(when=lambda first: first == "yes", models=["critic"])
     async def second(run: Run, first: str) -> str:
         return await run.chat("critic", first)
 
-    @pipeline.node(on_error="skip")
+    @pipeline.node(on_error="skip", models=["producer"])
     async def third(run: Run, first: str) -> str:
         await run.chat("producer", first)
         raise ValueError("no")
 
-    @pipeline.node
+    @pipeline.node(models=["editor"])
     async def fourth(run: Run, third: str) -> str:
         return await run.chat("editor", third)
-
-    @pipeline.node
-    async def fifth(run: Run, first: str) -> str:
-        await run.chat("producer", "x")
-        return await run.chat("producer", "y")
 
     watched, ended = watch(pipeline)
     assert {one.node for one in ended.skips} == {"second", "third", "fourth"}
     assert watched.seen["planner no"] == (
-        "first: planner; second: critic < first; third: producer < first; fourth: editor < third; "
-        "fifth: producer < first"
+        "first: planner; second: critic < first; third: producer < first; "
+        "fourth: editor < first third"
     )
-    assert watched.seen["producer NO"] == "third: producer; fourth: editor < third; fifth: producer"
-    assert watched.seen["producer y"] == "fifth: producer"
+    assert watched.seen["producer NO"] == "third: producer; fourth: editor < third"
 
 
 def test_a_further_attempt_asks_all_of_it_again(watch):
@@ -185,8 +182,10 @@ def test_a_further_attempt_asks_all_of_it_again(watch):
         return text
 
     watched = Watched()
-    watch(pipeline_of(node, retry=Retry(2, first_delay_s=0.0)), watched)
-    assert list(watched.seen.values()) == ["node: producer critic", "node: critic"] * 2
+    pipeline = pipeline_of(node, retry=Retry(2, first_delay_s=0.0))
+    watch(pipeline, watched, seen={"node": ["producer", "critic"]})
+    moments = ["node: producer critic; ...", "node: critic; ..."]
+    assert list(watched.seen.values()) == moments * 2
 
 
 def test_what_is_nested_in_a_node_belongs_to_its_strand(watch):
@@ -203,54 +202,66 @@ def test_what_is_nested_in_a_node_belongs_to_its_strand(watch):
         called = await run.call(inner, word=mapped[0].lower())
         return await run.chat("editor", str(called.result).lower())
 
-    watched, _ = watch(pipeline_of(node))
+    pipeline = pipeline_of(node, models=["producer", "planner", "critic", "editor"])
+    seen = {"node": ["producer", "planner", "critic", "editor"]}
+    watched, _ = watch(pipeline, seen=seen)
     assert watched.seen == {
         "producer a": "node: producer planner critic editor",
-        "planner A": "node: planner producer critic editor",
+        "planner A": "node: planner critic editor",
         "critic a": "node: critic editor",
         "editor a": "node: editor",
     }
 
 
-def test_as_long_as_a_node_may_ask_who_knows_what_no_model_is_let_go(watch):
+def test_as_long_as_a_node_may_ask_anything_no_model_is_let_go(watch):
     async def second(run: Run, first: str, role: str = "critic") -> str:
         return await run.chat(role, "b")
 
-    watched, _ = watch(pipeline_of(first, second, third), role="planner")
+    pipeline = pipeline_of(second)
+    pipeline.node(models=["producer"])(first)
+    pipeline.node(models=["editor"])(third)
+    watched, _ = watch(pipeline, role="planner")
     assert list(watched.seen.values()) == [
-        "first: producer; second: critic < first; third: editor < second; ...",
-        "second: planner critic; third: editor < second; ...",
+        "first: producer; third: editor < first second; ...",
+        "second: planner; third: editor < second; ...",
         "third: editor",
     ]
 
 
+def test_a_call_that_was_not_expected_comes_first_and_lets_no_model_go(watch):
+    async def node(run: Run) -> str:
+        await run.chat("producer", "a")
+        await run.chat("critic", "b")
+        return await run.chat("producer", "c")
+
+    pipeline = pipeline_of(node, models=["producer", "editor"])
+    watched, _ = watch(pipeline, seen={"node": ["producer", "editor"]})
+    assert list(watched.seen.values()) == [
+        "node: producer editor",
+        "node: critic producer editor; ...",
+        "node: producer editor critic; ...",
+    ]
+
+
+def test_earlier_items_show_what_later_ones_ask(watch):
+    pipeline = Pipeline("some")
+
+    @pipeline.node(each={"word": "words"})
+    async def texts(run: Run, word: str) -> str:
+        await run.chat("producer", word)
+        await run.chat("critic", word)
+        return await run.chat("producer", f"{word} end")
+
+    watched, _ = watch(pipeline, words=["a", "b"], parallel_calls=1)
+    assert watched.seen["critic a"] == "texts[0]: critic producer; ..."
+    assert watched.seen["producer b"] == "texts[1]: producer critic producer; ..."
+    assert watched.seen["critic b"] == "texts[1]: critic producer; ..."
+
+
 ROUND = "producer evaluator"
-USUAL = {
-    "all rounds, until it ends": (
-        {},
-        [
-            f"text: {ROUND} {ROUND} {ROUND} editor",
-            f"text: evaluator {ROUND} {ROUND} editor",
-            f"text: {ROUND} {ROUND} editor",
-            f"text: evaluator {ROUND} editor",
-            "text: editor",
-        ],
-    ),
-    "the usual round, and then one by one": (
-        {"answer": 1},
-        [
-            f"text: {ROUND} editor",
-            "text: evaluator editor; ...",  # if it goes on, the producer is asked again
-            f"text: {ROUND} editor",
-            "text: evaluator editor; ...",
-            "text: editor",
-        ],
-    ),
-}
 
 
-@pytest.mark.parametrize(("by_rubric", "expected"), USUAL.values(), ids=USUAL)
-def test_of_a_loop_the_rounds_that_are_left_are_expected(watch, by_rubric, expected):
+def test_of_a_loop_the_rounds_that_are_left_are_expected(watch):
     moments, scores = [], judge(3.0, 9.5)
 
     async def text(run: Run) -> str:
@@ -268,20 +279,28 @@ def test_of_a_loop_the_rounds_that_are_left_are_expected(watch, by_rubric, expec
 
     watched = Watched(evaluator=ScriptedBackend(judging))
     watched.backends |= {role: ScriptedBackend(drafting) for role in ("producer", "editor")}
-    _, ended = watch(pipeline_of(text), watched, usual=UsualRounds(by_rubric=by_rubric))
+    pipeline = pipeline_of(text, models=["producer", "evaluator", "editor"])
+    seen = {"text": ["producer", "evaluator", "editor"]}
+    _, ended = watch(pipeline, watched, seen=seen)
     assert ended.outputs["text"].endswith("passed")
-    assert moments == expected
+    assert moments == [
+        f"text: {ROUND} {ROUND} {ROUND} editor",
+        f"text: evaluator {ROUND} {ROUND} editor",
+        f"text: {ROUND} {ROUND} editor",
+        f"text: evaluator {ROUND} editor",
+        "text: editor",
+    ]
 
 
 def test_what_an_earlier_part_of_the_run_gave_is_never_expected(watch, tmp_path):
     is_well = False
-    pipeline = pipeline_of(first)
+    pipeline = pipeline_of(first, models=["producer"])
 
-    @pipeline.node(each={"word": "words"})
+    @pipeline.node(each={"word": "words"}, models=["critic"])
     async def second(run: Run, word: str, first: str) -> str:
         return await run.chat("critic", word)
 
-    @pipeline.node
+    @pipeline.node(models=["editor"])
     async def third(run: Run, second: list[str]) -> str:
         text = await run.chat("editor", "c")
         if not is_well:
@@ -297,31 +316,42 @@ def test_what_an_earlier_part_of_the_run_gave_is_never_expected(watch, tmp_path)
     assert [said(one) for one in watched.told] == ["third: editor", "..."]
 
 
-# --- who gets to know -----------------------------------------------------------------------------
+# --- what the last run did ------------------------------------------------------------------------
 
 
-def test_a_runs_budget_is_told_and_what_earlier_runs_took_counts(tmp_path):
-    told, rounds = [], []
+def test_a_runs_budget_is_told_what_the_last_run_asked(tmp_path):
+    told = []
 
     async def first(run: Run) -> str:
         text = await run.chat("planner", "a")
-        told.append(said(run._session.budget._forecast) if run._session.budget else run._foresight)
+        told.append(said(run._session.budget._forecast) if run._session.budget else run._demand)
         return text
 
     async def second(run: Run, first: str) -> str:
-        result = await run.wiggum(first, rubric="answer", draft=first)
-        rounds.append(len(result.rounds))
-        return result.text
+        return (await run.wiggum(first, rubric="answer", draft=first, max_rounds=2)).text
 
     for budget in ({"capacity": "1 GiB"}, {"capacity": "1 GiB"}, {}):
         settings = settings_of(tmp_path, budget=budget)
         run(pipeline_of(first, second), settings, backends=Watched(judge(9.5)).backends)
-    assert told == [  # and a node that looks behind its run may do anything
-        "first: planner; second: evaluator producer evaluator producer evaluator < first; ...",
+    assert told == [
+        "first: planner; ...",
         "first: planner; second: evaluator producer evaluator < first; ...",
-        None,  # without a budget nobody looks ahead
+        None,  # without a budget there is no forecast
     ]
-    assert rounds[0] == 2
+    assert last_asked(settings.traces, "one")["first"] == ("planner",)
+
+
+def test_runs_of_others_and_runs_that_failed_show_nothing(tmp_path):
+    async def node(run: Run) -> str:
+        await run.chat("planner", "a")
+        raise ValueError("no")
+
+    settings = settings_of(tmp_path)
+    fail(pipeline_of(node), settings, backends=Watched().backends)
+    run(pipeline_of(first, name="other"), settings, backends=Watched().backends)
+    assert last_asked(settings.traces, "one") == {}
+    assert last_asked(settings.traces, "other") == {"first": ("producer",)}
+    assert last_asked(tmp_path / "none", "one") == {}
 
 
 # --- what it is good for --------------------------------------------------------------------------
@@ -398,7 +428,7 @@ def drafts(count):
         return await run.chat("evaluator", text)
 
     pipeline = Pipeline("drafts")
-    pipeline.node(each={"number": "numbers"})(texts)
+    pipeline.node(each={"number": "numbers"}, models=["producer", "evaluator"])(texts)
     return pipeline
 
 
@@ -422,65 +452,6 @@ async def side_by_side(run: Run) -> None:
     await asyncio.gather(ask_both(run, "producer", "critic"), ask_both(run, "planner", "editor"))
 
 
-async def in_lambdas(run: Run) -> None:
-    write = lambda: run.chat("producer", "")  # noqa: E731
-    judge = lambda: run.chat("critic", "")  # noqa: E731
-    for _ in range(5):
-        await write()
-        await judge()
-
-
-@pytest.mark.parametrize(("node", "most"), [(side_by_side, 4), (in_lambdas, 3)])
-def test_a_source_that_was_misread_costs_a_load_at_most(tmp_path, node, most):
-    assert loads_in(pipeline_of(node), tmp_path, *ROLES[:-1], room_for=4) <= most
-
-
-# --- how many rounds loops usually take ----------------------------------------------------------
-
-numbers = itertools.count()
-
-
-def line(*loops, pipeline="brief", final="PASS", run_id=None):
-    """A line as far as it is read: loops by their rubric and number of rounds."""
-    rounds = [
-        {"rubric": rubric, "rounds": [{"round": n + 1} for n in range(count)]}
-        for rubric, count in loops
-    ]
-    run_id = run_id or f"run {next(numbers)}"
-    return json.dumps({"run_id": run_id, "pipeline": pipeline, "final": final, "loops": rounds})
-
-
-def usual(tmp_path, *lines):
-    path = tmp_path / AUDIT_LOG
-    path.write_text("".join(f"{one}\n" for one in lines), encoding="utf-8")
-    return usual_rounds(path, "brief")
-
-
-MEDIANS = {
-    "no runs": ([], None),
-    "the higher of two in the middle": ([1, 2], 2),
-    "the last twenty runs": ([5] * 30 + [1] * 20, 1),
-    "not fewer": ([5] * 30 + [1] * 9, 5),
-}
-
-
-@pytest.mark.parametrize(("rounds", "expected"), MEDIANS.values(), ids=MEDIANS)
-def test_the_median_of_the_last_runs_is_usual(tmp_path, rounds, expected):
-    assert usual(tmp_path, *(line(("brief", one)) for one in rounds)).any_rubric == expected
-
-
-def test_what_does_not_tell_is_left_out(tmp_path):
-    odd = ['{"run_id": "of the series"}', '{"run_id": "damaged", "pipe', ""]
-    others = [line(("brief", 9), final=final) for final in ("ERROR", "WAITING", "STOPPED")]
-    others += [line(("brief", 9), pipeline="other"), line(("brief", 0)), line()]
-    assert usual(tmp_path, line(("brief", 2)), *others, *odd).any_rubric == 2
-    # Of a run that was resumed, the last line counts.
-    parts = [line(("brief", rounds), run_id="one") for rounds in (1, 1, 1, 3)]
-    assert usual(tmp_path, *parts).any_rubric == 3
-    failed = line(("brief", 1), run_id="one", final="ERROR")
-    assert usual(tmp_path, *parts, failed).any_rubric is None
-
-
-def test_a_log_that_cannot_be_read_is_no_fault(tmp_path):
-    for path in (tmp_path / "none.jsonl", tmp_path):
-        assert usual_rounds(path, "brief") == NOTHING_USUAL
+def test_alternation_that_was_not_expected_costs_no_load_twice(tmp_path):
+    pipeline = pipeline_of(side_by_side)
+    assert loads_in(pipeline, tmp_path, *ROLES[:-1], room_for=4) == 4

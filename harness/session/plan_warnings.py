@@ -1,4 +1,4 @@
-"""What is to be kept in mind of a plan before it is run."""
+"""The warnings of a plan of models."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 
 from harness.errors import Notice
-from harness.hardware import format_bytes
-from harness.inference import FILE_BACKENDS, Endpoint, provider_of, server_address
+from harness.hardware import first_gpu_layer, format_bytes, read_gguf_header, split_footprint
+from harness.hardware.speed import GPU_SPEEDUP
+from harness.inference import (
+    FILE_BACKENDS,
+    MACHINE,
+    Endpoint,
+    loading_of,
+    provider_of,
+    server_address,
+)
 from harness.residency import Device
 from harness.residency.ledger import capacity_table
 from harness.session.casting import Casting
-from harness.session.planning.asked_models import Stages
-from harness.session.planning.offload import offload_estimate
-from harness.session.planning.planned_memory import PlannedMemory
-from harness.session.planning.planned_model import PlannedModel
+from harness.session.planned_models import PlannedMemory, PlannedModel
 from harness.session.separation import ComparedModels
 from harness.session.tenancy import slots_of
 
@@ -68,22 +73,22 @@ def on_same_weights(
 
 
 def on_turns(
-    asked: Mapping[str, Stages], memory: PlannedMemory, loads_of: Mapping[str, int]
+    uses: Mapping[str, Sequence[str]], memory: PlannedMemory, loads: Mapping[str, int] | None
 ) -> Iterator[Notice]:
     """Models that take turns within one call of a node, and have no room beside each other."""
     nodes: dict[tuple[str, str], tuple[str, int]] = {}
-    for node, stages in asked.items():
-        for pair, turns in _taking_turns([tag for stage in stages for tag in stage]):
+    for node, tags in uses.items():
+        for pair, turns in _taking_turns(tags):
             nodes.setdefault(pair, (node, turns))
     for (one, other), (node, turns) in nodes.items():
+        both = "" if loads is None else f", and the run {loads[one] + loads[other]} of these two"
         for device, excess_bytes in memory.overflows({one, other}):
-            loads = loads_of.get(one, 0) + loads_of.get(other, 0)
             yield Notice(
                 code="plan.takes-turns",
                 message=f"node '{node}' goes back and forth between '{one}' and '{other}', "
                 f"{turns} turns in one call, and '{device.name}' has no room for both "
                 f"({_sum([one, other], memory, device)}: {format_bytes(excess_bytes)} too much), "
-                f"so that each round costs two loads, and the run {loads} of these two; "
+                f"so that each round costs two loads{both}; "
                 f"{_remedies([one, other], memory, device)}",
             )
 
@@ -93,7 +98,7 @@ def on_offload(
 ) -> Iterator[Notice]:
     """Models of which a part alone is on a GPU, with what Amdahl's law leaves of its speed."""
     for model in models:
-        estimate = None if model.problem else offload_estimate(endpoints[model.tag])
+        estimate = None if model.problem else _offload_estimate(endpoints[model.tag])
         if estimate is not None:
             yield Notice(code="plan.split", message=f"'{model.tag}' is split: {estimate}")
 
@@ -190,3 +195,22 @@ def _remedies(both: Sequence[str], memory: PlannedMemory, device: Device) -> str
             "cache_type_k and cache_type_v"
         )
     return f"what would help: {', '.join(ways)}, or a smaller quantisation"
+
+
+def _offload_estimate(endpoint: Endpoint) -> str | None:
+    layers = endpoint.gpu_layers
+    if layers is None or endpoint.backend not in FILE_BACKENDS or endpoint.device == MACHINE:
+        return None
+    assert endpoint.path is not None
+    header = read_gguf_header(endpoint.path)
+    on_machine = first_gpu_layer(header, layers)
+    if on_machine == 0:
+        return None
+    split = split_footprint(header, loading_of(endpoint, header), gpu_layers=layers)
+    return (
+        f"with gpu_layers = {layers}, {max(header.block_count - on_machine, 0)} of its "
+        f"{header.block_count} layers and {split.gpu_share:.0%} of its weights are on "
+        f"'{endpoint.device}': {split.speedup():.1f} times as fast as without, where all of it "
+        f"there would be {GPU_SPEEDUP:g} times as fast (Amdahl's law, for a GPU of that speed); a "
+        "smaller model that fits whole is nearly always faster"
+    )

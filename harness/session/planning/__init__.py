@@ -1,1 +1,0 @@
-"""The parts of a plan of a pipeline's models; `harness.session.model_plan` joins them."""
