@@ -4,7 +4,7 @@ Each is a small class whose fields are the parameters a rubric may set. `grade` 
 0 (nothing right) to 1 (nothing wrong) and says what to change, section by section.
 """
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import Field
 
@@ -48,28 +48,7 @@ AnyCheck = Annotated[
 """What stands in a rubric's `checks`: the field `check` says which class it is."""
 
 CHECKS: dict[str, type[Check]] = {
-    check.model_fields["check"].default: check
-    for check in (
-        Words,
-        Sections,
-        SectionWords,
-        Items,
-        Headings,
-        Finished,
-        ContainsAll,
-        ContainsAny,
-        Excludes,
-        Regex,
-        NoRepetition,
-        Language,
-        Json,
-        ParsesAsPython,
-        NoStubs,
-        GroundedNumbers,
-        GroundedNames,
-        GroundedSentences,
-        Function,
-    )
+    check.model_fields["check"].default: check for check in get_args(get_args(AnyCheck)[0])
 }
 """Every check by the name rubrics use."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
@@ -39,10 +39,7 @@ class Grade:
 
 
 def mean_of(grades: Sequence[Grade]) -> Grade:
-    """Several grades as one: those that judged something count alike, the others not at all.
-
-    When none of them judged anything, neither does the mean.
-    """
+    """The mean of those that judged something; unjudged if all are."""
     judged = [grade for grade in grades if not grade.unjudged]
     if not judged:
         return Grade(1.0, unjudged="; ".join(dict.fromkeys(grade.unjudged for grade in grades)))
@@ -54,7 +51,7 @@ class Check(BaseModel):
     """The base of all checks; `check` in a rubric names which one.
 
     A file that a parameter names stands beside the rubric, or beside one that it extends: whoever
-    validates a rubric gives their directories, in this order, as `context={"directories": paths}`.
+    validates a rubric gives their folders, in this order, as `context={"directories": paths}`.
     Without them a name is a path as anywhere.
     """
 
@@ -94,29 +91,47 @@ class InRange(Check):
 
     @property
     def _range(self) -> str:
-        """The bounds in words."""
         return range_in_words(self.min, self.max)
 
-    def _share(self, count: int) -> float:
-        """1 inside the range, falling off with the distance from it."""
-        if count < self.min:
-            return count / self.min
-        if self.max is not None and count > self.max:
-            return max(0.0, 1 - (count - self.max) / self.max)
-        return 1.0
-
-    def _findings(
+    def _grade(
         self, count: int, what: str, section: Section | None = None, index: int | None = None
-    ) -> tuple[Finding, ...]:
-        """One where the count is outside the range, about a section or about the whole draft."""
+    ) -> Grade:
+        """Of a count, about a section or about the whole draft."""
+        share = share_in_range(count, self.min, self.max)
         title = section.title if section else None
         if count < self.min:
             message = f"{count} {what}; at least {self.min} are needed"
-            return (Finding(message, title, index, code="check.too-few"),)
+            return Grade(share, (Finding(message, title, index, code="check.too-few"),))
         if self.max is not None and count > self.max:
             message = f"{count} {what}; at most {self.max} are allowed"
-            return (Finding(message, title, index, code="check.too-many"),)
-        return ()
+            return Grade(share, (Finding(message, title, index, code="check.too-many"),))
+        return Grade(share)
+
+    def _grade_each(self, draft: Draft, count: Callable[[int, Section], int], what: str) -> Grade:
+        """The mean over the draft's chapters."""
+        return mean_over_chapters(
+            draft,
+            lambda index, section: self._grade(count(index, section), what, section, index),
+            least=self.min,
+        )
+
+
+def mean_over_chapters(
+    draft: Draft, grade: Callable[[int, Section], Grade], *, least: int
+) -> Grade:
+    """The mean grade of a draft's chapters; of a draft without text, 0 if it needs any."""
+    if not draft.chapters:
+        return Grade(0.0, (NO_TEXT,)) if least else Grade(1.0)
+    return mean_of([grade(index, section) for index, section in draft.chapters])
+
+
+def share_in_range(count: int, least: int, most: int | None) -> float:
+    """1 inside the range, falling off with the distance from it."""
+    if count < least:
+        return count / least
+    if most is not None and count > most:
+        return max(0.0, 1 - (count - most) / max(1, most))
+    return 1.0
 
 
 def range_in_words(least: int, most: int | None) -> str:

@@ -1,8 +1,8 @@
-"""Patterns that must, or must not, match.
+"""Regular expressions and JSON Schemas that a draft must match.
 
-Some patterns take longer than anyone lives on some texts (`(a+)+$` on thirty letters), which
-cannot be told by looking at them, and Python cannot break off a search. So they are searched in a
-process of their own, which can be ended.
+On some texts some patterns take practically for ever (`(a+)+$` on thirty letters), which cannot be
+seen in advance, and Python cannot break off a search. So patterns run in a process of their own,
+which can be ended.
 """
 
 from __future__ import annotations
@@ -27,12 +27,22 @@ from pydantic import (
 from harness.compress import Section
 from harness.errors import EvaluationFailed, Mistake
 from harness.rubric.checks import schema_faults
-from harness.rubric.checks.base import NO_TEXT, Check, Grade, path_beside, quoted, range_in_words
+from harness.rubric.checks.base import (
+    Check,
+    Grade,
+    mean_over_chapters,
+    path_beside,
+    quoted,
+    range_in_words,
+    share_in_range,
+)
 from harness.rubric.checks.schema_faults import draft_of, faults_of, registry_with
 from harness.rubric.draft import Draft, Finding
 
 _MOST_MATCHES = 1_000
-"""Kept of one section, lest a pattern that matches everywhere fill the memory."""
+"""Kept of one section, so that a pattern that matches everywhere does not fill the memory."""
+
+_PATTERNS = frozenset({"pattern", "patternProperties"})
 
 _SEARCH = """
 import itertools, json, re, sys
@@ -106,32 +116,21 @@ class Regex(Check):
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range; with `scope: section`, the mean of them."""
         found = self._matches(draft)
-        if self.scope == "draft":
-            return self._grade_all(draft, found)
-        if not draft.chapters:
-            return Grade(self._share(0), (NO_TEXT,) if self._least else ())
-        shares: list[float] = []
-        findings: list[Finding] = []
-        for index, section in draft.chapters:
-            shares.append(self._share(len(found[index])))
-            findings += self._findings(found[index], section, index)
-        return Grade(sum(shares) / len(shares), tuple(findings))
-
-    def _grade_all(self, draft: Draft, found: list[list[str]]) -> Grade:
+        if self.scope == "section":
+            return mean_over_chapters(
+                draft, lambda index, one: self._grade(found[index], one, index), least=self._least
+            )
         every = [match for matches in found for match in matches]
-        share = self._share(len(every))
-        findings = self._findings(every)
-        if len(every) < self._least or not findings:
-            return Grade(share, findings)
+        grade = self._grade(every)
+        if len(every) < self._least or not grade.findings:
+            return grade
         # What is too much stands somewhere: those sections are to be mended, each for its part.
-        return Grade(
-            share,
-            tuple(
-                self._too_many(found[index], len(every), section, index)
-                for index, section in enumerate(draft.sections)
-                if found[index]
-            ),
+        findings = tuple(
+            self._too_many(found[index], len(every), section, index)
+            for index, section in enumerate(draft.sections)
+            if found[index]
         )
+        return Grade(grade.share, findings)
 
     @property
     def _least(self) -> int:
@@ -143,23 +142,17 @@ class Regex(Check):
     def _meaning(self) -> str:
         return self.meaning.strip().rstrip(".") or f"what matches {self.pattern}"
 
-    def _share(self, count: int) -> float:
-        if count < self._least:
-            return count / self._least
-        if self.max is not None and count > self.max:
-            return max(0.0, 1 - (count - self.max) / max(1, self.max))
-        return 1.0
-
-    def _findings(
+    def _grade(
         self, matches: list[str], section: Section | None = None, index: int | None = None
-    ) -> tuple[Finding, ...]:
+    ) -> Grade:
+        share = share_in_range(len(matches), self._least, self.max)
         if len(matches) < self._least:
             message = f"{len(matches)} of this: {self._meaning}; at least {self._least} are needed"
             title = section.title if section else None
-            return (Finding(message, title, index, code="check.too-few"),)
+            return Grade(share, (Finding(message, title, index, code="check.too-few"),))
         if self.max is not None and len(matches) > self.max:
-            return (self._too_many(matches, len(matches), section, index),)
-        return ()
+            return Grade(share, (self._too_many(matches, len(matches), section, index),))
+        return Grade(share)
 
     def _too_many(
         self, matches: list[str], count: int, section: Section | None, index: int | None
@@ -176,39 +169,11 @@ class Regex(Check):
         """What matches, section by section."""
         texts = [section.text for section in draft.sections]
         asked = {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES}
-        try:
-            found: list[list[str]] = ask_program(
-                ["-S", "-c", _SEARCH], asked, timeout_s=self.timeout_s
-            )
-        except subprocess.TimeoutExpired as error:
-            raise EvaluationFailed(
-                f"the pattern {self.pattern} was not through with this draft after "
-                f"{self.timeout_s:g} s: it tries too many ways to match; write repeats inside "
-                "repeats so that they give nothing back (`++`, `*+`, `(?>...)`)"
-            ) from error
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise EvaluationFailed(
-                f"the pattern {self.pattern} could not be searched for ({error})"
-            ) from error
+        what = f"the pattern {self.pattern}"
+        found: list[list[str]] = _answer(
+            ["-S", "-c", _SEARCH], asked, what=what, timeout_s=self.timeout_s
+        )
         return found
-
-
-def ask_program(program: Sequence[str], asked: object, *, timeout_s: float) -> Any:  # noqa: ANN401
-    """What a program of this package answers, that a pattern may keep from ever ending.
-
-    Raises:
-        subprocess.SubprocessError: It took too long, or failed.
-        OSError: It cannot be run.
-    """
-    done = subprocess.run(  # noqa: S603 - this Python, and a program of ours
-        [sys.executable or "", "-I", *program],
-        input=json.dumps(asked),
-        capture_output=True,
-        encoding="ascii",
-        timeout=timeout_s,
-        check=True,
-    )
-    return json.loads(done.stdout)
 
 
 _Schema = Annotated[dict[str, JsonValue], WithJsonSchema({"type": ["object", "string"]})]
@@ -255,52 +220,62 @@ class Json(Check):
             instance = json.loads(text, parse_constant=_refuse)
             faults = self._faults(instance)
         except ValueError as error:  # JSONDecodeError, and numbers of 5,000 digits
-            return Grade(
-                0.0,
-                (Finding(f"this is not JSON: {error}", title, index, code="check.json-invalid"),),
-            )
+            message, code = f"this is not JSON: {error}", "check.json-invalid"
+            return Grade(0.0, (Finding(message, title, index, code=code),))
         except RecursionError:
-            return Grade(
-                0.0,
-                (
-                    Finding(
-                        "this JSON is nested too deeply", title, index, code="check.json-too-deep"
-                    ),
-                ),
-            )
+            message, code = "this JSON is nested too deeply", "check.json-too-deep"
+            return Grade(0.0, (Finding(message, title, index, code=code),))
         findings = tuple(
             Finding(fault, title, index, code="check.schema-violated") for fault in faults
         )
         return Grade(1 / (1 + len(findings)), findings)
 
     def _faults(self, instance: object) -> list[str]:
-        # Imported by whoever uses it: 80 ms that most rubrics never need.
+        # Imported at the first use: 80 ms that most rubrics never need.
         from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
-        if not any(key in _PATTERNS for key in _keys_of(self.against)):
+        if not any(key in _PATTERNS for key, _ in _members_of(self.against)):
             try:
                 return faults_of(self.against, instance)
             except Unresolvable as error:
                 raise EvaluationFailed(
                     f"the JSON Schema of a check refers to '{error.ref}', which is not in it"
                 ) from error
-        try:
-            found = ask_program(
-                [schema_faults.__file__],
-                {"path": sys.path, "schema": self.against, "instance": instance},
-                timeout_s=self.timeout_s,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise EvaluationFailed(
-                f"a JSON Schema was not through with this draft after {self.timeout_s:g} s: a "
-                "pattern in it tries too many ways to match; write repeats inside repeats so that "
-                "they give nothing back (`++`, `*+`, `(?>...)`)"
-            ) from error
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise EvaluationFailed(f"a JSON Schema could not be tried ({error})") from error
+        found = _answer(
+            [schema_faults.__file__],
+            {"path": sys.path, "schema": self.against, "instance": instance},
+            what="a pattern in a JSON Schema",
+            timeout_s=self.timeout_s,
+        )
         if found is None:
             raise RecursionError
         return [str(fault) for fault in found]
+
+
+def _answer(program: Sequence[str], asked: object, *, what: str, timeout_s: float) -> Any:  # noqa: ANN401
+    """What a program of this package answers, which a pattern may keep from ever ending.
+
+    Raises:
+        EvaluationFailed: It took too long, failed, or cannot be run.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - this Python, and a program of ours
+            [sys.executable or "", "-I", *program],
+            input=json.dumps(asked),
+            capture_output=True,
+            encoding="ascii",
+            timeout=timeout_s,
+            check=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EvaluationFailed(
+            f"{what} was not through with this draft after {timeout_s:g} s: it tries too many ways "
+            "to match; write repeats inside repeats so that they give nothing back (`++`, `*+`, "
+            "`(?>...)`)"
+        ) from error
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise EvaluationFailed(f"{what} could not be tried ({error})") from error
+    return json.loads(done.stdout)
 
 
 def _content_of(path: Path) -> object:
@@ -318,7 +293,12 @@ def _check_schema(schema: dict[str, JsonValue]) -> None:
     from jsonschema import SchemaError  # noqa: PLC0415 - as above
     from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
 
-    draft = _draft_of(schema)
+    draft = draft_of(schema)
+    if draft is None:
+        raise Mistake(
+            f"'$schema: {schema['$schema']}' is no draft of JSON Schema that we know",
+            code="rubric.schema-draft",
+        )
     try:
         # Formats too, of which one is that of a `pattern`.
         draft.check_schema(schema, format_checker=draft.FORMAT_CHECKER)
@@ -328,10 +308,11 @@ def _check_schema(schema: dict[str, JsonValue]) -> None:
         ) from error
     try:
         # What has an id of its own may be referred to by that; such references wait for a draft.
-        if not any(_values_of("$id", [*schema.values()])):
+        if not any(key == "$id" for key, _ in _members_of([*schema.values()])):
             resolver = registry_with(schema).resolver(str(schema.get("$id", "")))
-            for reference in _values_of("$ref", schema):
-                resolver.lookup(reference)
+            for key, reference in _members_of(schema):
+                if key == "$ref" and isinstance(reference, str):
+                    resolver.lookup(reference)
     except Unresolvable as error:
         raise Mistake(
             f"'$ref: {error.ref}' leads to nothing inside the schema",
@@ -339,39 +320,13 @@ def _check_schema(schema: dict[str, JsonValue]) -> None:
         ) from error
 
 
-def _draft_of(schema: dict[str, JsonValue]) -> Any:  # noqa: ANN401
-    draft = draft_of(schema)
-    if draft is None:
-        raise Mistake(
-            f"'$schema: {schema['$schema']}' is no draft of JSON Schema that we know",
-            code="rubric.schema-draft",
-        )
-    return draft
-
-
-_PATTERNS = frozenset({"pattern", "patternProperties"})
-
-
-def _keys_of(schema: dict[str, JsonValue] | list[JsonValue]) -> Iterator[str]:
-    """All keys, of whatever they are, anywhere in a schema."""
+def _members_of(schema: JsonValue) -> Iterator[tuple[str, JsonValue]]:
+    """Every key with its value, anywhere in a schema."""
     if isinstance(schema, dict):
-        yield from schema
-    for value in schema.values() if isinstance(schema, dict) else schema:
-        if isinstance(value, dict | list):
-            yield from _keys_of(value)
-
-
-def _values_of(keyword: str, schema: JsonValue) -> Iterator[str]:
-    """The texts that stand behind a keyword, anywhere in a schema."""
-    if isinstance(schema, dict):
-        for key, value in schema.items():
-            if key == keyword and isinstance(value, str):
-                yield value
-            else:
-                yield from _values_of(keyword, value)
-    elif isinstance(schema, list):
-        for value in schema:
-            yield from _values_of(keyword, value)
+        yield from schema.items()
+    inner = schema.values() if isinstance(schema, dict) else schema
+    for value in inner if isinstance(schema, dict | list) else ():
+        yield from _members_of(value)
 
 
 def _refuse(constant: str) -> NoReturn:

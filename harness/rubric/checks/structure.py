@@ -1,4 +1,4 @@
-"""Counts that must lie in a range: words, sections, words of a section, items of lists."""
+"""Checks of how a draft is built: its length, sections, list items and headings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from harness.compress import Section
 from harness.errors import Mistake
-from harness.rubric.checks.base import NO_TEXT, Check, Grade, InRange, Phrase, mean_of
+from harness.rubric.checks.base import Check, Grade, InRange, Phrase, mean_of
 from harness.rubric.draft import Draft, Finding, terms, words
 
 _NUMBER_BEFORE_ITEM = re.compile(r"\s*\d{1,9}[.)]")
@@ -35,8 +35,7 @@ class Words(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        count = len(words(draft.text))
-        return Grade(self._share(count), self._findings(count, "words in all"))
+        return self._grade(len(words(draft.text)), "words in all")
 
 
 class Sections(InRange):
@@ -51,8 +50,7 @@ class Sections(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        count = sum(section.level > 0 for _, section in draft.parts)
-        return Grade(self._share(count), self._findings(count, "sections"))
+        return self._grade(sum(section.level > 0 for _, section in draft.parts), "sections")
 
 
 class SectionWords(InRange):
@@ -67,15 +65,9 @@ class SectionWords(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """The mean over the sections; text above the first heading is not one."""
-        if not draft.chapters:
-            return Grade(self._share(0), (NO_TEXT,) if self.min else ())
-        shares: list[float] = []
-        findings: list[Finding] = []
-        for index, section in draft.chapters:
-            count = len(words(section.body))
-            shares.append(self._share(count))
-            findings += self._findings(count, "words in this section", section, index)
-        return Grade(sum(shares) / len(shares), tuple(findings))
+        return self._grade_each(
+            draft, lambda _, section: len(words(section.body)), "words in this section"
+        )
 
 
 class Items(InRange):
@@ -99,26 +91,15 @@ class Items(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range; with `scope: section`, the mean of them."""
-        return self._grade_all(draft) if self.scope == "draft" else self._grade_each(draft)
-
-    def _grade_all(self, draft: Draft) -> Grade:
+        what = _ITEMS[self.kind]
+        if self.scope == "section":
+            return self._grade_each(
+                draft, lambda _, section: self._count(section), f"{what} in this section"
+            )
         counts = [self._count(section) for section in draft.sections]
         listing = [index for index, count in enumerate(counts) if count]
         place = (draft.sections[listing[0]], listing[0]) if len(listing) == 1 else ()
-        findings = self._findings(sum(counts), f"{_ITEMS[self.kind]} in all", *place)
-        return Grade(self._share(sum(counts)), findings)
-
-    def _grade_each(self, draft: Draft) -> Grade:
-        if not draft.chapters:
-            return Grade(self._share(0), (NO_TEXT,) if self.min else ())
-        shares: list[float] = []
-        findings: list[Finding] = []
-        for index, section in draft.chapters:
-            count = self._count(section)
-            shares.append(self._share(count))
-            what = f"{_ITEMS[self.kind]} in this section"
-            findings += self._findings(count, what, section, index)
-        return Grade(sum(shares) / len(shares), tuple(findings))
+        return self._grade(sum(counts), f"{what} in all", *place)
 
     def _count(self, section: Section) -> int:
         items = [block.text for block in section.blocks if block.kind == "item"]
@@ -190,41 +171,33 @@ class Headings(Check):
             places.setdefault(tuple(terms(section.title)), place)
         found = {title: places.get(_compared(title)) for title in self.titles}
         kept = _longest_rising([place for place in found.values() if place is not None])
+        order = ", ".join(f'"{name}"' for name in self.titles)
         findings = []
         for title, where in found.items():
             if where is None:
-                findings.append(
-                    Finding(
-                        f'add the heading "{title}", which is missing', code="check.heading-missing"
-                    )
-                )
+                message = f'add the heading "{title}", which is missing'
+                findings.append(Finding(message, code="check.heading-missing"))
             elif where not in kept:
-                order = ", ".join(f'"{name}"' for name in self.titles)
-                findings.append(
-                    Finding(
-                        f'move the heading "{title}": the order is {order}',
-                        code="check.heading-misplaced",
-                    )
-                )
+                message = f'move the heading "{title}": the order is {order}'
+                findings.append(Finding(message, code="check.heading-misplaced"))
         return Grade(1 - len(findings) / len(self.titles), tuple(findings))
 
 
 def _grade_levels(headings: list[Section]) -> Grade:
-    findings = []
-    for before, section in pairwise(headings):
-        if section.level > before.level + 1:
-            findings.append(
-                Finding(
-                    f'the heading "{section.title}" has level {section.level} and follows one of '
-                    f"level {before.level}; make it level {before.level + 1}",
-                    code="check.level-skipped",
-                )
-            )
+    findings = [
+        Finding(
+            f'the heading "{section.title}" has level {section.level} and follows one of level '
+            f"{before.level}; make it level {before.level + 1}",
+            code="check.level-skipped",
+        )
+        for before, section in pairwise(headings)
+        if section.level > before.level + 1
+    ]
     return Grade(1 - len(findings) / max(1, len(headings) - 1), tuple(findings))
 
 
 def _compared(title: str) -> tuple[str, ...]:
-    """A title's words, without the number that it may have in front: `2.1 Results`."""
+    """A title's words, without a number in front: `2.1 Results`."""
     words = terms(title)
     first = next((index for index, word in enumerate(words) if not word.isdecimal()), 0)
     return tuple(words[first:])
