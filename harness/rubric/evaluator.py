@@ -1,4 +1,7 @@
-"""The evaluator: checks first, then one model or a panel for what only a reader can judge."""
+"""The evaluator: checks first, then one model or a panel for what only a reader can judge.
+
+A draft near the threshold is judged several times.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from harness.errors import (
 )
 from harness.inference import most_tokens_in, most_tokens_of
 from harness.rubric.draft import Draft
-from harness.rubric.judge import Ask, Case, Judge, judge_request
+from harness.rubric.judge import Ask, Case, judge, judge_request
 from harness.rubric.prompt import asked_of, prompt_sha256, shown, shown_by
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.scoring import Opinion, carried_score, checked_score, combined, held_by_checks
@@ -31,11 +34,11 @@ class Evaluator:
     Args:
         rubric: What to score by.
         ask: Reaches the evaluator models.
-        models: Tags of their endpoints. With several, all judge, and their judgements become one.
-        combine: How.
-        noise: Standard deviation of the composites that one draft gets from them when it is judged
-            again and again, where it was measured: how near to the threshold is too near to tell.
-        summarise: Shortens the drafts that are too long to be shown, instead of leaving parts out.
+        models: Tags of their endpoints. Several judge as a panel.
+        combine: How a panel's judgements become one.
+        noise: Measured standard deviation of the composites that one draft gets from them: how near
+            to the threshold is too near to tell.
+        summarise: Shortens drafts that are too long to be shown, instead of leaving parts out.
 
     Raises:
         ConfigurationInvalid: The rubric needs a judge and there is no evaluator model.
@@ -52,7 +55,8 @@ class Evaluator:
         summarise: Summarise | None = None,
     ) -> None:
         self.rubric = rubric
-        self._judges = tuple(Judge(ask=ask, model=model) for model in models)
+        self._ask = ask
+        self._models = tuple(models)
         self._combine = combine
         self._noise = noise
         self._summarise = summarise
@@ -69,7 +73,7 @@ class Evaluator:
 
         Args:
             draft: What to score.
-            rescore: What alone is to be judged anew; everything when None.
+            rescore: Judge only this again; everything if None.
 
         Raises:
             EvaluatorAbstained: The models answered, and no judgement could be read.
@@ -78,7 +82,7 @@ class Evaluator:
             LimitReached: A limit left no room for the first judgement.
         """
         # 1. What code scores. A gate that is shut spares the models.
-        settled = Settled(self.rubric, draft, rescore=rescore, has_judges=bool(self._judges))
+        settled = _Settled(self.rubric, draft, rescore=rescore, has_judges=bool(self._models))
         if not settled.asked:
             return settled.verdict()
         case = await self._case(settled)
@@ -94,7 +98,7 @@ class Evaluator:
             more, missing = await self._hear(case, sample=sample)
             opinions += more
             absent += missing
-            # Whoever could not be asked once more had better be left alone.
+            # If a model could not be asked, none is asked again.
             if not all(isinstance(error, EvaluatorAbstained) for error in missing):
                 break
             sample += 1
@@ -105,7 +109,7 @@ class Evaluator:
         )
 
     async def sampled(self, draft: Draft, *, times: int) -> tuple[Verdict, ...]:
-        """Verdicts of judgements that chance has a part in, to measure how much that is.
+        """Verdicts of sampled judgements, to measure their noise.
 
         Those that could not be read are left out.
 
@@ -113,7 +117,7 @@ class Evaluator:
             EvaluatorAbstained: None could be read.
             InferenceError: No model could be asked.
         """
-        settled = Settled(self.rubric, draft, has_judges=bool(self._judges))
+        settled = _Settled(self.rubric, draft, has_judges=bool(self._models))
         if not settled.asked:
             return (settled.verdict(),)
         case = await self._case(settled)
@@ -131,9 +135,9 @@ class Evaluator:
         return tuple(verdicts)
 
     def most_tokens(self, draft: Draft) -> int:
-        """The most that one evaluation takes, without repairs and repeats, judged by its length."""
+        """The most that one evaluation takes, without repairs and repeats."""
         asked = asked_of(self.rubric, draft)
-        if not asked or not self._judges:
+        if not asked or not self._models:
             return 0
         case = Case(
             rubric=self.rubric,
@@ -148,9 +152,9 @@ class Evaluator:
         for dimensions in case.calls:
             request = judge_request(case, dimensions, model="")
             tokens += most_tokens_in(" " * spare) + most_tokens_of(request)
-        return tokens * len(self._judges)
+        return tokens * len(self._models)
 
-    async def _case(self, settled: Settled) -> Case:
+    async def _case(self, settled: _Settled) -> Case:
         draft, rubric = settled.draft, self.rubric
         if self._summarise and not settled.sections:
             seen = await shown_by(self._summarise, rubric, draft)
@@ -165,17 +169,17 @@ class Evaluator:
         )
 
     async def _hear(self, case: Case, *, sample: int) -> tuple[list[Opinion], list[HarnessError]]:
-        """The opinions of all models, asked at once, and why those that are missing are."""
+        """The opinions of all models, asked at once, and the errors of those that gave none."""
 
-        async def opinion_of(judge: Judge) -> Opinion | HarnessError:
+        async def opinion_of(model: str) -> Opinion | HarnessError:
             try:
-                return await judge.judge(case, sample=sample)
+                return await judge(case, ask=self._ask, model=model, sample=sample)
             except (EvaluatorAbstained, InferenceError, LimitReached) as error:
                 return error
 
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(opinion_of(judge)) for judge in self._judges]
+                tasks = [group.create_task(opinion_of(model)) for model in self._models]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         heard = [task.result() for task in tasks]
@@ -185,7 +189,7 @@ class Evaluator:
     def _record(
         self,
         case: Case,
-        settled: Settled,
+        settled: _Settled,
         opinions: Sequence[Opinion],
         absent: Sequence[HarnessError],
     ) -> Judges:
@@ -205,7 +209,7 @@ class Evaluator:
 
 
 def _failure(errors: Sequence[HarnessError]) -> HarnessError:
-    """The error to raise when nobody judged: what stopped the calls, before what they brought."""
+    """The error to raise if no model judged: what stopped the calls before what they brought."""
     for kind in (LimitReached, InferenceError):
         if found := next((error for error in errors if isinstance(error, kind)), None):
             return found
@@ -218,29 +222,29 @@ def _failure(errors: Sequence[HarnessError]) -> HarnessError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescore:
-    """A revision that is to be judged only where it changed."""
+    """What of a revision has to be judged again."""
 
     base: Verdict
     """On the draft that was revised."""
     dimensions: frozenset[str]
-    """Judged dimensions that are judged anew; the others keep the score of `base`, unless it was
-    held down by a check that is met now."""
+    """Judged dimensions to judge again; the others keep the score of `base`, unless a check held it
+    down and no longer does."""
     sections: frozenset[int]
-    """Sections that changed, by index into `sections_of` of the revision: shown whole."""
+    """The changed sections, by index into the revision's: shown whole."""
 
 
-class Settled:
-    """The scores of a draft that code gives, those of an earlier verdict, and what lacks one.
+class _Settled:
+    """What of a verdict is settled before a model is asked, and what is left to ask.
 
     Args:
         rubric: What is scored by.
         draft: What is scored. Its checks run here.
-        rescore: What alone is to be judged anew; everything when None.
+        rescore: Judge only this again; everything if None.
         has_judges: Whether there are models to ask.
 
     Attributes:
-        asked: The dimensions that models must judge; none when a gate is shut.
-        sections: Those that changed, where only these are judged anew.
+        asked: The dimensions that models must judge; empty if a gate is shut.
+        sections: The changed ones, if only these are judged again.
 
     Raises:
         EvaluationFailed: A check could not be made.
@@ -269,7 +273,7 @@ class Settled:
     def verdict(
         self, judged: Sequence[DimensionScore] = (), *, judges: Judges | None = None
     ) -> Verdict:
-        """What the models' scores, with those that are settled, amount to.
+        """The verdict by the models' scores and the settled ones.
 
         Raises:
             EvaluationFailed: There is no score at all.
@@ -307,19 +311,19 @@ def _is_shut(rubric: Rubric, checked: Sequence[DimensionScore]) -> bool:
 
 
 _DEVIATIONS = 2
-"""A mean lies within so many standard errors of the true one in about 95 of 100 cases. This saves
+"""A mean lies within this many standard errors of the true one in about 95 of 100 cases. This saves
 calls; it is no test."""
 
 
 def is_undecided(
     verdicts: Sequence[Verdict], rubric: Rubric, *, noise: float | None = None
 ) -> bool:
-    """Whether another judgement could turn the outcome.
+    """Whether another judgement could turn the outcome: near the threshold, chance decides.
 
     Args:
-        verdicts: What each judgement by itself comes to; at least one.
+        verdicts: One for each judgement; at least one.
         rubric: Its threshold and floors.
-        noise: Standard deviation of one judgement's composite, where it was measured.
+        noise: Measured standard deviation of one judgement's composite.
     """
     composites = [verdict.composite for verdict in verdicts]
     near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
@@ -335,7 +339,7 @@ def is_undecided(
 def _straddles(
     values: Sequence[float], threshold: float, *, near: float, deviation: float | None
 ) -> bool:
-    """Whether the interval around their mean has the threshold in it; never if it has no width."""
+    """Whether the threshold lies in the interval around their mean; never if it has no width."""
     width = _half_width(values, near=near, deviation=deviation)
     return width > 0 and round(abs(statistics.fmean(values) - threshold) - width, 9) <= 0
 

@@ -28,7 +28,7 @@ import structlog
 from harness import ChatRequest, open_shim
 from harness.inference import Completion, Endpoint, InferenceShim
 from harness.rubric import Dimension, Draft, Rubric, load_rubric
-from harness.rubric.judge import Case, Judge
+from harness.rubric.judge import Case, judge
 from harness.rubric.prompt import shown
 from harness.session import Settings
 
@@ -128,7 +128,7 @@ async def evaluated(
         rubric=rubric, draft=draft, shown=shown(rubric, draft), dimensions=dimensions, held={}
     )
     begun = time.perf_counter()
-    await Judge(ask=ask, model=JUDGE).judge(case, sample=0)
+    await judge(case, ask=ask, model=JUDGE, sample=0)
     seconds = time.perf_counter() - begun
     usages = [reply.usage for reply in replies if reply.usage is not None]
     return Evaluation(
