@@ -324,9 +324,11 @@ def _members_of(schema: JsonValue) -> Iterator[tuple[str, JsonValue]]:
     """Every key with its value, anywhere in a schema."""
     if isinstance(schema, dict):
         yield from schema.items()
-    inner = schema.values() if isinstance(schema, dict) else schema
-    for value in inner if isinstance(schema, dict | list) else ():
-        yield from _members_of(value)
+        for value in schema.values():
+            yield from _members_of(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from _members_of(item)
 
 
 def _refuse(constant: str) -> NoReturn:
