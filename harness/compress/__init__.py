@@ -1,7 +1,7 @@
 """The surgical compressor: Markdown sections, shortening by leaving out, putting sections back.
 
-Deterministic and pure: no model, no file, no clock. Nothing here paraphrases; what is kept is kept
-character for character. The one exception is `condense_by`, where a summariser is passed in.
+Deterministic and pure: no model, no file, no clock. What is kept is kept character for character;
+only `condense_by` paraphrases, by a model that is passed in.
 """
 
 from harness.compress.condense import Condensed, condense, condense_around

@@ -1,4 +1,10 @@
-"""Shortening a document by leaving things out: what stays is verbatim, nothing is paraphrased."""
+"""Shortens a document by leaving parts out; what stays is verbatim.
+
+What a part says is its words, numbers and quotations, each with a weight; saying one again adds
+nothing. That is budgeted maximum coverage, usually approximated by taking the best ratio of gain to
+length first (Gillick and Favre, "A scalable global model for summarization", 2009; Lin and Bilmes,
+"A class of submodular functions for document summarization", 2011).
+"""
 
 from __future__ import annotations
 
@@ -28,17 +34,16 @@ class Condensed:
     """A text that was shortened, or was short enough."""
 
     text: str
-    """The text to use."""
     before_chars: int
-    """Length of the text that was given."""
+    """Length of the given text."""
     after_chars: int
     """Length of `text`."""
     compressed: bool
-    """Whether anything was left out: scores of the full and of a compressed text do not compare."""
+    """Whether anything was left out. Scores of a full and a compressed text do not compare."""
     summarised: bool = False
-    """Whether a summariser wrote `text`: then it is not verbatim."""
+    """Whether a model wrote `text`, which is then not verbatim."""
     refused: Notice | None = None
-    """Why a summariser wrote none of it, where there was one and the text was too long."""
+    """Why the text of a model was not used, if there was one and the text was too long."""
 
 
 def condense(
@@ -49,21 +54,21 @@ def condense(
     keep_tail_chars: int = 300,
     cap_chars: int | None = None,
 ) -> Condensed:
-    """The document, shortened to `budget_chars` if it is longer, by leaving parts of it out.
+    """The document, shortened to `budget_chars` if it is longer, by leaving parts out.
 
-    All headings stay, in order. Of the rest, the last `keep_tail_chars` characters are kept first:
-    a draft that was cut off shows it there. Then, as long as there is room, what says most that is
-    not yet said for its length: the characteristic words of its section, numbers and quotations,
-    and what `focus` is about. Sentences of paragraphs are kept one by one; list items, quotes,
-    tables and code whole or not at all, except code that the tail begins in. What is left out
-    leaves a mark: `[…]`, or a line that says how much code or how large a table it was.
+    All headings stay, in order. Of the rest, the last `keep_tail_chars` characters are kept first,
+    since they show whether a draft was cut off. The remaining room goes to the parts that add most
+    for their length: characteristic words of their section, numbers, quotations, and words of
+    `focus`. Sentences of paragraphs are kept one by one; list items, quotes, tables and code whole
+    or not at all, except code in which the tail begins. A mark stands for what is left out: `[…]`,
+    or a line with the size of the code or table.
 
-    Headings and marks alone may be longer than the budget, and are kept then. Only over `cap_chars`
-    they are cut: 85 % of that is their beginning, the rest is the end of the document.
+    Headings and marks are kept even if they alone are longer than the budget. Only over `cap_chars`
+    they are cut: 85 % of that is their beginning, the rest the end of the document.
 
-    Not promised: the tail is missing if there is hardly room for it beside headings and marks, as
-    when it begins in a long table, quote or list item. And nothing is rephrased, so a pronoun may
-    have lost what it stood for.
+    Not promised: the tail, if there is hardly room for it beside headings and marks, as when it
+    begins in a long table, quote or list item. Nothing is rephrased, so a pronoun may have lost its
+    noun.
     """
     if cap_chars is not None:
         budget_chars = min(budget_chars, cap_chars)
@@ -85,7 +90,7 @@ def condense(
             kept[part.start] = text
             room -= takes
 
-    # 2. Put back what is worth most.
+    # 2. Put back the most valuable parts.
     text = _filled(sections, parts, kept, budget_chars=budget_chars, focus=focus)
 
     # 3. In a document of short parts the marks can cost more than they save.
@@ -98,10 +103,9 @@ def condense(
 def condense_around(
     markdown: str, *, sections: Collection[int], budget_chars: int, focus: str = ""
 ) -> Condensed:
-    """The document with some sections byte for byte, and of the others the headings.
+    """The document with some sections whole, and the others condensed.
 
-    As long as there is room, the others keep what says most, as in `condense`. The sections that
-    are named stay whole even if they alone are over the budget; of the others there are then the
+    The named sections stay whole even if they alone are over the budget; the others are then only
     headings and marks.
 
     Args:
@@ -141,11 +145,11 @@ def _filled(
     budget_chars: int,
     focus: str,
 ) -> str:
-    """The document with what is kept, and as much more as the budget has room for."""
+    """The document with the kept parts, and as many more as fit into the budget."""
     flat = [[part for block in blocks for part in block] for blocks in parts]
     best = BestFirst(flat, focus=focus, kept=kept)
     texts = _shown_all(sections, parts, kept)
-    # What is chosen often takes less than it was counted for, so that there is room for more.
+    # A part often takes less than was counted for it, so that there is room for more.
     while chosen := best.fitting(budget_chars - sum(map(len, texts)), kept=kept):
         kept |= {part.start: part.text for part in chosen}
         for index in {part.section for part in chosen}:
@@ -160,21 +164,20 @@ def _shown_all(sections: Sequence[Section], parts: Sequence[SectionParts], kept:
     ]
 
 
-# So many words of a section are characteristic of it, and this is what the others weigh beside
-# one of them.
+# How many words of a section are characteristic of it, and the weight of the others beside them.
 _CHARACTERISTIC = 20
 _OTHER_WORD = 0.1
-# What a word of the focus weighs: in a text full of numbers it must not be outdone by these.
+# The weight of a word of the focus: numbers must not outweigh it.
 _WANTED = 2.0
-# What numbers and quotations weigh, known by their first character.
+# The weight of numbers and quotations, recognized by their first character.
 _NO_WORD = {'"': 3.0} | dict.fromkeys("0123456789", 2.0)
-# Room that nothing better needs is filled with what was said before.
+# Spare room is filled with repetitions.
 _NOTHING_NEW = 0.01
-# How much of a mark a part costs beside its own characters, on the average.
+# The share of a mark that a part costs beside its own characters, on average.
 _MARK_CHARS = 15
 
 _WORD = re.compile(r"[^\W\d]\w{2,}|[0-9]+(?:[.,][0-9]+)*")
-# The words of a focus that carry the matter: not `the`, but `API`.
+# The words of a focus that matter: not `the`, but `API`.
 _MATTER = re.compile(r"\w{4,}|\b[A-Z]{3}\b")
 _QUOTED = re.compile(r"“[^”]{8,}”|\"[^\"\n]{8,}\"|«[^»]{8,}»|„[^“”]{8,}[“”]")
 
@@ -191,20 +194,18 @@ class _Candidate:
 
 
 class BestFirst:
-    """Hands out the parts of a document, those worth most for their length first.
+    """Hands out the parts of a document, the most valuable for their length first.
 
-    What a part says counts if its section does not say it yet. The twenty words that are most
-    characteristic of the section, by frequency there times inverse frequency among the sections,
-    count alike, the others little; a number or a word of the focus counts for two of them, a
-    quotation for three, so that they are kept ahead of plain prose. All that counts up to three
-    times at the beginning of a section and at its end, and up to four times in a part that shares
-    words with the focus. A paragraph that breaks off at the end of its section is to be seen: that
-    too counts for three.
+    A part's words count if its section does not have them yet: the section's twenty most
+    characteristic words (by tf-idf over the sections) 1 each, others little, a number or a word of
+    the focus 2, a quotation 3, and a paragraph that breaks off at the end of its section 3, so that
+    it is seen. The sum counts up to three times at the beginning and the end of a section, and up
+    to four times in a part that shares words with the focus.
 
     Args:
-        parts: Section by section, what can be kept.
+        parts: Section by section.
         focus: A text whose words are preferred.
-        kept: What is kept already, and need not be said again.
+        kept: Parts that are kept already.
     """
 
     def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, kept: Kept) -> None:
@@ -219,8 +220,8 @@ class BestFirst:
         for candidate in candidates:
             if kept.get(candidate.part.start) == candidate.part.text:
                 self._say(candidate)
-        # By falling worth for their length, then in order. What a part is worth may have fallen
-        # since, as others came to say the same, but it never rises: only the first is looked at.
+        # By falling value, then in order. The value of a part falls when others say the same, and
+        # never rises: only the first has to be checked.
         self._heap = [
             (-self._worth(candidate), candidate.part.start, candidate)
             for candidate in candidates
@@ -229,7 +230,7 @@ class BestFirst:
         heapq.heapify(self._heap)
 
     def fitting(self, room: int, *, kept: Kept) -> list[Part]:
-        """The next parts that certainly fit into the room."""
+        """The next parts that surely fit into the room."""
         chosen: list[Part] = []
         too_long = []
         while self._heap and room > 0:
@@ -251,7 +252,7 @@ class BestFirst:
 
     def _worth(self, candidate: _Candidate) -> float:
         unsaid = self._unsaid[candidate.part.section]
-        # Exact, as a set has no order that every process would sum it in.
+        # Exact, since the order of a set differs between processes.
         new = math.fsum(unsaid[word] for word in candidate.says if word in unsaid)
         return (new + _NOTHING_NEW) * candidate.factor
 
@@ -265,14 +266,14 @@ def _candidate(part: Part, said: Sequence[str], wanted: frozenset[str]) -> _Cand
     says = frozenset(said)
     common = len(says & wanted)
     place = 1 + 0.5 / (1 + part.before) + 1.5 / (1 + part.after)
-    # The first words in common count most, however many are wanted.
+    # The first words in common count most.
     relevance = 1 + 3 * common / (common + 2)
     factor = place * relevance / (len(part.text) + _MARK_CHARS)
     return _Candidate(part=part, says=says, factor=factor)
 
 
 def _weights(said: Iterable[Iterable[Iterable[str]]], wanted: Set[str]) -> list[dict[str, float]]:
-    """What all that is said in each section weighs there."""
+    """For each section, the weights of its words."""
     known = dict.fromkeys(wanted, _WANTED)
     counts = [Counter(chain.from_iterable(section)) for section in said]
     sections_with = Counter(chain.from_iterable(counts))
@@ -293,7 +294,7 @@ def _weights(said: Iterable[Iterable[Iterable[str]]], wanted: Set[str]) -> list[
 
 
 def _said(part: Part) -> list[str]:
-    """The words of a part, its numbers, and behind a quotation mark what counts like one."""
+    """The words and numbers of a part, and its quotations, marked by a quotation mark."""
     said = _words(part.text)
     if part.block.kind == "quote":
         said.append(f'"{part.start}')
@@ -311,50 +312,49 @@ def _words(text: str) -> list[str]:
 # --- parts ---
 
 LEFT_OUT = "[…]"
-"""Stands in place of prose."""
+"""The mark for prose."""
 
 MARK = re.compile(r"\[…\]|\[(?:[\w+#.-]+ )?(?:code|table) left out, (?:lines|rows): \d+\]")
-"""Finds whatever stands in place of something."""
+"""Finds any mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What is kept or left out as one: a sentence, or a block that is not a paragraph."""
+    """The unit that is kept or left out: a sentence of a paragraph, or another block."""
 
     block: Block
-    """The block that it is, or is a sentence of."""
     text: str
     """Verbatim, with the white space after it."""
     start: int
-    """Where it starts in the document."""
+    """Its offset in the document."""
     section: int
     """Index of its section."""
     before: int
-    """How many parts of its section stand before it."""
+    """Number of parts before it in its section."""
     after: int
-    """How many parts of its section stand after it."""
+    """Number of parts after it in its section."""
     mark: str
-    """What stands in place of its whole block."""
+    """Stands for its whole block."""
 
     @property
     def end(self) -> int:
-        """Where the next part starts."""
+        """The offset of the next part."""
         return self.start + len(self.text)
 
 
-# The most that marks can grow by when one sentence is kept in the middle of a run: one before it,
-# one behind it, one for the blocks that follow, and the white space around them.
+# The most that marks can grow when one sentence is kept in the middle of a run: one before it, one
+# after it, one for the blocks that follow, and the white space around them.
 _MARKS_CHARS = 3 * len(LEFT_OUT) + 6
 
 SectionParts = Sequence[Sequence[Part]]
 """The parts of one section, block by block."""
 
 Kept = Mapping[int, str]
-"""What is shown of the parts that are not left out, by where they start."""
+"""The text of each kept part, by offset."""
 
 
 def parts_of(sections: Sequence[Section], *, cut: int) -> list[SectionParts]:
-    """The parts of each section. A sentence that the cut is in becomes two, before its word."""
+    """The parts of each section. A sentence at offset `cut` becomes two, at a word."""
     found: list[SectionParts] = []
     start = 0
     for number, section in enumerate(sections):
@@ -388,7 +388,7 @@ def parts_of(sections: Sequence[Section], *, cut: int) -> list[SectionParts]:
 
 
 def tail_of(part: Part, cut: int) -> str:
-    """The part, or of code only from the line that the cut is in, with its fence opened again."""
+    """The part; code only from the line of the cut, with its fence opened again."""
     before = lines_of(part.text[: max(cut - part.start, 0)])[:-1]
     if part.block.kind != "code" or not before:
         return part.text
@@ -398,16 +398,16 @@ def tail_of(part: Part, cut: int) -> str:
 
 
 def added_chars(part: Part, text: str, kept: Kept) -> int:
-    """The most that the document grows by when this text of the part is kept.
+    """The most that the document grows when this text of the part is kept.
 
-    What it really takes depends on its neighbours, since one mark stands for a run of parts.
+    The true growth depends on its neighbors, since one mark stands for a run of parts.
     """
     instead_of = kept.get(part.start, part.mark if part.mark != LEFT_OUT else "")
     return len(text) - len(instead_of) + _MARKS_CHARS
 
 
 def shown(section: Section, parts: SectionParts, kept: Kept) -> str:
-    """The section with its heading, what was kept, and marks for the rest."""
+    """The section with its heading, the kept parts, and marks for the rest."""
     text = section.heading
     body = ""
     last = ""
@@ -420,7 +420,7 @@ def shown(section: Section, parts: SectionParts, kept: Kept) -> str:
         mark = block_parts[0].mark
         if last == mark == LEFT_OUT:  # one mark for a run of blocks
             continue
-        # A paragraph of its own: else a list or a quote would take it in as another line.
+        # A paragraph of its own: otherwise a list or a quote would continue with it.
         if body and not body.endswith(("\n\n", "\r\n\r\n")):
             body += "\n"
         body += f"{mark}\n\n"
@@ -429,7 +429,7 @@ def shown(section: Section, parts: SectionParts, kept: Kept) -> str:
 
 
 def _part_texts(block: Block, *, cut: int) -> list[str]:
-    """The sentences of a paragraph, the one around the cut divided before its word; else one."""
+    """The sentences of a paragraph, divided at the cut's word; another block whole."""
     if block.kind != "paragraph":
         return [block.text]
     sentences = sentence_pieces(block.text)
@@ -447,7 +447,6 @@ def _part_texts(block: Block, *, cut: int) -> list[str]:
 
 
 def _mark(block: Block) -> str:
-    """What stands in place of a block."""
     if block.kind not in {"code", "table"}:
         return LEFT_OUT
     lines = lines_of(unpadded(block.text))
@@ -462,7 +461,7 @@ def _mark(block: Block) -> str:
 
 
 def _elided(texts: Sequence[str]) -> str:
-    """A block of which something was kept: one mark for every run of sentences left out."""
+    """A block that is kept in part: one mark for every run of sentences left out."""
     elided = ""
     for text in texts:
         if text:
@@ -481,14 +480,14 @@ _MARK = f"\n\n{LEFT_OUT}"
 def cut_middle(text: str, *, end_of: str, chars: int) -> str:
     """At most `chars` characters: 85 % are the beginning of `text`, the rest the end of `end_of`.
 
-    Between them is a mark. Headings and code that the beginning would be cut in are left out; code
-    that the end begins in has its fence opened again. Without room for the mark there is nothing.
+    Between them is a mark. A heading or code that would be cut at the beginning's end is left out;
+    code in which the end begins has its fence opened again. Empty without room for the mark.
     """
     head_chars = int(_HEAD_SHARE * chars) - len(_MARK)
     if head_chars < 0:
         return ""
     tail = _tail(end_of, chars - head_chars - len(_MARK))
-    # The least that can be said of an end takes some room as well.
+    # Even the shortest end takes some room.
     return (_head(text, head_chars) + _MARK + tail)[:chars]
 
 
@@ -497,14 +496,14 @@ def _head(text: str, chars: int) -> str:
     for block in blocks_of(text):
         end = start + len(block.text)
         if end > chars:
-            # Nothing that would look like something else, or take in what comes after it.
+            # Half a block of these kinds would look like another, or swallow the text after it.
             return text[: start if block.kind in {"heading", "code", "other"} else chars]
         start = end
     return text
 
 
 def _tail(text: str, chars: int) -> str:
-    """What follows the mark: on its line where the end begins within a block."""
+    """The text after the mark; on the mark's line if the end begins within a block."""
     whole = "\n\n"
     cut = len(text) - chars + len(whole)
     start = 0
@@ -514,7 +513,7 @@ def _tail(text: str, chars: int) -> str:
             opening = f"{whole}{block.fence}{block.label}\n"
             line = text.find("\n", len(text) - chars + len(opening), end) + 1
             rest = text[line:end] if line else ""
-            # Not the line alone that closes the fence.
+            # Not if only the closing line is left.
             return (
                 opening + text[line:] if rest.strip(BLANK + block.fence[0]) else whole + text[end:]
             )

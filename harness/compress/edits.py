@@ -1,8 +1,8 @@
-"""The sections that a model returned, matched to the document that they are to go back into.
+"""Puts the sections that a model returned back into the document, all else byte for byte.
 
-A model is asked for some sections and returns them in its own way: in a fence, with a courtesy
-before them, with other numbers or markup in the headings. What is matched here is put back by
-`splice`, so that all the rest stays byte for byte.
+A model is asked for some sections and returns them in its own way: in a fence, after a courtesy,
+with other numbers or markup in the headings. `edits_in` matches them to the document by their
+headings, and `splice` puts them in place.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AddedSection:
     """A section whose heading the document does not have."""
 
     follows: int
-    """Index of the section it comes behind; -1 for the beginning of the document."""
+    """Index of the section before it; -1 for the beginning of the document."""
     level: int
     """1 to 6."""
     text: str
@@ -47,15 +47,15 @@ class AddedSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """What a reply changes in a document."""
+    """The changes of a document that a reply asks for."""
 
     replacements: Mapping[int, str] = field(default_factory=dict)
     """The new text of sections, by index into `sections_of(document)`, headings included."""
     added: tuple[AddedSection, ...] = ()
     """New sections, in the order of the reply."""
     refused: Mapping[int, Notice] = field(default_factory=dict)
-    """Why a section that was returned is no edit, by index: it has no text, or has the marks of
-    what was left out. One that came back as it was is in neither."""
+    """Why a returned section is no edit, by index: it has no text, or marks of a shortened text. A
+    section that came back unchanged is in neither."""
 
     def __bool__(self) -> bool:
         """Whether there is anything to apply."""
@@ -63,24 +63,22 @@ class Edits:
 
 
 def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = None) -> Edits:
-    """The sections of a reply that say something new, matched to the document by their headings.
+    """The changed sections of a reply, matched to the document by their headings.
 
-    Headings match whatever their case, markup and white space, and, where only one section can be
-    meant, whatever their level and numbers. Of several sections with the same heading, allowed ones
-    are meant first, and those behind the section that the reply had before. A heading that matches
-    none makes an added section, behind the one it followed. If no heading matches, there are no
-    edits, but for a single section that says something else than any of the document's: that is
-    added at the end. The text before the first heading is a courtesy to the reader and left out,
-    unless the document has such a text too and its section 0 is allowed by name.
+    Case, markup and white space of headings do not matter; level and numbering do not if only one
+    section can be meant. Of several sections with one heading, allowed ones are preferred, then
+    those after the previous match. An unknown heading makes an added section, after the one it
+    followed. If no heading matches, there are no edits, except that a single section unlike any of
+    the document's is added at the end. Text before the first heading is a courtesy and left out,
+    unless the document has such a text and its section 0 is allowed by name.
 
-    A section that holds a mark of what was left out, and so was copied from a shortened text, never
-    replaces the full one.
+    A section with a mark, which was copied from a shortened text, never replaces the full one.
 
     Args:
         reply: As the model wrote it. A Markdown fence around all of it is taken off.
-        document: What it was asked to revise, in full.
-        allowed: The sections that it was asked for. What it returned beside them is matched as
-            well; `apply_edits` leaves it out.
+        document: The full document that it was asked to revise.
+        allowed: The sections that it was asked for. Others are matched as well; `apply_edits`
+            leaves them out.
     """
     sections = sections_of(document)
     titles = [section.title for section in sections if section.level]
@@ -115,11 +113,11 @@ def apply_edits(document: str, edits: Edits, *, allowed: Collection[int] | None 
     """The document with the edits in place, all else byte for byte as it was.
 
     Args:
-        document: The one that the edits were found for.
+        document: The one for which the edits were found.
         edits: From `edits_in`.
-        allowed: The only sections that may change; None allows every one, and new ones. Where
-            sections are named, a new one is taken only as a part of one of them: directly behind
-            it, and with a deeper heading.
+        allowed: The only sections that may change; None allows all, and new ones. With named
+            sections, a new one must be part of one of them: directly after it, and with a deeper
+            heading.
 
     Raises:
         InvalidInput: The edits are not for this document, or one is nested too deeply to be
@@ -139,24 +137,24 @@ def apply_edits(document: str, edits: Edits, *, allowed: Collection[int] | None 
 
 
 def _lines(body: str) -> list[str]:
-    """A body without what does not count as a change: line ends, white space behind the lines."""
+    """A body without differences that are no change: line ends, trailing white space."""
     return [line.rstrip() for line in unpadded(body).splitlines()]
 
 
 def _fault(body: str, *, instead_of: str = "") -> Notice | None:
-    """Why a text must not be taken; None if it may be."""
+    """Why a text must not be used; None if it may."""
     if not body.strip(BLANK):
         return Notice(code="edit.without-text", message="it has no text")
     if len(MARK.findall(body)) > len(MARK.findall(instead_of)):
         return Notice(
             code="edit.of-shortened-text",
-            message="it has the mark of what was left out of a shortened text",
+            message="it has a mark that stands for text left out",
         )
     return None
 
 
 def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bool:
-    """Whether a reply without a known heading is one new section, not an old one by a new name."""
+    """Whether a reply without a known heading is one new section, not a renamed one."""
     headed = [section for section in returned if section.level]
     if len(headed) != 1 or not any(section.level for section in sections):
         return False
@@ -167,15 +165,14 @@ def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bo
 def _added(
     returned: Sequence[Section], sections: Sequence[Section], matches: Mapping[int, int]
 ) -> tuple[AddedSection, ...]:
-    """The sections of the reply that the document does not have."""
     found = []
-    # Before all that matched, a section comes before the first of them.
+    # New sections before the first match go before it.
     follows = matches[min(matches)] - 1 if matches else len(sections) - 1
     for number, section in enumerate(returned):
         if number in matches:
             follows = matches[number]
         elif section.level and not _fault(section.body):
-            # Not between a section and those below it: these would become the new one's.
+            # Not between a section and its subsections, which would become the new one's.
             deeper = (other.level > section.level for other in sections[follows + 1 :])
             follows += sum(takewhile(bool, deeper))
             text = f"{'#' * section.level} {section.title}\n\n{section.body}"
@@ -183,9 +180,9 @@ def _added(
     return tuple(found)
 
 
-# Tried in this order behind a text that would run on into the next section: the blank line that a
-# paragraph, a table or an HTML tag needs; a comment, which ends an open comment or declaration,
-# and a list that an indented heading would belong to; the ends of the other kinds of raw HTML.
+# Tried in this order after a text that would run on into the next section: the blank line that a
+# paragraph, a table or an HTML tag needs; a comment, which ends an open comment, a declaration, or
+# a list that would take in an indented heading; the ends of other kinds of raw HTML.
 _CLOSERS = ("\n", "\n\n<!-- -->", "\n</pre>", "\n?>", "\n]]>")
 
 
@@ -197,16 +194,15 @@ def splice(
 ) -> str:
     """The document with some sections replaced or added, all else byte for byte as it was.
 
-    Replacements go by index into `sections_of(document)`. A section keeps its heading: one that
-    opens the replacement and has the same title, or is not of a deeper level, stands for it and
-    is not repeated; without one, the replacement is the new body. A section also keeps the blank
-    lines at its end. What a replacement leaves open (a code fence, an HTML comment) is closed, so
-    that the sections after it stay sections. Headings further down in a replacement stay, and
+    Replacements go by index into `sections_of(document)`. A section keeps its heading: a heading at
+    the beginning of the replacement with the same title, or of no deeper level, is dropped. It also
+    keeps the blank lines at its end. What a replacement leaves open (a code fence, an HTML comment)
+    is closed, so that the next sections stay sections. Further headings in a replacement stay, and
     make sections of their own.
 
-    Insertions begin with a heading of `#` marks. They go behind the section of that index, in
-    order, or before the first one for -1. Only a section that the document's end left open, in a
-    code fence for example, is changed by what is inserted behind it: it is closed.
+    Insertions begin with a heading of `#` marks. They go after the section of that index, in order;
+    -1 is before the first. If the document ends in an open section, such as a code fence, that is
+    closed before an insertion.
 
     Raises:
         InvalidInput: There is no such section; the replacement would empty it; an insertion has no
@@ -259,7 +255,7 @@ def _check_indices(
 
 
 def _in_a_row(insertions: Sequence[str], *, following: str) -> str:
-    """The new sections between two of the document, each kept apart from the next."""
+    """New sections between two of the document, each closed before the next."""
     nexts = [*(_heading(text) for text in insertions), following][1:]
     return "".join(
         _closed(unpadded(text), end="\n\n" if after else "\n", following=after)
@@ -290,7 +286,7 @@ def _fitted(replacement: str, *, index: int, section: Section, following: str) -
 
 
 def _without_heading(replacement: str, section: Section) -> str:
-    """The replacement without the heading that it opens with, if that is the section's own."""
+    """The replacement without the section's own heading, if it begins with that."""
     first = next(iter(sections_of(replacement)), section)
     same_title = first.title.casefold() == section.title.casefold()
     if section.level and (same_title or first.level <= section.level):
@@ -299,7 +295,7 @@ def _without_heading(replacement: str, section: Section) -> str:
 
 
 def _closed(text: str, *, end: str, following: str) -> str:
-    """The text with its end, and between them what it takes to keep the next heading a heading."""
+    """The text with its end, and before that what keeps the next heading a heading."""
     following = following or "\n\n# -\n"  # the last section must not stay open either
     fence = "\n" + blocks_of(text)[-1].fence
     for closer in ("", fence, *_CLOSERS):
@@ -325,15 +321,15 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 def matches_of(
     returned: Sequence[Section], sections: Sequence[Section], *, preferred: Collection[int]
 ) -> dict[int, int]:
-    """The index in `sections` of each returned section that has its heading there, by its own.
+    """The index in `sections` of each returned section whose heading is there, by its own index.
 
-    First where only one can be meant: those that are alike but for case and markup, then those of
-    another level, then those numbered otherwise. Then those with one heading, in order.
+    First come headings that can mean only one section: equal but for case and markup, then of
+    another level, then with other numbers. Then sections with one heading, in order.
 
     Args:
         returned: What a model wrote.
         sections: What it was shown.
-        preferred: Indices that are meant rather than others with the same heading.
+        preferred: Indices to prefer among sections with the same heading.
     """
     matches: dict[int, int] = {}
     likenesses: tuple[tuple[Callable[[Section], Hashable], bool], ...] = (
@@ -364,7 +360,7 @@ def _alike(section: Section) -> Hashable:
 
 
 def plain_title(title: str) -> str:
-    """A title as it is compared: no matter its case, its markup and the signs at its end."""
+    """A title for comparison: without case, markup and the punctuation at its end."""
     text = _LINK.sub(r"\1", unicodedata.normalize("NFKC", title))
     return " ".join(re.sub(r"[*_`~\\]", "", text).split()).rstrip(" :.#").casefold()
 
@@ -380,11 +376,10 @@ _FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`\r\n]*?)[ \
 
 
 def unwrapped(reply: str, *, titles: Collection[str]) -> str:
-    """What is in the fence around a reply, if that is what the fence is for; else the reply.
+    """The content of a fence around a reply; the reply itself if it has no such fence.
 
-    It is if it says Markdown, or a heading that is asked for comes first in it; and no such heading
-    stands before it or behind it. The parser would not do to find its end: to it, code in the fence
-    that opens with as many backticks ends it.
+    The fence must say Markdown or begin with one of the headings, and none of them may be outside
+    it. The parser cannot find the fence's end: to it, a nested fence of as many backticks ends it.
 
     Args:
         reply: As it came.

@@ -1,4 +1,9 @@
-"""Markdown documents, taken apart: blocks, sections, passages and sentences."""
+"""Takes Markdown documents apart: blocks, sections, passages and sentences.
+
+The blocks partition the text: joined, they are the document, character for character. CommonMark,
+with tables, decides what a block is: a `#` in a code fence is code, and a heading in a list belongs
+to the list. Front matter is not CommonMark: its `---` is read as a rule or a heading's underline.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ _WORD = re.compile(r"\w{4,}")
 
 
 def matter_of(text: str) -> frozenset[str]:
-    """The words that carry the matter, those of four letters and more, whatever their case."""
+    """The words of a text that matter: four letters and more, case-folded."""
     return frozenset(_WORD.findall(text.casefold()))
 
 
@@ -34,11 +39,11 @@ _KINDS: dict[str, BlockKind] = {
     "blockquote_open": "quote",
 }
 
-# The line ends of CommonMark. `str.splitlines` knows more of them (form feed, U+2028 and others)
-# and would number the lines otherwise than the parser does.
+# The line ends of CommonMark. `str.splitlines` knows more (form feed, U+2028 and others) and would
+# number lines differently from the parser.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 BLANK = " \t\r\n"
-"""The white space of blank lines; a form feed, say, is text to CommonMark."""
+"""The white space of blank lines; a form feed, for example, is text to CommonMark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +53,17 @@ class Block:
     kind: BlockKind
     """An `item` is one item of a list; `other` is HTML, a rule, link definitions, blank lines."""
     text: str
-    """Its source, verbatim. Blank lines that open the document belong to its first block."""
+    """Verbatim. Blank lines at the document's beginning belong to its first block."""
     level: int = 0
     """1 to 6 for a heading, 0 for the rest."""
     label: str = ""
-    """The title of a heading, or what stands behind the opening fence of code."""
+    """The title of a heading, or the info string of fenced code."""
     fence: str = ""
-    """The backticks or tildes that open fenced code; empty for all else."""
+    """The backticks or tildes that open fenced code; else empty."""
 
 
 def blocks_of(markdown: str) -> tuple[Block, ...]:
-    """The top-level blocks of a document, in order; none for an empty text."""
+    """The top-level blocks of a document, in order."""
     lines = lines_of(markdown)
     found: dict[int, Block] = {}  # by first line, still without text
     line = 0
@@ -69,7 +74,7 @@ def blocks_of(markdown: str) -> tuple[Block, ...]:
     found |= _unparsed(lines, line, len(lines))
     if lines and not found:
         found[0] = Block(kind="other", text="")
-    # Each block reaches to the next one; the first takes the blank lines before it as well.
+    # Each block reaches to the next; the first also takes the blank lines before it.
     starts = [*found, len(lines)]
     starts[0] = 0
     return tuple(
@@ -84,17 +89,17 @@ def lines_of(text: str) -> list[str]:
 
 
 def unpadded(text: str) -> str:
-    """A text without the blank lines before it and the white space after it."""
+    """A text without leading blank lines and trailing white space."""
     lines = lines_of(text.rstrip(BLANK))
     first = next((number for number, line in enumerate(lines) if line.strip(BLANK)), 0)
     return "".join(lines[first:])
 
 
 def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
-    """First line, line after the last, and kind of every block that the parser reports."""
+    """First line, line after the last, and block without its text, as the parser reports them."""
     tokens = _parser().parse(markdown)
     for index, token in enumerate(tokens):
-        # A list is taken apart, so that its items can be kept or dropped one by one.
+        # Lists are split into items, so that these can be kept or dropped one by one.
         item = token.level == 1 and token.type == "list_item_open"
         whole = token.level == 0 and not token.type.endswith("_list_open")
         if token.map is None or not (item or whole):
@@ -111,33 +116,33 @@ def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
 
 
 def _unparsed(lines: list[str], start: int, end: int) -> dict[int, Block]:
-    """The block between two that the parser reports, if one is: link definitions leave no trace."""
+    """A block that the parser does not report: it is silent about link definitions."""
     written = (number for number in range(start, end) if lines[number].strip(BLANK))
     return {number: Block(kind="other", text="") for number in list(written)[:1]}
 
 
 @cache
 def _parser() -> MarkdownIt:
-    # Imported at the first use: it takes 45 ms, and many runs never parse a document.
+    # Imported at first use: it takes 45 ms, and many runs never parse a document.
     from markdown_it import MarkdownIt  # noqa: PLC0415
 
-    # Inline markup is most of the work of a parse, and nobody here looks at it. Below the nesting
-    # limit the parser skips the rest of the document, headings included: the preset allows 20.
+    # Inline markup is most of the work of a parse, and not needed here. Beyond the nesting limit,
+    # 20 in the preset, the parser skips the rest of the document, headings included.
     return MarkdownIt("commonmark", {"maxNesting": 100}).enable("table").disable("inline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading and what stands below it, up to the next heading of whatever level."""
+    """A heading and the text below it, up to the next heading of any level."""
 
     title: str
-    """The heading's text as written, inline markup included; empty before the first heading."""
+    """The heading's text, inline markup included; empty before the first heading."""
     level: int
     """1 to 6; 0 for the text before the first heading."""
     heading: str
-    """The heading's line or lines and the blank lines after it, verbatim."""
+    """The heading's lines and the blank lines after it, verbatim."""
     blocks: tuple[Block, ...]
-    """What stands below the heading."""
+    """Below the heading."""
 
     @property
     def body(self) -> str:
@@ -151,11 +156,11 @@ class Section:
 
 
 def sections_of(markdown: str) -> tuple[Section, ...]:
-    """The sections of a document, in order: their texts, joined, are the document.
+    """The sections of a document, in order; their texts, joined, are the document.
 
-    Headings are those of CommonMark, underlined ones included, at the top level of the document:
-    not the ones inside code, lists or quotes. Text before the first heading is a section of its
-    own, with level 0; an empty document has no sections.
+    Headings are CommonMark's, underlined ones included, at the top level of the document: not
+    inside code, lists or quotes. Text before the first heading is a section of level 0; an empty
+    document has no sections.
     """
     blocks = blocks_of(markdown)
     starts = [index for index, block in enumerate(blocks) if block.kind == "heading" or index == 0]
@@ -177,18 +182,18 @@ class Excerpt:
     """One passage of a document."""
 
     title: str
-    """The headings above it, outermost first: `Guide > Install > Windows`; empty above them all."""
+    """The headings above it, outermost first: `Guide > Install > Windows`."""
     text: str
-    """Its source, verbatim, without the blank lines around it and without its heading."""
+    """Verbatim, without its heading and the blank lines around it."""
 
 
 def passages_of(markdown: str, *, max_chars: int = 900) -> tuple[Excerpt, ...]:
-    """The passages of a document, in order: together its whole text except the headings.
+    """The passages of a document for a memory store, in order: its text without the headings.
 
     A passage never crosses a heading. Within a section, paragraphs, list items, code and tables
-    are packed together up to `max_chars`; only one that is longer by itself is cut: paragraphs at
-    sentence ends, the rest at line ends, and a longer sentence or line between words, or anywhere
-    if it has no space. Pieces of cut code keep no fence but the one they contain.
+    are packed together up to `max_chars`. A longer one is cut: paragraphs at sentence ends, the
+    rest at line ends, a longer sentence or line between words, or anywhere if it has no space.
+    Pieces of cut code keep only the fence they contain.
 
     Raises:
         InvalidInput: `max_chars` is not positive.
@@ -211,7 +216,7 @@ def passages_of(markdown: str, *, max_chars: int = 900) -> tuple[Excerpt, ...]:
 
 
 def _packed(blocks: Iterable[Block], max_chars: int) -> Iterator[str]:
-    """The blocks as texts of at most `max_chars`, each as long as it can be."""
+    """The blocks as texts of at most `max_chars`, each as long as possible."""
     text = ""
     for block in blocks:
         for piece in _pieces(block, max_chars):
@@ -223,11 +228,11 @@ def _packed(blocks: Iterable[Block], max_chars: int) -> Iterator[str]:
 
 
 def _pieces(block: Block, max_chars: int) -> list[str]:
-    """The block whole if it fits; otherwise its sentences or lines, cut where they do not fit."""
+    """The block if it fits; otherwise its sentences or lines, cut if they do not fit."""
     if len(unpadded(block.text)) <= max_chars:
         return [block.text]
     pieces = sentence_pieces(block.text) if block.kind == "paragraph" else lines_of(block.text)
-    # As many characters as may be, up to a space if there is one, and the white space after them.
+    # As many characters as possible, up to a space if there is one, and the white space after them.
     part = re.compile(
         rf".{{1,{max_chars}}}(?=[{BLANK}]|\Z)[{BLANK}]*|.{{1,{max_chars}}}", re.DOTALL
     )
@@ -236,11 +241,15 @@ def _pieces(block: Block, max_chars: int) -> list[str]:
 
 # --- sentences ---
 
+# Sentences are found by punctuation and a short list of abbreviations, made for English prose; the
+# full stops of Chinese and Japanese end a sentence as well. In doubt two sentences stay together:
+# half a sentence is the worse mistake.
+
 # A full stop after these does not end a sentence …
 _ABBREVIATIONS = re.compile(
     r"al|approx|ca|cf|dr|e\.g|i\.e|jr|mr|mrs|ms|ph\.d|prof|resp|sr|st|viz|vs", re.IGNORECASE
 )
-# … and after these not before a number: `see Fig. 3`, but `They said no. Then`.
+# … nor after these before a number: `see Fig. 3`, but `They said no. Then`.
 _NUMBERED = re.compile(
     r"art|ch|eqs?|figs?|nos?|pp?|refs?|secs?|tab|v|ver|vol"
     r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec",
@@ -275,8 +284,8 @@ _OPENING = "\"'“‘«([*_"  # noqa: RUF001 - as above
 def sentences_of(text: str) -> list[str]:
     """The sentences of a text, in order, without the white space around them.
 
-    A blank line ends a sentence, and so does the start of a list item or of a heading. Code and
-    tables are not recognised; `sections_of` knows where they are.
+    A blank line, a list item and a heading end a sentence. Code and tables are not recognized;
+    `sections_of` knows where they are.
     """
     return [sentence for piece in sentence_pieces(text) if (sentence := piece.strip())]
 
@@ -294,7 +303,7 @@ def sentence_pieces(text: str) -> list[str]:
 
 
 def _ends_sentence(text: str, found: re.Match[str], *, start: int) -> bool:
-    """Whether the stop that was found ends the sentence that begins at `start`."""
+    """Whether this stop ends the sentence that begins at `start`."""
     following = text[found.end() : found.end() + 4].lstrip(_OPENING)[:1]
     if found["stop"] is None:
         return True
@@ -302,7 +311,7 @@ def _ends_sentence(text: str, found: re.Match[str], *, start: int) -> bool:
         return False
     if found["stop"] != ".":
         return True
-    # No word that matters here is longer, and a text without a space stays cheap.
+    # No abbreviation is longer, and a text without a space stays cheap.
     before = text[max(start, found.start() - 20) : found.start()]
     word = "".join(before.split()[-1:]).lstrip(_OPENING)
     return not (
