@@ -1,4 +1,4 @@
-"""`harness memory`: passages put into a store, found in it, and looked after."""
+"""`harness memory`: adds passages to a store, searches it, and maintains it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _store_options(command: F) -> F:
         click.option(
             "--config",
             type=click.Path(path_type=Path),
-            help="Settings; harness.toml in this directory when left out.",
+            help="Settings; by default harness.toml in this directory.",
         ),
         click.option(
             "--store",
@@ -73,26 +73,26 @@ _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON 
 
 @click.group()
 def memory() -> None:
-    """The passages that pipelines remember: put some in, find them, look after them.
+    """The passages that pipelines remember: add, search, maintain.
 
-    Exit codes: 0 done, 1 it failed, or a part of it, 2 something given is not usable, 130
-    interrupted, 143 terminated.
+    Exit codes: 0 done, 1 failed in whole or in part, 2 invalid input, 130 interrupted, 143
+    terminated.
     """
     log_to_stderr()
 
 
 @memory.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE|DIR|-...")
-@click.option("--jsonl", is_flag=True, help="Read JSON Lines, whatever the files are called.")
+@click.option("--jsonl", is_flag=True, help="Read all files as JSON Lines.")
 @click.option("--title", default="", help="Of passages before a document's first heading.")
-@click.option("--source", help="Where the passages are from; the file's name when left out.")
+@click.option("--source", help="Where the passages are from; by default the file's name.")
 @click.option("--quality", type=click.FloatRange(0, 10), help="How good they are, 0 to 10.")
 @click.option(
     "--metadata",
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="What else to know of them, as a number, true, false or text. May be repeated.",
+    help="Metadata of the passages: a number, true, false or text. May be repeated.",
 )
 @_AS_JSON
 @_store_options
@@ -110,9 +110,9 @@ def add(
 ) -> None:
     """Store the passages of files, directories, or standard input (-).
 
-    Markdown and text are split at their headings. A line of JSON Lines is a passage: "text", and if
-    there are any "_id", "title", "source", "quality", "created", "metadata". What is stored already
-    is left as it is, so a command that was interrupted can be given again.
+    Markdown and text are split at their headings. A line of JSON Lines is a passage: "text", and
+    optionally "_id", "title", "source", "quality", "created", "metadata". Stored passages stay as
+    they are, so an interrupted command can be run again.
     """
     tally = Tally()
     done: dict[str, object] = {}
@@ -124,12 +124,12 @@ def add(
             try:
                 add_all(opened, chosen, given, jsonl=jsonl, progress=progress, tally=tally)
             except KeyboardInterrupt:
-                # It may have come when a batch was stored and not yet counted.
+                # The tally may lack a batch that was stored just now.
                 say(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
                 sys.exit(interrupts.exit_code)
             except HarnessError as error:
                 failure = error
-            # What was stored before a failure stays, and is reported too.
+            # Passages stored before a failure stay, and are reported too.
             tally.print_refused()
             if not as_json:
                 tally.print_counts(opened)
@@ -172,7 +172,7 @@ def search(
     store: Path | None,
     config: Path | None,
 ) -> None:
-    """Find the passages that have most to do with QUERY, best first."""
+    """Find the passages most relevant to QUERY, best first."""
     with _existing(store, config, as_json=as_json) as opened:
         hits = opened.search(query, limit=limit, mode=mode, where=read_filter(pairs))
     if hits.fallback is not None:
@@ -182,14 +182,14 @@ def search(
     elif hits:
         results().print(_hits_table(hits))
     else:
-        say("no passage has to do with that", err=True)
+        say("no passage is relevant", err=True)
 
 
 @memory.command()
 @click.argument("passage_id", metavar="ID")
 @_store_options
 def get(*, passage_id: str, store: Path | None, config: Path | None) -> None:
-    """Print the passage that is known by ID, as JSON."""
+    """Print the passage with this ID, as JSON."""
     with _existing(store, config) as opened:
         passage = opened.get(passage_id)
         if passage is None:
@@ -204,7 +204,7 @@ def get(*, passage_id: str, store: Path | None, config: Path | None) -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @_store_options
 def delete(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> None:
-    """Remove the passages that are known by these IDs."""
+    """Remove the passages with these IDs."""
     wanted = dict.fromkeys(ids)
     with _existing(store, config) as opened:
         unknown = [one for one in wanted if not opened.delete(one)]
@@ -218,7 +218,7 @@ def delete(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> 
 @_AS_JSON
 @_store_options
 def stats(*, as_json: bool, store: Path | None, config: Path | None) -> None:
-    """Say what the store holds, how its lanes are, and which passages became one with others."""
+    """Show what the store holds, the state of its indexes, and which passages were merged."""
     with _existing(store, config, as_json=as_json) as opened:
         merges = (stats := opened.stats()).merges
     found = asdict(replace(stats, merges=()))
@@ -241,7 +241,7 @@ def stats(*, as_json: bool, store: Path | None, config: Path | None) -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @_store_options
 def split(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> None:
-    """Store passages by themselves that became one with others, as stats lists them."""
+    """Store merged passages, as stats lists them, by themselves."""
     with _existing(store, config) as opened:
         for one in dict.fromkeys(ids):
             say(f"{opened.split(one).id} is stored by itself")
@@ -250,9 +250,9 @@ def split(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> N
 @memory.command()
 @_store_options
 def rebuild(*, store: Path | None, config: Path | None) -> None:
-    """Make what searches read again, from the passages themselves.
+    """Make the indexes again, from the passages.
 
-    Nothing is lost by it, and it is seldom needed: what is damaged is noticed, and made again.
+    Nothing is lost, and it is seldom needed: a damaged index is noticed and made again.
     """
     with doing() as progress, _existing(store, config) as opened:
         opened.rebuild(progress)
@@ -264,7 +264,7 @@ def rebuild(*, store: Path | None, config: Path | None) -> None:
 @memory.command()
 @_store_options
 def compact(*, store: Path | None, config: Path | None) -> None:
-    """Give back the room of what was deleted, and of vectors that no search uses any more."""
+    """Free the space of deleted passages, and of vectors that are no longer used."""
     with _existing(store, config) as opened:
         before = opened.stats().disk_bytes
         opened.compact()
@@ -280,7 +280,7 @@ def _settings(store: Path | None, config: Path | None) -> Settings:
 def _existing(
     store: Path | None, config: Path | None, *, as_json: bool = False
 ) -> Iterator[MemoryStore]:
-    """The store, if there is one: looking for something makes none."""
+    """The store, if there is one: a search makes none."""
     with failures_told(as_json=as_json):
         settings = _settings(store, config)
         path = settings.memory.path
@@ -348,8 +348,7 @@ def _write_json(value: dict[str, object]) -> None:
 
 
 _BATCH = 500
-"""Passages stored together: durable once they are, so that little is lost when it is interrupted.
-On two cores that is a tenth of a second's work, most of it the embedder's."""
+"""Passages stored at a time: a tenth of a second's work on two cores, mostly embedding."""
 
 
 class Tally:
@@ -362,14 +361,14 @@ class Tally:
         self.refused: list[Refusal] = []
 
     def count(self, added: Added) -> None:
-        """Counts a batch."""
+        """Counts one batch."""
         self.new += len(added.new)
         self.known += len(added.known)
         self.merged += len(added.merged)
         self.refused += added.refused
 
     def as_json(self, store: MemoryStore) -> dict[str, object]:
-        """All of it, for scripts."""
+        """The counts, for `--json`."""
         return {
             "new": self.new,
             "known": self.known,
@@ -379,12 +378,12 @@ class Tally:
         }
 
     def print_refused(self) -> None:
-        """Says on standard error what was not stored, and why."""
+        """Reports refused passages on standard error."""
         for one in self.refused:
             say(f"harness: refused '{one.title or one.id}': {one.reason}", err=True)
 
     def print_counts(self, store: MemoryStore) -> None:
-        """Says in one line what was done."""
+        """Prints the counts in one line."""
         parts = {
             "new": self.new,
             "known already": self.known,
@@ -404,15 +403,7 @@ def add_all(
     progress: Progress,
     tally: Tally,
 ) -> None:
-    """Stores the passages of files; what was stored when something is wrong with one stays.
-
-    Args:
-        store: Where.
-        files: What is read; see `passages_in`.
-        given: What holds for passages that do not say it themselves.
-        jsonl: Whether all are JSON Lines.
-        progress: Told how much is done.
-        tally: Counts what became of them, as it does.
+    """Stores the passages of files, counting them in `tally`; after an error, stored ones stay.
 
     Raises:
         InvalidInput: A file, or a line of one, is not usable.
@@ -423,12 +414,12 @@ def add_all(
         tally.count(store.add(found.passage for found in batch))
         if total:
             progress("adding", batch[-1].read_bytes, total)
-    # What else is to be done, such as a large store's graph, would be left to the next command.
+    # Background work, such as a large store's graph, would be left to the next command.
     store.wait()
 
 
 def _batches(found: Iterable[Found]) -> Iterator[list[Found]]:
-    """In batches; the last one also when reading fails, which is then heard of."""
+    """In batches. If reading fails, the error is raised after the last batch."""
     batch: list[Found] = []
     try:
         for one in found:
@@ -446,7 +437,7 @@ def _batches(found: Iterable[Found]) -> Iterator[list[Found]]:
 
 @contextmanager
 def doing() -> Iterator[Progress]:
-    """What to tell how far things are: a bar for each, while the block runs."""
+    """Shows progress on a terminal while the block runs, a bar for each kind of work."""
     console = Shown(stderr=True)
     bars: dict[str, TaskID] = {}
     with bars_of.Progress(

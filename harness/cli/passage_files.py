@@ -1,4 +1,4 @@
-"""Passages as files have them: Markdown and text, JSON Lines, standard input."""
+"""Reads passages from files and standard input: Markdown, text, JSON Lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.errors import InvalidInput, did_you_mean
 from harness.memory import Passage, Scalar
 
 STDIN = "-"
-"""In place of a file's name: standard input."""
+"""Names standard input in place of a file."""
 
 _DOCUMENTS = {".md", ".markdown", ".txt", ".rst"}
 _LINES = {".jsonl", ".ndjson"}
@@ -27,16 +27,13 @@ _LINES = {".jsonl", ".ndjson"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What holds for all passages that do not say it themselves."""
+    """Defaults for passages that do not say it themselves."""
 
     title: str = ""
-    """Of those before a document's first heading."""
     source: str | None = None
-    """Where they are from; the file when None."""
+    """The file if None."""
     quality: float | None = None
-    """How good they are, 0 to 10."""
     metadata: Mapping[str, Scalar] = field(default_factory=dict)
-    """What else is to be known of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +41,8 @@ class Found:
     """A passage that was read."""
 
     passage: Passage
-    """Itself."""
     read_bytes: int
-    """How much was read for it, of all files together."""
+    """Read so far, of all files together."""
 
 
 class _Line(BaseModel):
@@ -64,10 +60,10 @@ class _Line(BaseModel):
 
 
 def files_of(names: Iterable[str]) -> list[Path | None]:
-    """The files to be read; None for standard input. Of a directory, all that can hold passages.
+    """The files to read, directories searched; None for standard input.
 
     Raises:
-        InvalidInput: One is not there, or a directory has none.
+        InvalidInput: One is missing, or a directory has none.
     """
     files: list[Path | None] = []
     for name in names:
@@ -84,7 +80,7 @@ def files_of(names: Iterable[str]) -> list[Path | None]:
 
 
 def bytes_of(files: Iterable[Path | None]) -> int | None:
-    """How large they are together; None when that is not known."""
+    """Their total size; None if unknown."""
     total = 0
     for path in files:
         if path is None or not path.is_file():
@@ -97,12 +93,12 @@ def passages_in(files: Iterable[Path | None], given: Given, *, jsonl: bool) -> I
     """The passages of files, in order, read as they are taken.
 
     Args:
-        files: As `files_of` found them.
-        given: What holds for those that do not say it themselves.
-        jsonl: Whether all are JSON Lines, whatever they are called.
+        files: From `files_of`.
+        given: Defaults.
+        jsonl: Read all as JSON Lines, whatever their names.
 
     Raises:
-        InvalidInput: One cannot be read, or has a line that is no passage.
+        InvalidInput: One cannot be read, or has a line that is not a passage.
     """
     before = 0
     for path in files:
@@ -197,7 +193,7 @@ def _explained(error: ValidationError) -> str:
             known = did_you_mean(name, _Line.model_fields)
             return f"'{name}' is no field of a passage ({known}); put it into 'metadata'"
         case "missing":
-            return f"""it has no '{name}'; a passage is {{"text": "…"}}, and what is known of it"""
+            return f"""it has no '{name}'; write {{"text": "…"}}, and optional fields"""
         case "model_type":
             return 'not an object; write {"text": "…"}'
         case _:
