@@ -41,7 +41,7 @@ def settings_for_calls(
             name, _, host = what.partition("@")
             # A variable that is not set sends nothing.
             if name == "*" or os.environ.get(name):
-                said = "all credentials that litellm finds" if name == "*" else name
+                said = "all credentials found here" if name == "*" else name
                 if _is_allowed(f"The settings in {folder} would send {said} to {host}."):
                     _remember(refusal.entry)
     return settings

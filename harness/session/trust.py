@@ -33,7 +33,8 @@ import httpx
 
 from harness.errors import ConfigurationInvalid, Notice, NotTrusted
 from harness.graph.fingerprint import is_own_module
-from harness.inference import Endpoint
+from harness.inference import Endpoint, provider_of
+from harness.inference.providers import APIS_WITH_ONE_KEY, MANAGED_APIS
 from harness.log import log_warning
 from harness.shipped import shipped_directory
 from harness.trace.secrets import secret_values
@@ -47,36 +48,6 @@ SETTINGS_FILE = "harness.toml"
 
 _ANY = "*"
 _OWN_PORT = {"http": 80, "https": 443}
-
-_PROVIDERS = {
-    "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
-    "azure": ("", ""),  # where AZURE_API_BASE says
-    "bedrock": ("bedrock-runtime.*.amazonaws.com", ""),
-    "cerebras": ("api.cerebras.ai", "CEREBRAS_API_KEY"),
-    "cohere": ("api.cohere.com api.cohere.ai", "COHERE_API_KEY CO_API_KEY"),
-    "deepseek": ("api.deepseek.com", "DEEPSEEK_API_KEY"),
-    "fireworks_ai": ("api.fireworks.ai", "FIREWORKS_API_KEY FIREWORKS_AI_API_KEY"),
-    "gemini": ("generativelanguage.googleapis.com", "GEMINI_API_KEY GOOGLE_API_KEY"),
-    "groq": ("api.groq.com", "GROQ_API_KEY"),
-    "huggingface": ("router.huggingface.co", "HF_TOKEN HUGGINGFACE_API_KEY"),
-    "mistral": ("api.mistral.ai", "MISTRAL_API_KEY"),
-    "nvidia_nim": ("integrate.api.nvidia.com", "NVIDIA_API_KEY NVIDIA_NIM_API_KEY"),
-    "openai": ("api.openai.com", "OPENAI_API_KEY"),
-    "openrouter": ("openrouter.ai", "OPENROUTER_API_KEY"),
-    "perplexity": ("api.perplexity.ai", "PERPLEXITY_API_KEY PERPLEXITYAI_API_KEY"),
-    "runpod": ("api.runpod.ai", "RUNPOD_API_KEY"),
-    "together_ai": ("api.together.xyz api.together.ai", "TOGETHER_API_KEY TOGETHERAI_API_KEY"),
-    "vertex_ai": ("aiplatform.googleapis.com *-aiplatform.googleapis.com", ""),
-    "xai": ("api.x.ai", "XAI_API_KEY"),
-}
-"""By litellm's names: where providers are, and the variables that usually hold their keys. `*` is
-a part of a host without dots."""
-
-_KEY_ALONE = frozenset(
-    {name for name, (_, variables) in _PROVIDERS.items() if variables}
-    | {"custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "ollama", "openai_like"}
-)
-"""Providers that litellm sends the key it is given, and nothing else that it finds."""
 
 _ADDRESS = re.compile(r".+_(BASE|URL|ENDPOINT)")
 """Names of variables by which a user tells litellm where a provider is."""
@@ -123,12 +94,12 @@ def not_allowed(
         url: What is about to be called; the endpoint's own address when left out.
     """
     folder, url = endpoint.written_in, url or endpoint.url
-    if folder is None or (url is None and endpoint.backend != "litellm"):
+    if folder is None or (url is None and not provider_of(endpoint).finds_keys):
         return
     allowed = _read(environment).keys
     named = [one for one in (endpoint.api_key_env, endpoint.control_key_env) if one is not None]
     provider = _provider(endpoint)
-    if endpoint.backend == "litellm" and not (named and provider in _KEY_ALONE):
+    if provider_of(endpoint).finds_keys and not (named and provider in APIS_WITH_ONE_KEY):
         named.append(_ANY)
     # Where litellm finds the host, the provider's name stands for it, before a call and in one.
     places = [] if url is None else _spellings(url)
@@ -140,7 +111,8 @@ def not_allowed(
         usual = _is_usual(name, url, endpoint, environment)
         if not usual and allowed.isdisjoint(entries) and allowed.isdisjoint(wider):
             entry = f"{name}@{places[0]}"
-            what = "any credentials that litellm finds" if name == _ANY else name
+            client = provider_of(endpoint).title
+            what = f"any credentials that {client} finds" if name == _ANY else name
             line = _exported(KEYS_VARIABLE, entry, ",", environment)
             yield NotTrusted(
                 f"endpoint {endpoint.tag!r} of {folder / SETTINGS_FILE} would send {what} to "
@@ -170,12 +142,12 @@ def _is_usual(
     variable: str, url: str | None, endpoint: Endpoint, environment: Mapping[str, str]
 ) -> bool:
     """Whether a variable is one that everybody sends there, or to the provider if that is all."""
-    chosen = _provider(endpoint) if endpoint.backend == "litellm" else ""
+    chosen = _provider(endpoint) if provider_of(endpoint).finds_keys else ""
     host = ""
     if url is not None:
         address = httpx.URL(url)
         host = address.host if address.scheme == "https" and address.port is None else "-"
-    for provider, (hosts, variables) in _PROVIDERS.items():
+    for provider, (hosts, variables) in MANAGED_APIS.items():
         carried = variables.split() + [_ANY] * (endpoint.url is None or chosen == provider)
         is_there = any(_matches(one, host) for one in hosts.split()) if host else True
         if variable in carried and is_there and (host or chosen in {"", provider}):

@@ -1,6 +1,7 @@
 """Servers and engines: a file for each, and what they share."""
 
 from harness.inference.providers.counters import MetricsSource, Reading
+from harness.inference.providers.litellm import APIS_WITH_ONE_KEY, MANAGED_APIS
 from harness.inference.providers.model_files import machine_memory_bytes
 from harness.inference.providers.pages import ServerFacts
 from harness.inference.providers.provider import Access, Host, HostReport, Provider
@@ -18,6 +19,8 @@ from harness.inference.providers.registry import (
 )
 
 __all__ = [
+    "APIS_WITH_ONE_KEY",
+    "MANAGED_APIS",
     "PROVIDERS",
     "Access",
     "Host",

@@ -44,6 +44,36 @@ from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.time_limits import TimeLimits, timed_out
 from harness.trace import Clock, monotonic
 
+MANAGED_APIS = {
+    "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
+    "azure": ("", ""),  # where AZURE_API_BASE says
+    "bedrock": ("bedrock-runtime.*.amazonaws.com", ""),
+    "cerebras": ("api.cerebras.ai", "CEREBRAS_API_KEY"),
+    "cohere": ("api.cohere.com api.cohere.ai", "COHERE_API_KEY CO_API_KEY"),
+    "deepseek": ("api.deepseek.com", "DEEPSEEK_API_KEY"),
+    "fireworks_ai": ("api.fireworks.ai", "FIREWORKS_API_KEY FIREWORKS_AI_API_KEY"),
+    "gemini": ("generativelanguage.googleapis.com", "GEMINI_API_KEY GOOGLE_API_KEY"),
+    "groq": ("api.groq.com", "GROQ_API_KEY"),
+    "huggingface": ("router.huggingface.co", "HF_TOKEN HUGGINGFACE_API_KEY"),
+    "mistral": ("api.mistral.ai", "MISTRAL_API_KEY"),
+    "nvidia_nim": ("integrate.api.nvidia.com", "NVIDIA_API_KEY NVIDIA_NIM_API_KEY"),
+    "openai": ("api.openai.com", "OPENAI_API_KEY"),
+    "openrouter": ("openrouter.ai", "OPENROUTER_API_KEY"),
+    "perplexity": ("api.perplexity.ai", "PERPLEXITY_API_KEY PERPLEXITYAI_API_KEY"),
+    "runpod": ("api.runpod.ai", "RUNPOD_API_KEY"),
+    "together_ai": ("api.together.xyz api.together.ai", "TOGETHER_API_KEY TOGETHERAI_API_KEY"),
+    "vertex_ai": ("aiplatform.googleapis.com *-aiplatform.googleapis.com", ""),
+    "xai": ("api.x.ai", "XAI_API_KEY"),
+}
+"""By litellm's names: the hosts of managed APIs, and the variables that usually hold their keys.
+`*` stands for a part of a host without dots."""
+
+APIS_WITH_ONE_KEY = frozenset(
+    {name for name, (_, variables) in MANAGED_APIS.items() if variables}
+    | {"custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "ollama", "openai_like"}
+)
+"""Those that litellm sends the key it was given, and no credentials that it finds itself."""
+
 
 class LiteLLMBackend:
     """Any provider litellm knows; `model_id` carries its prefix, as in `anthropic/claude-…`.
@@ -456,4 +486,4 @@ def _connect(endpoint: Endpoint, access: Access) -> LiteLLMBackend:
     )
 
 
-PROVIDER = Provider(title="litellm", connect=_connect, is_asked=False)
+PROVIDER = Provider(title="litellm", connect=_connect, is_asked=False, finds_keys=True)

@@ -182,6 +182,9 @@ class Provider:
     loading: Callable[[Endpoint, GgufHeader], Loading] | None = None
     """How it loads a file into this process; None for a server."""
 
+    finds_keys: bool = False
+    """Whether its client picks addresses and credentials itself."""
+
     # What a request to it looks like, on the OpenAI wire.
     schema: Callable[[JsonSchema], Fields] | None = None
     """The fields that carry a reply's schema; None if it has no place for one."""

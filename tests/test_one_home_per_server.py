@@ -1,0 +1,62 @@
+"""What is particular to a model server stands in its file under `inference/providers`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import harness
+
+PACKAGE = Path(harness.__file__).parent
+PROVIDERS = PACKAGE / "inference" / "providers"
+
+SERVER = re.compile(
+    r"vllm|ollama|sglang|llama[_.-]?cpp|llama[_-]server|tabby|triton|tensorrt|trtllm|\btgi\b"
+    r"|lm[_ ]?studio|litellm|xllamacpp|\bmlc\b|runpod",
+    re.IGNORECASE,
+)
+
+# Files outside it that name servers, and why.
+ELSEWHERE = {
+    "analysis/facts.py": "remedies by server, until each provider has its own",
+    "analysis/otlp_names.py": "the names that OpenTelemetry gives to servers",
+    "analysis/remedies.py": "remedies by server, until each provider has its own",
+    "analysis/rules_client.py": "advises another server",
+    "analysis/rules_failures.py": "remedies by server, until each provider has its own",
+    "analysis/rules_waiting.py": "advises another server",
+    "hardware/quantization.py": "advises another server",
+    "hardware/safetensors.py": "the share of a GPU that a server takes by default",
+    "inference/endpoint.py": "the values of `backend`, and the settings that each one has",
+    "inference/model_names.py": "publishers and packings, as words of a model's name",
+    "memory/hnsw.py": "loads two C++ libraries in an order in which both work",
+    "rubric/judge.py": "a remedy that one server has",
+    "session/settings.py": "an example of an endpoint",
+}
+
+
+def named_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Servers in the identifiers and the texts of a file; docstrings and comments may name them."""
+    documentation = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        said = [getattr(node, field, None) for field in ("id", "attr", "name", "arg", "module")]
+        if isinstance(node, ast.Constant) and id(node) not in documentation:
+            said.append(node.value)
+        for one in said:
+            if isinstance(one, str) and SERVER.search(one):
+                yield getattr(node, "lineno", 0), one
+
+
+def test_no_other_file_names_a_server() -> None:
+    found: dict[str, list[tuple[int, str]]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if not path.is_relative_to(PROVIDERS) and (named := list(named_in(tree))):
+            found[path.relative_to(PACKAGE).as_posix()] = named
+    assert {file: named for file, named in found.items() if file not in ELSEWHERE} == {}
+    assert ELSEWHERE.keys() <= found.keys(), "an exemption that is no longer needed"
