@@ -158,6 +158,8 @@ in stands in braces.
 
 
 def _cell(message: str) -> str:
+    # An expression says less than a gap: {name} stays, {did_you_mean(name, known)} does not.
+    message = re.sub(r"\{[^{}]*[^\w{}][^{}]*\}", "{…}", message)
     for sign, entity in (
         ("&", "&amp;"),
         ("<", "&lt;"),
