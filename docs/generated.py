@@ -193,6 +193,11 @@ GROUPS = {
     "Errors": ("HarnessError", "NodeFailed", "ReplyCut", "Notice"),
 }  # fmt: skip
 
+# Where not every public member is for users.
+MEMBERS = {
+    "Pipeline": "    options:\n      members: [node, include, check, run, run_async]\n",
+}
+
 
 def api() -> str:
     """Every public name, by what it is for; a name that no group has comes last."""
@@ -203,7 +208,7 @@ def api() -> str:
         known = [name for name in names if name in harness.__all__]
         if known:
             parts.append(f"## {title}\n")
-            parts += [f"::: {_path(name)}\n" for name in known]
+            parts += [f"::: {_path(name)}\n{MEMBERS.get(name, '')}" for name in known]
     return "\n".join(parts)
 
 
