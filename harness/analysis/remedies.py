@@ -130,7 +130,7 @@ MOVES: Mapping[Aim, Mapping[str, tuple[str, ...]]] = {
         "tabbyapi": ("cache_mode: Q8, which halves the cache",),
     },
     "write faster": {
-        "embedded": ("the path of a smaller quantisation (Q4_K_M for a producer)",),
+        "embedded": ("the path of a smaller quantization (Q4_K_M for a producer)",),
         "llamacpp": ("-md DRAFT.gguf --spec-type draft-simple, the draft of the same family",),
         "vllm": (
             "--spec-method ngram --spec-tokens 4, or a draft model of the same family",

@@ -32,7 +32,7 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
         "also": lambda model: _text(", ".join(model.others)),
         "backend": lambda model: _text(model.backend),
         "model": lambda model: _text(model.model),
-        "quantisation": lambda model: _text(model.quantisation),
+        "quantization": lambda model: _text(model.quantization),
         "context, tokens": lambda model: _count(model.context_tokens),
         "slots": lambda model: _count(model.slots),
         "weights": lambda model: _part(model, "weights_bytes"),

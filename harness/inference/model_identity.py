@@ -51,7 +51,7 @@ class ModelIdentity:
     """The names that tell which weights it is, best first; none when all it has say nothing."""
     family: str | None = None
     """What its weights descend from; None when that is not known."""
-    quantisation: str | None = None
+    quantization: str | None = None
     """How its weights are packed; None when that is not known."""
     fingerprint: str | None = None
     """Of its file, or of its weights by its server's word."""
@@ -62,7 +62,7 @@ class ModelIdentity:
 
     @property
     def weights(self) -> str | None:
-        """The name of its weights, without quantisation: `qwen-2.5-7b-instruct`."""
+        """The name of its weights, without quantization: `qwen-2.5-7b-instruct`."""
         return self.names[0].weights if self.names else None
 
     @property
@@ -76,7 +76,7 @@ class ModelIdentity:
 
         MXFP4 is not counted: the models that come in it were trained in it.
         """
-        return is_below_evaluator_floor(self.quantisation)
+        return is_below_evaluator_floor(self.quantization)
 
 
 def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) -> ModelIdentity:
@@ -117,8 +117,8 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         or first_family(map(parse_model_name, said.base_models))
         or first_family((*map(parse_model_name, said.names), *names, own))
         or family_of_architecture(said.architecture),
-        quantisation=said.quantisation
-        or next((name.quantisation for name in (*names, own) if name.quantisation), None),
+        quantization=said.quantization
+        or next((name.quantization for name in (*names, own) if name.quantization), None),
         fingerprint=file_fingerprint(endpoint.path) if endpoint.path else _told(endpoint, said),
         server=_address(endpoint),
         served=_served(said) if endpoint.path is None else None,
@@ -133,7 +133,7 @@ def served_identity(endpoint: Endpoint, model_id: str) -> ModelIdentity:
         source="server",
         names=(name,) if name.words else (),
         family=declared_family(endpoint.family) or first_family([name]),
-        quantisation=name.quantisation,
+        quantization=name.quantization,
         server=_address(endpoint),
     )
 
@@ -189,7 +189,7 @@ class ModelMetadata:
     """What it was made from."""
     architecture: str | None = None
     """How llama.cpp computes it; many families share `llama`."""
-    quantisation: str | None = None
+    quantization: str | None = None
     """How most of its weights are packed, such as `Q4_K_M`."""
     path: str | None = None
     """What its server loaded: a file or a folder there, or a repository's name."""
@@ -197,12 +197,12 @@ class ModelMetadata:
     """Of its weights, where its server tells one: whatever else has it is the same model."""
 
 
-def metadata_from(keys: Mapping[str, object], *, quantisation: str | None) -> ModelMetadata:
+def metadata_from(keys: Mapping[str, object], *, quantization: str | None) -> ModelMetadata:
     """The metadata that stand under GGUF's keys; what is no text there is left out.
 
     Args:
         keys: By name, as in a file's header or in Ollama's `model_info`.
-        quantisation: What `general.file_type` stands for, or what the server calls it.
+        quantization: What `general.file_type` stands for, or what the server calls it.
     """
 
     def text(key: str) -> str:
@@ -219,7 +219,7 @@ def metadata_from(keys: Mapping[str, object], *, quantisation: str | None) -> Mo
             if _BASE_MODEL.fullmatch(key) and isinstance(value, str)
         ),
         architecture=text("architecture") or None,
-        quantisation=quantisation,
+        quantization=quantization,
     )
 
 

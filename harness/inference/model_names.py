@@ -2,7 +2,7 @@
 
 One set of weights goes by many names: `qwen2.5:7b-instruct-q4_K_M` in Ollama,
 `Qwen/Qwen2.5-7B-Instruct-AWQ` in vLLM, `Qwen2.5-7B-Instruct-Q8_0.gguf` as a file. What is left of
-each, when namespace, packaging and quantisation are taken off, is a set of words: those of the
+each, when namespace, packaging and quantization are taken off, is a set of words: those of the
 three are the same.
 """
 
@@ -22,7 +22,7 @@ _BEDROCK = re.compile(
 )
 _SNAPSHOT = re.compile(r"(?<!\d)(20\d\d)-?([01]\d)-?([0-3]\d)(?!\d)")
 
-_QUANTISATION = re.compile(
+_QUANTIZATION = re.compile(
     r"(?<![a-z0-9])(?:"
     r"i?q\d(?:[-_](?:k|nl|[01](?![\d.]))(?:[-_](?:xxs|xs|s|m|l|xl))?|[-_](?:xxs|xs|s|m|nl))?"
     r"|tq\d[-_]\d"
@@ -83,7 +83,7 @@ class ModelName:
     a name such as `default`, which says nothing of them."""
     snapshot: str | None
     """The day of the release, `20241022`, where a provider dates its models."""
-    quantisation: str | None
+    quantization: str | None
     """How the weights are packed, such as `Q4_K_M` or `AWQ`, where the name says it."""
 
     @property
@@ -111,13 +111,13 @@ def parse_model_name(text: str) -> ModelName:
     for folder in reversed(folders):
         found = _parse_part(text, folder)
         if found.has_size:
-            return replace(found, quantisation=name.quantisation or found.quantisation)
+            return replace(found, quantization=name.quantization or found.quantization)
     return name
 
 
 def packing(said: str) -> str | None:
     """`Q4_K_M` of what a server calls it: `Q4_K - Medium`, `all F32`, `4bit`, `unknown`."""
-    return parse_model_name(_KQUANT_SIZE.sub(r"_\1", said)).quantisation
+    return parse_model_name(_KQUANT_SIZE.sub(r"_\1", said)).quantization
 
 
 def same_weights(one: ModelName, other: ModelName) -> bool:
@@ -135,15 +135,15 @@ def _parse_part(text: str, part: str) -> ModelName:
     rest = _BEDROCK.sub("", _BEDROCK.sub("", rest))
     date = _SNAPSHOT.search(rest)
     rest = _SNAPSHOT.sub("-", rest)
-    packings = [found[0].upper() for found in _QUANTISATION.finditer(rest)]
-    words = tuple(dict.fromkeys(_words(_QUANTISATION.sub("-", rest))))
+    packings = [found[0].upper() for found in _QUANTIZATION.finditer(rest)]
+    words = tuple(dict.fromkeys(_words(_QUANTIZATION.sub("-", rest))))
     if all(_SAYS_NOTHING.fullmatch(word) for word in set(words) - _CONVERSATIONAL):
         words = ()
     return ModelName(
         text=text,
         words=_SHORT_FOR.get(frozenset(words) - _CONVERSATIONAL, words),
         snapshot="".join(date.groups()) if date else None,
-        quantisation="-".join(packings) or None,
+        quantization="-".join(packings) or None,
     )
 
 

@@ -228,7 +228,7 @@ def capacity_table(device: Device) -> str:
 
 
 def _remedy(device: Device, pinned: Collection[str]) -> str:
-    ways = ["lower its context_tokens or slots", "use a smaller quantisation"]
+    ways = ["lower its context_tokens or slots", "use a smaller quantization"]
     if pinned:
         ways.append("leave out a pin")
     if device.reserve_bytes:

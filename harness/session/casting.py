@@ -228,7 +228,7 @@ class Casting:
             "model": tag,
             "weights": identity.weights,
             "family": identity.family,
-            "quantisation": identity.quantisation,
+            "quantization": identity.quantization,
             "source": identity.source,
         }
 

@@ -194,7 +194,7 @@ def _remedies(both: Sequence[str], memory: PlannedMemory, device: Device) -> str
             f'a smaller cache ({sizes}) by less context_tokens or slots, or by "q8_0" for '
             "cache_type_k and cache_type_v"
         )
-    return f"what would help: {', '.join(ways)}, or a smaller quantisation"
+    return f"what would help: {', '.join(ways)}, or a smaller quantization"
 
 
 def _offload_estimate(endpoint: Endpoint) -> str | None:

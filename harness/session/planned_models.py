@@ -56,7 +56,7 @@ class PlannedModel:
     backend: str
     model: str
     """The name of its file, or its server's name for it."""
-    quantisation: str | None
+    quantization: str | None
     """None if unknown."""
     context_tokens: int | None
     """Of one call; None if its server decides that."""
@@ -234,16 +234,16 @@ def planned_model(
         provider_of(endpoint).takes_context and "context_tokens" in endpoint.model_fields_set
     )
     try:
-        quantisation = models.identity(tag).quantisation
+        quantization = models.identity(tag).quantization
     except ModelFileInvalid:
-        quantisation = None  # its size is unknown for the same reason, which is told
+        quantization = None  # its size is unknown for the same reason, which is told
     return PlannedModel(
         tag=tag,
         roles=tuple(roles),
         others=tuple(others),
         backend=endpoint.backend,
         model=endpoint.model_id if endpoint.path is None else endpoint.path.name,
-        quantisation=quantisation,
+        quantization=quantization,
         context_tokens=endpoint.context_tokens if says_context else None,
         slots=slots_of(endpoint),
         footprint=size.footprint,

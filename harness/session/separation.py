@@ -148,7 +148,7 @@ class ComparedModels:
             if identity.low_bit:
                 yield Notice(
                     code="separation.evaluator-low-bit",
-                    message=f"evaluator '{chain[-1]}' is quantised to {identity.quantisation}: "
+                    message=f"evaluator '{chain[-1]}' is quantized to {identity.quantization}: "
                     "below Q8_0 an evaluator's scores shift, and a rubric's thresholds do not; "
                     "judge with Q8_0 or better, or set the thresholds by this model's own scores",
                 )
@@ -208,5 +208,5 @@ def _file_metadata(endpoint: Endpoint) -> ModelMetadata | None:
         return None  # loading the model says what is wrong with the file
     keys = {key: value.content for key, value in file.values.items()}
     file_type = keys.get("general.file_type")
-    quantisation = file_type_name(file_type) if isinstance(file_type, int) else "unknown"
-    return metadata_from(keys, quantisation=None if quantisation == "unknown" else quantisation)
+    quantization = file_type_name(file_type) if isinstance(file_type, int) else "unknown"
+    return metadata_from(keys, quantization=None if quantization == "unknown" else quantization)

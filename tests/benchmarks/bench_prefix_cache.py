@@ -90,7 +90,7 @@ to it as well, since another value makes Ollama load the model again.
     """\
 Start by keeping both models loaded. Set `keep_alive` to a negative number under Ollama, give each
 model one context size, and never let a client send another: every change forces a reload. If both
-do not fit, quantise the KV cache before the weights, because eight bits halve it for a loss of less
+do not fit, quantize the KV cache before the weights, because eight bits halve it for a loss of less
 than one percent.
 
 Then order the judge's prompt. Rubric, task and sources come first and do not change between rounds;

@@ -126,7 +126,7 @@ def test_the_embedded_engine_answers_tells_of_itself_and_goes_when_nobody_uses_i
         slots=2,
         metrics=True,
     )
-    assert (identity.served, identity.quantisation) == ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1")
+    assert (identity.served, identity.quantization) == ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1")
     assert identity.family == "smollm"
 
 
@@ -468,7 +468,7 @@ os._exit(0)
 @slow
 @needs_statm
 @either_engine
-def test_a_quantised_cache_takes_as_much_less_memory_as_is_computed(backend):
+def test_a_quantized_cache_takes_as_much_less_memory_as_is_computed(backend):
     long = 8192
     header = read_gguf_header(small_endpoint().path)
 

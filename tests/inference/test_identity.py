@@ -197,11 +197,11 @@ def test_a_file_and_a_server_of_its_name_are_the_same_model(tmp_path):
 
 def test_two_packings_of_a_model_are_known_by_their_headers_whatever_the_files_are_called(tmp_path):
     small, large = file_of(tmp_path, "model.gguf"), file_of(tmp_path, "judge.gguf", b"b")
-    one = of_file(small, names=("Qwen2.5 7B Instruct",), quantisation="Q4_K_M")
-    other = of_file(large, names=("Qwen2.5 7B Instruct",), quantisation="Q8_0")
+    one = of_file(small, names=("Qwen2.5 7B Instruct",), quantization="Q4_K_M")
+    other = of_file(large, names=("Qwen2.5 7B Instruct",), quantization="Q8_0")
 
     assert relation_of(one, other) == "same"
-    assert (one.weights, one.quantisation, one.source) == (
+    assert (one.weights, one.quantization, one.source) == (
         "qwen-2.5-7b-instruct",
         "Q4_K_M",
         "file header",
@@ -245,19 +245,19 @@ def test_metadata_are_read_under_ggufs_keys():
             "general.base_model.0.organization": "Meta",
             "general.languages": None,
         },
-        quantisation="Q6_K",
+        quantization="Q6_K",
     )
 
     assert metadata == ModelMetadata(
         names=("Selene 1 Mini", "Selene-1-Mini-8B-Instruct"),
         base_models=("Llama 3.1 8B Instruct",),
         architecture="llama",
-        quantisation="Q6_K",
+        quantization="Q6_K",
     )
-    assert metadata_from({}, quantisation=None) == ModelMetadata()
+    assert metadata_from({}, quantization=None) == ModelMetadata()
 
 
-# --- quantisation, and what servers answer ---------------------------------------------------
+# --- quantization, and what servers answer ---------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ QWEN = "qwen-2.5-7b-instruct"
 
 
 @pytest.mark.parametrize(
-    ("text", "weights", "quantisation"),
+    ("text", "weights", "quantization"),
     [
         ("qwen2.5:7b-instruct-q4_K_M", QWEN, "Q4_K_M"),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", QWEN, "GPTQ-INT4"),
@@ -323,10 +323,10 @@ QWEN = "qwen-2.5-7b-instruct"
         ("gpt-4-0613", "gpt-4-0613", None),
     ],
 )
-def test_a_name_is_its_weights_and_their_packing(text, weights, quantisation):
+def test_a_name_is_its_weights_and_their_packing(text, weights, quantization):
     name = parse_model_name(text)
 
-    assert (name.weights, name.quantisation) == (weights, quantisation)
+    assert (name.weights, name.quantization) == (weights, quantization)
     assert name.text == text
 
 

@@ -67,7 +67,7 @@ def shown(modelfile="", **details):
         pytest.param(
             "llamacpp",
             {"/props": {"model_path": "/m/Qwen2.5-7B.gguf", "model_ftype": "Q4_K - Medium"}},
-            ModelMetadata(path="/m/Qwen2.5-7B.gguf", quantisation="Q4_K_M"),
+            ModelMetadata(path="/m/Qwen2.5-7B.gguf", quantization="Q4_K_M"),
             id="llama-server",
         ),
         pytest.param(
@@ -125,7 +125,7 @@ def shown(modelfile="", **details):
         pytest.param(
             "lmstudio",
             {"/api/v0/models": listing({"id": "judge", "arch": "qwen2", "quantization": "4bit"})},
-            ModelMetadata(architecture="qwen2", quantisation="4BIT"),
+            ModelMetadata(architecture="qwen2", quantization="4BIT"),
             id="LM Studio",
         ),
         pytest.param(
@@ -141,7 +141,7 @@ def shown(modelfile="", **details):
                 names=("Qwen2.5-7B-Instruct",),
                 base_models=("qwen2.5:7b",),
                 architecture="qwen2",
-                quantisation="Q4_K_M",
+                quantization="Q4_K_M",
                 fingerprint=DIGEST,
             ),
             id="Ollama",
@@ -163,7 +163,7 @@ def test_every_server_tells_it_in_its_own_way(backend, pages, told):
 
 
 @pytest.mark.parametrize(
-    ("said", "quantisation"),
+    ("said", "quantization"),
     [
         ("Q4_K - Medium", "Q4_K_M"),
         ("Q8_0 (guessed)", "Q8_0"),
@@ -171,9 +171,9 @@ def test_every_server_tells_it_in_its_own_way(backend, pages, told):
         ("unknown, may not work", None),
     ],
 )
-def test_llama_cpps_words_for_a_packing_become_its_label(said, quantisation):
+def test_llama_cpps_words_for_a_packing_become_its_label(said, quantization):
     told = told_by({"/props": {"model_path": "m.gguf", "model_ftype": said}}, "llamacpp")
-    assert told == ModelMetadata(path="m.gguf", quantisation=quantisation)
+    assert told == ModelMetadata(path="m.gguf", quantization=quantization)
 
 
 def test_a_router_is_asked_of_the_model_and_told_not_to_start_it():
@@ -240,14 +240,14 @@ def known(model_id, told, *, port=1):
 def test_an_alias_does_not_go_beside_the_servers_word():
     identity = known("gpt-4", ModelMetadata(path="/models/Qwen2.5-7B-Instruct-AWQ"))
     assert (identity.weights, identity.family) == ("qwen-2.5-7b-instruct", "qwen")
-    assert (identity.quantisation, identity.source) == ("AWQ", "server")
+    assert (identity.quantization, identity.source) == ("AWQ", "server")
     other = known("gpt-4", ModelMetadata(path="meta-llama/Llama-3.1-8B-Instruct"), port=2)
     assert relation_of(identity, other) == "different"
 
 
 def test_where_the_servers_word_says_nothing_the_name_stands():
-    identity = known("qwen2.5:7b", ModelMetadata(path="/models/model.gguf", quantisation="Q8_0"))
-    assert (identity.weights, identity.quantisation) == ("qwen-2.5-7b", "Q8_0")
+    identity = known("qwen2.5:7b", ModelMetadata(path="/models/model.gguf", quantization="Q8_0"))
+    assert (identity.weights, identity.quantization) == ("qwen-2.5-7b", "Q8_0")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Large runs by chance: what pipelines ask of two to four models that have no room together.
 
-Sizes are GiB, of models quantised to four bits beside their KV cache; what loading takes is theirs
+Sizes are GiB, of models quantized to four bits beside their KV cache; what loading takes is theirs
 from an SSD. How long calls take is drawn lognormally, the spread of its logarithm 0.5.
 """
 

@@ -76,7 +76,7 @@ def test_a_run_says_what_its_two_models_are_to_each_other(tmp_path):
         "model": "qwen",
         "weights": "qwen-2.5-7b",
         "family": "qwen",
-        "quantisation": None,
+        "quantization": None,
         "source": "name",
     }
 

@@ -136,7 +136,7 @@ def test_a_row_says_what_a_file_takes_with_its_context_and_slots(plan_of):
     ]
     assert wide.need == {"machine": need_of(context_tokens=2048, slots=2)}
     assert wide.footprint.total_bytes == wide.need_bytes
-    assert (wide.model, wide.quantisation) == (FILE.name, "Q4_1")
+    assert (wide.model, wide.quantization) == (FILE.name, "Q4_1")
     assert (wide.context_tokens, wide.slots) == (2048, 2)
     assert (wide.fit, wide.beside, small.beside) == ("whole", ("producer",), ("planner",))
     assert plan.unused == ("spare",)

@@ -46,7 +46,7 @@ def kin(producer, evaluator, **said):
 
 SAME = {
     "one name": ("qwen2.5:7b", "qwen2.5:7b"),
-    "another quantisation": ("qwen2.5:7b-instruct-q4_K_M", "Qwen/Qwen2.5-7B-Instruct-AWQ"),
+    "another quantization": ("qwen2.5:7b-instruct-q4_K_M", "Qwen/Qwen2.5-7B-Instruct-AWQ"),
 }
 
 
@@ -95,11 +95,11 @@ def test_a_file_is_known_by_its_header(tmp_path):
     models = compared(gguf(tmp_path / "file.gguf", **said), served("server", "qwen2.5:7b"))
     identity = models.identity("file")
     assert (identity.weights, identity.family) == ("qwen-2.5-7b-instruct", "qwen")
-    assert (identity.quantisation, identity.source) == ("Q4_K_M", "file header")
+    assert (identity.quantization, identity.source) == ("Q4_K_M", "file header")
     with pytest.raises(SameModel):
         models.refuse_kin("server", "file")
     unknown = gguf(tmp_path / "odd.gguf", architecture="llama", file_type=1024)
-    assert compared(unknown).identity("odd").quantisation is None
+    assert compared(unknown).identity("odd").quantization is None
 
 
 def test_two_copies_of_one_file_are_one_model(tmp_path):

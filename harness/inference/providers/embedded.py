@@ -198,7 +198,7 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
     # llama.cpp divides the context between the slots; an endpoint states it per call.
     params.n_ctx = loading.context_tokens * loading.slots
     params.n_parallel = loading.slots
-    # Flash attention, which quantised values need, llama.cpp switches on by itself.
+    # Flash attention, which quantized values need, llama.cpp switches on by itself.
     params.cache_type_k = _ggml_type(xllamacpp, loading.cache_type_k)
     params.cache_type_v = _ggml_type(xllamacpp, loading.cache_type_v)
     _place(xllamacpp, params, endpoint)

@@ -525,7 +525,7 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
                 n_threads_batch=threads,
                 type_k=type_number(loading.cache_type_k),
                 type_v=type_number(loading.cache_type_v),
-                # Quantised values cannot be read without; and what all heads make of a long context
+                # Quantized values cannot be read without; and what all heads make of a long context
                 # would be in memory at once.
                 flash_attn=True,
                 **placement,

@@ -86,7 +86,7 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
     params = {"model": pages.model_id, "autoload": "false"}
     props = await pages.page(_Props, f"{pages.root}/props", params=params)
     if props is not None and props.model_path:
-        return ModelMetadata(path=props.model_path, quantisation=packing(props.model_ftype))
+        return ModelMetadata(path=props.model_path, quantization=packing(props.model_ftype))
     # A router lists the models that it has not started; a proxy often passes on only what is
     # below /v1.
     listed = await pages.page(_Models, f"{pages.url}/models")
@@ -96,7 +96,7 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
         return None
     return ModelMetadata(
         path=row.path or (row.id if row.id != pages.model_id else None),
-        quantisation=packing(row.meta.ftype if row.meta else ""),
+        quantization=packing(row.meta.ftype if row.meta else ""),
     )
 
 

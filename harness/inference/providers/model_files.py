@@ -115,7 +115,7 @@ def why_not_loaded(
                 less = "context_tokens or slots" if loading.slots > 1 else "context_tokens"
                 return LoadFailed(
                     f"there is no room for {path.name}: it needs {part}, and there are "
-                    f"{format_bytes(most_bytes)}; lower {less}, or use a smaller quantisation",
+                    f"{format_bytes(most_bytes)}; lower {less}, or use a smaller quantization",
                     endpoint=endpoint.tag,
                     out_of_memory=True,
                 )

@@ -410,7 +410,7 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
     if shown is None:
         return None
     details = shown.details
-    told = metadata_from(shown.model_info, quantisation=packing(details.quantization_level))
+    told = metadata_from(shown.model_info, quantization=packing(details.quantization_level))
     blobs = _BLOB.findall(shown.modelfile)
     base_models = (*told.base_models, *filter(None, [details.parent_model]))
     if any(kind == "ADAPTER" for kind, _ in blobs):
@@ -541,7 +541,7 @@ class OllamaHost(ServerHost):
         if _NO_ROOM.search(page.said):
             return LoadFailed(
                 f"Ollama has no room for '{model_id}' ({page.said}); let other models go, lower "
-                "context_tokens, or use a smaller quantisation",
+                "context_tokens, or use a smaller quantization",
                 endpoint=tag,
                 out_of_memory=True,
             )

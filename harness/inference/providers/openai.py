@@ -73,7 +73,7 @@ async def _lmstudio_served(pages: ServerPages) -> ModelMetadata | None:
     row = row_of(models.data if models else (), pages.model_id)
     if row is None:
         return None
-    return ModelMetadata(architecture=row.arch or None, quantisation=packing(row.quantization))
+    return ModelMetadata(architecture=row.arch or None, quantization=packing(row.quantization))
 
 
 LMSTUDIO = Provider(
