@@ -153,7 +153,7 @@ def load(tags: tuple[str, ...], config: Path | None) -> None:
 def unload(tags: tuple[str, ...], config: Path | None) -> None:
     """Have servers let go of the models of endpoints that have manage = true.
 
-    Whoever else uses one finds it gone. One that is not in memory is left as it is.
+    Other clients of the server find it gone. One that is not in memory is left as it is.
 
     Exit codes: 0 none of them is in memory, 1 one could not be unloaded, 2 something given is not
     usable, 130 interrupted.

@@ -41,18 +41,17 @@ class _Queued:
 class KeepAliveBudget:
     """Lends models to calls, and decides which of them are in memory.
 
-    It may have guests beside the models, which give way to them. Guests grow by themselves: what
-    they take is asked again whenever a call begins, and one that has outgrown the budget goes then.
-    A guest that is out comes back when models or guests have left it room.
+    Guests give way to models. They grow by themselves: their size is read whenever a call begins,
+    and a guest that has outgrown the budget goes then. It comes back when there is room again.
 
     Args:
         devices: The memory there is; `machine` is one of them.
         tenants: The models.
         hosts: What loads them, by tag.
         tracer: Sees loads, evictions and waits.
-        max_wait_s: How long a call is put off in favour of others, where calls and loads take no
-            longer than they used to.
-        left: Models that stay in memory when the budget closes: those of servers of their own.
+        max_wait_s: How long a call is put off in favour of others, if calls and loads take no
+            longer than before.
+        left: Models that stay in memory when the budget closes: those of other servers.
 
     Raises:
         DoesNotFit: Pinned models do not fit beside each other.
@@ -105,14 +104,14 @@ class KeepAliveBudget:
 
     @property
     def tenants(self) -> Mapping[str, Tenant]:
-        """The models by tag, with what was learned of them by now."""
+        """The models by tag, with what was learned about them."""
         return self._residents.tenants
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Lends models while the block runs. What it has loaded is unloaded at its end.
+        """Lends models while the block runs, and unloads at its end what it has loaded.
 
-        Models that servers have in memory already are taken as they are.
+        Models that servers already have in memory stay as they are.
         """
         await self._residents.adopt()
         group = asyncio.TaskGroup()
@@ -137,23 +136,23 @@ class KeepAliveBudget:
                 self._report()
 
     def expect(self, forecast: Forecast) -> None:
-        """Says what is to come from now on, in place of what was said before."""
+        """Replaces what is expected to come."""
         self._forecast = replace(forecast, is_complete=False) if self._was_surprised else forecast
-        self._residents.expect_anew()
+        self._residents.expect_other()
         self._consider()
 
     @asynccontextmanager
     async def lease(self, model: str, *, kv_tokens: int = 0) -> AsyncIterator[None]:
-        """Keeps a model resident inside the block, having it loaded first if need be.
+        """Keeps a model resident inside the block; loads it first if needed.
 
-        Whoever holds a lease must not ask for another: it could wait for itself.
+        A holder of a lease must not ask for another: it could wait for itself.
 
         Args:
             model: Its tag.
-            kv_tokens: What the call may come to hold in the model's KV cache.
+            kv_tokens: At most, in the model's KV cache.
 
         Raises:
-            DoesNotFit: It is larger than what the budget can ever give it.
+            DoesNotFit: It is larger than the budget allows, whatever goes.
             ModelFileInvalid: It cannot be loaded.
             LoadFailed: Its server cannot load it.
             InferenceError: Its server cannot be asked to.
@@ -187,12 +186,12 @@ class KeepAliveBudget:
         self.recount_guests()
 
     def recount_guests(self) -> None:
-        """Looks what they take now: worthwhile when one has grown or shrunk, and no call begins."""
+        """Reads their sizes, for when one has grown or shrunk and no call begins."""
         self._note_change()
 
     async def dismiss_guest(self, guest: Guest) -> None:
-        """Counts it no more; one that is out stays out. Afterwards nobody brings it back."""
-        # Not for a load, which may last: guests that go for one have gone when it begins.
+        """Stops counting it; one that is out stays out."""
+        # Does not wait for a load, which may last: guests that make room have gone by then.
         await self._movers.no_guest_returns()
         self._guests.remove(guest)
         self.recount_guests()
@@ -216,7 +215,7 @@ class KeepAliveBudget:
         )
         self._queue[queued.call.id] = queued
         if self._forecast.is_complete and not self._forecast.expects(model):
-            # One that has left a model out may do so again.
+            # A forecast that has left out a model may do so again.
             self._was_surprised = True
             self._forecast = replace(self._forecast, is_complete=False)
         self._evict_the_outgrown()
@@ -224,7 +223,7 @@ class KeepAliveBudget:
         try:
             while not queued.is_granted:
                 if queued.error is not None:
-                    # Others are told the same; none is to keep the frames of the others.
+                    # Other calls raise the same error; none should keep the frames of another.
                     raise queued.error.with_traceback(None)
                 await self._wait(queued)
         except asyncio.CancelledError:
@@ -234,11 +233,11 @@ class KeepAliveBudget:
             raise
 
     async def _wait(self, queued: _Queued) -> None:
-        """Waits until the call's lot has changed, and says meanwhile what for."""
+        """Waits until something has changed for the call; the span says for what."""
         queued.changed.clear()
         load = self._movers.load_of(queued.call.model)
         if load is not None:
-            # The load has a span of its own; this is the call's share of it.
+            # The load has its own span; this is the call's share of it.
             span = self._tracer.span("load", source="measured", waits_for=load)
         else:
             reason = why_it_waits(queued.call, self._state())
@@ -253,21 +252,20 @@ class KeepAliveBudget:
         queued.changed.set()
 
     def _note_load(self, model: str) -> None:
-        """A model is to be loaded now: all that wait for it wait for something else than before."""
+        """The load of a model begins: the calls that wait for it now wait for the load."""
         self._evict_the_outgrown()  # guests may have grown since it was decided
         for queued in self._queue.values():
             if queued.call.model == model:
                 queued.changed.set()
 
     def _refuse(self, model: str, error: Exception) -> None:
-        """Tells all that wait for a model that it will not come."""
         for queued in [one for one in self._queue.values() if one.call.model == model]:
             del self._queue[queued.call.id]
             queued.error = error
             queued.changed.set()
 
     def _refuse_what_cannot_fit(self) -> None:
-        """Tells those who wait for a model that turned out to have no room, whatever goes."""
+        """Fails the calls for models that turned out to have no room, whatever goes."""
         for model in {queued.call.model for queued in self._queue.values()}:
             try:
                 check_fits(model, self._residents.tenants, self._devices)
@@ -327,7 +325,7 @@ class KeepAliveBudget:
         self._note_change()
 
     def _note_change(self) -> None:
-        """What is in memory, or how much room it takes, is not what it was."""
+        """What is in memory, or its size, has changed."""
         self._refuse_what_cannot_fit()
         self._evict_the_outgrown()
         self._report()
@@ -355,13 +353,13 @@ class KeepAliveBudget:
 
 
 class Leased(Wrapper):
-    """Leases the model for the length of each call.
+    """A backend whose calls hold a lease on their model.
 
     Args:
         backend: Answers once the model is resident.
         budget: Lends the model.
         model: Its tag.
-        context_tokens: Of one call, prompt and reply together; None where nobody knows.
+        context_tokens: Of one call, prompt and reply together; None if unknown.
     """
 
     def __init__(
@@ -383,7 +381,7 @@ class Leased(Wrapper):
             return await ask(request)
 
     def _kv_tokens(self, request: object) -> int:
-        """What the call may come to hold in the KV cache; an upper bound."""
+        """An upper bound of what the call holds in the KV cache."""
         if not isinstance(request, ChatRequest):
             return 0
         most = most_tokens_of(request)

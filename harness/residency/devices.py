@@ -19,7 +19,7 @@ class DeviceMemory:
     total_bytes: int
     """All of it."""
     free_bytes: int
-    """What nobody has taken, whoever it is."""
+    """Not taken by any program."""
 
 
 def read_gpus() -> tuple[DeviceMemory, ...]:

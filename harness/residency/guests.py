@@ -16,14 +16,14 @@ from harness.trace import Tracer, describe
 
 
 class Guest(Protocol):
-    """Something in memory beside the models, and less urgent than they are.
+    """Something in memory beside the models, and less urgent.
 
-    It may be used from any thread, and be evicted in the middle of it.
+    It may be used from any thread, and be evicted meanwhile.
     """
 
     @property
     def name(self) -> str:
-        """What it is called in the trace; no other guest of the budget has that name."""
+        """Unique in the budget; stands in the trace."""
         ...
 
     @property
@@ -33,14 +33,14 @@ class Guest(Protocol):
 
     @property
     def needed_bytes(self) -> int:
-        """What it will take when it is back, with its own room to grow."""
+        """What it takes when it is back, with room to grow."""
         ...
 
     def evict(self, reason: str) -> None:
-        """Gives its memory back, at once: waits for nobody who uses it.
+        """Gives its memory back at once, also while it is used.
 
         Args:
-            reason: What it can tell those who have to do without.
+            reason: For users that must do without it.
         """
         ...
 
@@ -50,7 +50,7 @@ class Guest(Protocol):
 
 
 class Guests:
-    """Does what was decided about guests, and says so in the trace.
+    """The guests of one budget: evicts and restores them, and says so in the trace.
 
     Args:
         tracer: Sees them go and come back.
@@ -63,10 +63,10 @@ class Guests:
         self._unable: set[str] = set()
 
     def add(self, guest: Guest) -> None:
-        """Takes another one, wherever it is just now.
+        """Admits a guest.
 
         Raises:
-            InvalidInput: One has its name.
+            InvalidInput: Another has its name.
         """
         if guest.name in self._guests:
             raise InvalidInput(
@@ -94,7 +94,7 @@ class Guests:
         )
 
     def evict(self, name: str, *, reason: str) -> None:
-        """Makes it give its memory back, at once."""
+        """Makes it give its memory back at once."""
         guest = self._guests[name]
         freed_bytes = guest.resident_bytes
         guest.evict(reason)
@@ -102,11 +102,11 @@ class Guests:
         self._tracer.instant("evict", guest=name, reason=reason, bytes=freed_bytes)
 
     def can_return(self, name: str) -> bool:
-        """Whether it could come back the last time, or models have come and gone since."""
+        """Whether its last return succeeded, or models have moved since."""
         return name not in self._unable
 
     def models_moved(self) -> None:
-        """Those that could not come back may have another try."""
+        """Guests that could not come back may try again."""
         self._unable.clear()
 
     async def restore(self, name: str) -> None:
@@ -122,7 +122,7 @@ class Guests:
             ) as span:
                 await to_its_end(guest.restore)
                 span.set(bytes=guest.resident_bytes)
-        except Exception as error:  # noqa: BLE001 - who needs it does without, and the run goes on
+        except Exception as error:  # noqa: BLE001 - the run goes on without it
             log_warning(
                 "a guest could not come back",
                 code="budget.guest-not-back",

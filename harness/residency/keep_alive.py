@@ -2,7 +2,7 @@
 
 While a run goes on, the budget says when a model leaves. What Ollama is told matters where the
 budget does not reach: too short, and the model is gone before the next call; too long, and a run
-that was killed leaves it in memory. Never for ever: nobody would take it out again.
+that was killed leaves it in memory. Never for ever: then it would stay.
 """
 
 from __future__ import annotations

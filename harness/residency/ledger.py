@@ -13,7 +13,7 @@ Need = Mapping[str, int]
 """Bytes by device."""
 
 _FORGETTING = 0.95
-"""How much of the longest call's length still counts after another one."""
+"""The share of the longest call's length that still counts after another call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +23,13 @@ class Device:
     name: str
     """`machine`, `gpu0`, …"""
     capacity_bytes: int
-    """What the budget may use of it, the reserve included."""
+    """What the budget may use, the reserve included."""
     reserve_bytes: int = 0
-    """What is kept free for what nobody counts."""
+    """Kept free for memory that is not counted."""
 
     @property
     def room_bytes(self) -> int:
-        """All that models and guests may take together."""
+        """What models and guests may take together."""
         return self.capacity_bytes - self.reserve_bytes
 
     def __str__(self) -> str:
@@ -39,36 +39,35 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """A model that the budget decides about, resident or not, as far as is known by now."""
+    """A model that the budget decides about, resident or not, as far as it is known."""
 
     model: str
-    """The endpoint's tag."""
     need: Need
-    """What it takes while it is resident: weights, KV cache and compute buffers."""
+    """Of weights, KV cache and compute buffers."""
     load_s: float = 1.0
-    """What loading it takes: as it was measured, else as it is expected."""
+    """Measured, or else expected."""
     call_s: float = 0.0
-    """What a call takes, rather too much than too little; 0 as long as nobody knows."""
+    """What a call takes, rather too much than too little; 0 while unknown."""
     is_split: bool = False
-    """Whether several devices compute it, so that the slowest keeps the others waiting."""
+    """Whether several devices compute it; the slowest sets its speed."""
     slots: int | None = None
     """Calls that it answers side by side; None for any number."""
     kv_tokens: int | None = None
-    """What its KV cache holds, for all calls together; None for no limit."""
+    """Of its KV cache, for all calls together; None for no limit."""
     load_timeout_s: float = 600.0
-    """Longest that loading it may take, and unloading it."""
+    """Of loading, and of unloading."""
     pin: bool = False
-    """Whether it stays once it is loaded, and is loaded at the start."""
+    """Whether it is loaded at the start and stays."""
     priority: int = 0
-    """Of two that want the same room, the higher is loaded first and goes last."""
+    """Of two models that want the same room, the higher is loaded first and goes last."""
 
     @property
     def need_bytes(self) -> int:
-        """What it takes on all devices together."""
+        """On all devices together."""
         return sum(self.need.values())
 
     def after_call(self, call_s: float) -> Tenant:
-        """The same with what a call taught: as long as the longest one, slowly forgotten."""
+        """The tenant after a call: `call_s` is the longest one, slowly forgotten."""
         return replace(self, call_s=max(call_s, _FORGETTING * self.call_s))
 
 
@@ -77,48 +76,44 @@ class Resident:
     """A model that is in memory."""
 
     model: str
-    """The endpoint's tag."""
     need: Need
-    """What it takes, by device."""
     leases: int = 0
-    """Calls that are using it now."""
+    """Calls that use it now."""
     kv_tokens: int = 0
-    """What these calls may come to hold in its KV cache, together."""
+    """At most, in its KV cache, for these calls together."""
     since_ns: int = 0
-    """When it came."""
     idle_since_ns: int = 0
-    """When its last call ended, or else its load; means nothing while there are leases."""
+    """When its last call ended, or else its load; meaningless while it has leases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestEntry:
-    """A guest, as it was when it was last looked at: they grow by themselves."""
+    """A guest, as it was at the last look: guests grow by themselves."""
 
     name: str
-    """The guest's."""
     resident_bytes: int
-    """What it takes; 0 when it is out."""
+    """0 when it is out."""
     needed_bytes: int
-    """What it will take when it is back."""
+    """What it takes when it is back."""
     is_out: bool = False
-    """Whether it was evicted, and is to come back."""
+    """Whether it was evicted, to come back later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What the budget holds."""
+    """What the budget holds in memory."""
 
     devices: Mapping[str, Device]
     """By name; `machine` is always among them."""
     residents: Mapping[str, Resident] = field(default_factory=dict)
     """By tag."""
     guests: tuple[GuestEntry, ...] = ()
-    """In the order they were admitted, also those that are out; on the machine, all of them."""
+    """In the order they were admitted, also those that are out; all on the machine."""
     moving: Resident | None = None
-    """The model that is on its way in or out; its bytes are taken."""
+    """The model on its way in or out; its bytes are taken."""
 
     def model_bytes(self, device: str) -> int:
-        """What models take there, with the one that is on the move."""
+        """What models take there, the moving one included."""
         there = [*self.residents.values(), *([self.moving] if self.moving else [])]
         return sum(one.need.get(device, 0) for one in there)
 
@@ -132,15 +127,15 @@ class Ledger:
         return sum(guest.resident_bytes for guest in self.guests)
 
     def free_bytes(self, device: str) -> int:
-        """What nobody takes there. Below 0 where too much is taken."""
+        """Below 0 if too much is taken."""
         return self.devices[device].room_bytes - self.taken_bytes(device)
 
     def room_for_models(self, device: str) -> int:
-        """What no model takes there: guests would go for one. Below 0 where too much is taken."""
+        """What no model takes: guests go for a model. Below 0 if too much is taken."""
         return self.devices[device].room_bytes - self.model_bytes(device)
 
     def with_resident(self, resident: Resident) -> Ledger:
-        """A ledger in which this entry stands in place of the model's earlier one."""
+        """A ledger with this entry in place of the model's earlier one."""
         return replace(self, residents={**self.residents, resident.model: resident})
 
     def without(self, model: str) -> Ledger:
@@ -154,13 +149,11 @@ class Ledger:
 
 
 def guests_in_the_way(ledger: Ledger, need: Need | None = None) -> tuple[str, ...]:
-    """The guests that must go for a model to come, or since there is too much: as few as need be.
-
-    The largest first. A guest is back in a tenth of a second, a model in seconds.
+    """The guests that must go so that a model can come: as few as possible, the largest first.
 
     Args:
-        ledger: What there is.
-        need: The model's; None to look only whether guests have outgrown the room.
+        ledger: The present.
+        need: The model's; None if guests only go when they have outgrown the room.
     """
     room_bytes = ledger.room_for_models(MACHINE) - (need or {}).get(MACHINE, 0)
     return _too_many(ledger.guests, room_bytes=room_bytes)
@@ -192,7 +185,7 @@ def _too_many(guests: Iterable[GuestEntry], *, room_bytes: int) -> tuple[str, ..
 
 
 def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, Device]) -> None:
-    """Holds a model against its devices, less what is pinned there.
+    """Whether a model fits on its devices beside what is pinned there.
 
     Raises:
         DoesNotFit: It has no room, whatever goes; the message has the sum.
@@ -223,7 +216,7 @@ def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, 
 
 
 def capacity_table(device: Device) -> str:
-    """Where a person sets how much of it there is: the table in harness.toml."""
+    """The table in harness.toml that sets its capacity."""
     return "[budget]" if device.name == MACHINE else f"[budget.devices.{device.name}]"
 
 

@@ -21,18 +21,18 @@ _REPORT_TIMEOUT_S = 5.0
 
 
 class Residents:
-    """Holds what the ledger says of models against what their hosts say.
+    """Keeps the ledger's entries of models, and compares them with what their hosts report.
 
     Args:
         tenants: The models.
         hosts: What loads them, by tag.
         devices: The memory there is, by name.
         tracer: Sees what hosts have lost, and what they have loaded unasked.
-        changed: Called when it turned out that other models are in memory, or take other room.
+        changed: Called when other models are in memory, or take other room, than was thought.
 
     Attributes:
         tenants: By tag, with what was learned.
-        moving: What is on its way in or out, and the bytes that are taken by it.
+        moving: What is on its way in or out, and the bytes that it takes.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Residents:
         self._there: dict[str, Resident] = {}
         self._failed: set[str] = set()
         self._uncalled: set[str] = set()
-        self._in_vain: set[str] = set()
+        self._wasted: set[str] = set()
         self._leases: Counter[str] = Counter()
         self._kv_tokens: Counter[str] = Counter()
         self._moves: Counter[str] = Counter()
@@ -68,8 +68,8 @@ class Residents:
 
     @property
     def failed(self) -> frozenset[str]:
-        """Models whose last load or unload went wrong, or that were loaded ahead in vain."""
-        return frozenset(self._failed | self._in_vain)
+        """Models whose last load or unload failed, or that were loaded ahead and not used."""
+        return frozenset(self._failed | self._wasted)
 
     def host(self, model: str) -> Host:
         """What loads a model."""
@@ -80,7 +80,7 @@ class Residents:
     def begin_use(self, model: str, *, kv_tokens: int) -> None:
         """A call has been granted the model."""
         self._uncalled.discard(model)
-        self._in_vain.discard(model)
+        self._wasted.discard(model)
         self._leases[model] += 1
         self._kv_tokens[model] += kv_tokens
         self._recount(model)
@@ -99,7 +99,7 @@ class Residents:
             model: Which it used.
             kv_tokens: As at its beginning.
             call_s: How long it took; None for one that was given up before it began.
-            now_ns: The time, since when the model may be idle; None for as before.
+            now_ns: The time; None leaves `idle_since_ns`.
         """
         self._leases[model] -= 1
         self._kv_tokens[model] -= kv_tokens
@@ -109,7 +109,7 @@ class Residents:
 
     def _recount(self, model: str, *, idle_since_ns: int | None = None) -> None:
         resident = self._there.get(model)
-        if resident is not None:  # else its host lost it meanwhile
+        if resident is not None:  # its host may have lost it meanwhile
             self._there[model] = replace(
                 resident,
                 leases=self._leases[model],
@@ -120,12 +120,12 @@ class Residents:
     # --- coming and going -------------------------------------------------------------------------
 
     def begin_move(self, moving: Resident) -> None:
-        """A model, or a guest, is on its way in or out."""
+        """A model, or a guest, sets out to come or go."""
         self._moves[moving.model] += 1
         self.moving = moving
 
     def end_move(self) -> None:
-        """It has come, or has gone, or neither."""
+        """The move is over, whether it succeeded or not."""
         self.moving = None
 
     def came(self, model: str, report: HostReport | None, *, load_s: float | None = None) -> None:
@@ -133,8 +133,8 @@ class Residents:
 
         Args:
             model: Which.
-            report: What its host says of it, which goes before any estimate.
-            load_s: How long loading took; None for one that was there already.
+            report: Its host's, which overrides the estimate.
+            load_s: How long loading took; None if it was there already.
         """
         tenant = self.tenants[model]
         need = self._said_need(model, report) or tenant.need
@@ -153,15 +153,15 @@ class Residents:
         self._uncalled.add(model)
 
     def went(self, model: str) -> Resident:
-        """A model is on its way out: nobody is lent it any more."""
+        """A model is on its way out: it is no longer lent."""
         if model in self._uncalled:
-            # To load it ahead again, while the same is expected, would be in vain again.
-            self._in_vain.add(model)
+            # While the same is expected, loading it ahead again would be wasted again.
+            self._wasted.add(model)
         return self._there.pop(model)
 
-    def expect_anew(self) -> None:
-        """Something else is expected: what was loaded in vain may be loaded ahead again."""
-        self._in_vain.clear()
+    def expect_other(self) -> None:
+        """The forecast has changed: what was not used may be loaded ahead again."""
+        self._wasted.clear()
 
     def kept(self, resident: Resident) -> None:
         """A model that should have gone is still there."""
@@ -169,19 +169,15 @@ class Residents:
         self.note_failure(resident.model)
 
     def note_failure(self, model: str) -> None:
-        """From now on it is moved only where a call wants it."""
+        """From now on only a call moves it."""
         self._failed.add(model)
 
     def found_too_large(self, model: str, free: Need) -> bool:
-        """Takes down that a model did not fit into what was free.
-
-        Args:
-            model: Which.
-            free: What was free, by device, when it was tried.
+        """Notes that a model did not fit into the free bytes of its devices.
 
         Returns:
-            Whether it may fit when others have gone. If not, what it takes is as unknown as before:
-            others than the budget's may have been in its place.
+            Whether it may fit when others have gone. If not, its estimate is as good as before:
+            other programs may have been in its place.
         """
         tenant = self.tenants[model]
         more = {
@@ -196,7 +192,7 @@ class Residents:
     # --- what hosts say ---------------------------------------------------------------------------
 
     async def report(self, model: str) -> HostReport | None:
-        """What the model's host says; None where it says nothing."""
+        """What the model's host says; None if it says nothing."""
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
                 return await self._hosts[model].report()
@@ -204,12 +200,12 @@ class Residents:
             log_debug("a server is not there", model=model, error=describe(error))
             if not self._leases[model]:
                 return HostReport(resident=False)  # what has died has nothing in memory
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for an answer
+        except Exception as error:  # noqa: BLE001 - no call waits for the answer
             log_debug("a host does not say what it holds", model=model, error=describe(error))
         return None
 
     async def adopt(self) -> None:
-        """Takes down what was in memory before anybody asked for it."""
+        """Enters what was in memory from the start."""
         models = list(self._hosts)
         reports = await asyncio.gather(*map(self.report, models))
         for model, report in zip(models, reports, strict=True):
@@ -218,12 +214,12 @@ class Residents:
                 self.came(model, report)
 
     def look_at(self, model: str) -> None:
-        """Has it looked up soon whether a model is still there."""
+        """Asks a model's host soon whether the model is still there."""
         self._in_doubt.add(model)
         self._doubt.set()
 
     async def watch(self) -> None:
-        """Looks from time to time, and at once where there is doubt, whether hosts say the same."""
+        """Compares with hosts from time to time, and at once if there is doubt."""
         while True:
             try:
                 async with asyncio.timeout(_LOOK_EVERY_S):
@@ -236,7 +232,7 @@ class Residents:
             await asyncio.gather(*map(self._look, models))
 
     async def _look(self, model: str) -> None:
-        """Corrects what the ledger says of a model, unless it moves: then it is about to change."""
+        """Corrects a model's entry, unless the model moves: then it is about to change."""
         if self.moving is not None and self.moving.model == model:
             return
         moves = self._moves[model]
@@ -259,7 +255,7 @@ class Residents:
         self._changed()
 
     def _resize(self, model: str, report: HostReport) -> bool:
-        """Takes down what a resident takes by now; whether that is something else than before."""
+        """Updates what a resident takes; returns whether it has changed."""
         need = self._said_need(model, report)
         if need is None or need == self._there[model].need:
             return False
@@ -268,17 +264,17 @@ class Residents:
         return True
 
     def _said_need(self, model: str, report: HostReport | None) -> Need | None:
-        """What a model takes by its host's word; None where that says nothing.
+        """What a model takes by its host's report; None if that says nothing.
 
-        Never more than there can be for it, which would keep it from coming again; and something,
-        or others that do not fit beside it would not have it go.
+        At most what the model can ever have, or it could not come again; at least 1 byte, or it
+        would not go for others that do not fit beside it.
         """
         if report is None or report.total_bytes is None:
             return None
         devices = self._estimates[model].need
         gpus = [device for device in devices if device != MACHINE]
         if len(gpus) == 1 and report.gpu_bytes is not None:
-            # What its server found no room for on the GPU is in the machine's memory.
+            # What had no room on the GPU is in the machine's memory.
             said = {gpus[0]: report.gpu_bytes, MACHINE: report.total_bytes - report.gpu_bytes}
         elif len(devices) == 1:
             said = dict.fromkeys(devices, report.total_bytes)
@@ -291,7 +287,7 @@ class Residents:
         }
 
     def _most_room_bytes(self, model: str, device: str) -> int:
-        """What a model can have of a device when all have gone that may."""
+        """What a model can have of a device when all others have gone that may."""
         pinned = (t for t in self.tenants.values() if t.pin and t.model != model)
         return self._devices[device].room_bytes - sum(t.need.get(device, 0) for t in pinned)
 
@@ -303,24 +299,23 @@ NOTHING_REFUSED: Mapping[str, Exception] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """A guest is to come back."""
+    """A guest comes back."""
 
     guest: str
-    """Which."""
 
 
 Move = Load | Unload | Restore
 
 
 class Movers:
-    """Performs what was decided, and says in the trace what it does and why.
+    """Performs moves, one at a time, each to its end, and says why in the trace.
 
     Args:
         residents: The models.
         guests: The guests.
         tracer: Sees every move.
-        load_began: Told of which model a load has begun.
-        settled: Told when a move is over, and by tag why models will not come.
+        load_began: Called with the model of a load that begins.
+        settled: Called when a move is over with the errors of models that will not come.
     """
 
     def __init__(
@@ -359,13 +354,13 @@ class Movers:
             await self._idle.wait()
 
     def begin(self, move: Move, state: State) -> None:
-        """Sets out on a move; none may be under way."""
+        """Starts a move; none may be under way."""
         assert self._move is None, "one move at a time"
         self._move = move
         if not isinstance(move, Restore):
             self._guests.models_moved()
         self._residents.begin_move(self._what_moves(move, state))
-        # The guests that go for it take nothing any more when it is tried.
+        # The guests that make room have gone when the load begins.
         ledger = state.ledger.without_guests(move.guests if isinstance(move, Load) else ())
         self._free = {device: ledger.free_bytes(device) for device in ledger.devices}
         if isinstance(move, Load) and not move.evict:
@@ -375,7 +370,7 @@ class Movers:
         self._begun.set()
 
     async def work(self) -> None:
-        """Performs moves, as long as it is not cancelled."""
+        """Performs moves until cancelled."""
         while True:
             await self._begun.wait()
             self._begun.clear()
@@ -390,13 +385,13 @@ class Movers:
         self._idle.set()
 
     async def unload_all(self, *, but: Collection[str], reason: str) -> None:
-        """Unloads every model, those left out that stay; goes on when one cannot be unloaded.
+        """Unloads the models that do not stay, also after one could not be unloaded.
 
-        Once nobody works any more: a move that was broken off is over.
+        To be called when `work` has ended: a move that it left unfinished is over.
         """
         if self._move is not None:
             if not isinstance(self._move, Restore) and self._residents.moving is not None:
-                # Wherever it is now: it is unloaded with the others.
+                # Loaded or not, it is unloaded with the others.
                 self._residents.kept(self._residents.moving)
             self._end_move()
         for model in [name for name in self._residents.entries if name not in but]:
@@ -416,7 +411,7 @@ class Movers:
     async def _perform(self, move: Move) -> Mapping[str, Exception]:
         match move:
             case Load(evict=(_, *_)):
-                # One, and then it is decided anew: meanwhile another may have become idle.
+                # One; then the policy is asked again: another model may have become idle.
                 return await self._make_room(move)
             case Load():
                 return await self._bring_in(move)
@@ -441,7 +436,7 @@ class Movers:
         }
 
     async def _take_out(self, reason: str) -> Exception | None:
-        """Unloads what is moving; what it says, if it stays."""
+        """Unloads what is moving; returns the error if it stays."""
         resident = self._residents.moving
         assert resident is not None
         error = await self._unload_host(resident.model, reason=reason)
@@ -449,7 +444,7 @@ class Movers:
             return None
         report = await self._residents.report(resident.model)
         if report is not None and not report.resident:
-            return None  # it has gone all the same
+            return None  # it has gone nonetheless
         self._residents.kept(resident)
         return error
 
@@ -460,7 +455,7 @@ class Movers:
             with self._tracer.span("unload", track=f"model {model}", model=model, reason=reason):
                 async with asyncio.timeout(tenant.load_timeout_s):
                     await self._residents.host(model).unload()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know of it
+        except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know
             log_warning(
                 "a model could not be unloaded",
                 code="budget.model-not-unloaded",
@@ -474,8 +469,8 @@ class Movers:
         model, tenant = move.model, self._residents.tenants[move.model]
         host = self._residents.host(model)
         if move.is_prefetch:
-            # Calls that were just granted go out first: while an engine of this process loads,
-            # nothing else in it moves.
+            # Calls that were just granted go out first: an engine in this process blocks it while
+            # it loads.
             await asyncio.sleep(_BEFORE_A_PREFETCH_S)
         began_ns = self._tracer.now_ns()
         try:
@@ -502,7 +497,7 @@ class Movers:
                     endpoint=model,
                 ),
             )
-        except Exception as error:  # noqa: BLE001 - who waits for it is told, whatever it is
+        except Exception as error:  # noqa: BLE001 - the waiting calls raise it, whatever it is
             return self._cannot_come(model, error)
         load_s = (self._tracer.now_ns() - began_ns) / 1e9
         report = await self._residents.report(model)
@@ -510,7 +505,7 @@ class Movers:
             return self._cannot_come(
                 model,
                 LoadFailed(
-                    f"'{model}' was loaded, and is not there",
+                    f"'{model}' was loaded, and its server no longer has it",
                     code="model.unloaded-meanwhile",
                     endpoint=model,
                 ),
@@ -527,6 +522,6 @@ class Movers:
         )
         out_of_memory = isinstance(error, LoadFailed) and error.out_of_memory
         if out_of_memory and self._residents.found_too_large(model, self._free):
-            return NOTHING_REFUSED  # it takes more than was thought; others may make room
+            return NOTHING_REFUSED  # it needs more than estimated; others may make room
         self._residents.note_failure(model)
         return {model: error}

@@ -14,10 +14,9 @@ import itertools
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from typing import Final, Literal
 
-from harness.errors import InvalidInput
 from harness.residency.ledger import Device, Ledger, Resident, Tenant, check_fits
 from harness.residency.policy import decide
 from harness.residency.state import (
@@ -33,144 +32,32 @@ from harness.residency.state import (
     WaitingCall,
 )
 
+Policy = Callable[[State], Decision]
+
+Known = Literal["full", "arrived", "none"]
+"""The jobs that the policy knows: all; those that have arrived, with what comes after them; or only
+the calls that wait."""
+
+_UNLOAD_S: Final = 0.1
+_DECISIONS_A_JOB: Final = 100
+"""A policy that decides more often goes round in circles."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A call that will be made."""
 
     id: str
-    """No other job has it."""
     model: str
-    """The tag it asks for."""
+    """Its tag."""
     call_s: float
-    """How long it takes once it is granted."""
+    """Once it is granted."""
     after: tuple[str, ...] = ()
-    """Ids of the jobs that must have ended before it comes."""
+    """Ids of the jobs that end before it comes."""
     arrives_s: float = 0.0
     """It comes no earlier than this, counted from the start."""
     kv_tokens: int = 0
-    """What it may come to hold in the model's KV cache."""
-
-
-def check_jobs(jobs: Sequence[Job]) -> None:
-    """Whether all of them can come at all.
-
-    Raises:
-        InvalidInput: Two have one id, one waits for a job that is not there, or they wait for each
-            other.
-    """
-    ids = Counter(job.id for job in jobs)
-    for job in jobs:
-        if ids[job.id] > 1:
-            raise InvalidInput(f"two jobs have the id '{job.id}'", code="jobs.duplicate-id")
-        for before in job.after:
-            if before not in ids:
-                raise InvalidInput(
-                    f"job '{job.id}' comes after '{before}', which is not there",
-                    code="jobs.unknown-job",
-                )
-    try:
-        TopologicalSorter({job.id: job.after for job in jobs}).prepare()
-    except CycleError as error:
-        circle = "' after '".join(error.args[1])
-        raise InvalidInput(f"jobs wait for each other: '{circle}'", code="jobs.cycle") from error
-
-
-class Chains:
-    """Jobs, folded into strands: one after another where nothing branches off between them.
-
-    Args:
-        jobs: As `check_jobs` wants them.
-    """
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._head: dict[str, str] = {}
-        self._left: dict[str, list[Job]] = {}
-        self._after: dict[str, frozenset[str]] = {}
-        self._strands: dict[str, Strand] = {}
-        by_id = {job.id: job for job in jobs}
-        followers = Counter(before for job in jobs for before in job.after)
-        for id_ in TopologicalSorter({job.id: job.after for job in jobs}).static_order():
-            job = by_id[id_]
-            head = self._continued(job, followers) or id_
-            self._head[id_] = head
-            self._left.setdefault(head, []).append(job)
-            if head == id_:
-                self._after[id_] = frozenset(self._head[before] for before in job.after)
-        for head in self._left:
-            self._fold(head)
-
-    def ended(self, id_: str) -> None:
-        """A job has ended: it is not expected any more."""
-        head = self._head[id_]
-        self._left[head] = [job for job in self._left[head] if job.id != id_]
-        self._fold(head)
-
-    def forecast(self) -> Forecast:
-        """All that has not ended; nothing else will come."""
-        return Forecast(strands=tuple(self._strands.values()), is_complete=True)
-
-    def forecast_at(self, now_s: float) -> Forecast:
-        """What has not ended of what has arrived; others may come.
-
-        What comes after something that has not arrived has not either, whatever its own time.
-        """
-        known: dict[str, Strand] = {}
-        for head, strand in self._strands.items():  # each after those that it comes after
-            unended = self._after[head] & self._strands.keys()
-            if self._left[head][0].arrives_s <= now_s and unended <= known.keys():
-                known[head] = strand
-        return Forecast(strands=tuple(known.values()))
-
-    def _continued(self, job: Job, followers: Counter[str]) -> str | None:
-        """The head of the chain that a job goes on, if it is the only one that comes next there."""
-        if len(job.after) != 1 or followers[job.after[0]] != 1:
-            return None
-        head = self._head[job.after[0]]
-        return head if job.arrives_s <= self._left[head][0].arrives_s else None
-
-    def _fold(self, head: str) -> None:
-        left = self._left[head]
-        if left:
-            self._strands[head] = Strand(
-                name=head, uses=_stretches(job.model for job in left), after=self._after[head]
-            )
-        else:
-            self._strands.pop(head, None)
-
-
-def _stretches(models: Iterable[str]) -> tuple[str, ...]:
-    """Each stretch of one model once."""
-    return tuple(model for model, _ in itertools.groupby(models))
-
-
-__all__ = ["Job", "SimulatedEvent", "SimulatedRun", "simulate"]
-
-Policy = Callable[[State], Decision]
-
-Known = Literal["full", "arrived", "none"]
-"""What the policy is told of the jobs: all of them; those whose time has come, with what comes
-after them; or only the calls that wait."""
-
-_UNLOAD_S: Final = 0.1
-_DECISIONS_A_JOB: Final = 100
-"""A policy that decides more often than that goes round in circles."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedEvent:
-    """Something that happened."""
-
-    at_s: float
-    """When, counted from the start."""
-    what: Literal["come", "grant", "end", "load", "loaded", "unload", "unloaded"]
-    """What: with calls, the first three; with models, the others."""
-    model: str
-    """To which, or with a call, for which."""
-    job: str | None = None
-    """Which call it was."""
-    reason: str | None = None
-    """Why the model comes or goes."""
+    """At most, in the model's KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,28 +65,22 @@ class SimulatedRun:
     """How a run went."""
 
     makespan_s: float
-    """From the start until the last call has ended."""
     loads_of: Mapping[str, int]
-    """How often each model was loaded, by tag; those never loaded are not in it."""
-    evictions: int
-    """How often a model was unloaded."""
+    """By tag, of the models that were loaded."""
     waits_s: Mapping[str, float]
     """By job, from its coming to its being granted."""
     unfinished: tuple[str, ...]
-    """Jobs that did not end since the policy let them wait for ever; none, as a rule."""
+    """Jobs that the policy let wait for ever; empty as a rule."""
     decisions: int
-    """How often the policy was asked."""
-    events: tuple[SimulatedEvent, ...]
-    """All of it, in order."""
 
     @property
     def loads(self) -> int:
-        """How often models were loaded."""
+        """Of all models together."""
         return sum(self.loads_of.values())
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest that a call waited."""
+        """Of all calls."""
         return max(self.waits_s.values(), default=0.0)
 
 
@@ -217,17 +98,16 @@ def simulate(
     """Plays the jobs through. Equal arguments give equal runs.
 
     Args:
-        jobs: The calls. Those that come at one moment come in this order.
-        devices: The memory there is; `machine` is one of them.
-        tenants: The models, with how long loading them takes and how long a call is thought to.
-        policy: What decides; told no more than the budget tells it.
+        jobs: The calls; of those that come at one moment, in the order in which they come.
+        devices: `machine` is one of them.
+        tenants: The models.
+        policy: Decides; told no more than the budget would tell it.
         max_wait_s: How long a call may be put off in favour of others.
-        forecast: What the policy is told of what comes.
+        forecast: What the policy is told of the jobs.
         resident: Models that are in memory at the start.
-        unload_s: What unloading any model takes.
+        unload_s: What unloading a model takes.
 
     Raises:
-        InvalidInput: A job cannot come, or asks for a model that is not there.
         DoesNotFit: A model has no room, whatever goes.
     """
     world = _World(
@@ -254,14 +134,8 @@ class _World:
         known: Known,
         unload_s: float,
     ) -> None:
-        check_jobs(jobs)
-        for job in jobs:
-            if job.model not in tenants:
-                raise InvalidInput(
-                    f"job '{job.id}' asks for '{job.model}', which is no tenant",
-                    code="jobs.unknown-model",
-                )
-            check_fits(job.model, tenants, devices)
+        for model in dict.fromkeys(job.model for job in jobs):
+            check_fits(model, tenants, devices)
         self._jobs = {job.id: job for job in jobs}
         self._devices = devices
         self._tenants = tenants
@@ -269,7 +143,7 @@ class _World:
         self._max_wait_ns = _ns(max_wait_s)
         self._known = known
         self._unload_ns = _ns(unload_s)
-        self._chains = Chains(jobs)
+        self._chains = _Chains(jobs)
         self._most_decisions = _DECISIONS_A_JOB * (len(jobs) + len(tenants))
 
         self._now_ns = 0
@@ -292,12 +166,10 @@ class _World:
         self._ended_ns = 0
         self._decisions = 0
         self._loads: Counter[str] = Counter()
-        self._evictions = 0
         self._waits_s: dict[str, float] = {}
-        self._events: list[SimulatedEvent] = []
 
     def run(self, resident: Collection[str]) -> SimulatedRun:
-        """Until all has ended, or nothing more will."""
+        """Goes on until all has ended, or nothing more will."""
         for model in resident:
             self._residents[model] = Resident(model=model, need=self._tenants[model].need)
         for job in self._jobs.values():
@@ -310,11 +182,9 @@ class _World:
         return SimulatedRun(
             makespan_s=self._ended_ns / 1e9,
             loads_of=dict(self._loads),
-            evictions=self._evictions,
             waits_s=self._waits_s,
             unfinished=tuple(self._unfinished),
             decisions=self._decisions,
-            events=tuple(self._events),
         )
 
     def _go_on(self) -> bool:
@@ -340,7 +210,6 @@ class _World:
             id=next(self._ids), model=job.model, since_ns=self._now_ns, kv_tokens=job.kv_tokens
         )
         self._waiting[call.id] = call, job
-        self._note("come", job.model, job=job.id)
 
     def _grant(self, number: int) -> None:
         call, job = self._waiting.pop(number)
@@ -350,7 +219,6 @@ class _World:
             one, leases=one.leases + 1, kv_tokens=one.kv_tokens + job.kv_tokens
         )
         self._granted_ns[job.id] = self._now_ns
-        self._note("grant", job.model, job=job.id)
         slots = self._tenants[job.model].slots
         if slots is None or one.leases < slots:
             self._begin(job)
@@ -372,7 +240,6 @@ class _World:
         self._tenants[job.model] = tenant.after_call(call_s)
         if self._in_server[job.model]:
             self._begin(self._in_server[job.model].popleft())
-        self._note("end", job.model, job=job.id)
         del self._unfinished[job.id]
         self._ended_ns = self._now_ns
         self._chains.ended(job.id)
@@ -390,7 +257,6 @@ class _World:
         ledger = self._ledger()
         for device in ledger.devices:
             assert ledger.room_for_models(device) >= 0, f"'{move.model}' has no room on '{device}'"
-        self._note("load", move.model, reason=move.reason)
         load_ns = _ns(self._tenants[move.model].load_s)
         self._at(self._now_ns + load_ns, self._came)
 
@@ -399,20 +265,15 @@ class _World:
         self._residents[self._moving.model] = replace(
             self._moving, since_ns=self._now_ns, idle_since_ns=self._now_ns
         )
-        self._note("loaded", self._moving.model)
         self._moving = None
 
-    def _take_out(self, model: str, reason: str) -> None:
+    def _take_out(self, model: str) -> None:
         assert self._moving is None, "one move at a time"
         self._moving = self._residents.pop(model)
         assert not self._moving.leases, f"'{model}' is in use"
-        self._evictions += 1
-        self._note("unload", model, reason=reason)
         self._at(self._now_ns + self._unload_ns, self._went)
 
     def _went(self) -> None:
-        assert self._moving is not None
-        self._note("unloaded", self._moving.model)
         self._moving = None
 
     # --- decisions --------------------------------------------------------------------------------
@@ -428,13 +289,13 @@ class _World:
                 case Wait(until_ns=until_ns):
                     self._alarm_ns = until_ns
                     return
-                case Load(evict=(victim, *_)) as move:
-                    # One, and then it is decided anew: meanwhile another may have become idle.
-                    self._take_out(victim, f"room for {move.model}: {move.reason}")
+                case Load(evict=(victim, *_)):
+                    # One; then the policy is asked again: another model may have become idle.
+                    self._take_out(victim)
                 case Load() as move:
                     self._bring_in(move)
-                case Unload(model=model, reason=reason):
-                    self._take_out(model, reason)
+                case Unload(model=model):
+                    self._take_out(model)
 
     def _state(self) -> State:
         return State(
@@ -462,17 +323,69 @@ class _World:
     def _at(self, at_ns: int, happen: Callable[[], None]) -> None:
         heapq.heappush(self._coming, (at_ns, next(self._order), happen))
 
-    def _note(
-        self,
-        what: Literal["come", "grant", "end", "load", "loaded", "unload", "unloaded"],
-        model: str,
-        *,
-        job: str | None = None,
-        reason: str | None = None,
-    ) -> None:
-        self._events.append(
-            SimulatedEvent(at_s=self._now_ns / 1e9, what=what, model=model, job=job, reason=reason)
-        )
+
+# --- what the policy is told ----------------------------------------------------------------------
+
+
+class _Chains:
+    """Jobs folded into strands: one after another where nothing branches off between them."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._head: dict[str, str] = {}
+        self._left: dict[str, list[Job]] = {}
+        self._after: dict[str, frozenset[str]] = {}
+        self._strands: dict[str, Strand] = {}
+        by_id = {job.id: job for job in jobs}
+        followers = Counter(before for job in jobs for before in job.after)
+        for id_ in TopologicalSorter({job.id: job.after for job in jobs}).static_order():
+            job = by_id[id_]
+            head = self._continued(job, followers) or id_
+            self._head[id_] = head
+            self._left.setdefault(head, []).append(job)
+            if head == id_:
+                self._after[id_] = frozenset(self._head[before] for before in job.after)
+        for head in self._left:
+            self._fold(head)
+
+    def ended(self, id_: str) -> None:
+        """A job is no longer expected."""
+        head = self._head[id_]
+        self._left[head] = [job for job in self._left[head] if job.id != id_]
+        self._fold(head)
+
+    def forecast(self) -> Forecast:
+        """All that has not ended; nothing else will come."""
+        return Forecast(strands=tuple(self._strands.values()), is_complete=True)
+
+    def forecast_at(self, now_s: float) -> Forecast:
+        """What has arrived and not ended; a job has not arrived before those it comes after."""
+        known: dict[str, Strand] = {}
+        for head, strand in self._strands.items():  # each after its predecessors
+            unended = self._after[head] & self._strands.keys()
+            if self._left[head][0].arrives_s <= now_s and unended <= known.keys():
+                known[head] = strand
+        return Forecast(strands=tuple(known.values()))
+
+    def _continued(self, job: Job, followers: Counter[str]) -> str | None:
+        """The head of the chain that a job goes on, if it alone follows there."""
+        if len(job.after) != 1 or followers[job.after[0]] != 1:
+            return None
+        head = self._head[job.after[0]]
+        return head if job.arrives_s <= self._left[head][0].arrives_s else None
+
+    def _fold(self, head: str) -> None:
+        left = self._left[head]
+        if left:
+            self._strands[head] = Strand(
+                name=head, uses=_stretches(job.model for job in left), after=self._after[head]
+            )
+        else:
+            self._strands.pop(head, None)
+
+
+def _stretches(models: Iterable[str]) -> tuple[str, ...]:
+    """Each stretch of one model once."""
+    return tuple(model for model, _ in itertools.groupby(models))
 
 
 def _ns(seconds: float) -> int:

@@ -85,7 +85,7 @@ class ModelPlan:
     load_s: float | None
     """What that takes in all; None as above."""
     notes: tuple[str, ...]
-    """What the prediction rests on, or why there is none."""
+    """What the prediction rests on, or why it is missing."""
     warnings: tuple[Notice, ...]
     refusals: tuple[Notice, ...]
     """Why a run of it does not begin; empty as a rule."""

@@ -28,7 +28,7 @@ _FILE_SETTINGS = ("context_tokens", "cache_type_k", "cache_type_v", "gpu_layers"
 
 
 def on_evaluators(evaluators: Sequence[str], casting: Casting) -> Iterator[Notice]:
-    """What a run would say of its models' kinship, and of a judge that is packed too tightly."""
+    """What a run warns of its models' kinship and of a judge of few bits."""
     producer = casting.roles.producer
     if producer is None:
         return
@@ -39,7 +39,7 @@ def on_evaluators(evaluators: Sequence[str], casting: Casting) -> Iterator[Notic
 def on_same_weights(
     models: Sequence[PlannedModel], endpoints: Mapping[str, Endpoint], compared: ComparedModels
 ) -> Iterator[Notice]:
-    """Endpoints of different roles that lead to one file, or to one model of a server."""
+    """Endpoints of different roles that lead to one file or one model of a server."""
     used = [model for model in models if model.roles and model.problem is None]
     for one, other in combinations(used, 2):
         mine, its = endpoints[one.tag], endpoints[other.tag]
@@ -96,7 +96,7 @@ def on_turns(
 def on_offload(
     models: Sequence[PlannedModel], endpoints: Mapping[str, Endpoint]
 ) -> Iterator[Notice]:
-    """Models of which a part alone is on a GPU, with what Amdahl's law leaves of its speed."""
+    """Models with only a part on a GPU, and the speed that Amdahl's law leaves them."""
     for model in models:
         estimate = None if model.problem else _offload_estimate(endpoints[model.tag])
         if estimate is not None:
@@ -104,7 +104,7 @@ def on_offload(
 
 
 def on_unsized(models: Sequence[PlannedModel]) -> Iterator[Notice]:
-    """Models of the budget of which nobody says how large they are."""
+    """Models of the budget whose size is unknown."""
     for model in models:
         if model.is_managed and model.problem is not None:
             needed = (
@@ -119,7 +119,7 @@ def on_unsized(models: Sequence[PlannedModel]) -> Iterator[Notice]:
 
 
 def on_spares(models: Sequence[PlannedModel], needed: frozenset[str]) -> Iterator[Notice]:
-    """Models that never fit, and that a run can do without until it calls them."""
+    """Models that never fit, and that a run does not need to begin."""
     for model in models:
         if model.fit == "never" and model.tag not in needed:
             yield Notice(
@@ -129,7 +129,7 @@ def on_spares(models: Sequence[PlannedModel], needed: frozenset[str]) -> Iterato
 
 
 def _weights(endpoint: Endpoint, compared: ComparedModels) -> object:
-    """What two endpoints have in common that lead to the same weights in the same place."""
+    """Equal for endpoints that lead to the same weights in the same place."""
     if endpoint.path is not None:
         return compared.identity(endpoint.tag).fingerprint
     if endpoint.url is None:
@@ -164,11 +164,11 @@ def _reloads(endpoint: Endpoint) -> str:
     provider = provider_of(endpoint)
     if provider.takes_context:
         return f"{provider.title} loads it again whenever a call has another context than the last"
-    return "the server may load it anew for each"
+    return "the server may load it again for each"
 
 
 def _taking_turns(tags: Sequence[str]) -> Iterator[tuple[tuple[str, str], int]]:
-    """Pairs of which one is asked, then the other, then the one again; and in how many turns."""
+    """Pairs of models that alternate, and in how many turns."""
     for one, other in combinations(dict.fromkeys(tags), 2):
         turns = [tag for tag, _ in groupby(tag for tag in tags if tag in (one, other))]
         if len(turns) > 2:

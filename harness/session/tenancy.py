@@ -44,7 +44,7 @@ def is_managed(endpoint: Endpoint) -> bool:
 
 
 def check_managed(endpoints: Iterable[Endpoint]) -> None:
-    """Refuses two managed models at a server that holds one: each would be gone for the other.
+    """Refuses two managed models at a server that holds one: each would replace the other.
 
     Raises:
         ConfigurationInvalid: There are two; the budget could not tell which of them is there.
@@ -99,7 +99,7 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
         host: Loads its model, and can tell how large it is.
 
     Raises:
-        ConfigurationInvalid: Nobody says how large it is.
+        ConfigurationInvalid: Its size is unknown.
         ModelFileInvalid: Its file is missing or not a GGUF.
         InferenceError: Its server cannot be asked, or does not say it in time.
     """
@@ -159,7 +159,7 @@ def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tupl
         named: By endpoints.
 
     Raises:
-        ConfigurationInvalid: Nobody says how much memory one has.
+        ConfigurationInvalid: The capacity of a device is unknown.
     """
     capacity_bytes = settings.capacity_bytes or int(machine_memory_bytes() * _SHARE_OF_MACHINE)
     devices = [
@@ -172,8 +172,8 @@ def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tupl
         size_bytes = said.capacity_bytes or read.get(name)
         if size_bytes is None:
             raise ConfigurationInvalid(
-                f"nobody says how much memory '{name}' has; write [budget.devices.{name}] with "
-                'capacity = "24 GiB", or install wiggum-harness[nvidia], which reads it of gpu0, '
+                f"the capacity of '{name}' is unknown; set [budget.devices.{name}] "
+                'capacity = "24 GiB", or install wiggum-harness[nvidia], which reads it from gpu0, '
                 "gpu1, …",
                 code="budget.capacity-unknown",
             )
