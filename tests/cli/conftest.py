@@ -1,14 +1,11 @@
-"""Lets these tests import the servers of `tests/residency` that load models."""
+"""What several tests of the command need."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from judging import DRAFTS, RUBRIC
-
-sys.path.append(str(Path(__file__).parents[1] / "residency"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The pool of connections to a server that all calls share, and what its errors mean."""
+"""HTTP as model servers need it: connections, one call's exchange, bodies, lines, and errors."""
 
 from __future__ import annotations
 
@@ -30,21 +30,49 @@ from harness.inference.time_limits import timed_out
 
 KEEPALIVE_S = 3.0
 """llama-server and vLLM drop a connection after 5 s idle: let it go before they do."""
+PACKED_AS = "gzip"
+"""The encoding that servers may use."""
 _END_TIMEOUT_S = 0.05
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_STEP_BYTES = 64 << 10
+_REFUSAL_BYTES = 64 << 10
+"""How much of an error's body is read. litellm searches all of it, 4 seconds a megabyte, and blocks
+the event loop meanwhile."""
+_BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+_GONE = "disconnected without sending a response"
+_JSON = {"content-type": "application/json"}
+_READABLE = re.compile(r"^$|json|text/event-stream|text/plain|octet-stream", re.IGNORECASE)
+"""Content types of replies, as servers and the proxies before them send them."""
+
+# --- addresses, keys and clients ------------------------------------------------------------
 
 
 def base_of(url: str) -> str:
-    """An endpoint's address to which the path of a page can be added.
-
-    Its query is in every request of an `http_client`.
-    """
+    """An endpoint's address without its query, which an `http_client` adds to every request."""
     return str(httpx.URL(url).copy_with(query=None, fragment=None)).rstrip("/")
 
 
 def root_of(url: str) -> str:
-    """The same of its server: without `/v1`."""
+    """The address of an endpoint's server, without `/v1`."""
     return base_of(url).removesuffix("/v1")
+
+
+def bearer(api_key: str | None, *, endpoint: str) -> str | None:
+    """A key in the form in which it can be sent; None for an empty one.
+
+    Raises:
+        ConfigurationInvalid: It cannot stand in an HTTP header.
+    """
+    # A key that was read from a file often still has its newline.
+    key = (api_key or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        # Without the key: messages end up in logs and traces.
+        raise ConfigurationInvalid(
+            f"the API key of endpoint '{endpoint}' holds characters that an HTTP header cannot; "
+            "only printable ASCII can",
+            code="endpoint.key-not-sendable",
+        )
+    return key or None
 
 
 def http_client(
@@ -53,8 +81,8 @@ def http_client(
     """A pool of connections to a model server.
 
     Args:
-        url: Its address; None for one of this machine that is not known yet. What it has as its
-            query, a key for a proxy or a version, is sent with every request.
+        url: Its address; None for one of this machine that is not known yet. Its query, such as a
+            key for a proxy or a version, is sent with every request.
         api_key: Sent as a bearer token, as `bearer` gave it.
         timeout: For each step of a request.
         max_reply_bytes: A longer body ends in `BodyTooLong`.
@@ -78,26 +106,11 @@ def http_client(
     )
 
 
-def bearer(api_key: str | None, *, endpoint: str) -> str | None:
-    """A key as it can be sent; None for an empty one.
-
-    Raises:
-        ConfigurationInvalid: It cannot stand in an HTTP header.
-    """
-    # A key that was read from a file often still has its newline.
-    key = (api_key or "").strip()
-    if not (key.isascii() and key.isprintable()):
-        # Without the key: messages end up in logs and traces.
-        raise ConfigurationInvalid(
-            f"the API key of endpoint '{endpoint}' holds characters that an HTTP header cannot; "
-            "only printable ASCII can",
-            code="endpoint.key-not-sendable",
-        )
-    return key or None
+# --- one endpoint ---------------------------------------------------------------------------
 
 
 class Connection:
-    """Leads to one endpoint, and says in this package's errors why there is no reply.
+    """The connections to one endpoint, and the errors that its refusals and failures mean.
 
     Args:
         endpoint: Where it is; `url` must be set.
@@ -119,7 +132,7 @@ class Connection:
     def refusal(
         self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> InferenceError:
-        """What an error means; without a status, one inside a reply that had begun."""
+        """The error of a refusal; without a status, it came inside a reply that had begun."""
         return error_from_reply(
             status,
             body,
@@ -129,10 +142,10 @@ class Connection:
         )
 
     def misread(self, data: bytes, error: ValidationError) -> InferenceError:
-        """What a part of a reply means that is not of the protocol.
+        """The error of a part of a reply that is not of the protocol.
 
-        No JSON at all may be what was left of a reply, and another attempt whole; JSON of another
-        shape will come again.
+        What is no JSON may be the rest of a broken reply, and another attempt may succeed. JSON of
+        another shape will come again.
         """
         said = f"the reply holds what is not a part of one: {data[:200]!r}"
         if error.errors()[0]["type"] == "json_invalid":
@@ -140,13 +153,13 @@ class Connection:
         return ServerError(said, endpoint=self.endpoint.tag)
 
     def broken(self, error: httpx.RequestError) -> InferenceError:
-        """What it means that the rest of a reply could not be read."""
+        """The error of a reply whose rest could not be read."""
         if isinstance(error, BodyTooLong):
             return too_large(error, endpoint=self.endpoint)
         return self.cut(f"the connection broke: {str(error) or type(error).__name__}")
 
     def cut(self, how: str) -> StreamCut:
-        """A reply that did not come to its end."""
+        """The error of a reply that did not come to its end."""
         return StreamCut(f"the reply was cut off: {how}", endpoint=self.endpoint.tag)
 
     async def aclose(self) -> None:
@@ -155,7 +168,7 @@ class Connection:
 
 
 def too_large(error: BodyTooLong, *, endpoint: Endpoint) -> ReplyTooLarge:
-    """The same as this package's error."""
+    """The error of a body that is too long."""
     return ReplyTooLarge(
         f"the reply is longer than max_reply_bytes = {error.most_bytes}; raise it if such long "
         "ones are meant",
@@ -164,101 +177,14 @@ def too_large(error: BodyTooLong, *, endpoint: Endpoint) -> ReplyTooLarge:
     )
 
 
-async def read_to_end(rest: AsyncIterator[bytes]) -> None:
-    """Reads what follows a reply: nothing, but only then can the connection be used again.
-
-    For a moment alone: a new connection costs less than to wait for a slow server.
-    """
-    with suppress(TimeoutError, httpx.RequestError, InferenceError):
-        async with asyncio.timeout(_END_TIMEOUT_S):
-            async for _ in rest:
-                pass
-
-
-PACKED_AS = "gzip"
-"""What servers are told that they may send."""
-_STEP_BYTES = 64 << 10
-_REFUSAL_BYTES = 64 << 10
-"""How much of an error's body is read. litellm searches all of it, 4 seconds a megabyte, while
-nothing else in the process runs."""
-
-
-class BodyTooLong(httpx.DecodingError):
-    """A body is longer than it may be; one of httpx's errors, which litellm passes on.
-
-    Attributes:
-        most_bytes: How long it may be.
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(f"the body is longer than {most_bytes} bytes")
-        self.most_bytes = most_bytes
-
-
-def bound(response: httpx.Response, *, most_bytes: int) -> None:
-    """Limits a body that was not read yet: `BodyTooLong` beyond `most_bytes`.
-
-    Of an error's body, only the beginning is read. For an event hook of a client.
-    """
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    response.stream = _Body(
-        stream=response.stream,
-        packed_as=response.headers.pop("content-encoding", "").strip().lower(),
-        most_bytes=most_bytes,
-        is_refusal=response.is_error,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Body(httpx.AsyncByteStream):
-    stream: httpx.AsyncByteStream
-    packed_as: str
-    most_bytes: int
-    is_refusal: bool
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        length = 0
-        async for data in self._unpacked():
-            length += len(data)
-            if length > self.most_bytes:
-                raise BodyTooLong(self.most_bytes)
-            yield data
-            if self.is_refusal and length >= _REFUSAL_BYTES:
-                return
-
-    async def aclose(self) -> None:
-        await self.stream.aclose()
-
-    async def _unpacked(self) -> AsyncIterator[bytes]:
-        if self.packed_as in {"", "identity"}:
-            async for data in self.stream:
-                yield data
-            return
-        if self.packed_as not in {PACKED_AS, "deflate"}:
-            raise httpx.DecodingError(f"its encoding is {self.packed_as}, which was not asked for")
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells the two apart
-        try:
-            async for packed in self.stream:
-                while data := unpacker.decompress(packed, _STEP_BYTES):
-                    yield data
-                    packed = unpacker.unconsumed_tail  # noqa: PLW2901 - what is left of it
-                    await asyncio.sleep(0)
-        except zlib.error as error:
-            raise httpx.DecodingError(str(error)) from error
-
-
-_BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
-_GONE = "disconnected without sending a response"
-_JSON = {"content-type": "application/json"}
-_READABLE = re.compile(r"^$|json|text/event-stream|text/plain|octet-stream", re.IGNORECASE)
-"""Content types of replies: what servers send, and what stands before some of them makes of it."""
+# --- one call -------------------------------------------------------------------------------
 
 
 class Exchange:
     """The requests of one call; an `async with` block.
 
-    Leaving it may take a moment more. That is no part of the call: it belongs around the call's
-    limits, not inside them.
+    Leaving the block may take a moment, which is not part of the call: put it around the call's
+    time limits, not inside them.
 
     Args:
         connection: Leads to the server.
@@ -289,7 +215,7 @@ class Exchange:
             CallTimeout: Connecting took too long.
             StreamCut: The connection broke.
             ReplyTooLarge: The reply is longer than the endpoint allows.
-            InferenceError: The reply is a refusal, or nothing that a model server sends.
+            InferenceError: The server refused, or is no model server.
         """
         response = await self._send(url, fields)
         self._open.push_async_callback(response.aclose)
@@ -310,7 +236,7 @@ class Exchange:
         return await (await self.post(url, fields)).read()
 
     def came_to_its_end(self, rest: AsyncIterator[bytes]) -> None:
-        """A reply is whole; of what follows, nothing is wanted, and it is read on leaving."""
+        """The reply is whole; what follows is read on leaving, and dropped."""
         self._open.push_async_callback(read_to_end, rest)
 
     async def _send(self, url: str, fields: Mapping[str, object]) -> httpx.Response:
@@ -366,10 +292,9 @@ class Exchange:
 
 
 class ServerReply:
-    """A reply whose headers are here.
+    """A reply whose headers have arrived.
 
-    What breaks while it is read is raised as `StreamCut`, and one that is too long as
-    `ReplyTooLarge`; what its reader does is none of it.
+    Raises `StreamCut` if it breaks while it is read, and `ReplyTooLarge` if it is too long.
     """
 
     def __init__(self, response: httpx.Response, *, connection: Connection) -> None:
@@ -379,7 +304,7 @@ class ServerReply:
 
     @property
     def is_json(self) -> bool:
-        """Whether it comes whole, and not as a stream of events."""
+        """Whether it comes whole, not as a stream of events."""
         return self.headers.get("content-type", "").startswith("application/json")
 
     async def read(self) -> bytes:
@@ -398,8 +323,19 @@ class ServerReply:
             raise self._connection.broken(error) from error
 
 
+async def read_to_end(rest: AsyncIterator[bytes]) -> None:
+    """Reads the end of a body, so that its connection can be used again; gives up in a moment.
+
+    A new connection costs less than waiting for a slow server.
+    """
+    with suppress(TimeoutError, httpx.RequestError, InferenceError):
+        async with asyncio.timeout(_END_TIMEOUT_S):
+            async for _ in rest:
+                pass
+
+
 class _Connecting:
-    """Notices, as httpcore's `trace`, that a request has had a connection made for it."""
+    """As httpcore's `trace`, notices that a new connection was opened for a request."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -412,8 +348,75 @@ def _said(error: httpx.RequestError) -> str:
     return str(error) or type(error).__name__
 
 
+# --- bodies -------------------
+
+
+class BodyTooLong(httpx.DecodingError):
+    """A body is longer than `most_bytes`; one of httpx's errors, which litellm passes on."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(f"the body is longer than {most_bytes} bytes")
+        self.most_bytes = most_bytes
+
+
+def bound(response: httpx.Response, *, most_bytes: int) -> None:
+    """Limits a body that was not read yet: it raises `BodyTooLong` beyond `most_bytes`.
+
+    httpx unpacks whatever a server sends at once, and a few kilobytes can become all of the memory;
+    this unpacks step by step. Reads only the beginning of an error's body.
+    """
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    response.stream = _Body(
+        stream=response.stream,
+        packed_as=response.headers.pop("content-encoding", "").strip().lower(),
+        most_bytes=most_bytes,
+        is_refusal=response.is_error,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Body(httpx.AsyncByteStream):
+    stream: httpx.AsyncByteStream
+    packed_as: str
+    most_bytes: int
+    is_refusal: bool
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        length = 0
+        async for data in self._unpacked():
+            length += len(data)
+            if length > self.most_bytes:
+                raise BodyTooLong(self.most_bytes)
+            yield data
+            if self.is_refusal and length >= _REFUSAL_BYTES:
+                return
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+    async def _unpacked(self) -> AsyncIterator[bytes]:
+        if self.packed_as in {"", "identity"}:
+            async for data in self.stream:
+                yield data
+            return
+        if self.packed_as not in {PACKED_AS, "deflate"}:
+            raise httpx.DecodingError(f"its encoding is {self.packed_as}, which was not asked for")
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells the two apart
+        try:
+            async for packed in self.stream:
+                while data := unpacker.decompress(packed, _STEP_BYTES):
+                    yield data
+                    packed = unpacker.unconsumed_tail  # noqa: PLW2901 - what is left of it
+                    await asyncio.sleep(0)
+        except zlib.error as error:
+            raise httpx.DecodingError(str(error)) from error
+
+
+# --- lines ----------------------------------------------------------------------------------
+
+
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Every line without its LF; the last one too if its end is missing.
+    """Every line without its LF, and the last one even if its LF is missing.
 
     Lines end with LF or CRLF only. Splitting decoded text instead would also cut at U+2028, which
     servers send unescaped inside JSON strings, and within characters that span two chunks.
@@ -435,8 +438,7 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 async def event_data(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The payload of every `data:` line; comments (keep-alive pings) and other fields are skipped.
 
-    llama-server of 2025 told of a failure in a field `error:`, which comes here as the `data:` that
-    all others send.
+    A field `error:` (llama-server of 2025) is returned as the `data:` that all others send.
     """
     async for line in lines(chunks):
         if line.startswith(b"data:"):
@@ -446,7 +448,7 @@ async def event_data(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def json_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Every line that is not blank: newline-delimited JSON, as Ollama streams its replies."""
+    """Every line of newline-delimited JSON."""
     async for line in lines(chunks):
         if line.strip():
             yield line
