@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from harness.analysis.facts import Observed, Server, length_ns, per_model
 from harness.analysis.finding import MOST_SPANS, Evidence, Finding, Layer, counted, named, said_ns
-from harness.analysis.remedies import Aim, moves
+from harness.analysis.remedies import ENFORCING, Aim, moves
 from harness.trace.calls import Call
 from harness.trace.records import RunEnded
 
@@ -345,18 +345,6 @@ def _failed(observed: Observed, model: str, reasons: Container[str]) -> list[Cal
         if call.status == "error" and call.model == model and kind_of(call) in reasons
     ]
 
-
-ENFORCING: Mapping[str, str] = {
-    "openai": "say what server it is: TGI, TabbyAPI, TensorRT-LLM and MLC look for a schema "
-    "elsewhere than OpenAI's API does; backend under [endpoints.{tag}] in harness.toml",
-    "ollama": "use a newer Ollama, or a model that does not think aloud: with some that do, it "
-    "takes no notice of a schema",
-    "tensorrt-llm": "start trtllm-serve with guided_decoding_backend in its --config",
-    "triton": "reach the model by an engine's own server, such as vLLM's: Triton takes no schema",
-    "triton-openai": "reach the model by an engine's own server, such as vLLM's: Triton takes no "
-    "schema",
-}
-"""By backend, what may have schemas enforced; nothing more is known for the others."""
 
 _DECIDING = frozenset({"temperature", "top_p", "top_k", "min_p", "frequency_penalty"})
 """Fields that decide what is written, as does the seed of a reply that is not greedy. Without the

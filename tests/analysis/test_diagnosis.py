@@ -14,8 +14,7 @@ from planted_runs import HEALTHY, Make, PlantedRun
 
 from harness.analysis import LAYERS, RULES, Finding, diagnose
 from harness.analysis.facts import Server
-from harness.analysis.remedies import MOVES, WHERE, Aim, moves
-from harness.analysis.rules_failures import ENFORCING
+from harness.analysis.remedies import ENFORCING, REMEDIES, Aim, moves
 from harness.inference.endpoint import BackendName
 from harness.trace import Journal
 
@@ -185,15 +184,14 @@ def test_errors_come_first_and_then_what_took_the_most_time(tmp_path: Path) -> N
 def test_every_backend_gets_flags_of_its_own_or_none(backend: str) -> None:
     said = [move for aim in get_args(Aim) for move in moves(aim, Server(tag="s", backend=backend))]
 
-    assert bool(said) == (backend in WHERE)
+    assert bool(said) == (backend in REMEDIES)
     for text in said:
         assert "{" not in text
         assert "TabbyAPI" in text or backend != "tabbyapi"
 
 
 def test_flags_are_only_for_backends_that_there_are() -> None:
-    assert {backend for table in MOVES.values() for backend in table} == WHERE.keys()
-    assert WHERE.keys() | ENFORCING.keys() <= set(get_args(BackendName))
+    assert REMEDIES.keys() | ENFORCING.keys() <= set(get_args(BackendName))
 
 
 # --- what cannot be told ---------------------------------------------------------------------
