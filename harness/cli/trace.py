@@ -170,10 +170,7 @@ def report(run: str, traces: Path | None, ttft_ms: int, itl_ms: int, *, as_json:
 def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
     """Name what cost time or failed, what it means, and what to change."""
     from harness.analysis import diagnose as findings_of  # noqa: PLC0415
-    from harness.cli.trace_diagnose import (  # noqa: PLC0415 - as above
-        findings_as_json,
-        print_findings,
-    )
+    from harness.cli.trace_report import findings_as_json, print_findings  # noqa: PLC0415
 
     with _complaints(as_json=as_json):
         findings = findings_of(_journal(run, traces))

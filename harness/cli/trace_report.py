@@ -1,16 +1,18 @@
-"""What a run's report looks like: in tables for people, as JSON for scripts."""
+"""A run's report and diagnosis: in tables and words for people, as JSON for scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import TypeVar
 
 import orjson
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from harness.analysis import Aside, RunReport
+from harness.analysis import LAYERS, Aside, Diagnosis, Finding, RunReport, Severity
 from harness.analysis.run_report import Goodput, Occupancy
 from harness.trace.calls import CallGroup, Percentiles
 from harness.trace.costs import RunCost
@@ -29,6 +31,25 @@ _ENDED: dict[RunState, str] = {
     "stopped": "stopped at a limit",
 }
 
+_STYLES: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "hint": "bold cyan"}
+
+_NOTHING = (
+    "Nothing is wrong that this can see: no model was loaded in a call's way, and no call waited "
+    "long or failed"
+)
+_NOTHING_IN_TEXTS = (
+    ", no prompt was read twice for nothing, and nothing ran one after another that could have run "
+    "at once"
+)
+_NOTHING_YET = "Nothing was wrong that this can see until the run was cut short."
+_NEVER_SEEN = (
+    "What a journal cannot show: how busy the device was, what else ran on the machine, and "
+    "whether the replies were any good."
+)
+_WHERE_SPANS_ARE = (
+    "A span's number is `span` among a slice's arguments in the timeline: harness trace open."
+)
+
 
 def print_report(report: RunReport, console: Console) -> None:
     """Prints what the run has something for; what is unknown is a dash."""
@@ -41,6 +62,28 @@ def print_report(report: RunReport, console: Console) -> None:
 def report_as_json(report: RunReport) -> bytes:
     """The report as one JSON object, indented, with a newline; named as in `RunReport`."""
     return orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def print_findings(diagnosis: Diagnosis, console: Console) -> None:
+    """Prints what was found, worst first, each with what to change; or that nothing was."""
+    for number, finding in enumerate(diagnosis.findings, start=1):
+        _print_finding(number, finding, console)
+    if any(finding.evidence.spans for finding in diagnosis.findings):
+        console.print(Text(_WHERE_SPANS_ARE, style="dim"))
+    if diagnosis.unexplained is not None:
+        also = "also " if diagnosis.findings else ""
+        console.print(
+            Text(f"Calls were {also}slow, and no rule knows why. {diagnosis.unexplained}")
+        )
+    elif not diagnosis.findings:
+        console.print(_all_clear(diagnosis), highlight=False)
+    if diagnosis.not_examined:
+        console.print(Text(f"Not examined: {'; '.join(map(str, diagnosis.not_examined))}."))
+
+
+def findings_as_json(diagnosis: Diagnosis) -> bytes:
+    """The diagnosis as one JSON object, indented, with a newline."""
+    return orjson.dumps(asdict(diagnosis), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def _parts(report: RunReport) -> Iterator[Table | Text]:
@@ -316,3 +359,29 @@ def _digits(value: float) -> str:
 def _dollars(usd: float) -> str:
     """Cents and more; where there is less than a dollar, down to its millionth."""
     return f"{usd:,.2f}" if usd >= 1 else f"{usd:.4f}" if usd >= 0.01 else f"{usd:.6f}"
+
+
+def _print_finding(number: int, finding: Finding, console: Console) -> None:
+    title = Text(f"{number}. {finding.rule}", style=_STYLES[finding.severity])
+    title.append(f"  {finding.severity}, {LAYERS[finding.layer]}", style="dim")
+    console.print(title)
+    for line in (finding.seen, finding.meaning):
+        console.print(_indented(line))
+    for move in finding.move:
+        console.print(_indented(f"- {move}"))
+    if finding.evidence.spans:
+        spans = ", ".join(map(str, finding.evidence.spans))
+        console.print(_indented(f"spans {spans}", style="dim"))
+    console.print()
+
+
+def _all_clear(diagnosis: Diagnosis) -> str:
+    """That nothing was found, denying no more than was looked at."""
+    if diagnosis.status not in {"ok", "waiting", "stopped"}:
+        return _NOTHING_YET
+    return f"{_NOTHING}{'' if diagnosis.not_examined else _NOTHING_IN_TEXTS}. {_NEVER_SEEN}"
+
+
+def _indented(line: str, *, style: str = "") -> Padding:
+    # Text rather than str: what models and servers said may hold brackets.
+    return Padding(Text(line, style=style), (0, 0, 0, 3))

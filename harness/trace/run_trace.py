@@ -14,17 +14,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
+from typing import NamedTuple
 
-from harness.errors import JournalInvalid
+from harness.errors import InvalidInput, JournalInvalid
 from harness.log import log_warning
 from harness.trace.clock import Clock, monotonic
 from harness.trace.joined_trace import Invitation
 from harness.trace.journal import sync_path
 from harness.trace.journal_reader import Journal
 from harness.trace.journal_tracer import JournalTracer, TraceOptions, boot_id_of
-from harness.trace.records import SCHEMA_VERSION, RunStarted
-from harness.trace.resumption import resume_run
-from harness.trace.run_files import JOURNAL_SUFFIX
+from harness.trace.records import SCHEMA_VERSION, Instant, RunStarted
+from harness.trace.run_files import JOURNAL_SUFFIX, journal_of, next_part, part_path
 from harness.trace.run_lock import RunLock
 from harness.trace.timelines.formats import TIMELINES
 from harness.trace.tracer import Sink, describe
@@ -87,7 +87,7 @@ class RunTrace(JournalTracer):
             self.journal_path = resume
             self._lock = RunLock(resume)
             try:
-                part = resume_run(resume, started)
+                part = _next_part(resume, started)
                 super().__init__(
                     part.path, part.started, options=chosen, clock=clock, observers=observers
                 )
@@ -167,3 +167,36 @@ def new_run_id(wall_ns: int) -> str:
     """
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
     return f"{moment:%Y%m%dT%H%M%SZ}-{token_hex(6)}"
+
+
+class _Part(NamedTuple):
+    """A part of a run that is about to begin: its new file, its first two records, and the files
+    of the run so far.
+    """
+
+    path: Path
+    started: RunStarted
+    resumed: Instant
+    earlier: tuple[Path, ...]
+
+
+def _next_part(path: Path, started: RunStarted) -> _Part:
+    """The next part of the run with this journal; `started` is what a new run would begin with."""
+    journal = Journal(path)
+    if journal.started.joined_ns is not None:
+        raise InvalidInput(
+            f"only a part of a run; resume the run: {journal_of(path).name}",
+            code="run.only-a-part",
+            path=path,
+        )
+    part = next_part(path)
+    # By wall clocks, which may have been set in the meantime.
+    away_ns = max(0, started.wall_ns - journal.last_wall_ns)
+    return _Part(
+        path=part_path(path, part),
+        started=started._replace(
+            run_id=journal.started.run_id, joined_ns=journal.last_ns, part=part
+        ),
+        resumed=Instant(None, "resumed", started.time_ns, {"part": part, "away_s": away_ns / 1e9}),
+        earlier=journal.paths,
+    )

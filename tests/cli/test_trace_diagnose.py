@@ -10,7 +10,7 @@ import pytest
 from golden import printed
 
 from harness.analysis import Diagnosis, Evidence, Finding
-from harness.cli.trace_diagnose import findings_as_json, print_findings
+from harness.cli.trace_report import findings_as_json, print_findings
 
 FINDING = Finding(
     rule="queueing",
