@@ -170,9 +170,7 @@ def new_run_id(wall_ns: int) -> str:
 
 
 class _Part(NamedTuple):
-    """A part of a run that is about to begin: its new file, its first two records, and the files
-    of the run so far.
-    """
+    """A part that is about to begin: file, first two records, and the run's files before it."""
 
     path: Path
     started: RunStarted
