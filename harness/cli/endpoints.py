@@ -1,4 +1,4 @@
-"""`harness endpoints`: the models that can be reached, and what each can do."""
+"""`harness endpoints`: the configured models, and what each can do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.session.models import known_endpoints
 
 @click.group()
 def endpoints() -> None:
-    """The models that can be reached, and what each can do."""
+    """The configured models, and what each can do."""
 
 
 @endpoints.command()
@@ -38,10 +38,10 @@ def endpoints() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
-    """Try endpoints out, all or those named, by a dozen short calls each.
+    """Try endpoints, all or those named, with a dozen short calls each.
 
-    Says what each was seen to do, and what would make it tell more. Exit codes: 0 all can be used,
-    1 one of them cannot, 2 something given is not usable, 130 interrupted.
+    Says what each can do, and how it could report more. Exit codes: 0 all can be used, 1 one of
+    them cannot, 2 something given is not usable, 130 interrupted.
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
@@ -77,7 +77,7 @@ def _check(tags: tuple[str, ...], config: Path | None) -> list[EndpointCheck]:
 
 
 def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:
-    """Prints a column for each endpoint, and below what stands in its way or would do it good."""
+    """Prints a column for each endpoint, and its errors and advice below."""
     columns = max(1, console.width // _COLUMN_WIDTH - 1)  # one is for the titles
     for start in range(0, len(checks), columns):
         console.print(_table(checks[start : start + columns]))

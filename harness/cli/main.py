@@ -7,11 +7,10 @@ limit; 4 it waits for an answer; 130 interrupted, 143 terminated.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 import click
 
-from harness.cli.process import FAILED, INTERRUPTED, steady_streams
+from harness.cli.process import FAILED, INTERRUPTED, LazyGroup, steady_streams
 from harness.version import __version__
 
 _COMMANDS = {
@@ -26,25 +25,6 @@ _COMMANDS = {
     "trace": ("harness.cli.trace:trace", "Look into a run: timeline, report, diagnosis."),
 }
 """Where each subcommand lives, and its help."""
-
-
-class _LazyGroup(click.Group):
-    """Imports a subcommand when it is called: `harness --help` answers at once."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, name = _COMMANDS[cmd_name][0].split(":")
-        command = getattr(import_module(module), name)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in sorted(_COMMANDS.items())])
 
 
 def main() -> None:
@@ -72,7 +52,9 @@ def _call() -> None:
         sys.exit(INTERRUPTED)
 
 
-@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="harness")
 def command() -> None:
     """One model writes, another judges, and a draft is revised until a rubric is met.

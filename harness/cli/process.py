@@ -1,4 +1,4 @@
-"""The command as a process: its exit codes, its signals, and its standard streams."""
+"""The command as a process: subcommands imported late, exit codes, signals, standard streams."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from errno import EPIPE
-from typing import TYPE_CHECKING, TextIO
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -26,6 +29,42 @@ TERMINATED = 143
 """By SIGTERM, from a supervisor or `timeout`."""
 
 _STDIN, _STDOUT, _STDERR = range(3)
+
+
+class LazyGroup(click.Group):
+    """A group that imports some subcommands when they are called: `--help` answers at once.
+
+    Args:
+        lazy: By name: `module:attribute` of the subcommand, and its line in the help.
+        how: See `click.Group`.
+    """
+
+    def __init__(self, *, lazy: Mapping[str, tuple[str, str]], **how: Any) -> None:  # noqa: ANN401
+        super().__init__(**how)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names."""
+        return sorted([*super().list_commands(ctx), *self._lazy])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports it if need be."""
+        if cmd_name not in self._lazy:
+            return super().get_command(ctx, cmd_name)
+        module, name = self._lazy[cmd_name][0].split(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(  # noqa: D102 - see `click.Group`
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
+    ) -> None:
+        said = {name: one.get_short_help_str(limit=80) for name, one in self.commands.items()}
+        said |= {name: text for name, (_, text) in self._lazy.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(said.items()))
 
 
 class Interrupts:

@@ -1,4 +1,4 @@
-"""`harness rubric`: look rubrics over, list them, begin one, and score drafts by them."""
+"""`harness rubric`: check rubrics, list them, begin one, and score drafts by them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from shlex import quote
 
@@ -16,7 +15,7 @@ import click
 import orjson
 
 from harness.cli.consoles import failures_told, say, write_json
-from harness.cli.process import UNUSABLE
+from harness.cli.process import UNUSABLE, LazyGroup
 from harness.cli.project_files import refusal_after_asking
 from harness.errors import InvalidInput, Problem, RubricInvalid
 from harness.rubric import (
@@ -33,30 +32,18 @@ from harness.session.settings import load_settings
 from harness.shipped import shipped_directory
 
 _SCORING = {
-    "noise": "harness.cli.rubric_scoring:noise",
-    "score": "harness.cli.rubric_scoring:score",
+    "noise": (
+        "harness.cli.rubric_scoring:noise",
+        "Measure how far an evaluator's scores scatter.",
+    ),
+    "score": ("harness.cli.rubric_scoring:score", "Score drafts by a rubric."),
 }
-"""Where the subcommands are that ask models: imported when one is called."""
+"""Subcommands that ask models."""
 
 
-class _LazyGroup(click.Group):
-    """Its own commands, and those of `_SCORING`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_SCORING])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _SCORING:
-            return super().get_command(ctx, cmd_name)
-        module, name = _SCORING[cmd_name].split(":")
-        command = getattr(import_module(module), name)
-        assert isinstance(command, click.Command)
-        return command
-
-
-@click.group(cls=_LazyGroup)
+@click.group(cls=LazyGroup, lazy=_SCORING)
 def rubric() -> None:
-    """Rubrics: what drafts are measured by."""
+    """Rubrics, by which drafts are judged."""
 
 
 _config = click.option(
@@ -68,18 +55,15 @@ _config = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Looked:
-    """What was found in one rubric."""
+    """A rubric, and what is wrong with it."""
 
     name: str
-    """As it was given."""
+    """As given."""
     path: Path | None = None
-    """Its file, if there is one."""
     rubric: Rubric | None = None
-    """None when it has mistakes."""
+    """None if it has mistakes."""
     mistakes: tuple[Problem, ...] = ()
-    """What breaks a rule."""
     warnings: tuple[Advice, ...] = ()
-    """What may not be meant."""
 
 
 @rubric.command()
@@ -88,7 +72,7 @@ class _Looked:
 @click.option("--strict", is_flag=True, help="Count warnings as mistakes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json: bool) -> None:
-    """Say what is wrong with rubrics, or may not be meant.
+    """Say what is wrong with rubrics, and what looks unintended.
 
     Exit codes: 0 they can be used, 2 one of them cannot (or, with --strict, has warnings).
     """
@@ -122,7 +106,7 @@ def schema(output: Path | None) -> None:
 @_config
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def list_rubrics(config: Path | None, *, as_json: bool) -> None:
-    """List the rubrics there are: your own, and those that ship."""
+    """List your own rubrics, and those that ship."""
     with failures_told(as_json=as_json):
         directory = _own_directory(config)
     looked = [_look(name, directory) for name in known_rubrics(directories(directory))]
@@ -200,7 +184,7 @@ def _look(name: str, directory: Path) -> _Looked:
 
 
 def _print(one: _Looked) -> None:
-    """A line for each mistake and warning, as compilers do, and one for the whole."""
+    """A line for each mistake and warning, as compilers do, and one for the rubric."""
     for problem in one.mistakes:
         say(f"{_where(problem.path, problem.line)}{problem.message}")
     for advice in one.warnings:
@@ -210,7 +194,6 @@ def _print(one: _Looked) -> None:
 
 
 def _summary(rubric: Rubric) -> str:
-    """What it is, in one line."""
     total = sum(d.weight for d in rubric.dimensions)
     dimensions = ", ".join(
         f"{d.name} {d.weight / total:.0%}{_remarks(d)}" for d in rubric.dimensions
@@ -233,7 +216,7 @@ def _remarks(dimension: Dimension) -> str:
 
 
 def _as_json(one: _Looked) -> dict[str, object]:
-    """For scripts; the rubric as it is with all that it takes from others."""
+    """For scripts; the rubric includes what it takes from others."""
     return {
         "name": one.name,
         "path": _shown(one.path),
@@ -271,7 +254,7 @@ def _where(path: Path | None, line: int | None) -> str:
 
 
 def _shown(path: Path | None) -> str | None:
-    """From here, where it lies below."""
+    """Relative to this directory if it lies below."""
     if path is None:
         return None
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

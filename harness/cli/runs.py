@@ -76,14 +76,14 @@ def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
 
 
 def _refuse_options(context: click.Context) -> None:
-    """An option of the list has to stand after `diff` to be one of it."""
+    """Options before `diff` would be the list's, and be ignored."""
     for name in context.params:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"options go after '{context.invoked_subcommand}', not before")
 
 
 _WIDE = 100
-"""Columns from which there is room for the models too; --json has them anyway."""
+"""Columns, from which the models fit too; --json has them anyway."""
 
 
 def _table(lines: deque[AuditLine], *, is_wide: bool) -> Table:
