@@ -1,13 +1,12 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
 from harness.session.chat import chat, count_tokens, embed, open_shim
-from harness.session.evaluator_pool import EvaluatorDraw, EvaluatorPanel
 from harness.session.pipeline import Pipeline, run_to_its_end
 from harness.session.rehearsal import Remake, to_make_again
 from harness.session.result import CallResult, RunFiles, RunResult
 from harness.session.resume import EarlierRun, Origin, only_question, read_earlier_run
 from harness.session.run import Run
-from harness.session.separation import Separation
+from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
 from harness.session.session import Session, open_session
 from harness.session.settings import Settings, load_settings
 

@@ -15,15 +15,16 @@ from harness.inference import (
     tells_model,
 )
 from harness.log import log_notice, warnings_heard_by
-from harness.session.evaluator_pool import (
+from harness.session.fallbacks import check_fallbacks
+from harness.session.roles import Roles
+from harness.session.separation import (
+    ComparedModels,
     EvaluatorDraw,
     EvaluatorPanel,
     EvaluatorPool,
+    Separation,
     evaluator_pool,
 )
-from harness.session.fallbacks import check_fallbacks
-from harness.session.roles import Roles
-from harness.session.separation import ComparedModels, Separation
 from harness.session.settings import Settings
 from harness.session.trust import api_key_of
 from harness.trace import Tracer

@@ -26,7 +26,6 @@ from harness.residency.simulation import Job, simulate
 from harness.session import plan_warnings as warnings
 from harness.session.casting import Casting
 from harness.session.demand import MEMORY, Demand, Players, demand_of, last_asked
-from harness.session.evaluator_pool import evaluator_pool
 from harness.session.models import known_endpoints
 from harness.session.planned_models import (
     PlannedMemory,
@@ -36,6 +35,7 @@ from harness.session.planned_models import (
     size_up,
 )
 from harness.session.roles import EVALUATOR
+from harness.session.separation import evaluator_pool
 from harness.session.settings import WORDLLAMA, Settings
 from harness.session.tenancy import (
     check_managed,

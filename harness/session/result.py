@@ -18,8 +18,7 @@ from harness.graph import (
     RunStatus,
     Skipped,
 )
-from harness.session.evaluator_pool import EvaluatorDraw, EvaluatorPanel
-from harness.session.separation import Separation
+from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
 from harness.trace import CallGroup
 from harness.wiggum import NOTHING, RecordedLoop, Spent, WiggumResult
 

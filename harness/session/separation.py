@@ -2,14 +2,19 @@
 
 Models are compared, not tags, and every model that can answer for an endpoint counts: a producer
 whose fallback is the evaluator's model would one day judge itself.
+
+A pool has several evaluators, so that one model's bias is not every run's. Those that are too close
+to the producer are left out; then one is drawn, the same for the same seed, settings and models, or
+all judge together as a panel.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.errors import ModelFileInvalid, Notice, SameFamily, SameModel
+from harness.errors import ConfigurationInvalid, ModelFileInvalid, Notice, SameFamily, SameModel
 from harness.hardware import file_type_name
 from harness.hardware.gguf_file import read_gguf_file
 from harness.inference import (
@@ -21,9 +26,11 @@ from harness.inference import (
     model_identity,
     relation_of,
 )
+from harness.rubric.verdict import Combine
 from harness.session.fallbacks import Chain, chains_from
 from harness.session.roles import EVALUATOR, PRODUCER
-from harness.session.settings import SameFamilyRule
+from harness.session.settings import PoolHash, SameFamilyRule
+from harness.trace import sha256_of
 
 _CLOSEST_FIRST: tuple[Relation, ...] = ("same", "family", "unknown", "different")
 
@@ -210,3 +217,113 @@ def _file_metadata(endpoint: Endpoint) -> ModelMetadata | None:
     file_type = keys.get("general.file_type")
     quantization = file_type_name(file_type) if isinstance(file_type, int) else "unknown"
     return metadata_from(keys, quantization=None if quantization == "unknown" else quantization)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatorDraw:
+    """An evaluator drawn from a pool."""
+
+    evaluator: str
+    """Its tag."""
+    seed: str
+    pool: tuple[str, ...]
+    """The tags it was drawn from, in order."""
+    excluded: Mapping[str, str]
+    """Tags that were left out, and why."""
+    pool_hash: PoolHash
+
+    @property
+    def pool_sha256(self) -> str:
+        """Of the pool's tags, one per line."""
+        return sha256_of("\n".join(self.pool))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatorPanel:
+    """Evaluators that judge every draft together."""
+
+    members: tuple[str, ...]
+    """Their tags, each once, in the order of the settings."""
+    excluded: Mapping[str, str]
+    """Tags that were left out, and why."""
+    combine: Combine
+    """How their judgements become one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatorPool:
+    """Evaluators that may judge a producer's output."""
+
+    members: tuple[str, ...]
+    """Their tags, in the order of the settings; at least one."""
+    excluded: Mapping[str, str]
+    """Tags that were left out, and why."""
+
+    def draw(self, seed: str, *, pool_hash: PoolHash) -> EvaluatorDraw:
+        """One member, which depends on the seed alone."""
+        if pool_hash == "modulo":
+            evaluator = self.members[_number_of(seed) % len(self.members)]
+        else:
+            # Highest random weight (Thaler and Ravishankar, 1998).
+            evaluator = max(self.members, key=lambda tag: (_number_of(f"{seed}\n{tag}"), tag))
+        return EvaluatorDraw(
+            evaluator=evaluator,
+            seed=seed,
+            pool=self.members,
+            excluded=self.excluded,
+            pool_hash=pool_hash,
+        )
+
+    def seat(self, combine: Combine) -> EvaluatorPanel:
+        """All members, to judge together."""
+        members = tuple(dict.fromkeys(self.members))
+        return EvaluatorPanel(members=members, excluded=self.excluded, combine=combine)
+
+
+def evaluator_pool(
+    tags: tuple[str, ...], *, producer: str | None, models: ComparedModels
+) -> EvaluatorPool:
+    """The tags that may evaluate the producer's output.
+
+    Args:
+        tags: As in the settings, blanks stripped.
+        producer: Its tag; None if ambiguous, and then no tag is left out.
+        models: The models behind the tags.
+
+    Raises:
+        ConfigurationInvalid: No tag is left.
+        ModelFileInvalid: A model's file cannot be read.
+    """
+    excluded = {}
+    if producer is not None:
+        for tag in tags:
+            reason = _why_not(producer, tag, models)
+            if reason is not None:
+                excluded[tag] = reason
+    members = tuple(tag for tag in tags if tag not in excluded)
+    if not members:
+        reasons = "; ".join(f"'{tag}': {reason}" for tag, reason in excluded.items())
+        raise ConfigurationInvalid(
+            f"the pool of evaluators is empty{': ' if reasons else ''}{reasons}; under [roles] in "
+            "harness.toml, give evaluator endpoints with models of other families than the "
+            "producer's",
+            code="roles.pool-empty",
+        )
+    return EvaluatorPool(members=members, excluded=excluded)
+
+
+def _why_not(producer: str, tag: str, models: ComparedModels) -> str | None:
+    if tag == producer:
+        return "is the producer"
+    kinship = models.kinship(producer, tag)
+    objection = models.objection(kinship)
+    if objection is None:
+        return None
+    ways = [chain for chain in (kinship.producer, kinship.evaluator) if len(chain) > 1]
+    over = "".join(f", by the fallbacks {' -> '.join(chain)}" for chain in ways)
+    return f"it and the producer '{producer}' {objection}{over}"
+
+
+def _number_of(text: str) -> int:
+    # MD5 since the pattern's published code draws by it: the same seed, the same evaluator.
+    return int(hashlib.md5(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest(), 16)

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from harness import Run, ScriptedBackend, Settings, load_settings
 from harness.errors import SameFamily, SameModel
 from harness.inference import Endpoint
-from harness.session.evaluator_pool import EvaluatorPool
+from harness.session.separation import EvaluatorPool
 
 ENDPOINTS = """
 [endpoints.qwen]

@@ -10,10 +10,9 @@ from session_runs import refused
 
 from harness.inference import Endpoint
 from harness.session.demand import Demand, Players
-from harness.session.evaluator_pool import EvaluatorPool, evaluator_pool
 from harness.session.fallbacks import chains_from, check_fallbacks
 from harness.session.roles import Roles
-from harness.session.separation import ComparedModels
+from harness.session.separation import ComparedModels, EvaluatorPool, evaluator_pool
 
 
 def served(tag, **fields):
