@@ -100,9 +100,9 @@ class BudgetSettings(BaseModel):
     reserve_bytes: Size = Field(default=0, alias="reserve", ge=0)
     """What is kept free of it."""
     max_wait_s: float = Field(default=MAX_WAIT_S, gt=0)
-    """How long a call to a model that is not in memory may be put off in favour of others."""
+    """How long a call to a model that is not in memory may wait in favor of others."""
     devices: dict[str, DeviceSettings] = {}
-    """Other memory that endpoints name as their `device`, by that name."""
+    """Other memory, by the name that endpoints give as their `device`."""
 
     @field_validator("devices")
     @classmethod
@@ -133,16 +133,16 @@ class MemorySettings(BaseModel):
     path: Path | None = None
     """A directory that outlives the run; without one, passages last as long as the run."""
     embedder: str = Field(default=WORDLLAMA, min_length=1)
-    """What gives passages their vectors: `wordllama`, which comes along, or an endpoint's tag."""
+    """What makes vectors of passages: `wordllama`, which is included, or an endpoint's tag."""
     language: str | None = Field(default=None, min_length=1)
-    """Whose words are stemmed, such as `german`, or `none`. When left out: what the directory was
-    made with, and English for a new one."""
+    """The language for stemming, such as `german`, or `none`. When left out: the directory's own,
+    and English for a new one."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the vectors are searched; `cuda` needs torch."""
     merge: Literal[True, False, "near"] = True
-    """Whether a passage becomes one with another that says the same in the same words: if they are
-    equal but for white space and Unicode's forms of a letter (`true`), also but for typographic
-    signs (`"near"`), or never (`false`)."""
+    """Whether passages with the same words become one: if they differ only in white space and in
+    Unicode's forms of a letter (`true`), also in typographic signs (`"near"`), or never (`false`).
+    """
 
 
 class TraceSettings(BaseModel):
@@ -151,24 +151,24 @@ class TraceSettings(BaseModel):
     model_config = _MODEL
 
     content: ContentPolicy = "full"
-    """Of prompts, completions, drafts and outputs: the texts (`full`), their hashes (`hash`), or
-    neither (`none`)."""
+    """What to record of prompts, completions, drafts and outputs: the texts (`full`), their hashes
+    (`hash`), or neither (`none`)."""
     durability: Durability = "node"
-    """When records are safe from a crash: when the run ends (`exit`), from the end of each node on
-    (`node`), or each at once (`sync`)."""
+    """When records are safe from a crash: when the run ends (`exit`), its node ends (`node`), or at
+    once (`sync`)."""
     on_failure: OnFailure = "stop"
-    """What becomes of a run whose journal cannot be written any more, on a full disk say: no
-    further call is begun (`stop`), or it goes on without a record (`continue`)."""
+    """What happens when the journal cannot be written any more, as on a full disk: no further call
+    begins (`stop`), or the run goes on without a record (`continue`)."""
     timelines: tuple[TimelineFormat, ...] = ("chrome", "perfetto")
     """What is written beside the journal when a run ends."""
     sample_ms: int = Field(default=250, ge=0)
-    """How often servers are asked for their counters; 0 for never."""
+    """How often servers are asked for their counters, in milliseconds; 0 for never."""
     secrets: tuple[str, ...] = ()
-    """Names of environment variables whose values no file may hold, beside those of API keys."""
+    """Names of environment variables whose values no file may hold, beside API keys."""
 
     @property
     def is_resumable(self) -> bool:
-        """Whether a run that is killed leaves what a resumed one needs."""
+        """Whether a killed run can be resumed."""
         return self.content == "full" and self.durability != "exit"
 
 
@@ -178,12 +178,12 @@ class SeparationSettings(BaseModel):
     model_config = _MODEL
 
     same_family: SameFamilyRule = "refuse"
-    """What becomes of two models of one family; allowed, it stands in every result."""
+    """Whether producer and evaluator may be of one family; if so, every result says it."""
     pool_seed: str | None = Field(default=None, min_length=1)
-    """What the evaluator is drawn by, if it is given as a pool; when left out, the run's task, or
-    of a run without one its id."""
+    """The seed for drawing an evaluator from a pool; when left out, the run's task, or else its id.
+    """
     pool_hash: PoolHash = "modulo"
-    """How it is drawn."""
+    """How the evaluator is drawn."""
 
 
 class EvaluationSettings(BaseModel):
@@ -192,16 +192,16 @@ class EvaluationSettings(BaseModel):
     model_config = _MODEL
 
     panel: Combine | None = None
-    """Where the evaluator is given as a pool: that every member judges every draft, and how their
-    judgements become one. One member is drawn instead when left out."""
+    """For a pool of evaluators: every member judges every draft, and their judgements become one in
+    this way. When left out, one member is drawn."""
     summariser: str | None = Field(default=None, min_length=1)
     """A role, or the tag of an endpoint, whose model shortens a draft that is too long for the
-    evaluator; what it writes is checked first. Sentences are picked by code when left out, and
-    where the summary is refused."""
+    evaluator; its summary is checked. When left out, or if the summary is refused, code picks
+    sentences."""
 
 
 class LimitSettings(BaseModel):
-    """`[limits]`: how much a whole run may take; what is left out is not limited."""
+    """`[limits]`: how much a whole run may take; no limit when left out."""
 
     model_config = _MODEL
 
@@ -210,18 +210,18 @@ class LimitSettings(BaseModel):
     max_cost_usd: float | None = Field(default=None, gt=0)
     """Of all calls whose price is known."""
     max_seconds: float | None = Field(default=None, gt=0)
-    """By the clock; of a run that was resumed, without the time in between."""
+    """By the clock; a resumed run does not count the time in between."""
     max_calls: int | None = Field(default=None, gt=0)
-    """To models; replies from the cache are none."""
+    """Of models; replies from the cache do not count."""
 
     @property
     def limits(self) -> Limits:
-        """The same as the run's meter takes it."""
+        """For the run's meter."""
         return Limits(**self.model_dump())
 
 
 class Settings(BaseModel):
-    """Everything a session can be told."""
+    """All settings of a session."""
 
     model_config = _MODEL
 
@@ -237,8 +237,8 @@ class Settings(BaseModel):
     budget: BudgetSettings = BudgetSettings()
     """Memory for embedded models."""
     cache: Literal["run", "disk"] | None = None
-    """Whether a call that was made before is answered as it was then: in the same run, or in any
-    run that has the same `traces`. Only greedy calls and those with a seed are."""
+    """Whether an equal call gets the reply of the first one: within a run, or in all runs with the
+    same `traces`. Only greedy calls and calls with a seed do."""
     memory: MemorySettings = MemorySettings()
     """The passages that pipelines remember and recall."""
     trace: TraceSettings = TraceSettings()

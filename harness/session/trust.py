@@ -11,9 +11,9 @@ what is allowed, `~/.config/harness/trust`, one entry a line:
     # The code of this folder may run. A single file can stand here too.
     /home/me/project
 
-A host without a port is meant at its scheme's own port. `*` stands for any variable: a call by way
-of litellm may carry whatever credentials it finds. Where litellm finds the host too, the provider's
-name can stand for it: `*@replicate`.
+A host without a port means its scheme's own port. `*` stands for any variable, because a call
+through litellm may carry any credentials that it finds. If litellm chooses the host too, name the
+provider: `*@replicate`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _ANY = "*"
 _OWN_PORT = {"http": 80, "https": 443}
 
 _ADDRESS = re.compile(r".+_(BASE|URL|ENDPOINT)")
-"""Names of variables by which a user tells litellm where a provider is."""
+"""Names of variables that tell litellm a provider's address."""
 
 
 # --- keys ------------------------------------------------------------------------------------
 
 
 def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
-    """The key that calls to an endpoint carry; None for one that names none.
+    """The key that calls to an endpoint carry; None if it names none.
 
     Raises:
         ConfigurationInvalid: The variable is not set.
@@ -67,7 +67,7 @@ def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None
 
 
 def control_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
-    """The same of the key that loading and unloading its model need."""
+    """The key for loading and unloading its model; as `api_key_of`."""
     return _key(endpoint.control_key_env, endpoint, environment)
 
 
@@ -86,12 +86,12 @@ def _key(variable: str | None, endpoint: Endpoint, environment: Mapping[str, str
 def not_allowed(
     endpoint: Endpoint, environment: Mapping[str, str], *, url: str | None = None
 ) -> Iterator[NotTrusted]:
-    """Each variable that calls to an endpoint would carry and may not, as an error.
+    """An error for each variable that calls to an endpoint would carry without leave.
 
     Args:
-        endpoint: As written down.
+        endpoint: As in the settings.
         environment: Says what the user allows.
-        url: What is about to be called; the endpoint's own address when left out.
+        url: The address of the call; the endpoint's own when left out.
     """
     folder, url = endpoint.written_in, url or endpoint.url
     if folder is None or (url is None and not provider_of(endpoint).finds_keys):
@@ -101,7 +101,7 @@ def not_allowed(
     provider = _provider(endpoint)
     if provider_of(endpoint).finds_keys and not (named and provider in APIS_WITH_ONE_KEY):
         named.append(_ANY)
-    # Where litellm finds the host, the provider's name stands for it, before a call and in one.
+    # If litellm chooses the host, the provider's name stands for it, before a call and during it.
     places = [] if url is None else _spellings(url)
     if endpoint.url is None:
         places.append(provider)
@@ -123,14 +123,14 @@ def not_allowed(
 
 
 def _provider(endpoint: Endpoint) -> str:
-    """As litellm takes it from a model's name; "" where the name says none."""
+    """As litellm reads it from the model's name; "" if the name has none."""
     provider, slash, _ = endpoint.model_id.partition("/")
     return provider if slash else ""
 
 
 def _spellings(url: str) -> list[str]:
-    """A host as allowances name it, the way to print it first."""
-    address = httpx.URL(url)  # the same that takes it apart when a call is sent
+    """A host as the user may write it; the first is the one to print."""
+    address = httpx.URL(url)  # the parser that also sends the call
     host = address.raw_host.decode("ascii").lower()
     host = f"[{host}]" if ":" in host else host
     own = _OWN_PORT.get(address.scheme)
@@ -141,7 +141,7 @@ def _spellings(url: str) -> list[str]:
 def _is_usual(
     variable: str, url: str | None, endpoint: Endpoint, environment: Mapping[str, str]
 ) -> bool:
-    """Whether a variable is one that everybody sends there, or to the provider if that is all."""
+    """Whether it is usual to send this variable to this host, or else to this provider."""
     chosen = _provider(endpoint) if provider_of(endpoint).finds_keys else ""
     host = ""
     if url is not None:
@@ -166,10 +166,10 @@ def _matches(pattern: str, host: str) -> bool:
 
 
 def refusal_to_run(path: Path, *, environment: Mapping[str, str]) -> Notice | None:
-    """Why a file's code may not run; None where it may.
+    """Why a file's code may not run; None if it may.
 
-    It may if it ships, if the user allows it, or if it belongs to a project whose code runs in this
-    process already.
+    It may if it ships with the package, if the user allows it, or if code of its project runs in
+    this process already.
     """
     path = path.resolve()
     allowed = {*_read(environment).paths, shipped_directory("rubrics").parent.resolve()}
@@ -179,14 +179,14 @@ def refusal_to_run(path: Path, *, environment: Mapping[str, str]) -> Notice | No
     line = _exported(CODE_VARIABLE, str(project_of(path)), os.pathsep, environment)
     return Notice(
         code="trust.code-not-allowed",
-        message=f"{path} would be carried out, which you have not allowed; to allow it: {line}",
+        message=f"{path} would be run, which you have not allowed; to allow it: {line}",
     )
 
 
 def project_of(file: Path) -> Path:
-    """What is trusted with a file: the nearest folder with settings, else the file's own.
+    """What to trust with a file: the nearest folder with settings, else the file's own folder.
 
-    A user's home is no project: of a file that lies there, it is the file alone.
+    The user's home is not a project: of a file there, only the file itself.
     """
     file, home = file.resolve(), Path.home()
     around = [one for one in file.parents if one not in {home, Path("/")}]
@@ -195,7 +195,7 @@ def project_of(file: Path) -> Path:
 
 
 def _running() -> Iterator[Path]:
-    """Files of the user's own whose code runs in this process; a command's script is none."""
+    """The user's own files whose code runs in this process, without a command's script."""
     for module in tuple(sys.modules.values()):
         file = Path(getattr(module, "__file__", None) or "")
         if file.is_absolute() and is_own_module(module) and not file.is_relative_to(sys.prefix):
@@ -214,7 +214,7 @@ class _Trust:
 
 
 def own_directory(environment: Mapping[str, str]) -> Path | None:
-    """Where the user's own configuration lies; None where the environment does not say."""
+    """The folder of the user's own configuration; None if the environment does not say."""
     configured = environment.get("XDG_CONFIG_HOME", "")
     if Path(configured).is_absolute():
         return Path(configured) / "harness"
@@ -229,7 +229,7 @@ def remember(entry: str, environment: Mapping[str, str]) -> None:
         OSError: It cannot be written.
     """
     directory = own_directory(environment)
-    # A folder's name may hold a line's end, and after it what the user never allowed.
+    # A folder's name may hold a line end, followed by an entry that the user never allowed.
     if directory is None or "\n" in entry:
         return
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -245,7 +245,7 @@ def _read(environment: Mapping[str, str]) -> _Trust:
             "" if directory is None else (directory / "trust").read_text("utf-8", "surrogateescape")
         )
     except OSError:
-        text = ""  # nothing is allowed by it
+        text = ""  # so it allows nothing
     lines = [line for line in text.split("\n") if line and not line.startswith("#")]
     lines += environment.get(KEYS_VARIABLE, "").split(",")
     lines += environment.get(CODE_VARIABLE, "").split(os.pathsep)
@@ -261,7 +261,7 @@ def _read(environment: Mapping[str, str]) -> _Trust:
 
 
 def _exported(variable: str, entry: str, separator: str, environment: Mapping[str, str]) -> str:
-    """The line that allows something until the shell is left."""
+    """The shell line that allows an entry until the shell ends."""
     known = environment.get(variable)
     return f"export {variable}={shlex.quote(f'{known}{separator}{entry}' if known else entry)}"
 
@@ -275,11 +275,11 @@ _SECRET_PARAMETER = re.compile(
 
 
 def secret_variables(endpoints: Iterable[Endpoint], *, named: Collection[str]) -> tuple[str, ...]:
-    """The variables that are secret because somebody says so, whatever their names.
+    """Variables that are secret whatever their names.
 
     Args:
         endpoints: Name the variables of their keys.
-        named: Further ones, as `[trace] secrets` has them.
+        named: Further variables, from `[trace] secrets`.
     """
     keys = {key for one in endpoints for key in (one.api_key_env, one.control_key_env) if key}
     return tuple(sorted(keys.union(named)))
@@ -292,10 +292,10 @@ def known_secrets(
 
     Args:
         endpoints: Name the variables of their keys; their addresses may hold credentials.
-        environment: Holds the values. Every variable whose name says so is secret too, since
+        environment: Holds the values. Every variable with a telling name is secret too, because
             litellm reads its providers' keys from there.
-        named: Further variables, as `[trace] secrets` has them. Of one that is not set there is
-            nothing to hide, or its name is misspelt: a warning tells.
+        named: Further variables, from `[trace] secrets`. One that is not set may be misspelled: a
+            warning says so.
     """
     endpoints = tuple(endpoints)
     for name in named:
@@ -313,12 +313,12 @@ def known_secrets(
 
 
 def _credentials(url: str) -> set[str]:
-    """What an address holds, as it stands there, as it is meant, and as a client sends it."""
+    """The credentials in an address: as written, decoded, and as a client sends them."""
     address = urlsplit(url)
     found = set()
     if address.username is not None:
         user, password = address.username, address.password
-        # A name beside a password is none of it; a name alone is all there is.
+        # Beside a password, the user's name is not secret; alone, it may be a token.
         secret = user if password is None else password
         sent = b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()
         found |= {secret, unquote(secret), sent, sent.rstrip("=")}
