@@ -9,11 +9,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from harness.errors import InvalidInput
 from harness.trace import run_name
 
 if TYPE_CHECKING:
     from harness.memory import Scalar
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Settings; harness.toml in this directory when left out.",
+)
+
+traces_option = click.option(
+    "--traces",
+    type=click.Path(path_type=Path),
+    help="Where runs land; as harness.toml says, or traces/, when left out.",
+)
 
 
 def read_inputs(assignments: Iterable[str]) -> dict[str, str]:

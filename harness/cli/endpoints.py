@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.cli.arguments import config_option
 from harness.cli.consoles import Shown, failures_told, log_to_stderr, results, write_json
 from harness.cli.process import FAILED
 from harness.cli.project_files import settings_for_calls
@@ -31,11 +32,7 @@ def endpoints() -> None:
 
 @endpoints.command()
 @click.argument("tags", nargs=-1, metavar="[TAG]...")
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    help="Settings; harness.toml in this directory when left out.",
-)
+@config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
     """Try endpoints, all or those named, with a dozen short calls each.

@@ -11,7 +11,7 @@ from typing import Literal
 import click
 import orjson
 
-from harness.cli.arguments import find_journal
+from harness.cli.arguments import find_journal, traces_option
 from harness.cli.consoles import failures_told, log_to_stderr
 from harness.cli.project_files import load_pipeline
 from harness.errors import InvalidInput
@@ -46,11 +46,7 @@ _PIPED_WIDTH = 120
     help="The file to write; standard output when left out.",
 )
 @click.option("--run", metavar="RUN", help="Show what a run of it took, and its critical path.")
-@click.option(
-    "--traces",
-    type=click.Path(path_type=Path),
-    help="Where runs land; as harness.toml says, or traces/, when left out.",
-)
+@traces_option
 @click.option("--json", "as_json", is_flag=True, help="Print the nodes and arrows as JSON.")
 def graph(
     target: str,

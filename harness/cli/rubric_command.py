@@ -14,6 +14,7 @@ from shlex import quote
 import click
 import orjson
 
+from harness.cli.arguments import config_option
 from harness.cli.consoles import failures_told, say, write_json
 from harness.cli.process import UNUSABLE, LazyGroup
 from harness.cli.project_files import refusal_after_asking
@@ -46,13 +47,6 @@ def rubric() -> None:
     """Rubrics, by which drafts are judged."""
 
 
-_config = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    help="Settings; harness.toml in this directory when left out.",
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Looked:
     """A rubric, and what is wrong with it."""
@@ -68,7 +62,7 @@ class _Looked:
 
 @rubric.command()
 @click.argument("names", nargs=-1, required=True, metavar="FILE|NAME...")
-@_config
+@config_option
 @click.option("--strict", is_flag=True, help="Count warnings as mistakes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json: bool) -> None:
@@ -103,7 +97,7 @@ def schema(output: Path | None) -> None:
 
 
 @rubric.command(name="list")
-@_config
+@config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def list_rubrics(config: Path | None, *, as_json: bool) -> None:
     """List your own rubrics, and those that ship."""
@@ -134,7 +128,7 @@ def list_rubrics(config: Path | None, *, as_json: bool) -> None:
 @rubric.command()
 @click.argument("name", metavar="NAME|FILE.yaml")
 @click.option("--from", "base", default="synthesis", show_default=True, help="What to copy.")
-@_config
+@config_option
 def new(name: str, base: str, config: Path | None) -> None:
     """Begin a rubric with a copy of another.
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.arguments import read_pairs, read_text
+from harness.cli.arguments import config_option, read_pairs, read_text
 from harness.cli.consoles import (
     Shown,
     failures_told,
@@ -68,11 +68,7 @@ _OPTIONS = (
         metavar="FILE",
         help="Texts that the drafts may rely on. May be repeated.",
     ),
-    click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        help="Settings; harness.toml in this directory when left out.",
-    ),
+    config_option,
     click.option(
         "--role",
         "roles",

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import click
 
-from harness.cli.arguments import read_inputs, read_pairs
+from harness.cli.arguments import config_option, read_inputs, read_pairs
 from harness.cli.consoles import (
     LogFormat,
     Shown,
@@ -105,11 +105,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
     metavar="NAME=VALUE",
     help="An input, as text or as JSON; NAME=@FILE reads it from a file. May be repeated.",
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    help="Settings; harness.toml in this directory when left out.",
-)
+@config_option
 @click.option(
     "--role",
     "roles",

@@ -13,16 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis.comparison import compare
-from harness.cli.arguments import find_journal, traces_directory
+from harness.cli.arguments import find_journal, traces_directory, traces_option
 from harness.cli.consoles import failures_told, log_to_stderr, results, say, write_json
 from harness.cli.runs_diff import comparison_as_json, print_comparison
 from harness.trace import AUDIT_LOG, AuditLine, Journal, latest_lines, read_audit_log, with_unended
-
-_TRACES = click.option(
-    "--traces",
-    type=click.Path(path_type=Path),
-    help="Where runs land; as harness.toml says, or traces/, when left out.",
-)
 
 
 @click.group(invoke_without_command=True)
@@ -33,7 +27,7 @@ _TRACES = click.option(
     show_default=True,
     help="How many of the latest; 0 for all.",
 )
-@_TRACES
+@traces_option
 @click.option("--json", "as_json", is_flag=True, help="Print each as a line of JSON.")
 @click.pass_context
 def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bool) -> None:
@@ -59,7 +53,7 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
 @runs.command()
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@_TRACES
+@traces_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
     """Say what differs between the runs A and B of a pipeline, and why.

@@ -1,4 +1,4 @@
-"""`harness trace`: what a run's journal can be turned into, and asked.
+"""`harness trace`: a run's journal as a timeline, a report, a diagnosis, or checked for damage.
 
 RUN is a run's id, any part of one, a file of the run, or `latest`.
 """
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.arguments import LATEST, find_journal, read_pairs
+from harness.cli.arguments import LATEST, find_journal, read_pairs, traces_option
 from harness.cli.consoles import Shown, failures_told, log_to_stderr, results, say, write_json
 from harness.cli.process import FAILED, UNUSABLE
 from harness.errors import InvalidInput
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 _RUN = click.argument("run", default=LATEST)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-_TRACES = click.option(
-    "--traces",
-    type=click.Path(path_type=Path),
-    help="Where runs land; as harness.toml says, or traces/, when left out.",
-)
 
 
 @click.group()
@@ -48,7 +43,7 @@ def trace() -> None:
 
 @trace.command("open")
 @_RUN
-@_TRACES
+@traces_option
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -73,13 +68,13 @@ def open_(run: str, traces: Path | None, port: int, *, no_browser: bool) -> None
         try:
             show(timeline, open_browser=not no_browser, port=port)
         except KeyboardInterrupt:
-            # The usual way to end it, so no failure.
+            # The usual way to end it, not a failure.
             console.print("closed", style="dim")
 
 
 @trace.command()
 @_RUN
-@_TRACES
+@traces_option
 @click.option(
     "--format",
     "form",
@@ -133,7 +128,7 @@ def export(
 
 @trace.command()
 @_RUN
-@_TRACES
+@traces_option
 @click.option(
     "--ttft-ms",
     type=click.IntRange(min=0),
@@ -165,7 +160,7 @@ def report(run: str, traces: Path | None, ttft_ms: int, itl_ms: int, *, as_json:
 
 @trace.command()
 @_RUN
-@_TRACES
+@traces_option
 @_JSON
 def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
     """Name what cost time or failed, what it means, and what to change."""
@@ -182,12 +177,12 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
 
 @trace.command()
 @_RUN
-@_TRACES
+@traces_option
 @click.option(
     "--repair",
     type=click.Path(path_type=Path),
     metavar="OUT",
-    help="Write what is certain of it to this journal, and look at that.",
+    help="Write its certain records to this journal, and check that.",
 )
 @_JSON
 def check(run: str, traces: Path | None, repair: Path | None, *, as_json: bool) -> None:
@@ -250,7 +245,7 @@ def _journal(run: str, traces: Path | None) -> Journal:
 
 @contextmanager
 def _complaints(*, as_json: bool = False) -> Iterator[None]:
-    """Turns errors into words and exit codes; of files that cannot be written too."""
+    """Turns errors into words and exit codes, also for files that cannot be written."""
     try:
         with failures_told(as_json=as_json, of_journals=True):
             yield
@@ -261,7 +256,7 @@ def _complaints(*, as_json: bool = False) -> Iterator[None]:
 
 
 def print_check(found: JournalCheck, console: Console) -> None:
-    """Prints of each file whether it is whole and what is wrong with it, and what was open."""
+    """Prints the state and the problems of each file, and the spans that were open."""
     last = found.parts[-1].part
     for file in found.files:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(file.records.items()))
@@ -331,9 +326,9 @@ def show(trace: Path, *, open_browser: bool = True, port: int = 0) -> None:
     from harness.trace.timelines.viewer import TraceViewer  # noqa: PLC0415 - it brings a server
 
     with TraceViewer(trace, port=port) as viewer:
-        # As it is: without its token, the address opens nothing.
+        # Not cleaned of secrets: without its token, the address opens nothing.
         click.echo(f"Perfetto at {viewer.url} (close the tab or press Ctrl-C to stop)", err=True)
         if open_browser:
-            # Some browsers, those in a terminal above all, keep their caller until they are left.
+            # Some browsers, such as those in a terminal, block their caller until they end.
             threading.Thread(target=webbrowser.open, args=[viewer.url], daemon=True).start()
         viewer.serve_until_closed()
