@@ -12,10 +12,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from harness.analysis.comparison import compare
 from harness.cli.arguments import find_journal, traces_directory, traces_option
 from harness.cli.consoles import failures_told, log_to_stderr, results, say, write_json
-from harness.cli.runs_diff import comparison_as_json, print_comparison
 from harness.trace import AUDIT_LOG, AuditLine, Journal, latest_lines, read_audit_log, with_unended
 
 
@@ -61,6 +59,10 @@ def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
     Each is a run's id, a part of it, one of its files, or "latest". Exit codes: 0 they are
     compared, whether or not they differ, 2 something given is not usable.
     """
+    # Not at the top: the list of runs needs neither.
+    from harness.analysis.comparison import compare  # noqa: PLC0415
+    from harness.cli.runs_diff import comparison_as_json, print_comparison  # noqa: PLC0415
+
     with failures_told(as_json=as_json, of_journals=True):
         comparison = compare(Journal(find_journal(a, traces)), Journal(find_journal(b, traces)))
     if as_json:
