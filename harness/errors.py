@@ -6,8 +6,8 @@
     │   │   └── NotTrusted      a folder's settings send a key where the user has not allowed it
     │   ├── RubricInvalid
     │   ├── PipelineInvalid
-    │   ├── SameModel           producer and evaluator resolve to one model
-    │   └── SameFamily          they descend from one family, and that is not allowed
+    │   ├── SameModel           producer and evaluator are one model
+    │   └── SameFamily          they are of one family, and the settings forbid that
     ├── InferenceError          one call to a model
     │   ├── EndpointUnreachable
     │   ├── AuthenticationFailed
@@ -19,26 +19,27 @@
     │   ├── StreamCut
     │   ├── ReplyTooLarge
     │   ├── ReplyInvalid
-    │   ├── ReplyCut            it ended before it was whole
+    │   ├── ReplyCut            it ended too early
     │   │   ├── ReplyFiltered   the provider's filter ended it
     │   │   └── ReplyEmpty      it calls tools and has no text
     │   ├── NotOffered          the server has no such kind of call
-    │   └── ServerError
-    ├── ModelFileInvalid        a GGUF that is missing, cut or not a GGUF
+    │   ├── ServerError
+    │   └── LoadFailed          a model could not be loaded or unloaded
+    ├── ModelFileInvalid        missing, cut, or not a model
     ├── DoesNotFit              a model larger than the budget
-    ├── EvaluationFailed        no verdict could be reached
-    │   └── EvaluatorAbstained   the evaluator answered, and no score could be read
-    ├── LimitReached            a loop's tokens, cost or time do not allow the call
-    │   └── RunLimitReached      the whole run's do not
+    ├── EvaluationFailed        no verdict
+    │   └── EvaluatorAbstained  the evaluator answered, but gave no score
+    ├── LimitReached            a loop's limit on tokens, cost or time
+    │   └── RunLimitReached     a limit of the whole run
     ├── NodeFailed              a pipeline's node raised
     ├── NodeTimedOut            a pipeline's node took too long
-    ├── JournalInvalid          a run's journal that cannot be read
-    ├── ExportFailed            a collector that did not take a run's spans
+    ├── JournalInvalid          a run's journal cannot be read
+    ├── ExportFailed            a collector did not accept a run's spans
     └── MemoryStoreFailed
 
-An error carries its facts as attributes; its message says what happened, to what, and what would
-mend it. Its `code` is stable where the wording is not: `rubric.weight-not-positive`. A draft that
-was not accepted is a result, not an error.
+An error carries its facts as attributes. Its message says what happened, to what, and what would
+fix it. Its `code`, such as `rubric.weight-not-positive`, is stable; the wording is not. A draft
+that was not accepted is a result, not an error.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class HarnessError(Exception):
     """The root: catch this to catch everything that `harness` raises on purpose.
 
     Attributes:
-        code: What went wrong, for programs: an area and a name, as in `call.timeout`. It stays the
-            same when the message is reworded. A class has one; what it is raised with goes before.
+        code: An area and a name, such as `call.timeout`, which stay the same when the message is
+            reworded. Each class has a default.
     """
 
     code: str = "harness.failed"
@@ -67,12 +68,11 @@ class HarnessError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A warning that a program could react to; as text, its message."""
+    """A warning that a program could react to."""
 
     code: str
     """Stable, like an error's."""
     message: str
-    """What is so, and what would change it."""
 
     def __str__(self) -> str:
         return self.message
@@ -82,13 +82,7 @@ class Notice:
 
 
 class Mistake(ValueError):
-    """A value that breaks a rule, as a validator of pydantic's raises it.
-
-    Whoever reads the file that it stands in makes an `InvalidInput` of it, with its line.
-
-    Attributes:
-        code: Which rule, as stable as an error's code.
-    """
+    """Raised by a pydantic validator; the reader of the file makes it an `InvalidInput`."""
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
@@ -99,8 +93,8 @@ class InvalidInput(HarnessError):
     """A file, a name or a value that a person gave is not usable.
 
     Attributes:
-        path: The file it stands in, if it stands in one.
-        line: Its line there, counted from 1, if known.
+        path: The file that contains it, if there is one.
+        line: Its line, from 1, if known.
     """
 
     code = "input.invalid"
@@ -129,7 +123,7 @@ class NotTrusted(ConfigurationInvalid):
     """The settings of a folder would send a variable to a host that the user has not allowed.
 
     Attributes:
-        entry: The line of the user's own file that allows it.
+        entry: The line to add to the user's own file to allow it.
     """
 
     code = "trust.key-not-allowed"
@@ -144,13 +138,10 @@ class Problem:
     """One mistake in a file."""
 
     path: Path | None
-    """The file."""
     line: int | None
-    """Its line there, counted from 1, if known."""
+    """From 1, if known."""
     message: str
-    """What is wrong, and what would mend it."""
     code: str
-    """The same for programs."""
 
     def __str__(self) -> str:
         return str(InvalidInput(self.message, path=self.path, line=self.line))
@@ -160,7 +151,7 @@ class RubricInvalid(InvalidInput):
     """A rubric file is missing or breaks a rule of its format.
 
     Attributes:
-        problems: All that is wrong, in the order of the lines; the message is the first one's.
+        problems: All mistakes, in the order of the lines; the message is that of the first.
     """
 
     code = "rubric.invalid"
@@ -205,7 +196,7 @@ class InferenceError(HarnessError):
     """A call to a model did not give a completion.
 
     Attributes:
-        endpoint: The tag of the endpoint that was called.
+        endpoint: Its tag.
     """
 
     code = "call.failed"
@@ -237,8 +228,8 @@ class ContextOverflow(InferenceError):
     """The prompt, with the room asked for the reply, is longer than the model's context.
 
     Attributes:
-        prompt_tokens: Length of the prompt, if the server said it.
-        context_tokens: Length of the context, if the server said it.
+        prompt_tokens: Length of the prompt, if known.
+        context_tokens: Length of the context, if known.
     """
 
     code = "call.context-overflow"
@@ -260,7 +251,7 @@ class Overloaded(InferenceError):
     """The server is loading or full; the same call may succeed later.
 
     Attributes:
-        retry_after_s: How long the server asked callers to wait, in seconds, if it did.
+        retry_after_s: How long the server asked callers to wait, if it did.
     """
 
     code = "call.overloaded"
@@ -297,7 +288,7 @@ class CallTimeout(InferenceError):
 
 
 class StreamCut(InferenceError):
-    """The reply's stream ended without its proper end; what had arrived is not a reply."""
+    """The stream broke off; what had arrived is not a reply."""
 
     code = "call.stream-cut"
 
@@ -321,7 +312,7 @@ class ReplyInvalid(InferenceError):
 
     Attributes:
         text: The reply as it came.
-        problem: What is wrong with it, for the model to mend.
+        problem: What is wrong with it, for the model to fix.
     """
 
     code = "call.reply-invalid"
@@ -333,12 +324,12 @@ class ReplyInvalid(InferenceError):
 
 
 class ReplyCut(InferenceError):
-    """A reply ended before it was whole, at its token limit or its context's end.
+    """A reply ended too early, at its token limit or the end of the context.
 
     Attributes:
         text: The part that arrived.
         finish_reason: Why it ended, as in `Completion.finish_reason`.
-        usage: Its tokens, a `Usage`; None when nobody counted them.
+        usage: Its tokens, a `Usage`; None if unknown.
     """
 
     code = "call.reply-cut"
@@ -371,7 +362,7 @@ class ReplyEmpty(ReplyCut):
 
 
 class NotOffered(InferenceError):
-    """The server, or its model, does not do what was asked: embed, count tokens."""
+    """The server or its model cannot do this kind of call, such as embedding or counting tokens."""
 
     code = "call.not-offered"
 
@@ -391,10 +382,10 @@ class ServerError(InferenceError):
 
 
 class LoadFailed(InferenceError):
-    """A model could not be brought into memory, or its memory was not given back.
+    """A model could not be loaded or unloaded.
 
     Attributes:
-        out_of_memory: Whether there was no room for it, so that it may go when others have left.
+        out_of_memory: Whether there was no room; loading may succeed when others have left.
     """
 
     code = "model.load-failed"
@@ -419,7 +410,7 @@ class ModelFileInvalid(HarnessError):
 
     Attributes:
         path: The file.
-        offset: Byte at which reading stopped, or None when the file could not be opened.
+        offset: Byte at which reading stopped; None if the file could not be opened.
     """
 
     code = "model.file-invalid"
@@ -435,9 +426,9 @@ class DoesNotFit(HarnessError):
     """A model needs more memory than the whole budget has.
 
     Attributes:
-        model: The model's tag.
+        model: Its tag.
         need_bytes: What it needs.
-        capacity_bytes: What the budget has in all.
+        capacity_bytes: The whole budget.
     """
 
     code = "budget.does-not-fit"
@@ -459,10 +450,10 @@ class EvaluationFailed(HarnessError):
 
 
 class EvaluatorAbstained(EvaluationFailed):
-    """The evaluator answered, and no score could be read from what it said.
+    """The evaluator answered, but gave no score.
 
     Attributes:
-        abstentions: How many judgements were asked for in vain.
+        abstentions: How many judgments were asked for.
     """
 
     code = "evaluation.abstained"
@@ -473,10 +464,10 @@ class EvaluatorAbstained(EvaluationFailed):
 
 
 class LimitReached(HarnessError):
-    """A call was not sent, or not waited for, since a loop's limits leave no room for it.
+    """A call was not sent, or not waited for, because of a loop's limits.
 
     Attributes:
-        limit: Which of them; `journal` when the run's journal can take no more.
+        limit: Which; `journal` if the run's journal can no longer be written.
     """
 
     code = "loop.limit-reached"
@@ -493,7 +484,7 @@ class LimitReached(HarnessError):
 
 
 class RunLimitReached(LimitReached):
-    """The same of the whole run's limits: what is done is kept, and the run ends."""
+    """The same for the limits of the whole run, which ends; finished work is kept."""
 
     code = "run.limit-reached"
 
@@ -503,8 +494,8 @@ class NodeFailed(HarnessError):
 
     Attributes:
         node: Its name, with the item's index for a mapped node: `findings[2]`.
-        result: The `RunResult`, if a whole run failed, or the `Execution` of what was nested in a
-            node: what was done all the same, and all that failed.
+        result: The `RunResult` of a run, or the `Execution` nested in a node, that failed: with
+            everything that was done, and every failure.
     """
 
     code = "node.failed"
@@ -514,7 +505,7 @@ class NodeFailed(HarnessError):
     def __init__(
         self, node: str, cause: BaseException, *, attempts: int = 1, others: int = 0
     ) -> None:
-        # Ours speak for themselves; of a KeyError('x') the message alone would be 'x'.
+        # With the class, except for ours: the message of a KeyError('x') would be only 'x'.
         message = message_of(cause)
         said = message if isinstance(cause, HarnessError) else f"{type(cause).__name__}: {message}"
         place = "" if isinstance(cause, HarnessError) else _place_of(cause)
@@ -529,7 +520,7 @@ class NodeTimedOut(HarnessError):
     """A call of a node took longer than its `Timeout` allows.
 
     Attributes:
-        limit: Which of the two.
+        limit: Which.
     """
 
     code = "node.timeout"
@@ -558,12 +549,12 @@ class JournalInvalid(HarnessError):
 
 
 class ExportFailed(HarnessError):
-    """A collector did not take a run's spans, or not all of them.
+    """A collector rejected a run's spans, or some of them.
 
     Attributes:
         address: Where they were sent, without credentials.
         status: The HTTP status of its reply, if there was one.
-        rejected_spans: How many it said it did not keep.
+        rejected_spans: How many it rejected, by its own count.
     """
 
     code = "export.failed"
@@ -592,8 +583,8 @@ class MemoryStoreFailed(HarnessError):
 
 
 def _place_of(error: BaseException) -> str:
-    """Where in a user's own files an exception came from, as the end of a message."""
-    # Here rather than at the top: only what fails needs them.
+    """Where in the user's own files an exception was raised, as the end of a message."""
+    # Imported only after a failure.
     import sysconfig  # noqa: PLC0415
     import traceback  # noqa: PLC0415
 
@@ -604,10 +595,10 @@ def _place_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """What an error says; some raise another when they are asked."""
+    """The message of an error; some raise another in `__str__`."""
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - whatever it is, it is not what went wrong
+    except Exception:  # noqa: BLE001 - it is not the error to report
         return "(its message cannot be read)"
 
 

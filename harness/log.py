@@ -1,8 +1,8 @@
-"""The log: where warnings go, and what is said with them.
+"""The log: warnings and debug messages.
 
-A program that uses `harness` as a library decides where its log goes: what it told structlog to do
-with messages holds; otherwise they go to the standard library's logger `harness`, which prints
-nothing unless the program told it to. Inside a run, each warning is an instant of its timeline too.
+A program that uses `harness` as a library decides where its log goes: to structlog if that is
+configured, otherwise to the standard library's logger `harness`, which prints nothing by default.
+Inside a run, each warning is also an instant of its timeline.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 Listener = Callable[[str, Mapping[str, object]], Mapping[str, object]]
-"""Takes a warning's message and details, and gives where it was said: the run, the node."""
+"""Takes a warning's message and details; returns its origin: the run, the node."""
 
 _library = logging.getLogger("harness")
 _library.addHandler(logging.NullHandler())
@@ -29,11 +29,11 @@ _unconfigured: Any = structlog.wrap_logger(
 
 
 def log_warning(message: str, *, code: str, **details: object) -> None:
-    """Says what a person should know.
+    """Logs a warning.
 
     Args:
-        message: A fixed phrase, or a notice's.
-        code: What it is called by programs.
+        message: A fixed phrase, or that of a notice.
+        code: For programs.
         details: What varies.
     """
     details = {"code": code, **details}
@@ -41,25 +41,25 @@ def log_warning(message: str, *, code: str, **details: object) -> None:
 
 
 def log_notice(message: str, *, code: str) -> None:
-    """Says what a run's result says too: `in_result` lets a program print it only there."""
+    """Logs a warning that is also in a run's result; `in_result` lets a program print it once."""
     details = {"code": code}
     _logger().warning(message, **{**_where(message, details), **details}, in_result=True)
 
 
 def log_debug(message: str, **details: object) -> None:
-    """Says what only a developer may want to know."""
+    """Logs a message for developers."""
     _logger().debug(message, **details)
 
 
 @contextmanager
 def warnings_heard_by(listener: Listener) -> Iterator[None]:
-    """Has warnings of the block heard, and of the tasks that begin inside it."""
+    """Passes warnings of the block, and of tasks that begin inside it, to the listener."""
     before = _listener.get()
     _listener.set(listener)
     try:
         yield
     finally:
-        _listener.set(before)  # not by a token, which is only valid in the context it was made in
+        _listener.set(before)  # not by a token, which is valid only in its own context
 
 
 def _where(message: str, details: Mapping[str, object]) -> Mapping[str, object]:

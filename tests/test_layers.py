@@ -17,8 +17,7 @@ PACKAGE = Path(harness.__file__).parent
 LAYERS = [
     "version",
     "errors",
-    "shipped",
-    "private",
+    "files",
     "log",
     "trace",
     "hardware",

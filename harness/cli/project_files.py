@@ -17,9 +17,9 @@ import click
 
 from harness.cli.consoles import hide, say
 from harness.errors import HarnessError, InvalidInput, Notice, did_you_mean
+from harness.files import shipped_directory
 from harness.session import Pipeline, Settings, load_settings
 from harness.session.trust import known_secrets, not_allowed, project_of, refusal_to_run, remember
-from harness.shipped import shipped_directory
 
 
 def settings_for_calls(

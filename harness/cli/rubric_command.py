@@ -19,6 +19,7 @@ from harness.cli.consoles import failures_told, say, write_json
 from harness.cli.process import UNUSABLE, LazyGroup
 from harness.cli.project_files import refusal_after_asking
 from harness.errors import InvalidInput, Problem, RubricInvalid
+from harness.files import shipped_directory
 from harness.rubric import (
     Advice,
     Dimension,
@@ -30,7 +31,6 @@ from harness.rubric import (
     rubric_schema,
 )
 from harness.session.settings import load_settings
-from harness.shipped import shipped_directory
 
 _SCORING = {
     "noise": (

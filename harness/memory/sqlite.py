@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import InvalidInput, MemoryStoreFailed
+from harness.files import make_private
 from harness.memory.passage import Passage
 from harness.memory.reading import number_of
 from harness.memory.terms import check_language
-from harness.private import make_private
 
 SCHEMA_VERSION = 3
 

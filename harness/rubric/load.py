@@ -13,12 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import Notice, Problem, RubricInvalid, did_you_mean
+from harness.files import shipped_directory
 from harness.rubric.checks import AnyCheck, Check
 from harness.rubric.checks.function import Refuse
 from harness.rubric.explain import NOTHING, explain, worth_saying
 from harness.rubric.rubric import FILLED_IN, Rubric
 from harness.rubric.written import Written, read_written
-from harness.shipped import shipped_directory
 
 _OWN = Path("rubrics")
 _CHECK: TypeAdapter[Check] = TypeAdapter(AnyCheck)

@@ -32,11 +32,11 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 import httpx
 
 from harness.errors import ConfigurationInvalid, Notice, NotTrusted
+from harness.files import shipped_directory
 from harness.graph.fingerprint import is_own_module
 from harness.inference import Endpoint, provider_of
 from harness.inference.providers import APIS_WITH_ONE_KEY, MANAGED_APIS
 from harness.log import log_warning
-from harness.shipped import shipped_directory
 from harness.trace.secrets import secret_values
 
 KEYS_VARIABLE = "HARNESS_ALLOW_KEYS"

@@ -21,8 +21,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from harness.errors import InvalidInput, JournalInvalid, Notice
+from harness.files import private
 from harness.log import log_warning
-from harness.private import private
 from harness.trace.journal_line import line_start
 from harness.trace.journal_reader import Journal
 from harness.trace.lenient_json import dump_json

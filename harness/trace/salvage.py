@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from harness.errors import InvalidInput, JournalInvalid
-from harness.private import private
+from harness.files import private
 from harness.trace.journal_line import decode, encode, seal, sealed_number
 from harness.trace.journal_reader import Journal
 from harness.trace.records import (

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import RubricInvalid
+from harness.files import shipped_directory
 from harness.rubric import advice_on, load_rubric_file, read_rubric
-from harness.shipped import shipped_directory
 
 BODY = "dimensions:\n- name: a\n  judge: Good?\n"
 JUDGED = f"title: T\n{BODY}"

@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
+from harness.files import shipped_directory
 from harness.rubric import load_rubric_file, rubric_schema
-from harness.shipped import shipped_directory
 
 RUBRICS = shipped_directory("rubrics")
 

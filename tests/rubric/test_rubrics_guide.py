@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from harness.cli.main import command
 from harness.errors import RubricInvalid
+from harness.files import shipped_directory
 from harness.rubric import Dimension, Rubric, load_rubric
 from harness.rubric.checks import CHECKS
 from harness.rubric.rubric import FILLED_IN
-from harness.shipped import shipped_directory
 
 ROOM = shipped_directory("rubrics")
 PATH = ROOM.parent / "docs" / "rubrics.md"

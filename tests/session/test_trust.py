@@ -261,7 +261,7 @@ def test_code_may_run_that_ships_or_is_allowed_or_belongs_to_what_runs_already(t
     assert is_refused(own, HARNESS_TRUST=str(own)) is None
     assert is_refused(tmp_path / "../other.py", HARNESS_TRUST=str(tmp_path)) is not None
     assert is_refused(Path(__file__).with_name("another.py")) is None, "this one runs"
-    from harness.shipped import shipped_directory
+    from harness.files import shipped_directory
 
     assert is_refused(shipped_directory("rubrics") / "any.py") is None
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.errors import ConfigurationInvalid
+from harness.files import make_private
 from harness.inference.to_its_end import to_its_end
 from harness.log import log_warning
-from harness.private import make_private
 
 _APPLICATION_ID = int.from_bytes(b"hrnc")
 """Tells the file from other programs' databases; `file` shows it too."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
-from harness.private import private
+from harness.files import private
 
 
 @contextmanager
