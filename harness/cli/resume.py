@@ -105,9 +105,9 @@ def resume(
 ) -> None:
     """Go on with RUN: a run's id, a part of it, one of its files, or "latest".
 
-    No call of a node is made again whose code and inputs are what they were; revise loops go on at
-    their round. Where what is made again took many tokens or dollars before, you are asked first.
-    Limits are for the whole run, with what it took before. Exit codes are those of harness run.
+    A call of a node is not made again if its code and inputs are the same; revise loops go on at
+    their round. Before it repeats calls that took many tokens or dollars, it asks. Limits are for
+    the whole run, earlier parts included. Exit codes are those of harness run.
     """
 
     def order() -> Order:
@@ -125,25 +125,22 @@ def resume(
         if salvage:
             salvage_run(journal)
         earlier = read_earlier_run(journal)
-        before = earlier.beginning.origin
-        chosen_target = target or (before.target if before else None)
-        if chosen_target is None:
+        before = earlier.beginning.origin or Origin(target="")
+        chosen_target = target or before.target
+        if not chosen_target:
             raise InvalidInput(
                 "the run was begun from Python, so its pipeline's file is not known; give it: "
                 "--file FILE.py",
                 code="run.file-unknown",
                 path=journal,
             )
-        chosen_config = config or (before.config if before else None)
-        chosen_roles = {
-            **(before.roles if before else {}),
-            **read_pairs(roles, option="--role", form="role=tag"),
-        }
-        chosen_memory = (memory and memory.absolute()) or (before.memory if before else None)
+        chosen_config = config or before.config
+        chosen_roles = {**before.roles, **read_pairs(roles, option="--role", form="role=tag")}
+        chosen_memory = (memory and memory.absolute()) or before.memory
         if target is None and target_file(chosen_target) is None:
             raise InvalidInput(
-                f"there is no file '{chosen_target}' any more, which the run was begun from; say "
-                "where it is now: --file FILE.py",
+                f"the run was begun from '{chosen_target}', which is gone; say where it is now: "
+                "--file FILE.py",
                 code="run.file-gone",
             )
         for path, given in ((target_file(chosen_target), target), (chosen_config, config)):

@@ -358,6 +358,7 @@ async def perform(
         CallFailed: No attempt gave one.
         Suspended: A person has to answer first.
     """
+    # Not where an error is caught: a call that is left behind is thrown one from outside its task.
     task = asyncio.current_task()
     assert task is not None
     attempt = 1

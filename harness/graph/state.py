@@ -319,6 +319,7 @@ class Call:
 
     Attributes:
         state: Of its node.
+        step: Its node.
         item: None for a node that is not mapped.
         taken: Set when it begins.
         has_place: Whether it counts as one of those under way.
@@ -326,20 +327,16 @@ class Call:
             after that there are only things to be written down.
     """
 
-    __slots__ = ("has_place", "is_made", "item", "state", "taken")
+    __slots__ = ("has_place", "is_made", "item", "state", "step", "taken")
 
     def __init__(self, state: State, item: int | None, taken: Taken | None = None) -> None:
         self.state = state
+        self.step = state.step
         self.item = item
         if taken is not None:
             self.taken = taken
         self.has_place = False
         self.is_made = False
-
-    @property
-    def step(self) -> Step:
-        """Its node."""
-        return self.state.step
 
     @property
     def label(self) -> str:
