@@ -63,7 +63,7 @@ _MANY_TOKENS, _MANY_USD = 50_000, 1.0
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="Settings; those that the run was begun with when left out.",
+    help="Settings; by default those that the run was begun with.",
 )
 @click.option(
     "--role",
@@ -196,7 +196,7 @@ def _confirm(again: Sequence[Remake]) -> None:
     """Asks whether so much is to be made again, if it is much.
 
     Raises:
-        InvalidInput: No, or nobody is there to be asked.
+        InvalidInput: The answer is no, or there is no terminal to ask at.
     """
     tokens = sum(one.input_tokens + one.output_tokens for one in again)
     if tokens < _MANY_TOKENS and sum(one.cost_usd or 0 for one in again) < _MANY_USD:
@@ -204,7 +204,7 @@ def _confirm(again: Sequence[Remake]) -> None:
     click.echo("\n".join(_listed(again)), err=True)
     if not sys.stdin.isatty() or not click.confirm("Make all that again?", err=True):
         raise InvalidInput(
-            "much would be made again, and nobody agreed; to go on all the same, add --yes",
+            "much would be made again, and that was not confirmed; add --yes to go on anyway",
             code="resume.not-confirmed",
         )
 

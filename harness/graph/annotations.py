@@ -1,8 +1,7 @@
-"""What two annotations say of one another: may a value of one be given where the other is asked?
+"""Compares annotations: may a value of one be given to a parameter of another?
 
-For checks when a pipeline is defined, before there is any value. So they refuse only what can never
-go together; whatever they do not understand (type variables, protocols, callables, texts) goes with
-everything.
+For checks before there is any value, so only what can never fit is refused. What is not understood
+(type variables, protocols, callables, texts) fits everything.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union
 from pydantic import BaseModel
 
 _PLAIN_COLLECTIONS = {"builtins", "collections", "collections.abc", "typing"}
-"""Modules of whose classes it is known what their arguments mean."""
+"""Modules of classes whose arguments are understood."""
 _NOT_LIST_LIKE = (
     str,
     bytes,
     bytearray,
     memoryview,
-    # Their order is not the same in every process, or says nothing: items have to be counted.
+    # They have no order that is the same in every process.
     collections.abc.Set,
     collections.abc.Mapping,
     BaseModel,
@@ -38,7 +37,7 @@ R = TypeVar("R")
 
 
 def _remembered(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which is asked once for each annotation: large graphs have few of them."""
+    """Caches a function by annotation: large graphs have few different ones."""
     known = lru_cache(maxsize=1024)(function)
 
     @wraps(function)
@@ -63,7 +62,7 @@ def fits(produced: object, wanted: object) -> bool:
     try:
         return _fits(produced, wanted)
     except RecursionError:
-        return True  # aliases that contain themselves, as that of any JSON does
+        return True  # aliases that contain themselves, as one of any JSON does
 
 
 def _fits(produced: object, wanted: object) -> bool:
@@ -84,8 +83,8 @@ def item_of(annotation: object) -> object:
     """The annotation of one item of what has items in a fixed order: lists, tuples, streams.
 
     Returns:
-        `object` where the items' type is unknown, and None where there are certainly none to walk
-        through: numbers, texts, mappings, models, and sets, which have no order.
+        `object` if the items' type is unknown; None for what has no such items: numbers, texts,
+        mappings, models, and sets, which have no order.
     """
     annotation = _bare(annotation)
     if _is_union(annotation):
@@ -113,7 +112,7 @@ def asks_for(annotation: object, cls: type) -> bool:
 
 
 def without_names(annotation: object) -> object:
-    """An annotation without its aliases and new types, which mean the values of what they name."""
+    """An annotation with its aliases and new types replaced by what they name."""
     while True:
         if annotation is None:
             return types.NoneType
@@ -157,7 +156,7 @@ def _one_word(annotation: object) -> str:
 
 
 def _bare(annotation: object) -> object:
-    """The same without what `Annotated` adds, too."""
+    """An annotation without aliases, new types and `Annotated`."""
     annotation = without_names(annotation)
     while typing.get_origin(annotation) is Annotated:
         annotation = without_names(typing.get_args(annotation)[0])
@@ -184,7 +183,7 @@ def _members(annotation: object) -> tuple[object, ...]:
 
 
 def _union_of(annotations: Iterable[object]) -> object:
-    """None of none, itself of one."""
+    """None without members; the member itself if there is one."""
     members = tuple(annotations)
     return Union[members] if members else None  # noqa: UP007 - its members are not known here
 
@@ -195,14 +194,14 @@ def _origin(annotation: object) -> object:
 
 
 def _class_of(annotation: object) -> type:
-    """The class of its values; only of what is known."""
+    """The class of its values; not for an unknown one."""
     cls = _origin(annotation)
     assert isinstance(cls, type)
     return dict if _is_typed_dict(cls) else cls
 
 
 def _is_typed_dict(cls: object) -> bool:
-    # That of typing_extensions, which pydantic asks for before Python 3.12, is not typing's.
+    # Not `is_typeddict`: typing_extensions has its own, which pydantic needs before Python 3.12.
     return hasattr(cls, "__required_keys__") and hasattr(cls, "__total__")
 
 
@@ -259,7 +258,7 @@ def _arguments_fit(produced: object, wanted: object) -> bool:
 
 
 def _arguments(annotation: object) -> tuple[object, ...]:
-    """What stands in its brackets; nothing when there are none."""
+    """What stands in its brackets; empty without."""
     if _is_typed_dict(_origin(annotation)):
         return (str, object)
     generic = _generic_model(annotation)
@@ -267,7 +266,7 @@ def _arguments(annotation: object) -> tuple[object, ...]:
 
 
 def _iterated(annotation: object) -> object:
-    """The annotation of what a walk over it yields: a mapping's keys; `object` if unknown."""
+    """The annotation of what iteration yields: a mapping's keys; `object` if unknown."""
     cls = _class_of(annotation)
     if issubclass(cls, str):
         return str
@@ -287,7 +286,7 @@ def _tuples_fit(produced: object, wanted: object) -> bool:
 
 
 def _is_endless(annotation: object) -> bool:
-    """Whether it is a tuple of any length; a class made by `NamedTuple` says nothing of its own."""
+    """Whether a tuple has any length; that of a `NamedTuple` class counts as unknown."""
     return typing.get_origin(annotation) is not tuple or Ellipsis in typing.get_args(annotation)
 
 

@@ -1,9 +1,9 @@
 """Functions as text that stays the same wherever they are written, and under every Python.
 
-The text is that of the source's syntax tree, without lines, comments, docstrings, annotations and
-the names of local variables. Where the source is not at hand, or is not what was compiled (a file
-that was edited since, a cell of a closed notebook), it is the bytecode, which hangs on the version
-of Python; more counts then, such as docstrings.
+The text is written from the source's syntax tree, without lines, comments, docstrings, annotations
+and the names of local variables. If the source is missing, or differs from the compiled code (a
+file edited since, a cell of a closed notebook), the text is the bytecode, which depends on the
+version of Python and counts docstrings too.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ class Import:
     """An import statement inside a function."""
 
     module: str
-    """Which it names; empty in `from . import x`."""
+    """Empty in `from . import x`."""
     level: int
+    """The number of leading dots."""
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeText:
-    """What a function says, functions inside it included."""
+    """A function as text, functions inside it included."""
 
     text: str
     """Its statements, or its bytecode."""
     reads: tuple[tuple[str, ...], ...]
-    """The global names that it reads, each with the attributes read of it at once:
-    `("prompts", "SYSTEM")`. Of bytecode, all names that may be such."""
+    """The global names that it reads, each with the attributes read from it:
+    `("prompts", "SYSTEM")`. In bytecode, all names that may be global."""
     imports: tuple[Import, ...]
 
 
@@ -56,7 +57,7 @@ def code_text(code: CodeType) -> CodeText:
     module = _parsed(source)
     if code not in module.compiled:
         return _compiled_text(code)
-    # Several lambdas on a line are not told apart: all of them count.
+    # Several lambdas on one line cannot be distinguished, so all of them count.
     nodes = module.functions[code.co_firstlineno, code.co_name]
     outer = _global_names(code)
     writer = _Writer(outer=outer, variables=_variables(nodes) - outer - {*code.co_freevars})
@@ -103,11 +104,11 @@ def _parsed(source: str) -> _Parsed:
 
 
 class _Writer:
-    """A walk over a function's syntax tree, which writes down what it says.
+    """Walks a function's syntax tree and writes its text.
 
     Args:
         outer: The global names that it reads.
-        variables: Those whose name does not count.
+        variables: Local names, which do not count.
     """
 
     def __init__(self, *, outer: Set[str], variables: Set[str]) -> None:
@@ -191,7 +192,7 @@ class _Writer:
 
 
 def _variables(nodes: list[_Function]) -> set[str]:
-    """The names that are set and stand for nothing else anywhere: whatever they are, it is one."""
+    """Local names that could be any others: they are set, and are nothing but variables."""
     stored: set[str] = set()
     fixed: set[str] = set()
     for node in (inner for one in nodes for inner in ast.walk(one)):

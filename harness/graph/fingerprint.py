@@ -1,13 +1,16 @@
-"""What a function does, as far as its code says it, in 32 hexadecimal digits.
+"""Fingerprints of functions: a digest of what a function does, as far as its code says.
 
-A resumed run may reuse what a function returned as long as this is the same. So it counts whatever
-the function names and a person may edit: its own statements and defaults, and the constants,
-helpers, classes and modules that it refers to, as far as they are not Python's, a library's or
-ours. It is the same under each version of Python, as long as the source is at hand.
+A resumed run reuses the output of a function while its fingerprint is the same. So it covers what
+the function names and a person may edit: its statements and defaults, and the constants, helpers,
+classes and modules that it refers to, without those of Python, libraries and this package. It is
+the same under every version of Python if the source is there.
 
-It does not see: files that are read, attributes that are set at run time, what a library does, and
-what is reached by `getattr` or held by an object that is no dataclass or pydantic model. Lists and
-mappings count as they are when they are asked for, so ask before a run fills them.
+It does not cover files that are read, attributes set at run time, the work of libraries, and what
+is reached by `getattr` or held by objects other than dataclasses and pydantic models. Lists and
+mappings count as they are at that moment, so take it before a run fills them.
+
+An object made of more than its class says so by a method `code_parts()`, which returns the
+functions and values that count: a pipeline returns its nodes' functions.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from harness.graph.code_text import Import, code_text
 
 _MISSING = object()
 _MOST = 3
-"""Parts that changed, named in one message."""
+"""Changed parts named in one message."""
 _OF_THE_MODULE = frozenset({"__builtins__", "__file__", "__name__", "__package__", "__spec__"})
 
 
@@ -91,34 +94,33 @@ def code_digest(function: Callable[..., object]) -> str:
 
 
 def code_of(function: Callable[..., object]) -> Code:
-    """What a function does; its digests are the same in every process.
+    """The fingerprint of a function, with its parts; the same in every process.
 
-    The digest stays the same when comments, docstrings, annotations, a decorator's arguments, lines
-    or the file's name change, and becomes another when a constant, a default or a helper does,
-    however far down. Of classes that it names, docstrings and annotations count: a model may be
-    shown them.
+    The digest does not depend on comments, docstrings, annotations, a decorator's arguments, lines
+    and the file's name; it does depend on constants, defaults and helpers, however far down. The
+    docstrings and annotations of classes count, since a model may be shown them.
     """
-    # What a closure holds, a whole run perhaps, is not ours to keep.
+    # Caching would keep alive what a closure holds, a whole run perhaps.
     if not isinstance(function, FunctionType) or function.__closure__:
         return _read(function).code
     known = _known(function)
     if not known.holds():
-        _known.cache_clear()  # a name was bound anew, as the cells of a notebook do
+        _known.cache_clear()  # a name was bound again, as the cells of a notebook do
         known = _known(function)
     return known.code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What a function does, and what that rests on."""
+    """A fingerprint, and the names that it rests on."""
 
     code: Code
     names: tuple[tuple[Mapping[str, object], str, object], ...]
-    """Every name that was looked up: where, which, and what it stood for."""
+    """Every name that was looked up: its scope, itself, and its value."""
     cells: tuple[tuple[CellType, object], ...]
 
     def holds(self) -> bool:
-        """Whether every name stands for what it stood for."""
+        """Whether every name still has the same value."""
         return all(scope.get(name, _MISSING) is value for scope, name, value in self.names) and all(
             _contents(cell) is value for cell, value in self.cells
         )
@@ -137,15 +139,15 @@ _known = functools.lru_cache(maxsize=1024)(_read)
 
 
 class _Reading:
-    """A walk from one function over all that it reaches, which writes down what it finds.
+    """Walks from one function over all that it reaches, and writes it down.
 
-    What may lead back to itself gets a number when it is met first, and is written down once, after
-    what was met before it.
+    What may lead back to itself gets a number when it is first met, and is written once, after
+    everything met before it.
     """
 
     def __init__(self) -> None:
         self._words: list[str] = []
-        # By `id`; the list keeps what was met, and with it the `id`, from going away.
+        # By `id`; the list keeps the values alive, and so their ids.
         self._numbers: dict[int, int] = {}
         self._met: list[object] = []
         self._names: dict[tuple[int, str], tuple[Mapping[str, object], str, object]] = {}
@@ -153,19 +155,19 @@ class _Reading:
         self._parts: dict[str, str] = {}
         self._places: dict[str, str] = {}
         self._files: dict[str, str] = {}
-        # What things that are met are called, and from which word on constants are told.
+        # By number, the names of values; and where the words of constants begin and end.
         self._called: dict[int, str] = {}
         self._constants: list[tuple[int, int]] = []
 
     def mention(self, value: object) -> None:
-        """The number of a value that is written down by itself."""
+        """Writes the number of a value that is written by itself."""
         number = self._numbers.setdefault(id(value), len(self._met))
         if number == len(self._met):
             self._met.append(value)
         self._words.append(f"#{number}")
 
     def add(self, value: object) -> None:
-        """One value: what it is, or its number."""
+        """Writes one value, or its number."""
         kind = type(value)
         if kind in PLAIN:
             self._words.append(f"{kind.__name__} {value!r}")
@@ -195,7 +197,7 @@ class _Reading:
                 self._write_parts(parts)
 
     def finished(self) -> _Known:
-        """Writes down all that was met, and what that leads to."""
+        """Writes all that was met, and what that leads to."""
         for number, value in enumerate(self._met):  # which grows meanwhile
             begin = len(self._words)
             self._constants.clear()
@@ -246,7 +248,7 @@ class _Reading:
         self.add(getattr(function, "__wrapped__", None))
 
     def _follow(self, scope: Mapping[str, object], path: tuple[str, ...]) -> None:
-        """What a global name, with the attributes that are read of it, stands for."""
+        """Writes the value of a global name, with the attributes that are read from it."""
         if path[0] in _OF_THE_MODULE:
             return
         module = None
@@ -273,9 +275,9 @@ class _Reading:
             self._constants.append((begin, len(self._words)))
 
     def _note(self, name: str | None, begin: int) -> None:
-        """Takes down a part, of the words from one on that are of no part of their own."""
+        """Notes a part: the words from `begin` on that belong to no other part."""
         told = {n for one in self._constants for n in range(*one)}
-        # Not in which order things are met: that hangs on all the others.
+        # Without numbers, which depend on everything met before.
         words = ["#" if one.startswith("#") else one for one in self._words[begin:]]
         own = [one for n, one in enumerate(words, begin) if n not in told]
         name = name or "its code"
@@ -283,7 +285,7 @@ class _Reading:
         self._parts[name] = blake2b("\n".join([before, *own]).encode(), digest_size=4).hexdigest()
 
     def _add_module(self, module: ModuleType) -> None:
-        """A module that is handed on whole: who knows what is used of it."""
+        """A whole module: any of it may be used."""
         path = Path(module.__file__ or "") if is_own_module(module) else None
         if path is not None and path.is_file():
             self._add_file(path)
@@ -315,13 +317,13 @@ PLAIN = frozenset(
         *(decimal.Decimal, fractions.Fraction, uuid.UUID),
     }
 )
-"""Types of which `repr` is the value, the same in every process."""
+"""Types whose `repr` says all, the same in every process."""
 
 _NOT_OF_THE_CLASS = frozenset(
     {
         # where it is written
         *("__module__", "__qualname__", "__firstlineno__", "__static_attributes__"),
-        # what is told of it already
+        # what is written already
         *("__doc__", "__annotations__", "__annotate__", "__annotate_func__"),
         *("__annotations_cache__", "__dataclass_fields__", "__dataclass_params__"),
         *("__orig_bases__", "__parameters__", "__signature__"),
@@ -348,15 +350,15 @@ class Parts:
 
 
 def parts_of(value: object) -> Parts | None:
-    """What counts of a value that is neither plain, a function, a class nor a module.
+    """The parts of a value that is neither plain, a function, a class nor a module.
 
-    None of what counts by its class alone: most objects.
+    None for most objects, which count by their class alone.
     """
     return _of_container(value) or _of_callable(value) or _of_annotation(value) or _of_record(value)
 
 
 def parts_of_class(cls: type) -> Parts:
-    """What a class says: its bases, fields, constants and methods, in any order but the fields'."""
+    """A class: its bases, fields in their order, and its constants and methods in any order."""
     label = f"class {cls.__name__}"
     document = vars(cls).get("__doc__")
     # The one that dataclasses make up repeats the fields.
@@ -389,7 +391,7 @@ def parts_of_class(cls: type) -> Parts:
 
 
 def _is_made(member: object) -> bool:
-    """Whether Python or a library made a method, as dataclasses do: each version makes others."""
+    """Whether Python or a library made a method, as dataclasses do, each version in its way."""
     function = inspect.unwrap(getattr(member, "__func__", member))  # type: ignore[arg-type]
     if not isinstance(function, types.FunctionType):
         return False
@@ -472,7 +474,7 @@ def _of_annotation(value: object) -> Parts | None:  # noqa: PLR0911 - one for ea
 
 
 def _of_record(value: object) -> Parts | None:
-    """Of what its author gave fields, or says itself what it is made of."""
+    """An object with fields, or with `code_parts()`."""
     fields: Iterable[tuple[object, object]]
     made_of = getattr(type(value), "code_parts", None)
     if made_of is not None:
@@ -495,7 +497,7 @@ def _in_order(values: Iterable[object]) -> tuple[object, ...]:
 
 
 def _place(member: object) -> str:
-    """Where a member of a set belongs, in every process: a set's own order is another in each."""
+    """The sort key of a set's member, since a set's own order differs in each process."""
     if isinstance(member, frozenset):
         return repr(sorted(map(_place, member)))
     if isinstance(member, tuple):
@@ -546,13 +548,13 @@ def library_name(module: str | None, name: str) -> str:
 
 
 def imported_files(name: str, *, level: int, names: Iterable[str], package: str) -> list[Path]:
-    """The user's own files that an import statement leads to; none of them is imported.
+    """The user's own files that an import statement leads to; imports none of them.
 
     Args:
-        name: The module that it names; may be empty in `from . import x`.
-        level: How many dots stand before it.
-        names: What is imported from there, which may be modules too.
-        package: The one that the statement stands in.
+        name: Of the module; empty in `from . import x`.
+        level: The number of leading dots.
+        names: Imported from there; they may be modules too.
+        package: In which the statement stands.
     """
     parts = name.split(".") if name else []
     if level:
@@ -562,7 +564,7 @@ def imported_files(name: str, *, level: int, names: Iterable[str], package: str)
         if spec is None:
             return []
         if spec.submodule_search_locations is None:
-            # What is built in has an origin that is no place.
+            # The origin of a built-in module is not a path.
             is_file = spec.has_location and spec.origin is not None and is_own(spec.origin)
             return [Path(spec.origin or "")] if is_file else []
         places, parts = spec.submodule_search_locations, parts[1:]

@@ -137,9 +137,9 @@ class Graph:
             concurrency: How many of its items at once.
             on_error: What follows when its last attempt raised: `"fail"`, `"skip"`, or
                 `Default(value)`.
-            models: The roles whose models it will use, and no others, in the order of their first
-                calls; loads are planned from them. A run does not begin if one of them has no
-                model, but for the evaluator beside the producer: without it, code alone checks.
+            models: The roles that it will use, and no others, in the order of their first calls;
+                loads are planned from them. A run does not begin if one of them has no model,
+                except the evaluator beside the producer: without it, only code checks.
 
         Raises:
             PipelineInvalid: The name is taken, the signature cannot be a node's, a policy is of the

@@ -1,6 +1,6 @@
-"""What can begin: a run's nodes and items, from what they need to who needs them.
+"""The schedule: which nodes and items of a run can begin, as others end.
 
-Decides, and does nothing: no task, no clock, no journal.
+It only decides: no task, no clock, no journal.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Schedule:
     Args:
         plan: The nodes.
         inputs: The values of the graph's inputs.
-        start: Called for each call that can begin: a node's, or an item's.
-        on_skip: Told each call that is left out: the node, the item, why, because of which call.
-        on_total: Told how many items a mapped node has, when that is known.
-        on_end: Told every item of a mapped node, and every node, that has an outcome.
+        start: Called for each node or item that can begin.
+        on_skip: Told of each call that is left out: node, item, reason, the call that caused it.
+        on_total: Told the number of items of a mapped node, once it is known.
+        on_end: Told of every node, and every item of a mapped node, that has an outcome.
         prefix: Goes before the nodes' names.
 
     Attributes:
-        states: How far each node is, by name.
-        failures: What failed before it could be called.
+        states: By node.
+        failures: Of nodes that could not be called at all.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ class Schedule:
         return not self._left
 
     def begin(self) -> None:
-        """Begins whatever waits for nothing."""
+        """Begins every node that waits for nothing."""
         for state in self.states.values():
             if not state.waits_for:
                 self._begin(state)
         self._pass_on()
 
     def settle(self, state: State, item: int | None, outcome: object, digest: str) -> None:
-        """Takes down how a call ended, and begins what can begin now.
+        """Notes how a call ended, and begins what can begin now.
 
         Args:
-            state: Of which node.
-            item: Which item; None for all at once.
-            outcome: What it gave, `Skipped` or `Blocked`.
-            digest: Of what it gave.
+            state: Of its node.
+            item: None for a node that is not mapped.
+            outcome: Its output, `Skipped` or `Blocked`.
+            digest: Of its output.
         """
         if item is None:
             self._settle_whole(state, outcome, digest)
@@ -98,14 +98,14 @@ class Schedule:
         self._pass_on()
 
     def add_item(self, state: State, item: int, value: object, digest: str) -> None:
-        """Takes down an item of a generating node, which goes on."""
+        """Notes an item of a generating node, which goes on."""
         if state.items is None:
             state.items = []
         self._settle_item(state, item, value, digest)
         self._pass_on()
 
     def taken(self, state: State, item: int | None, parameters: Sequence[Parameter]) -> Taken:
-        """The values of a call's parameters, all of which are there."""
+        """The arguments of a call that can begin."""
         arguments: dict[str, Any] = {}
         digests: dict[str, str] = {}
         needs: dict[int | str, None] = {}
@@ -116,7 +116,7 @@ class Schedule:
                 index, items = _source_item(state, parameter, item)
                 arguments[name], digests[name] = items.item(index), items.digests[index]
                 if source is not None:
-                    # Of a list that came as a whole, the span of that whole.
+                    # If the list came as a whole, the span of the whole.
                     of_item = source.spans.get(index) if source.step.gives_items else None
                     needs[of_item or source.span or source.label(index)] = None
             elif source is None:
@@ -132,7 +132,7 @@ class Schedule:
                     needs[source.span or source.path] = None
                 if item is None:
                     needs |= dict.fromkeys(source.spans.values())
-                elif source.spans:  # of the many arrows to each of many items, the last is enough
+                elif source.spans:  # one of many arrows to each of many items is enough
                     needs[next(reversed(source.spans.values()))] = None
         return Taken(arguments, digests, tuple(needs))
 
@@ -169,7 +169,7 @@ class Schedule:
                 path=state.step.node.path,
                 line=state.step.node.line,
             )
-        # A list of its own, since whoever else takes the other may change that.
+        # A copy, since other nodes that take the list may change it.
         return ListSource([*values], [digest_of_value(value) for value in values])
 
     def _advance(self, state: State) -> None:
@@ -183,9 +183,9 @@ class Schedule:
         self._end_items(state)
 
     def _obstacle_of_lists(self, state: State) -> Blocked | Skipped | None:
-        """What keeps a mapped node from having further items, once that is known; takes it down.
+        """Why a mapped node has no further items, once that is known; notes it.
 
-        Otherwise looks how many items there will be.
+        Otherwise finds how many items there will be.
         """
         early = [one for one in state.sources if isinstance(one, State) and one.ended_early]
         for source in early:
@@ -201,14 +201,14 @@ class Schedule:
                 self._on_total(state, total)
             state.total = total
         elif all(source.has_ended for source in state.sources):  # else another may still fail
-            # Even for who asks for skipped items: there are none when their list was.
+            # Even if it asks for skipped items: a skipped list has none.
             skipped = Skipped(reason=f"'{early[0].path}' was skipped")
             self._on_skip(state, None, skipped.reason, early[0].path)
             return skipped
         return None
 
     def _begin_item(self, state: State, item: int) -> None:
-        """Begins one item, if all that it takes is there and it has not begun."""
+        """Begins an item if it has not begun, and all that it takes is there."""
         if item in state.begun or state.obstacle is not None:
             return
         taken = [
@@ -228,7 +228,7 @@ class Schedule:
     def _obstacle(
         self, state: State, parameters: Sequence[Parameter], item: int | None
     ) -> Blocked | Skipped | None:
-        """What keeps a call from being made, if one of these is not to be had; takes it down."""
+        """Why a call cannot be made, if one of the parameters has no value; notes it."""
         skipped: str | None = None
         for parameter in parameters:
             source = self.states.get(parameter.source)
@@ -285,7 +285,7 @@ class Schedule:
         self._settled.append((state, None))
 
     def _complete(self, state: State, values: list[object]) -> None:
-        """All items of a generating node, those that it gave before included."""
+        """Settles all items of a generating node, with those it gave before."""
         for item in range(state.settled, len(values)):
             if state.items is None:
                 state.items = []
@@ -331,7 +331,7 @@ def _source_item(state: State, parameter: Parameter, item: int) -> tuple[int, St
 
 
 def count_items(state: State) -> int | None:
-    """How many items there will be; None as long as that is not known.
+    """How many items a mapped node will have; None as long as that is unknown.
 
     Raises:
         PipelineInvalid: It walks lists side by side that differ in length.

@@ -1,10 +1,14 @@
-"""Outputs as values that come back from the journal as they were.
+"""Outputs in the journal: written as JSON so that they come back as they were.
 
-A value may be used by the run that made it, or read back by the run that goes on: both must see
-the same. So what would come back as something else is refused when it is written, with the reason.
+The run that made a value and the run that goes on must see the same. So a value that would come
+back as another is refused when it is written, with the reason. Two come back equal, but not quite
+the same: within models, dataclasses and tuples, an int in a float's place comes back as a float;
+and a time zone comes back as its offset.
 
-What comes back equal, and not quite the same: an int in a float's place, within models, dataclasses
-and tuples, as the float; a time zone as its offset.
+Plain values are their own JSON: None, booleans, numbers, texts, lists, and mappings with texts as
+keys, of exactly these types and nested in any way. They need no schema. What strict JSON cannot say
+(NaN, infinities, integers beyond 64 bits, half a surrogate pair) is kept as a text of the JSON that
+Python's `json` writes: `{"$json": "[NaN]"}`.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ _COLLECTIONS = (list, tuple, set, frozenset, deque)
 _NOT_SCHEMAS = frozenset(
     {"computed_fields", "default", "expected", "members", "metadata", "serialization"}
 )
-"""Parts of a schema that are values, or say nothing of what is read."""
+"""Parts of a schema that are values, or do not concern reading."""
 
 _EXCERPT = reprlib.Repr()
 _EXCERPT.maxstring = _EXCERPT.maxother = 50
@@ -47,11 +51,11 @@ class ValueForm:
     """How values of one return annotation are checked, written and restored.
 
     Args:
-        annotation: As `typing.get_type_hints` gives it. Of `object`, nothing is checked, and plain
-            values alone can be written; see `plain_json`.
+        annotation: From `typing.get_type_hints`. For `object`, nothing is checked, and only plain
+            values can be written.
 
     Raises:
-        TypeError: What is annotated cannot be written to a journal and restored.
+        TypeError: Its values cannot be written to a journal and restored.
     """
 
     __slots__ = ("_adapter", "_check", "_exact", "_has_sets", "annotation")
@@ -98,10 +102,10 @@ class ValueForm:
         """The value that `encode` wrote.
 
         Args:
-            data: What it gave, or that as `orjson.loads` reads it.
+            data: The JSON, or what `orjson.loads` makes of it.
 
         Raises:
-            TypeError: It is not of the annotation, which may have been another one.
+            TypeError: It is not of the annotation, which may have changed.
         """
         if self._adapter is None:
             value = load_plain(data)
@@ -173,13 +177,13 @@ _shared_form = functools.lru_cache(maxsize=1024)(ValueForm)
 
 
 def digest(data: bytes) -> str:
-    """What names a written value: 32 hexadecimal digits."""
+    """A name for a written value: 32 hexadecimal digits."""
     return blake2b(data, digest_size=16).hexdigest()
 
 
 def digest_of_all(digests: Iterable[str]) -> str:
-    """What names the list of the values that these name."""
-    # No value is written so, which keeps a list's name from being that of a value.
+    """A name for the list of the values with these names."""
+    # No value is written like this, so a list never has the name of a value.
     return digest(f"[{' '.join(digests)}".encode())
 
 
@@ -235,7 +239,7 @@ def _kinds_in(schema: object) -> set[str]:
             elif kind == "lax-or-strict":
                 parts.append(part["strict_schema"])
             elif isinstance(kind, str):
-                # pydantic finds no member by its value but among texts and whole numbers.
+                # pydantic finds members of enums by value only if they are texts or integers.
                 is_odd = any(
                     isinstance(value, Enum) and not isinstance(value, str | int)
                     for value in part.get("expected", ())
@@ -279,7 +283,7 @@ def sets_in_order(plain: object, value: object) -> object:
 
 
 def _is_same(value: object, back: object) -> bool:
-    """Whether two values are equal and of the same types, NaN being itself."""
+    """Whether two values are equal and of the same types; NaN equals NaN."""
     if value is back:
         return True
     kind: type = type(value)
@@ -298,7 +302,7 @@ def _is_same(value: object, back: object) -> bool:
 
 
 def _fields(value: object) -> dict[str, object] | None:
-    """What a model or dataclass holds; None of anything else."""
+    """The fields of a model or dataclass; None for anything else."""
     if isinstance(value, BaseModel):
         names: Iterable[str] = type(value).model_fields
         more = {**(value.__pydantic_extra__ or {}), **(value.__pydantic_private__ or {})}
@@ -322,16 +326,16 @@ _TYPES: dict[object, frozenset[type]] = {
     NoneType: frozenset({NoneType}),
 }
 _DEEPEST = 200
-"""Levels of nesting; orjson writes 253, and the journal's line has some of its own."""
+"""Levels of nesting; orjson writes 253, of which the journal's line needs some."""
 
 Check = Callable[[object], bool]
 
 
 def dump_plain(value: object) -> bytes:
-    """A value as strict JSON, which `load_plain` brings back as it was.
+    """A plain value as strict JSON, for `load_plain`.
 
     Raises:
-        TypeError: It is not made of such values, or contains itself.
+        TypeError: It is not plain, or contains itself.
     """
     if type(value) in _SCALARS or _is_strict(value, _DEEPEST):
         try:
@@ -346,17 +350,17 @@ def dump_plain(value: object) -> bytes:
 
 
 def load_plain(data: object) -> object:
-    """The value of what `dump_plain` wrote.
+    """The value that `dump_plain` wrote.
 
     Args:
-        data: The bytes, or what they are once parsed.
+        data: The bytes, or what `orjson.loads` makes of them.
     """
     value = orjson.loads(data) if isinstance(data, bytes) else data
     return json.loads(value[_WRAPPED]) if _is_wrapped(value) else value
 
 
 def text_of(data: object) -> bytes | str:
-    """The same as JSON for a parser that knows NaN and large integers."""
+    """The same data as JSON for a parser that knows NaN and large integers."""
     value = orjson.loads(data) if isinstance(data, bytes) else data
     if _is_wrapped(value):
         return str(value[_WRAPPED])
@@ -364,14 +368,14 @@ def text_of(data: object) -> bytes | str:
 
 
 def plain_check(annotation: object) -> Check | None:
-    """Whether a value is of an annotation that means plain values alone; None of any other.
+    """Checks values of an annotation that means plain values only; None for any other annotation.
 
-    Types are compared exactly: what is a subclass would come back as its base.
+    Types are compared exactly, since an instance of a subclass would come back as its base.
     """
     try:
         return _check_of(without_names(annotation))
     except RecursionError:
-        return None  # an alias that contains itself, as that of any JSON does
+        return None  # an alias that contains itself, as one of any JSON does
 
 
 def kind_of(value: object) -> str:
@@ -388,7 +392,7 @@ def _is_wrapped(value: object) -> typing.TypeGuard[dict[str, str]]:
 
 
 def _is_strict(value: object, room: int) -> bool:
-    """Whether strict JSON has a form for it, but for its longest integers and oddest texts."""
+    """Whether strict JSON can say it, except for long integers and half surrogate pairs."""
     kind: type = type(value)
     items: Any = value
     if kind is float:

@@ -1,4 +1,4 @@
-"""What is left to do, or to be made again, for a run that is resumed; if nothing, its result."""
+"""A resumed run rehearsed, without calling anything: what would be made again, or its result."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from harness.trace.node_records import NodeRecord, node_records
 async def result_if_nothing_to_do(
     graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun
 ) -> RunResult | None:
-    """The result of a run whose every call was made before; None if one would have to be made.
-
-    Nothing is called and nothing recorded.
+    """The result of a run with nothing left to do; None if a call would have to be made.
 
     Args:
-        graph: What was run.
-        inputs: The value of every input, as it is now.
-        earlier: What was done.
+        graph: The pipeline now.
+        inputs: The value of every input now.
+        earlier: The run.
     """
-    nobody = _Nobody()
-    ended = await _rehearsed(graph, inputs, earlier, nobody)
-    if nobody.was_asked or ended.status != "finished":
+    no_calls = _NoCalls()
+    ended = await _rehearsed(graph, inputs, earlier, no_calls)
+    if no_calls.was_asked or ended.status != "finished":
         return None
     return _from_journal(graph, ended, earlier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remake:
-    """A call of a node that a resumed run makes again, with what it took, nested ones included."""
+    """A call of a node that a resumed run would make again; figures as it took before."""
 
     node: str
     """Its label: `findings[2]`."""
     reason: str
     calls: int
+    """Of models, nested nodes included, as are the figures below."""
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
+    """None if no price is known."""
 
 
 async def to_make_again(
     graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun
 ) -> tuple[Remake, ...]:
-    """What a resumed run makes again although it was done; nothing is called.
+    """The calls that a resumed run would make again although they were done.
 
     Args:
-        graph: What was run.
-        inputs: Those that are given now.
-        earlier: What was done.
+        graph: The pipeline now.
+        inputs: The inputs given now.
+        earlier: The run.
 
     Raises:
-        InvalidInput: As the run itself would raise it.
+        InvalidInput: As from the run itself.
     """
     values, _ = inputs_now(graph, inputs, earlier)
-    ended = await _rehearsed(graph, values, earlier, _Nobody())
+    ended = await _rehearsed(graph, values, earlier, _NoCalls())
     reasons = {one.node: one.reason for one in ended.reruns}
     kept = {*ended.reused}
     took: dict[str, list[NodeRecord]] = {}
@@ -86,23 +86,23 @@ async def to_make_again(
 
 
 async def _rehearsed(
-    graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun, nobody: _Nobody
+    graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun, no_calls: _NoCalls
 ) -> Execution:
     return await execute(
         graph,
         inputs,
         run_of=lambda _call: None,
         tracer=Tracer(),
-        executor=nobody,
+        executor=no_calls,
         earlier=earlier.outputs,
     )
 
 
-class _Nobody:
-    """An executor that makes no call.
+class _NoCalls:
+    """An executor that makes no calls.
 
     Attributes:
-        was_asked: Whether one was to be made.
+        was_asked: Whether it was asked to make one.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class _Nobody:
     async def call(self, work: Work) -> object:
         """See `Executor.call`."""
         self.was_asked = True
-        # What a person did wrong is not tried again.
+        # An error that no policy tries again.
         raise InvalidInput(f"'{work.label}' was not called", code="resume.not-called")
 
     async def stream(self, work: Work) -> AsyncGenerator[object, None]:
