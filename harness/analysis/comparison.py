@@ -107,7 +107,7 @@ class Comparison:
     nodes: tuple[NodeDifference, ...]
     """Every call of a node, the biggest differences first, the equal ones last."""
     loops: tuple[LoopDifference, ...]
-    """Every loop, in the order of the first run, and then those that only the second has."""
+    """Every loop, in the order of the first run, and then those of the second alone."""
     roles: tuple[RoleDifference, ...]
 
 

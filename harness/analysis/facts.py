@@ -24,7 +24,7 @@ from harness.trace.records import (
 T = TypeVar("T")
 
 LEAST_LOST_NS = 200_000_000
-"""A fault that took less of the run is none: nobody notices a fifth of a second."""
+"""A fault that took less of the run is ignored: a fifth of a second goes unnoticed."""
 
 LEAST_LOST_SHARE = 0.05
 """Nor one that took a smaller share of it."""
@@ -105,7 +105,7 @@ class Observed:
     ended: RunEnded | None
     """None when it was killed, or is not over."""
     calls: list[Call] = field(default_factory=list)
-    """Those answered from the cache included; those that a limit refused are not."""
+    """Those answered from the cache included; those refused by a limit are not."""
     resumed_ns: int | None = None
     """When the last part of the run began; None if it was never resumed."""
     loads: list[Load] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Observed:
     parents: dict[int, int | None] = field(default_factory=dict)
     """The span around each span; phases left out."""
     sources: dict[int, list[int]] = field(default_factory=dict)
-    """By span, those that led to it: what it had to wait for."""
+    """By span, the spans that led to it: what it had to wait for."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """Prompts and replies by their hashes, of the first calls, where they were recorded."""
 

@@ -5,7 +5,7 @@ conventions of OpenTelemetry, release 1.44, now in open-telemetry/semantic-conve
 OpenInference: openinference-semantic-conventions 0.1.42. Every attribute is also kept under its own
 name, after `harness.`.
 
-Texts leave only on request: a viewer is often somebody else's machine.
+Texts leave only on request: the viewer is often on another's machine.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ QUOTING = frozenset(
         *("title", "traceback", "where"),
     }
 )
-"""Attributes that may quote a text: those that pass through `Tracer.excerpt`. A task's text may be
+"""Attributes that may quote a text: all that pass through `Tracer.excerpt`. A task's text may be
 the seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing."""
 
 _HEADING = re.compile(r"(?:\A|\n\n)\[(system|user|assistant)\]\n")

@@ -83,7 +83,7 @@ _VLLM: Moves = {
     "bound the queue": "--data-parallel-size for replicas, or --max-num-queued-reqs to refuse "
     "early",
     "read prompts faster": "a larger --max-num-batched-tokens, and no --no-enable-chunked-prefill",
-    "spread prefill": "--long-prefill-token-threshold, so that one long prompt holds up nobody",
+    "spread prefill": "--long-prefill-token-threshold, so that a long prompt holds up no others",
     "keep prefixes": "no --no-enable-prefix-caching, and a larger --gpu-memory-utilization",
     "more room for KV": (
         "--kv-cache-dtype fp8, which halves the cache for less than 1 % loss",
@@ -150,7 +150,7 @@ _TGI: Moves = {
 _TENSORRT_LLM: Moves = {
     "answer more at once": "a larger --max_batch_size",
     "read prompts faster": "a larger --max_num_tokens, and --enable_chunked_prefill",
-    "spread prefill": "--enable_chunked_prefill, so that one long prompt holds up nobody",
+    "spread prefill": "--enable_chunked_prefill, so that a long prompt holds up no others",
     "keep prefixes": "enable_block_reuse: true under kv_cache_config in its --config",
     "more room for KV": (
         "dtype: fp8 under kv_cache_config in its --config, which halves the cache",

@@ -174,7 +174,7 @@ def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
             f"raise max_concurrency under [endpoints.{model}] in harness.toml"
             + (f" (now {limit})" if limit else "")
             + ", until its server begins to queue",
-            "leave it out for a server of your own: those that batch queue by themselves",
+            "leave it out for a server of your own: one that batches has its own queue",
         ),
         lost_ns=lost_ns,
     )

@@ -420,6 +420,6 @@ def dropped_fields(observed: Observed, model: str, calls: Sequence[Call]) -> Fin
 
 
 def _is_left_to_the_model(call: Call) -> bool:
-    """Whether the same call may be answered otherwise, for want of a field."""
+    """Whether the same call may be answered otherwise, since it lacked a field."""
     is_greedy = call.attributes.get("temperature") == 0
     return not _DECIDING.isdisjoint(call.dropped) or ("seed" in call.dropped and not is_greedy)

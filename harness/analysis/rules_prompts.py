@@ -121,7 +121,7 @@ def _input_tokens(call: Call) -> int:
 
 
 LEAST_PAIRS = 2
-"""Prompts that were like the one before, and read anew: so many show that it repeats."""
+"""Prompts like the one before that were read again: so many show that it repeats."""
 
 HISTORY_CALLS = 4
 """Turns of a conversation before its history weighs anything."""
@@ -296,7 +296,7 @@ def _conversations(observed: Observed) -> list[list[Call]]:
 
 
 def _continues(observed: Observed, earlier: Call, later: Call) -> bool:
-    """Whether a call's prompt holds that of the one before, and its reply."""
+    """Whether a call's prompt holds the prompt before it, and its reply."""
     least = _input_tokens(earlier) + (earlier.count("output_tokens") or 0)
     reply, prompt = observed.text(earlier, "reply_sha256"), observed.text(later, "prompt_sha256")
     return (
@@ -437,7 +437,7 @@ class _Said:
 
 
 def _windows(text: str, chars: int = WINDOW_CHARS) -> Counter[str]:
-    """How often each stretch of so many characters occurs; 0 for those that do not."""
+    """How often each stretch of so many characters occurs; 0 for others."""
     return Counter(text[i : i + chars] for i in range(len(text) - chars + 1))
 
 

@@ -324,7 +324,7 @@ def convoy(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | N
     levels = depths(decodes.values())
     seats = max((depth for _, depth in levels), default=0)
     if seats < 2:
-        return None  # One at a time is `queueing`, whoever stands first.
+        return None  # One at a time is `queueing`, whichever call stands first.
     usual_ns = min((one.duration_ns for one in sent.values()), default=0)
     least_ns = max(LEAST_LOST_NS, LONG_FACTOR * usual_ns)
     alone = [stretch for stretch, depth in levels if depth == 1]

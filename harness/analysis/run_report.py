@@ -161,7 +161,7 @@ def _as_intervals(asides: Iterable[SpanRecord]) -> Iterator[Interval]:
 
 
 def _loads(spans: Iterable[SpanRecord], models: Mapping[int | None, str]) -> tuple[ModelLoads, ...]:
-    """Loads by model: the one that the span names, else that of the call it is a phase of."""
+    """Loads by model: the one that the span names, else the model of the call around it."""
     times_ns: dict[str, list[int]] = {}
     for span in spans:
         if "waits_for" in span.attributes:
@@ -190,7 +190,7 @@ class Aside:
     total_ns: int
     """Time in them, added up; a probe's is also in the call that it preceded."""
     input_tokens: int | None
-    """Prompts, or what was embedded; None where nobody counted any."""
+    """Prompts, or what was embedded; None if no server counted them."""
     output_tokens: int | None
 
 
@@ -300,7 +300,7 @@ def _output_tokens(calls: Sequence[Call]) -> int:
 class Occupancy:
     """Model calls over the time of a run. The wait before a call is tried again is idle.
 
-    To embed and to count tokens are calls here as well; what the cache answered is none.
+    Embedding and counting tokens count as calls here, replies from the cache do not.
     """
 
     most_at_once: int

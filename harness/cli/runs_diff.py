@@ -44,7 +44,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(_loop_table(comparison.loops))
     for role in comparison.roles:
         if role.a != role.b:
-            was, now = ", ".join(role.a) or "nobody", ", ".join(role.b) or "nobody"
+            was, now = ", ".join(role.a) or "no model", ", ".join(role.b) or "no model"
             console.print(Text(f"Role {role.role}: {was} in A, {now} in B."), soft_wrap=True)
 
 

@@ -201,7 +201,7 @@ class CallGroup:
     draft_tokens: int | None
     """Tokens that a draft model proposed (speculative decoding); None when no server said."""
     accepted_tokens: int | None
-    """Of them, those that the model agreed to."""
+    """Of them, the tokens that the model agreed to."""
     accepted_share: float | None
     """The same as a share, from 0 to 1; None where nothing was proposed."""
     advisory_schemas: int

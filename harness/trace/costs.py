@@ -43,7 +43,7 @@ class RunCost:
     models: tuple[ModelCost, ...]
     """Those that were called, in that order, and those paid by the hour that were not."""
     usd: float | None
-    """Dollars, of all models whose cost is known; None when there is none."""
+    """Dollars, of all models whose cost is known; None if no cost is known."""
     usd_per_million_output_tokens: float | None
     """For the output tokens of those models."""
     unpriced_models: tuple[str, ...]
@@ -153,7 +153,7 @@ def _model_cost(model: str, calls: Sequence[Call], prices: _Prices, *, run_ns: i
 
 
 def _charge(call: Call, prices: _Prices) -> tuple[PriceBasis, float] | None:
-    """What one call cost by its tokens: by the settings, which somebody meant, else by the list.
+    """What one call cost by its tokens: by the settings, else by the list.
 
     One price of the two alone tells nothing: what it gives would pass for the whole.
     """
