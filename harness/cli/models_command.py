@@ -1,0 +1,437 @@
+"""`harness models`: what a run would do with its models, and which of them are in memory now."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import click
+import orjson
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from harness.cli.arguments import read_pairs
+from harness.cli.consoles import (
+    Shown,
+    exit_code_of,
+    failures_told,
+    log_to_stderr,
+    results,
+    say,
+    write_json,
+)
+from harness.cli.process import FAILED, UNUSABLE
+from harness.cli.project_files import load_pipeline, settings_for_calls
+from harness.errors import HarnessError, InvalidInput
+from harness.hardware import format_bytes
+from harness.inference import Endpoint
+from harness.residency import HostReport
+from harness.session import run_to_its_end
+from harness.session.model_control import (
+    Control,
+    ModelSeen,
+    controlled,
+    list_models,
+    load_model,
+    unload_model,
+)
+from harness.session.model_plan import ITEMS, ModelPlan, PlannedDevice, plan_models
+from harness.session.models import known_endpoints
+from harness.session.planned_models import PlannedModel
+from harness.session.settings import Settings
+
+_config = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Settings; harness.toml in this directory when left out.",
+)
+
+
+@click.group()
+def models() -> None:
+    """Models in memory: what a run would do with them, and how it is now.
+
+    Each run loads a model from a file itself. A server's model is loaded and let go by runs, and
+    by the commands below, if its endpoint has manage = true.
+    """
+    log_to_stderr()
+
+
+@models.command(short_help="What a run would do with its models.")
+@click.argument("target", metavar="FILE.py")
+@_config
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="ROLE=TAG",
+    help="Which endpoint's model plays a role, in place of [roles]. May be repeated.",
+)
+@click.option(
+    "--items",
+    type=click.IntRange(1, 100),
+    default=ITEMS,
+    show_default=True,
+    help="How many items every mapped node is taken to have.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def plan(
+    *, target: str, config: Path | None, roles: tuple[str, ...], items: int, as_json: bool
+) -> None:
+    """Show what each model of the pipeline in FILE.py takes, and how often it will be loaded.
+
+    FILE.py:NAME says which, where a file has several; a shipped pattern goes by its name. Nothing
+    is loaded. A server is asked how large its model is only if the endpoint has manage = true and
+    no need. The order of calls is from the models=[…] of nodes or from the last run; with neither,
+    loads are not predicted.
+
+    Exit codes: 0 shown, with or without warnings; 2 a run would be refused, since a model that it
+    needs can never fit or is no model, or an argument is not usable.
+    """
+    with failures_told(as_json=as_json):
+        given_roles = read_pairs(roles, option="--role", form="role=tag")
+        settings = settings_for_calls(config, roles=given_roles)
+        pipeline = load_pipeline(target)
+        with _doing("finding out what the models take"):
+            made = run_to_its_end(
+                plan_models(pipeline, settings, environment=os.environ, items=items)
+            )
+    if as_json:
+        _write(asdict(made))
+    else:
+        print_plan(made, results())
+    if made.refusals:
+        sys.exit(UNUSABLE)
+
+
+@models.command("list", short_help="Which models are in memory now.")
+@_config
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+def list_(config: Path | None, *, as_json: bool) -> None:
+    """Say of every endpoint whether its model is in memory, as far as its server tells.
+
+    Exit codes: 0 shown, 1 one could not be asked, 2 something given is not usable.
+    """
+    with failures_told(as_json=as_json):
+        endpoints = _endpoints(settings_for_calls(config))
+        with _doing("asking servers"):
+            seen = run_to_its_end(list_models(endpoints, environment=os.environ))
+    if as_json:
+        _write([asdict(model) for model in seen])
+    else:
+        print_models(seen, results())
+    if any(model.problem is not None or model.reachable is False for model in seen):
+        sys.exit(FAILED)
+
+
+@models.command(short_help="Have servers load models.")
+@click.argument("tags", nargs=-1, required=True, metavar="TAG...")
+@_config
+def load(tags: tuple[str, ...], config: Path | None) -> None:
+    """Have servers load the models of endpoints that have manage = true.
+
+    Nothing makes room for them: harness models unload does. A run takes what is in memory as it is.
+
+    Exit codes: 0 all are in memory, 1 one could not be loaded, 2 something given is not usable,
+    such as a model that the budget can never hold, 130 interrupted.
+    """
+
+    def loading(endpoint: Endpoint, settings: Settings) -> Coroutine[Any, Any, str]:
+        async def load() -> str:
+            began_s = time.monotonic()
+            report = await load_model(endpoint, settings, environment=os.environ)
+            return f"in memory{_taken(report)}, after {time.monotonic() - began_s:.1f} s"
+
+        return load()
+
+    _each(tags, config, loading, doing="loading")
+
+
+@models.command(short_help="Have servers let models go.")
+@click.argument("tags", nargs=-1, required=True, metavar="TAG...")
+@_config
+def unload(tags: tuple[str, ...], config: Path | None) -> None:
+    """Have servers let go of the models of endpoints that have manage = true.
+
+    Other clients of the server find it gone. One that is not in memory is left as it is.
+
+    Exit codes: 0 none of them is in memory, 1 one could not be unloaded, 2 something given is not
+    usable, 130 interrupted.
+    """
+
+    def unloading(endpoint: Endpoint, _settings: Settings) -> Coroutine[Any, Any, str]:
+        async def unload() -> str:
+            await unload_model(endpoint, environment=os.environ)
+            return "not in memory"
+
+        return unload()
+
+    _each(tags, config, unloading, doing="unloading")
+
+
+def _each(
+    tags: Sequence[str],
+    config: Path | None,
+    act: Callable[[Endpoint, Settings], Coroutine[Any, Any, str]],
+    *,
+    doing: str,
+) -> None:
+    """Acts on one model after the other, and ends with the gravest exit code."""
+    console, codes = results(), [0]
+    with failures_told():
+        settings = settings_for_calls(config)
+        chosen = controlled(tags, _endpoints(settings))
+        for endpoint in chosen:
+            try:
+                with _doing(f"{doing} {endpoint.tag}"):
+                    said = run_to_its_end(act(endpoint, settings))
+            except HarnessError as error:
+                say(f"harness: {error}", err=True)
+                codes.append(exit_code_of(error))
+            else:
+                console.print(Text(f"{endpoint.tag}: {said}"), soft_wrap=True)
+    if any(codes):
+        sys.exit(max(codes))
+
+
+def _taken(report: HostReport | None) -> str:
+    if report is None or report.total_bytes is None:
+        return ""
+    on_gpu = f", {format_bytes(report.gpu_bytes)} of it on GPUs" if report.gpu_bytes else ""
+    return f" ({format_bytes(report.total_bytes)}{on_gpu})"
+
+
+def _endpoints(settings: Settings) -> dict[str, Endpoint]:
+    endpoints = known_endpoints(settings)
+    if not endpoints:
+        raise InvalidInput(
+            "there are no endpoints; write [endpoints.<tag>] into harness.toml, "
+            "or set HARNESS_ENDPOINTS",
+            code="config.no-endpoints",
+        )
+    return endpoints
+
+
+@contextmanager
+def _doing(what: str) -> Iterator[None]:
+    """Shows on a terminal what is being done, and for how long."""
+    console = Shown(stderr=True)
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        progress.add_task(what, total=None)
+        yield
+
+
+def _write(value: object) -> None:
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    write_json(orjson.dumps(value, option=options))
+
+
+T = TypeVar("T", PlannedModel, ModelSeen)
+
+_COLUMN_WIDTH = 22
+"""Characters, with which a file's name can still be read."""
+_TITLES_WIDTH = 16
+
+
+def print_plan(plan: ModelPlan, console: Console) -> None:
+    """Prints a column for each model; below, the memory, the prediction and the warnings."""
+
+    def room(model: PlannedModel) -> Text:
+        return _room(model, [one for one in plan.models if one.need and one is not model])
+
+    rows: dict[str, Callable[[PlannedModel], Text]] = {
+        "roles": lambda model: _text(", ".join(model.roles)),
+        "also": lambda model: _text(", ".join(model.others)),
+        "backend": lambda model: _text(model.backend),
+        "model": lambda model: _text(model.model),
+        "quantization": lambda model: _text(model.quantization),
+        "context, tokens": lambda model: _count(model.context_tokens),
+        "slots": lambda model: _count(model.slots),
+        "weights": lambda model: _part(model, "weights_bytes"),
+        "KV cache": _kv_cache,
+        "compute": lambda model: _part(model, "compute_bytes"),
+        "takes in all": _need,
+        "fits": room,
+        "pinned by": lambda model: _text(f"[endpoints.{model.tag}]" if model.pin else None),
+        "priority": lambda model: _text(f"{model.priority:+d}" if model.priority else None),
+        "loads": lambda model: _count(model.loads),
+        "one load, s": _load_s,
+        "loading, s": _loading_s,
+    }
+    _print_columns(plan.models, rows, console)
+    for device in plan.devices:
+        _line(_of_device(device), console)
+    _line(_predicted(plan), console)
+    for note in plan.notes:
+        _line(note, console, style="dim")
+    if plan.unused:
+        _line(f"not used by it: {', '.join(plan.unused)}", console, style="dim")
+    for warning in plan.warnings:
+        console.print(Text.assemble(("warning", "bold yellow"), f": {warning}"), soft_wrap=True)
+    for refusal in plan.refusals:
+        console.print(Text.assemble(("refused", "bold red"), f": {refusal}"), soft_wrap=True)
+
+
+def print_models(models: Sequence[ModelSeen], console: Console) -> None:
+    """Prints a column for each model, and below the problems of some."""
+    rows: dict[str, Callable[[ModelSeen], Text]] = {
+        "backend": lambda model: _text(model.backend),
+        "model": lambda model: _text(model.model),
+        "loaded by": lambda model: _text(_CONTROL[model.control]),
+        "device": lambda model: _text(model.device),
+        "pinned": lambda model: _text("yes" if model.pin else None),
+        "priority": lambda model: _text(f"{model.priority:+d}" if model.priority else None),
+        "reachable": lambda model: _yes_or_no(model.reachable),
+        "in memory": _in_memory,
+        "takes": lambda model: _size(model.total_bytes),
+        "of it on GPUs": lambda model: _size(model.gpu_bytes),
+    }
+    _print_columns(models, rows, console)
+    for model in models:
+        if model.problem is not None:
+            said = Text.assemble((model.tag, "bold red"), f": {model.problem}")
+            console.print(said, soft_wrap=True)
+
+
+_CONTROL: Mapping[Control, str] = {
+    "run": "each run",
+    "managed": "the budget",
+    "fixed": "its server alone",
+}
+
+
+def _print_columns(
+    models: Sequence[T], rows: Mapping[str, Callable[[T], Text]], console: Console
+) -> None:
+    """Prints tables below each other, each as wide as the console."""
+    columns = max(1, (console.width - _TITLES_WIDTH) // _COLUMN_WIDTH)
+    cells = {title: [cell(model) for model in models] for title, cell in rows.items()}
+    said = {title: row for title, row in cells.items() if any(cell.plain != "-" for cell in row)}
+    for start in range(0, len(models), columns):
+        table = Table()
+        table.add_column("", no_wrap=True)
+        for model in models[start : start + columns]:
+            table.add_column(Text(model.tag), overflow="fold")
+        for title, row in said.items():
+            table.add_row(title, *row[start : start + columns])
+        console.print(table)
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def _text(value: str | None, style: str = "") -> Text:
+    return Text(value, style=style) if value else Text("-", style="dim")
+
+
+def _count(value: int | None) -> Text:
+    return _text(None if value is None else f"{value:,}")
+
+
+def _size(value: int | None) -> Text:
+    return _text(None if value is None else format_bytes(value))
+
+
+def _part(model: PlannedModel, part: Literal["weights_bytes", "kv_bytes", "compute_bytes"]) -> Text:
+    return _size(None if model.footprint is None else getattr(model.footprint, part))
+
+
+def _kv_cache(model: PlannedModel) -> Text:
+    size = _part(model, "kv_bytes")
+    if model.footprint is not None and not model.footprint.kv_is_exact:
+        size = Text.assemble("at most ", size)
+    return size
+
+
+def _yes_or_no(value: bool | None) -> Text:  # noqa: FBT001 - a value to show
+    return _text(None) if value is None else _text(*(("yes",) if value else ("no", "yellow")))
+
+
+def _need(model: PlannedModel) -> Text:
+    if not model.need:
+        return _text("?" if model.is_managed else None, "yellow")
+    on = (f"{format_bytes(size)} on {device}" for device, size in model.need.items())
+    return _text("\n".join(on))
+
+
+def _room(model: PlannedModel, others: Sequence[PlannedModel]) -> Text:
+    match model.fit:
+        case "never":
+            return _text("never", "red")
+        case "unknown":
+            return _text("?", "yellow")
+        case "not counted":
+            return _text("as its server likes", "dim")
+        case "whole" | "split":
+            return _whole_or_split(model, others)
+
+
+def _whole_or_split(model: PlannedModel, others: Sequence[PlannedModel]) -> Text:
+    how = "whole" if model.fit == "whole" else "split over devices"
+    if len(model.beside) == len(others):
+        return _text(f"{how}, beside any other" if others else how)
+    beside = f"beside {', '.join(model.beside)}" if model.beside else "alone"
+    return _text(f"{how}, {beside}", "yellow")
+
+
+def _load_s(model: PlannedModel) -> Text:
+    if model.load_time is None:
+        return _text(None)
+    return _text(f"{model.load_time.seconds:.1f} ({model.load_time.source})")
+
+
+def _loading_s(model: PlannedModel) -> Text:
+    if model.load_time is None or model.loads is None:
+        return _text(None)
+    return _text(f"{model.loads * model.load_time.seconds:.1f}")
+
+
+def _in_memory(model: ModelSeen) -> Text:
+    if model.resident is None:
+        return _text("in runs alone" if model.control == "run" else None, "dim")
+    return _text("yes" if model.resident else "no")
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def _line(said: str, console: Console, style: str = "") -> None:
+    console.print(Text(said, style=style), soft_wrap=True)
+
+
+def _of_device(device: PlannedDevice) -> str:
+    reserve = (
+        f", less {format_bytes(device.reserve_bytes)} in reserve" if device.reserve_bytes else ""
+    )
+    return (
+        f"{device.name}: {format_bytes(device.capacity_bytes)}{reserve}; all of these models "
+        f"together take {format_bytes(device.wanted_bytes)}"
+        + ("" if device.has_room else ", and so they take turns")
+    )
+
+
+def _predicted(plan: ModelPlan) -> str:
+    if plan.loads is None or plan.load_s is None:
+        return "loads: not predicted"
+    times = [model.load_time for model in plan.models if model.load_time and model.loads]
+    guessed = any(time.source == "guess" for time in times)
+    return (
+        f"predicted: {plan.loads} load{'' if plan.loads == 1 else 's'}, "
+        f"{plan.load_s:.1f} s of loading"
+        + (" (guessed from sizes, at 1 GB/s, until runs have measured it)" if guessed else "")
+    )
