@@ -1,4 +1,4 @@
-"""A draft as checks see it: the text, its parts, and what it may draw on."""
+"""A draft as checks see it: its text, sections, sentences, fenced code, words and numbers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Draft:
     task: str
     """What was asked for."""
     sources: tuple[str, ...] = ()
-    """What it may rest on."""
+    """What it may draw on."""
     cut: bool = False
-    """Whether the reply that it comes from was cut: such a draft passes no loop."""
+    """Whether the reply was cut; such a draft does not pass a loop."""
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
@@ -35,7 +35,7 @@ class Draft:
 
     @cached_property
     def parts(self) -> tuple[tuple[int, Section], ...]:
-        """The sections that ought to have a text of their own, each with its index in `sections`.
+        """The sections that need a text of their own, each with its index in `sections`.
 
         A heading that is followed at once by a deeper one is a title, and needs none.
         """
@@ -47,9 +47,9 @@ class Draft:
 
     @cached_property
     def chapters(self) -> tuple[tuple[int, Section], ...]:
-        """What is asked of each section is asked of these: the parts under headings.
+        """What "each section" means to checks: the parts under headings.
 
-        Text above the first heading is none of them, unless there are no headings.
+        Text above the first heading counts only if there are no headings.
         """
         return tuple(part for part in self.parts if part[1].level) or self.parts
 
@@ -83,7 +83,7 @@ class Draft:
 
     @property
     def has_sources(self) -> bool:
-        """Whether there is anything to hold it against but the task."""
+        """Whether it has any source that is not blank."""
         return any(source.strip() for source in self.sources)
 
     def has_subsections(self, index: int) -> bool:
@@ -103,8 +103,8 @@ class Finding:
     section_index: int | None = None
     """Which of `sections_of(draft)` that is: titles may repeat. None for the whole draft."""
     code: str = ""
-    """What is wrong, for programs, such as `check.too-few`; empty where a model, or a function of
-    the user's, says it."""
+    """What is wrong, for programs, such as `check.too-few`; empty if it comes from a model or from
+    a function of the user's."""
 
 
 _MARKER = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")

@@ -1,4 +1,7 @@
-"""What is wrong with a rubric's values, for people who do not program."""
+"""What is wrong with a rubric's values, in words for people who do not program.
+
+It translates pydantic's errors, and leaves out those that only follow from another.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ def explain(problem: ErrorDetails) -> Notice:
 
 
 def _not_allowed(name: str, allowed: set[str], given: object) -> Notice:
-    """Of a field that there is none of, or of a part of a text that a comma cut in two."""
+    """For a field that does not exist, or for a text that a comma cut in two."""
     nearest = did_you_mean(name, allowed)
     if given is None and name.isdigit():
         nearest = "a number has no comma in it: write 0.5, or 6000"
@@ -117,7 +120,7 @@ def _of_value(problem: ErrorDetails) -> Notice:
 
 
 def _shape(problem: ErrorDetails) -> Notice | None:
-    """Of one value where fields or a list belong, or the other way round; None: as of any other."""
+    """For one value in place of fields or a list, or the other way round; None for other cases."""
     given = problem["input"]
     said = None
     is_check = isinstance(given, str) and given in CHECKS
@@ -171,7 +174,7 @@ def _quoted(given: str | float) -> str:
 
 
 def _pattern(problem: ErrorDetails) -> Notice:
-    """What a text must look like: a name, with the nearest that would do, or a function."""
+    """For a malformed name, with the nearest that would do, or a malformed function."""
     if problem["loc"][-1] == "call":
         return Notice(
             code="rubric.call-malformed",
@@ -241,11 +244,11 @@ _EXAMPLES = {
     "dimensions": "; they are what a draft is scored on",
     "at_most": ", the score that the cap holds the dimension down to",
 }
-"""What a missing field is good for."""
+"""What a missing field is for."""
 
 
 def _nearest_choice(problem: ErrorDetails) -> str:
-    """The end of a message about a word that is none of those that are allowed."""
+    """The nearest of the allowed words."""
     given = str(problem["input"])
     choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])  # "'a', 'b' or 'c'"
     begins = [choice for choice in choices if given.lower().startswith(choice)]
@@ -253,7 +256,7 @@ def _nearest_choice(problem: ErrorDetails) -> str:
 
 
 def _follows(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> bool:
-    """Whether it is another problem in other words.
+    """Whether it only follows from another problem.
 
     Where `titel` is unknown, `title` is missing; a list whose one item is wrong counts as empty.
     """

@@ -1,4 +1,10 @@
-"""Reading rubric files, with every mistake answered by its file and line."""
+"""Reading rubric files: found by name, merged with what they extend, and checked.
+
+Every mistake is answered by its file and line. A field that a file writes goes before the rubric
+that it extends, and that before the preset. Mappings (`scale`, `shorten`, `anchors`, a dimension)
+are merged field by field, dimensions by name and in the base's order; any other list (`checks`,
+`caps`) is taken whole from one of the two.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +35,15 @@ class RubricFile:
     """A rubric, and where each of its values stands."""
 
     rubric: Rubric
-    """What it says."""
     written: Written
-    """The same as it is written, with what it takes from the rubric it extends."""
+    """Its values as they are written, with those of the rubric that it extends."""
 
 
 def load_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = None) -> Rubric:
     """A rubric by its name (`brief`) or by its path (`drafts/mine.yaml`).
 
-    A name is looked for in `directory`, then among the rubrics that ship with the package. What its
-    `function` checks name is run, but for what `refuse` has a reason against.
+    A name is looked for in `directory`, then among the rubrics that ship with the package. The code
+    that its `function` checks name is run, unless `refuse` gives a reason against it.
 
     Raises:
         RubricInvalid: There is none, or it has mistakes.
@@ -51,8 +56,8 @@ def load_rubric_file(path: Path, *, directory: Path = _OWN, refuse: Refuse | Non
 
     Args:
         path: The file.
-        directory: Where a rubric that it extends by name is looked for, after the file's folder and
-            before those that ship.
+        directory: Where a rubric that it extends is looked for by name, after the file's own folder
+            and before the rubrics that ship.
         refuse: As in `load_rubric`.
 
     Raises:
@@ -82,7 +87,7 @@ def _read(
     # 1. What stands in the file, and before that in those that it extends.
     own, repeated = read_written(path)
     if repeated:
-        raise _refusal(repeated)  # of what stands twice nobody knows which is meant
+        raise _refusal(repeated)  # which of the two is meant is unknown
     problems = [*_filled_in(own), *_empty_texts(own)]
     base = base_of(own, (*chain, path), places)
     written = own
@@ -95,8 +100,8 @@ def _read(
             Problem(
                 path=path,
                 line=own.fields["without"].line,
-                message="'without' leaves out dimensions of a rubric that this 'extends', which is "
-                "none",
+                message="'without' leaves out dimensions of the rubric that this extends; it "
+                "extends none",
                 code="rubric.without-extends",
             )
         )
@@ -122,7 +127,7 @@ def _filled_in(own: Written) -> list[Problem]:
 
 
 def _empty_texts(own: Written) -> list[Problem]:
-    """`judge:` with nothing after it, which is as good as no field to everyone but its author."""
+    """`judge:` with nothing after it: to YAML the same as no field, to its author not."""
     dimensions = own.fields.get("dimensions")
     return [
         Problem(
@@ -142,9 +147,9 @@ def _with_preset(written: Written) -> Written:
 
 
 def _with_checks(written: Written, refuse: Refuse | None) -> Written:
-    """Its checks made: the files that they name are taken from the folder of the rubric that does.
+    """With its checks made, so that files they name are looked for beside this rubric.
 
-    Those of a rubric that extends it may lie elsewhere.
+    A rubric that extends it may lie elsewhere.
     """
     value = written.value
     if "check" in written.fields:
@@ -159,7 +164,7 @@ def _with_checks(written: Written, refuse: Refuse | None) -> Written:
 
 
 def _as_written(value: Any, where: Written) -> Written:  # noqa: ANN401 - a preset's values
-    """As if it stood where the preset is named."""
+    """A preset's value as if it stood where the preset is named."""
     if isinstance(value, Mapping):
         value = {name: _as_written(field, where) for name, field in value.items()}
     return Written(value, where.path, where.line)
@@ -179,7 +184,7 @@ def _digest(rubric: Rubric) -> str:
 
 
 ENDINGS = (".yaml", ".yml")
-"""What a rubric's file ends in; a name that does is a path."""
+"""How a rubric's file ends; a name that ends so is a path."""
 
 
 def directories(directory: Path) -> tuple[Path, ...]:
@@ -197,7 +202,7 @@ def find_rubric(name: str, places: Sequence[Path], *, besides: Path | None = Non
     Args:
         name: Without ending.
         places: Where to look.
-        besides: A file that is not meant.
+        besides: A file to leave out.
     """
     for place in places:
         for ending in ENDINGS:
@@ -208,14 +213,14 @@ def find_rubric(name: str, places: Sequence[Path], *, besides: Path | None = Non
 
 
 def known_rubrics(places: Sequence[Path]) -> dict[str, Path]:
-    """Every rubric by its name; of two with one name, the one that `find_rubric` finds."""
+    """Every rubric by its name; of two, the one that `find_rubric` finds."""
     names = {path.stem for place in places for end in ENDINGS for path in place.glob(f"*{end}")}
     found = {name: find_rubric(name, places) for name in sorted(names)}
     return {name: path for name, path in found.items() if path is not None}
 
 
 def no_such_rubric(name: str, places: Sequence[Path]) -> str:
-    """What to say of a name that none has."""
+    """What to say if there is no rubric of this name."""
     where = f"in {places[0]}/ nor among those that ship"
     here = next((Path(name + end) for end in ENDINGS if Path(name + end).is_file()), None)
     if here is not None:
@@ -228,15 +233,15 @@ def no_such_rubric(name: str, places: Sequence[Path]) -> str:
 
 
 def no_such_file(path: Path, places: Sequence[Path]) -> str:
-    """What to say of a path at which there is nothing."""
+    """What to say if there is no file at this path."""
     found = find_rubric(path.stem, places)
     return "there is no such file" + (f"; did you mean {found}?" if found else "")
 
 
 _MOST_LINKS = 8
-"""Rubrics that extend one another; nobody follows more."""
+"""How many rubrics may extend one another."""
 _ITS_OWN = ("extends", "without")
-"""Fields that say how a file is read, and not what its rubric is."""
+"""Fields that say how a file is read, not what its rubric is."""
 _OF_JUDGING = frozenset({"judge", "anchors", "feedback", "caps", "needs_sources", "optional"})
 _OF_CHECKING = frozenset({"checks", "caps", "gate"})
 
@@ -246,7 +251,7 @@ def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path
 
     Args:
         own: What the file holds.
-        chain: The files that led to this one, itself the last.
+        chain: The files that led to this one; the last is itself.
         places: Where a name is looked for, after the file's own folder.
 
     Raises:
@@ -283,7 +288,7 @@ def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path
 
 
 def extended(own: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]:
-    """What a file and its base amount to, and what in the file does not fit the base."""
+    """A file merged with its base, and what in the file does not fit the base."""
     inherited = {name: field for name, field in base.fields.items() if name not in _ITS_OWN}
     names = _by_name(inherited["dimensions"])
     left_out = {item.value for item in _without(own)}
@@ -321,7 +326,7 @@ def _dimensions_over(own: Written, base: Written) -> Written:
 
 
 def _dimension_over(own: Written, base: Written) -> Written:
-    """One dimension's fields; scored in another way, it takes over only name, weight and floor."""
+    """A dimension over the base's; scored in another way, it keeps only name, weight and floor."""
     dropped: frozenset[str] = frozenset()
     if "checks" in own.fields and "judge" in base.fields:
         dropped = _OF_JUDGING
@@ -359,7 +364,7 @@ def _unknown_in_without(own: Written, names: dict[str, Written]) -> list[Problem
 
 
 def _misspelt(own: Written, names: dict[str, Written]) -> list[Written]:
-    """The dimensions that are meant to change one which the base does not have."""
+    """Dimensions that change one of the base, which it does not have."""
     dimensions = own.fields.get("dimensions")
     return [
         dimension
@@ -382,7 +387,6 @@ def _is_misspelt(dimension: Written, names: dict[str, Written]) -> Problem:
 
 
 def _leaving_out(dimensions: Sequence[Written], own: Written) -> Written:
-    """Without those that were said to be wrong already."""
     if not dimensions:
         return own
     listed = own.fields["dimensions"]
@@ -424,7 +428,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "shorten": {"evaluate_over": 32_000, "revise_over": 5_000, "cap": None},
     },
 }
-"""What each says of fields that a file leaves out, by its name. Weights are 1, unless given."""
+"""Named sets of defaults: `book` has the values of the book *Agentic Harness Engineering*, `code`
+the values of its author's public code. Weights are 1, unless given."""
 
 
 _THRESHOLDS = (("pass_at",), ("focus_below",))
@@ -433,12 +438,12 @@ _THRESHOLDS = (("pass_at",), ("focus_below",))
 def validated(
     written: Written, path: Path, *, refuse: Refuse | None
 ) -> tuple[Rubric | None, list[Problem]]:
-    """The rubric that values amount to, or else what is wrong with them.
+    """The rubric, or what is wrong with it.
 
     Args:
-        written: With all that the file takes from others.
+        written: Its values, merged with those it extends.
         path: The file, whose lines the problems name, and from whose folder checks take files.
-        refuse: Says of a check's code whether it may not be run.
+        refuse: Says whether a check's code may be run.
     """
     context = {"directories": [path.parent], "refuse": refuse}
     values = {k: v for k, v in written.plain().items() if k not in FILLED_IN}
@@ -453,7 +458,7 @@ def validated(
 def _behind(
     details: list[ErrorDetails], values: dict[str, Any], context: dict[str, Any]
 ) -> list[ErrorDetails]:
-    """What is wrong between sound values, at which nobody looks while others are broken."""
+    """What is wrong between sound values: pydantic does not look while others are broken."""
     broken = {one["loc"][1] for one in details if _is_of_a_dimension(one)}
     fields = {one["loc"][0] for one in details if one["loc"]} - {"dimensions"}
     listed = values.get("dimensions")
@@ -470,7 +475,7 @@ def _behind(
         found = error.errors()
     else:
         return []
-    # What is said of the whole may be so for want of the broken ones.
+    # What is wrong with the whole may only follow from the broken ones.
     of_dimensions = [_moved(one, list(sound)) for one in found if _is_of_a_dimension(one)]
     return [*of_dimensions, *(one for one in found if one["loc"] in _THRESHOLDS)]
 
@@ -480,7 +485,6 @@ def _is_of_a_dimension(details: ErrorDetails) -> bool:
 
 
 def _moved(details: ErrorDetails, numbers: list[int]) -> ErrorDetails:
-    """With the dimension's number in the file."""
     field, index, *rest = details["loc"]
     return {**details, "loc": (field, numbers[int(index)], *rest)}
 
@@ -490,7 +494,7 @@ def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
     said = explain(details)
     if found.path == path:
         return Problem(path=path, line=found.line, message=said.message, code=said.code)
-    # The base is sound by itself: it is this file that does not go with it.
+    # The base is sound by itself: this file does not go with it.
     message = f"{said.message} (taken over from {found.path}:{found.line})"
     line = written.fields["extends"].line
     return Problem(path=path, line=line, message=message, code=said.code)

@@ -1,7 +1,7 @@
-"""How much an evaluator's composites vary when it judges one draft again and again.
+"""How much an evaluator's composites vary when it judges one draft several times.
 
-Measured once for a rubric and an evaluator, and kept in a small file beside the rubric,
-`essay.noise.json`. It says how near to the threshold a single judgement cannot tell.
+It is measured once for a rubric and an evaluator, and kept beside the rubric in `essay.noise.json`.
+Nearer to the threshold than that, a single judgement decides nothing.
 """
 
 from __future__ import annotations
@@ -21,30 +21,28 @@ _MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, 
 
 
 class Noise(BaseModel):
-    """What was measured of one evaluator by one rubric."""
+    """The noise of one evaluator by one rubric."""
 
     model_config = _MODEL
 
     evaluator: str = Field(min_length=1)
-    """Tag of its endpoint; of a panel, all of them, as in `Verdict.evaluator`."""
+    """Tag of its endpoint; all tags of a panel, as in `Verdict.evaluator`."""
     deviation: float = Field(ge=0)
     """Standard deviation of one draft's composites, pooled over the drafts."""
     drafts: int = Field(ge=1)
     """How many drafts were judged."""
     judgements: int = Field(ge=2)
-    """How often, all drafts together."""
+    """Of all drafts together."""
     between: float | None = Field(default=None, ge=0)
     """Standard deviation of the drafts' mean composites; None for a single draft."""
 
     @property
     def is_frozen(self) -> bool:
-        """Whether every draft got the same composite every time: nothing was judged."""
+        """Whether all drafts got the same composite every time, so that nothing was judged."""
         return self.deviation == 0 and self.between == 0
 
 
 class _File(BaseModel):
-    """What a noise file holds."""
-
     model_config = _MODEL
 
     rubric_sha256: str
@@ -56,10 +54,10 @@ def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noi
 
     Args:
         evaluator: Who judged.
-        composites: For each draft, those of its judgements.
+        composites: For each draft, the composites of its judgements.
 
     Raises:
-        InvalidInput: No draft has two, so nothing can be said of how they vary.
+        InvalidInput: No draft was judged twice.
     """
     repeated = [draft for draft in composites if len(draft) > 1]
     if not repeated:
@@ -81,17 +79,17 @@ def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noi
 
 
 def noise_path(rubric: Rubric, directory: Path) -> Path:
-    """Where the noise of a rubric is kept: mostly the directory of its own file."""
+    """Where the noise of a rubric is kept; `directory` is mostly the folder of its own file."""
     return directory / f"{rubric.id}.noise.json"
 
 
 def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Noise | None, str]:
-    """What was measured of this evaluator by this rubric; if it cannot be used, None and why.
+    """The noise of this evaluator by this rubric; if it cannot be used, None and the reason.
 
-    No reason is given when nothing was ever measured.
+    The reason is empty if nothing was measured.
 
     Raises:
-        InvalidInput: The file is not one of these.
+        InvalidInput: The file is no noise file.
     """
     path = noise_path(rubric, directory)
     file = _read(path)
@@ -108,10 +106,10 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
 
 
 def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
-    """Keeps what was measured, beside what is there of other evaluators by the same rubric.
+    """Keeps a measurement, beside those of other evaluators by the same rubric.
 
     Raises:
-        InvalidInput: The file is there and is not one of these.
+        InvalidInput: The file is no noise file.
         OSError: It cannot be written.
     """
     path = noise_path(rubric, directory)

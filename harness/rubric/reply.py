@@ -1,7 +1,11 @@
-"""The evaluator's reply, read with patience: JSON well made or not, and failing that, lines.
+"""Reads an evaluator's reply: JSON, whole or broken, or else lines.
 
-A score is taken only where the reply states it for its dimension, on the scale; it is never made
-up, never moved onto the scale, and never another's. Totals, and a `passed`, are not looked at.
+A score is taken only where the reply states it for its dimension, on the scale. It is never made
+up, moved onto the scale, or taken from another dimension. Totals and `passed` are ignored.
+
+JSON is read for what it says, not for whether it is right: in prose, in fences, with trailing
+commas, half of it missing. Nothing raises, and it takes linear time, since a reply may be a
+megabyte of braces.
 """
 
 from __future__ import annotations
@@ -42,8 +46,8 @@ _WRAPPERS = frozenset(
     | {"judgement", "judgements", "judgment", "judgments", "output", "response", "answer", "reply"}
     | {"arguments", "parameters"}
 )
-"""Keys that models put around their judgements. What stands under any other is not read: an
-example, the weights, the anchors."""
+"""Keys that models put around their judgements. Under other keys stand examples, weights, anchors,
+which are not read."""
 
 
 def read_reply(
@@ -54,14 +58,14 @@ def read_reply(
     draft: Draft,
     cut: bool = False,
 ) -> dict[str, Judgement]:
-    """The judgements that a reply has, by dimension; those that it has not are missing.
+    """The judgements in a reply, by dimension; missing ones are left out.
 
     Args:
-        text: What the model said. Whatever it is, nothing is raised.
+        text: What the model said. Never raises.
         rubric: Its dimensions and scale.
-        dimensions: Those that were asked for; of one alone, the reply need not give the name.
-        draft: What is judged. JSON that stands in it, in its task or in its sources is quoted from
-            there, and no judgement.
+        dimensions: Those that were asked for; for one alone, the reply need not give the name.
+        draft: What is judged. JSON in the draft, its task or its sources is a quotation and no
+            judgement.
         cut: Whether the reply broke off, so that its last number may not be whole.
     """
     if cut:
@@ -87,13 +91,13 @@ def read_reply(
 
 
 class _Reader:
-    """Collects judgements from the JSON of a reply: of one dimension, the last that has a score."""
+    """Collects judgements from the JSON of a reply; for each dimension the last with a score."""
 
     def __init__(self, text: str, rubric: Rubric, wanted: Mapping[str, Dimension]) -> None:
         self.labels = Labels(dimension.name for dimension in rubric.dimensions)
         self.alone = next(iter(wanted)) if len(wanted) == 1 else None
         self.names_another = False
-        """Whether it speaks of a dimension that was not asked for."""
+        """Whether the reply speaks of a dimension that was not asked for."""
         self.found: dict[str, Judgement] = {}
         self._text = text
         self._scale = rubric.scale
@@ -160,7 +164,7 @@ class _Reader:
 
 
 def _without_copies(text: str) -> str:
-    """The text with blanks in the place of what it copied of the task, the sources or the draft.
+    """The text with blanks in place of what it copied of task, sources and draft.
 
     A draft may hold a judgement of itself.
     """
@@ -168,7 +172,7 @@ def _without_copies(text: str) -> str:
 
 
 def _quoted(text: str, nodes: Sequence[Node], draft: Draft) -> set[str]:
-    """The JSON of a reply that it has from the draft, or from what that draws on."""
+    """The JSON of a reply that is copied from the draft, its task or its sources."""
     if not nodes:
         return set()
     # Models lay out anew what they quote.
@@ -181,14 +185,14 @@ def _compact(text: str, node: Node) -> str:
 
 
 def _is_issue(members: Mapping[str, Value]) -> bool:
-    """Whether it is one that stands outside its list, since the JSON around it broke."""
+    """Whether it is an issue outside its list, because the JSON around it is broken."""
     return any(key in members for key in _PROBLEM_KEYS) and not any(
         key in members for key in _REASON_KEYS
     )
 
 
 def _members(node: Node) -> dict[str, Value]:
-    """By key, no matter its case; of two alike, the last."""
+    """By key in lower case; of two alike, the last."""
     return {key.strip().casefold(): value for key, value in node.members}
 
 
@@ -198,7 +202,7 @@ def _first_text(members: Mapping[str, Value], keys: Collection[str]) -> str:
 
 
 def _issues(value: Value | None) -> Iterator[Issue]:
-    """Of a list of objects or of texts; a text alone is one, unless it says that there is none."""
+    """The issues of a list of objects or texts, or of a text that does not say there are none."""
     values = value.items if isinstance(value, Node) else [value] if value else []
     for item in values:
         if isinstance(item, Leaf):
@@ -212,7 +216,7 @@ def _issues(value: Value | None) -> Iterator[Issue]:
 
 
 def _answers(members: Mapping[str, Value], keys: Mapping[str, str]) -> dict[str, bool]:
-    """What is true and what is false, of what was answered at all."""
+    """Which rules are true and which false; those without an answer are left out."""
     meant = {"true": True, "yes": True, "false": False, "no": False}
     said = {key: members.get(key) for key in keys}
     return {
@@ -223,7 +227,7 @@ def _answers(members: Mapping[str, Value], keys: Mapping[str, str]) -> dict[str,
 
 
 def _without(text: str, nodes: Sequence[Node]) -> str:
-    """The text with blanks in the place of its objects, everything else where it was."""
+    """The text with blanks in place of its objects, everything else where it was."""
     kept, position = [], 0
     for node in nodes:
         # `[8]` is no list that says something.
@@ -240,11 +244,11 @@ def _moved(judgement: Judgement, chars: int) -> Judgement:
 
 _MOST_NESTED = 24
 _MOST_RETRIES = 40
-"""Braces in prose may open nothing. Each is tried over again from the next character, up to this
-many, or a text of open quotes would be read to its end from each of them."""
+"""Braces in prose may open nothing, and reading starts again behind them. Without this limit, a
+text of open quotes would be read to its end from each of them."""
 
 _LONGEST_TEXT = 20_000
-"""What is open for longer was never a string."""
+"""Characters. What is open for longer is no string."""
 
 # Possessive where white space is skipped: to give it back a character at a time takes squared time.
 _BLANK = re.compile(r"\s*+(?://[^\n]*+\n\s*+)*+")
@@ -265,7 +269,7 @@ _TEXT_ENDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A text, a number, `true`, `null`: as it is written, without quotes."""
+    """A text, a number, `true` or `null`, as it is written, without quotes."""
 
     text: str
     start: int
@@ -295,7 +299,7 @@ Value = Leaf | Node
 
 
 def nodes_in(text: str) -> Iterator[Node]:
-    """The objects and lists of a text that have something in them, in order, not overlapping."""
+    """The objects and lists of a text that are not empty, in order, not overlapping."""
     position, retries = 0, 0
     while opening := _OPEN.search(text, position):
         reader = _JsonReader(text)
@@ -310,7 +314,7 @@ def nodes_in(text: str) -> Iterator[Node]:
 
 
 class _JsonReader:
-    """Reads one value, and stops where it no longer can."""
+    """Reads one value as far as it can."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,4 +1,8 @@
-"""Judgements: what an evaluator model said of one dimension, before code makes a score of it."""
+"""From what checks and judges say to the scores of dimensions.
+
+A check's grade or a model's judgement becomes a score on the rubric's scale, caps hold it down, and
+the scores of several judges become one.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +26,25 @@ class Issue:
     """One thing that an evaluator model wants changed."""
 
     problem: str
-    """What is wrong."""
     section: str = ""
-    """The section's heading as the model wrote it; empty where it named none."""
+    """The section's heading as the model wrote it; empty if it named none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """An evaluator model's word on one dimension."""
+    """What an evaluator model said of one dimension, before code makes a score of it."""
 
     score: float
     """On the rubric's scale and step."""
     start: int
-    """Where in the reply the score's number begins."""
+    """Where in the reply the score's number begins, and where it ends."""
     end: int
-    """Where it ends."""
     reason: str = ""
-    """Why not more; empty where none was given."""
+    """Why the score is not higher; empty if the model did not say."""
     issues: tuple[Issue, ...] = ()
-    """What to change."""
     rules: Mapping[str, bool] = field(default_factory=dict)
-    """Whether the statement of a cap is true of the draft, by the statement's key in the reply;
-    those that were left open are missing."""
+    """Whether each cap's statement is true of the draft, by its key in the reply; those that the
+    model left open are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +52,14 @@ class Held:
     """A cap that applies."""
 
     at_most: float
-    """The highest score there can be."""
     rule: str
     """What it says, for people."""
     findings: tuple[Finding, ...]
-    """What to change for it no longer to apply."""
+    """What to change so that it no longer applies."""
 
 
 def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> DimensionScore | None:
-    """The score of a dimension by its checks: their mean, on the rubric's scale.
-
-    None if there was nothing that they could judge by.
-    """
+    """The mean of a dimension's checks, on the rubric's scale; None if all were unjudged."""
     grade = mean_of([check.grade(draft) for check in dimension.checks])
     if grade.unjudged:
         return None
@@ -94,9 +91,9 @@ def judged_score(
     Args:
         dimension: What was judged.
         judgement: What the model said.
-        draft: Of which draft.
-        held: The caps that hold it down by a check.
-        expected: The score by the probabilities of all that it could have given.
+        draft: What was judged.
+        held: The caps that apply by a check.
+        expected: The mean of the scores that it could have given, by their probabilities.
     """
     score = DimensionScore(
         name=dimension.name,
@@ -112,9 +109,9 @@ def judged_score(
 def carried_score(
     dimension: Dimension, score: DimensionScore, draft: Draft
 ) -> DimensionScore | None:
-    """An earlier draft's score as it stands for this one, by whose checks its caps now go.
+    """An earlier draft's score as it holds for this one, under the caps of this one's checks.
 
-    None where a check held it down and no longer does: what it would be without, nobody said.
+    None if a check held it down and no longer does: what it would be without is unknown.
     """
     held = held_by_checks(dimension, draft)
     applying = {cap.rule for cap in held}
@@ -125,7 +122,7 @@ def carried_score(
 
 
 def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:
-    """The caps that apply since a check is not met in full."""
+    """The caps that apply because a check is not met in full."""
     held = []
     for cap in dimension.caps:
         if cap.unless is None:
@@ -140,7 +137,7 @@ def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:
 
 
 def _held_by_answers(dimension: Dimension, answers: Mapping[str, bool]) -> list[Held]:
-    """The caps whose statement the evaluator called true; one it left open does not apply."""
+    """The caps whose statement the evaluator called true; one that it left open does not apply."""
     true = {rule for key, rule in rule_keys(dimension).items() if answers.get(key)}
     return [
         Held(
@@ -175,14 +172,14 @@ def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
 
 
 _LEAST_OF_A_TITLE = 8
-"""Letters by which the beginning of a longer heading is recognised."""
+"""How many letters are needed to recognise a heading by its beginning."""
 _NUMBERING = re.compile(
     r"(?:section |chapter |part )?\(?(?:\d+(?:[. ]\d+)*|[ivx]+(?=[.)]))[.):]*\s+"
 )
 
 
 def located(issue: Issue, draft: Draft) -> Finding:
-    """The issue as a finding: at its section, or of the whole draft if no one section is meant."""
+    """The issue as a finding about its section, or about the whole draft."""
     index = section_named(issue.section, draft.sections)
     title = None if index is None else draft.sections[index].title
     return Finding(issue.problem, title, index)
@@ -191,7 +188,7 @@ def located(issue: Issue, draft: Draft) -> Finding:
 def section_named(heading: str, sections: Sequence[Section]) -> int | None:
     """Which section has this heading, whatever its case, numbering and markup.
 
-    None if none has, or more than one: a revision of the wrong one would be worse than of all.
+    None if there is none, or more than one: revising the wrong one is worse than revising all.
     """
     wanted = _plain(heading)
     titles = [_plain(section.title) if section.level else "" for section in sections]
@@ -211,7 +208,6 @@ def section_named(heading: str, sections: Sequence[Section]) -> int | None:
 
 
 def _plain(heading: str) -> str:
-    """Without markup, in one case."""
     text = re.sub(r"\[([^\[\]]*)\]\([^()]*\)", r"\1", heading)
     return " ".join(
         re.sub(r"[*_`#~\"'\u201c\u201d\u2018\u2019]", "", text).casefold().split()
@@ -219,13 +215,18 @@ def _plain(heading: str) -> str:
 
 
 _LEAST_MASS = 0.5
-"""Where scores are less probable than everything else, the model was about to say something else,
-and their mean says little."""
+"""If all scores together are less probable, the model was about to say something else, and their
+mean says little."""
 _DIGIT = re.compile(r"[\s\"':*]*(\d)[\s\"',}\]*]*")
 
 
 def expected_score(completion: Completion, judgement: Judgement, scale: Scale) -> float | None:
-    """The expected score, to the hundredth; None where the probabilities do not give one."""
+    """The mean of the scores that a model could have given, by their probabilities, to 0.01.
+
+    A judge that says 7 may have been as likely to say 8; the mean shows it, and ties less often
+    (Liu et al. 2023, G-Eval). It is read from the one token of the score: the rubric makes sure
+    that every score is one digit. None if the probabilities do not give a mean.
+    """
     token = _token_at(completion, judgement.start)
     if token is None:
         return None
@@ -244,7 +245,6 @@ def expected_score(completion: Completion, judgement: Judgement, scale: Scale) -
 
 
 def _token_at(completion: Completion, position: int) -> TokenLogprob | None:
-    """The token that has this character of the reply's text."""
     tokens = "".join(token.token for token in completion.logprobs)
     # Before the text there may be reasoning, and white space that was taken off.
     position += tokens.rfind(completion.text) if completion.text in tokens else len(tokens)
@@ -270,13 +270,12 @@ class Opinion:
     evaluator: str
     """Tag of its endpoint."""
     scores: tuple[DimensionScore, ...]
-    """In the order asked."""
 
 
 def combined(opinions: Sequence[Opinion], how: Combine) -> tuple[DimensionScore, ...]:
-    """The scores that several opinions come to, of the same dimensions in the same order.
+    """The scores that several opinions amount to, of the same dimensions in the same order.
 
-    The reason is that of whoever scored lowest; the findings are those of all, each once.
+    Each has the reason of the lowest score, and the findings of all, each once.
     """
     if len(opinions) == 1:
         return opinions[0].scores

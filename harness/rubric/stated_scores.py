@@ -1,7 +1,7 @@
-"""Scores in a reply that is no JSON: `**Relevance**: 8/10 - because …`, tables, `Score: 7`.
+"""Scores in a reply that is not JSON: `**Relevance**: 8/10 - because …`, tables, `Score: 7`.
 
-Read line by line, with the dimension in mind that was named last. A number counts only where it is
-stated as a score: right behind a dimension's name, behind `Score:`, or as the score of a table.
+The reply is read line by line, keeping the dimension that was named last. A number counts only
+where it is stated as a score: right behind a dimension's name, behind `Score:`, or in a table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OPENING = re.compile(
     r"(?:(?:dimension|criterion|category|aspect)[ \t]*+\d{0,2}[ \t:*_\"'.-]*+)?",
     re.IGNORECASE,
 )
-"""What a line may have before the name of a dimension: marks of lists, ticks, stars."""
+"""What may stand before a dimension's name at the start of a line: list marks, ticks, stars."""
 _BEFORE_NAME = re.compile(r"(?:(?:[,;|.(]|\bscores?:)[ \t*_\"'(]*|\band[ \t]+[*_]*)\Z", re.I)
 """The same within a line."""
 _BEHIND_NAME = re.compile(r"[ \t]*+(?:[:\uff1a=|(\[*_\"'\])}\u2013\u2014-]|\r?\Z|is\b|\d)")
@@ -43,7 +43,7 @@ _I_GIVE = re.compile(
     r"\bI(?:['\u2019]d| would| will)?\s+(?:give|rate|score|assign|award)\b", re.IGNORECASE
 )
 _I_GIVE_CHARS = 120
-"""How far behind that a score may stand."""
+"""How far behind that the score may stand."""
 _DENIED = re.compile(r"\b(?:not|never|cannot|nor)\b|n['\u2019]t\b", re.IGNORECASE)
 _HEADING = re.compile(
     r"[\s>*_+\u2022-]*+(?:\d{1,2}[.)]\s+[*_]*+)?"
@@ -67,7 +67,7 @@ class _Passage:
     """A stretch of the reply that speaks of one dimension."""
 
     name: str
-    """Which; empty under a heading that is none of ours."""
+    """Empty under a heading that names no dimension."""
     start: int
     end: int = 0
     stated: StatedScore | None = None
@@ -77,13 +77,13 @@ class _Passage:
 def judgements_in_lines(
     text: str, *, labels: Labels, scale: Scale, alone: str | None
 ) -> dict[str, Judgement]:
-    """The judgements that the lines of a text state; of one dimension, the last with a score.
+    """The judgements that the lines of a text state; for each dimension the last with a score.
 
     Args:
         text: A reply, or what is left of it without its JSON.
         labels: Finds dimensions by name.
         scale: Where scores are.
-        alone: The dimension that was asked for alone, whose score needs no name.
+        alone: The dimension, if only one was asked for: its score needs no name.
     """
     reading = _Reading(labels, scale, alone)
     start = 0
@@ -100,7 +100,7 @@ def judgements_in_lines(
 
 
 class _Reading:
-    """Goes through the lines, and keeps in mind what they speak of."""
+    """Goes through the lines and keeps the dimension that they speak of."""
 
     def __init__(self, labels: Labels, scale: Scale, alone: str | None) -> None:
         self.passages = [_Passage(alone or "", 0)]
@@ -181,7 +181,7 @@ class _Reading:
         return found
 
     def _score(self, line: str, start: int) -> None:
-        """A score that the line states without a name; the last, if there are several."""
+        """A score that the line states without a name; the last of several."""
         found = None
         for label in _SCORE.finditer(line):
             # Among several dimensions, a final score is that of the whole.
@@ -200,7 +200,7 @@ class _Reading:
             self._state(found, start)
 
     def _is_foreign(self, line: str) -> bool:
-        """Whether a line opens something that is not ours: a total, a dimension of its own."""
+        """Whether a line opens a total, or a dimension that the rubric does not have."""
         if _TOTAL.match(line):
             return not self._alone
         if line.lstrip().startswith("#"):
@@ -210,7 +210,7 @@ class _Reading:
 
 
 def _alone_in(line: str, scale: Scale) -> StatedScore | None:
-    """The score of a line that has nothing else, and no full stop: `1.` is the mark of a list."""
+    """The score of a line with nothing else, and no full stop: `1.` is the mark of a list."""
     start = len(line) - len(line.lstrip(" \t*_>`-"))
     stated = score_at(line, start, len(line), scale)
     return stated if stated and not line[stated.behind :].strip(" \t\r*_`,") else None
@@ -241,7 +241,7 @@ def _judgement(text: str, passage: _Passage) -> Judgement:
 
 
 def _reason(said: str, name: str) -> str:
-    """What is said of a dimension without its name, the label of its score, and list marks."""
+    """What is said of a dimension, without its name, the label of its score, and list marks."""
     plain = re.sub(r"[*#>|`{}\"\[\]()]|^\s*[-+]\s", " ", said, flags=re.MULTILINE)
     label = re.escape(name).replace("_", r"[\s_-]")
     plain = re.sub(
@@ -254,7 +254,7 @@ _MOST_CELLS = 20
 
 
 def score_column(row: str) -> int | None:
-    """Which column has the scores, if this row is the head of a table that says so."""
+    """The column of scores, if this row is a table's head and names one."""
     titles = [row[start:end].strip(" \t*_\r").casefold() for start, end in _cells(row)]
     is_score = [re.match(r"(?:score|rating|grade)\b", title) is not None for title in titles]
     return is_score.index(True) if sum(is_score) == 1 else None
@@ -265,7 +265,7 @@ def score_in_row(
 ) -> tuple[str, StatedScore] | None:
     """The dimension that a row is about and its score.
 
-    The score stands in the column of scores; where none is known, in the only cell that has one and
+    The score stands in the column of scores; if that is unknown, in the only cell with a score and
     nothing else.
     """
     cells = _cells(row)
@@ -328,7 +328,7 @@ class StatedScore:
     start: int
     end: int
     behind: int
-    """Where what belongs to it ends: the `/10` of `8/10`."""
+    """Where it ends with what belongs to it: the `/10` of `8/10`."""
 
     def moved(self, chars: int) -> StatedScore:
         """The same in a text that has so many characters more before it."""
@@ -336,20 +336,20 @@ class StatedScore:
 
 
 def score_at(text: str, position: int, end: int, scale: Scale) -> StatedScore | None:
-    """The score that is stated right there, or behind what may stand before one."""
+    """The score that is stated at this position, or behind filler such as `: **`."""
     filler = _FILLER.match(text, position, end)
     found = _STATED.match(text, filler.end() if filler else position, end)
     return _on_scale(found, scale) if found else None
 
 
 def only_fraction_in(text: str, position: int, end: int, scale: Scale) -> StatedScore | None:
-    """The one `8/10` of a stretch of text; None when there are two, which cannot be told apart."""
+    """The only `8/10` of a stretch of text; None if there are two."""
     found = list(_FRACTION.finditer(text, position, end))
     return _on_scale(found[0], scale) if len(found) == 1 else None
 
 
 def _on_scale(found: re.Match[str], scale: Scale) -> StatedScore | None:
-    """Off the scale it is no score, and neither is `8/20` on a scale that ends at 10."""
+    """None off the scale, and for `8/20` on a scale that ends at 10."""
     number = float(found["number"])
     if not scale.min <= number <= scale.max:
         return None
@@ -364,7 +364,7 @@ def _on_scale(found: re.Match[str], scale: Scale) -> StatedScore | None:
 
 
 _ALIASES = {"grounded": "groundedness", "groundedness": "grounded"}
-"""What models take for one another."""
+"""Names that models mix up."""
 
 _SUFFIX = "score|rating|grade|evaluation"
 
@@ -373,8 +373,8 @@ class Labels:
     """Finds the dimensions of a rubric by their names.
 
     Args:
-        names: Of all its dimensions, those that are not asked for among them: a score of theirs
-            must not be taken for another's.
+        names: Of all dimensions, even those that were not asked for: their scores must not be
+            taken for another's.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -401,5 +401,5 @@ class Labels:
 
 
 def _key(written: str) -> str:
-    """No matter the case, the markup, and how words are joined."""
+    """In lower case, without markup, words joined by `_`."""
     return re.sub(r"[\W_]+", "_", written.casefold()).strip("_")

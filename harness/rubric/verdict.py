@@ -1,4 +1,4 @@
-"""Verdicts: what an evaluation found, dimension by dimension, and what code makes of it."""
+"""Verdicts: the scores of one evaluation, and what code makes of them."""
 
 from __future__ import annotations
 
@@ -21,37 +21,34 @@ class DimensionScore:
     """One dimension's part of a verdict."""
 
     name: str
-    """The dimension."""
     score: float
-    """On the rubric's scale: a multiple of its step, or of 0.01 when it comes of several judgements
-    or of probabilities."""
+    """On the rubric's scale: a multiple of its step, or of 0.01 if it comes from several judgements
+    or from probabilities."""
     source: Literal["checked", "judged"]
     """By code, or by the evaluator model."""
     reason: str
-    """Why not more; for a judged dimension, in the evaluator's words."""
+    """Why it is not higher; for a judged dimension, in the evaluator's words."""
     findings: tuple[Finding, ...] = ()
-    """What to change; of several judgements, what any of them found."""
+    """What to change; of several judgements, all that they found."""
     spread: float | None = None
-    """Standard deviation of the judgements' scores; None when there was one."""
+    """Standard deviation of the judgements' scores; None if there was one."""
     capped: tuple[str, ...] = ()
     """The rules that held it down."""
     from_logprobs: bool = False
-    """Whether it is the mean of the scores that the evaluator could have given, by their
-    probabilities; else it is the one it gave."""
+    """Whether it is the mean of all scores that the evaluator could have given, by their
+    probabilities, instead of the one it gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortened:
-    """That the evaluator did not see the whole draft: such scores do not compare with others."""
+    """How the evaluator's view of a draft was shortened. Such scores do not compare with others."""
 
     before_chars: int
-    """Length of the draft."""
     after_chars: int
-    """Length of what the evaluator saw."""
     summarised: bool = False
-    """Whether a model's summary was shown, and not the draft's own sentences."""
+    """Whether a model's summary was shown instead of the draft's own sentences."""
     refused: str = ""
-    """Why no model's summary was shown, where there was a model to make one."""
+    """Why the summary of a configured summariser was not shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +58,18 @@ class Judges:
     evaluators: tuple[str, ...]
     """Tags of the endpoints whose judgements count, each once."""
     prompt_sha256: str
-    """Digest of all that the evaluator was told except task, sources and draft."""
+    """Digest of everything the evaluator was told except task, sources and draft."""
     judgements: int = 1
-    """How many judgements the scores come of."""
+    """How many judgements the scores come from."""
     abstentions: int = 0
-    """How many were asked for and could not be read. They count for nothing."""
+    """How many replies had no judgement that could be read. They do not count."""
     absent: tuple[str, ...] = ()
-    """Why each judgement that is missing is: those, and those of models that could not be asked."""
+    """Why each missing judgement is missing: abstentions, and models that could not be asked."""
     spread: float | None = None
-    """Standard deviation of the judgements' composites; None when there was one."""
+    """Standard deviation of the judgements' composites; None if there was one."""
     pass_share: float | None = None
-    """The share of judgements that would pass the draft each by itself; None when there was one."""
+    """The share of judgements that would pass the draft by themselves; None if there was one."""
     combine: Combine = "mean"
-    """How they became one."""
     shortened: Shortened | None = None
     """What they saw, if not the whole draft."""
 
@@ -85,25 +81,25 @@ class Verdict:
     rubric: str
     """The rubric's id."""
     rubric_sha256: str
-    """Digest of what the rubric says; verdicts by other contents do not compare."""
+    """Digest of what the rubric says; verdicts with another digest do not compare."""
     scores: tuple[DimensionScore, ...]
     """In the rubric's order."""
     composite: float
     """Weighted mean, rounded half up to 0.1."""
     passed: bool
-    """Composite and every floor reached: decided by code, never by the evaluator."""
+    """Whether the composite and all floors are reached: decided by code, never by the evaluator."""
     below_floor: tuple[str, ...] = ()
-    """Dimensions under their floor: with any, the draft fails whatever its composite."""
+    """Dimensions under their floor; with any, the draft fails."""
     gates: tuple[str, ...] = ()
-    """Of these, the gates: with any, no model was asked, and `composite` is of the checks alone."""
+    """The gates among these; with any, no model was asked: `composite` is of the checks alone."""
     unjudged: tuple[str, ...] = ()
-    """Dimensions that do not count. Judged ones: optional ones that nobody was there to judge,
-    those that need sources and had none, and all when a gate was shut. Checked ones: those whose
-    checks had nothing to check, or to check by, such as Python or sources."""
+    """Dimensions that do not count. Judged ones: optional ones without an evaluator, those that
+    need sources and had none, and all behind a shut gate. Checked ones: those whose checks had
+    nothing to check, or nothing to check by, such as Python or sources."""
     carried: tuple[str, ...] = ()
-    """Dimensions whose scores are an earlier round's, since only what changed was judged again."""
+    """Dimensions with an earlier round's score, because only what changed was judged again."""
     judges: Judges | None = None
-    """Who judged; None when code alone decided."""
+    """None if code alone decided."""
 
     @property
     def vector(self) -> dict[str, float]:
@@ -112,7 +108,7 @@ class Verdict:
 
     @property
     def evaluator(self) -> str | None:
-        """Tags of the evaluators, for people; None when code alone decided."""
+        """Tags of the evaluators, for people; None if code alone decided."""
         return ", ".join(self.judges.evaluators) if self.judges else None
 
     @property
@@ -124,7 +120,7 @@ class Verdict:
     def rank(self) -> tuple[bool, bool, float]:
         """Greater for the better draft: one that passes, one that no gate stopped, the composite.
 
-        The composite of a draft that a gate stopped is of other dimensions, and goes behind.
+        With a gate shut, the composite is of other dimensions, and such a draft goes behind.
         """
         return self.passed, not self.gates, self.composite
 
@@ -137,13 +133,13 @@ def reach_verdict(
     carried: tuple[str, ...] = (),
     judges: Judges | None = None,
 ) -> Verdict:
-    """The verdict that validated scores amount to.
+    """The verdict that scores amount to.
 
     Args:
         rubric: Weights, floors and threshold.
         scores: One for each dimension that is not in `unjudged`.
         unjudged: Dimensions left out.
-        carried: Dimensions whose scores are an earlier verdict's.
+        carried: Dimensions with an earlier verdict's score.
         judges: Who judged; with `majority` and a `pass_share`, more than half of them must pass it.
 
     Raises:

@@ -1,4 +1,7 @@
-"""What stands in a YAML file, each value with its file and line."""
+"""What stands in a YAML file, each value with its file and line.
+
+Where a file is not YAML, the second half says what to mend, for people who do not know YAML.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +28,21 @@ class Written:
     """A value as it stands in a file."""
 
     value: Any
-    """Fields as `dict[str, Written]`, items as `list[Written]`, and anything else as YAML has
-    it."""
+    """Fields as `dict[str, Written]`, items as `list[Written]`, anything else as YAML reads it."""
     path: Path
-    """The file."""
     line: int
     """Of the field's name, or of the item's beginning; counted from 1."""
     cut: str = ""
-    """What stands behind a text, from a '#' on that no space follows: it may have been part of
-    it."""
+    """What follows a text from a '#' without a space behind it: it may belong to the text."""
 
     @property
     def fields(self) -> Mapping[str, Written]:
-        """By name; none where it is not a mapping."""
+        """By name; empty if it is not a mapping."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> Sequence[Written]:
-        """In order; none where it is not a list."""
+        """In order; empty if it is not a list."""
         return self.value if isinstance(self.value, list) else []
 
     def plain(self) -> Any:  # noqa: ANN401 - whatever a person wrote
@@ -96,7 +96,7 @@ def read_written(path: Path) -> tuple[Written, tuple[Problem, ...]]:
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise RubricInvalid(
-            "it holds a control character, which is not text; delete the line and write it anew",
+            "it holds a control character, which is not text; delete the line and write it again",
             code="rubric.control-character",
             path=path,
             line=line,
@@ -220,7 +220,7 @@ def _cut_behind(node: yaml.Node) -> str:
 
 
 def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | None]:
-    """What to mend, and on which line: not always the one where the parser gave up."""
+    """What to mend, and on which line: not always the line where the parser gave up."""
     problem, context = error.problem or "", error.context or ""
     start = error.context_mark.line + 1 if error.context_mark else None
     line = error.problem_mark.line + 1 if error.problem_mark else start
@@ -265,7 +265,7 @@ def _and(said: Notice, more: str) -> Notice:
 
 
 def _odd_character(text: str, line: int | None) -> tuple[Notice, int] | None:
-    """A character that looks like one of YAML's and is none, on the line or the one above it."""
+    """A character that only looks like one of YAML's, on the line or the one above it."""
     for number in (_line_above(text, line or 0), line):
         if number and (found := _ODD.match(_written_at(text, number))):
             return _NO_BREAK if "\xa0" in found[0] else _WIDE_COLON, number
@@ -273,7 +273,7 @@ def _odd_character(text: str, line: int | None) -> tuple[Notice, int] | None:
 
 
 def _after_a_value(text: str, line: int | None) -> tuple[Notice, int | None]:
-    """What is wrong where a value has ended, and more stands behind it."""
+    """What is wrong if more text stands behind the end of a value."""
     written = _written_at(text, line or 0)
     if bracket := _BRACKETS.search(written):
         said = Notice(
@@ -350,11 +350,11 @@ _BLOCK = Notice(
 )
 _NO_BREAK = Notice(
     code="rubric.yaml-no-break-space",
-    message="it has a no-break space, as pasted texts do, where a space belongs; type it anew",
+    message="it has a no-break space, as pasted texts do, where a space belongs; type it again",
 )
 _WIDE_COLON = Notice(
     code="rubric.yaml-wide-colon",
-    message="its colon is not ':' but the wide one of East Asian fonts; type it anew",
+    message="its colon is not ':' but the wide one of East Asian fonts; type it again",
 )
 _ODD = re.compile(r"[ -]*(?:\xa0|[a-z_]+(?::\xa0|\uff1a))")
 _FIELD = re.compile(r"\s*(?:- +)*[^\s:]+:(?:\s|$)")
@@ -394,4 +394,4 @@ _MESSAGES = {
         message="in double quotes a backslash has a meaning of its own; use single quotes",
     ),
 }
-"""By what the parser says."""
+"""By what PyYAML says."""

@@ -1,4 +1,4 @@
-"""Python in a draft: whether it parses."""
+"""Checks of the Python in a draft: whether it parses, and whether it is written out."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ NO_PYTHON = Grade(1.0, unjudged="there is no Python in it")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonBlock:
-    """One block of code that says it is Python."""
+    """One fence labelled as Python."""
 
     index: int
     """Of its section in `draft.sections`."""
     section: Section
     """Where it stands."""
     code: str
-    """Without the indentation of the whole, and of a session (`>>> `) what was typed."""
+    """Dedented; of an interactive session (`>>> `) only what was typed."""
     tree: ast.Module | None
-    """None when it does not parse."""
+    """None if it does not parse; `problem` says why."""
     problem: str = ""
-    """Why it does not."""
 
 
 def python_blocks(draft: Draft) -> Iterator[PythonBlock]:
@@ -104,7 +103,7 @@ def _parse(code: str) -> ast.Module | str:
     """The tree, or what is wrong."""
     try:
         with warnings.catch_warnings():
-            # A needless backslash in somebody's draft is no matter of ours.
+            # A needless backslash in a draft must not warn here.
             warnings.simplefilter("ignore")
             return ast.parse(code)
     except SyntaxError as error:

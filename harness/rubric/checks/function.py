@@ -1,10 +1,10 @@
-"""A user's own check: a function that is given the draft.
+"""A user's own check: a function of the draft.
 
 It stands in an installed module (`my_package.checks:polite`), or in a file beside the rubric
 (`./checks.py:polite`). Such a file is run by its path and nothing else: `sys.path` stays as it is,
-so that a `json.py` beside a rubric takes nobody's place, and a file that needs another one beside
-it has to be installed. Loading a rubric runs what it names: whoever loads one that the user may not
-have written says by `refuse` what may not be run.
+so that a `json.py` beside a rubric shadows nothing, and a file that needs another one beside it has
+to be installed. Loading a rubric runs what it names: a program that loads a rubric which the user
+may not have written says by `refuse` what may not be run.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Function(Check):
         try:
             result = self._function(draft)
         except Exception as error:
-            # Its author's code may raise anything, and whatever it is, there is no score.
+            # The author's code may raise anything; there is no score then.
             raise EvaluationFailed(
                 f"the check {self.call} raised {type(error).__name__}: {error}"
             ) from error
@@ -130,7 +130,7 @@ def _import(name: str) -> tuple[ModuleType, bytes]:
             code="rubric.module-missing",
         ) from error
     except (Exception, SystemExit) as error:
-        # A module may do anything while it is imported; the rubric that names it is at fault.
+        # A module may raise anything while it is imported.
         raise Mistake(
             f"the module '{name}' fails: {type(error).__name__}: {error}",
             code="rubric.module-fails",
@@ -169,7 +169,7 @@ def _run(path: Path) -> tuple[ModuleType, bytes]:
 def _takes_one(function: _Score) -> bool:
     try:
         inspect.signature(function).bind(None)
-    except ValueError:  # of some builtins nobody knows
+    except ValueError:  # some builtins have no signature
         return True
     except TypeError:
         return False
@@ -189,12 +189,12 @@ def _as_grade(result: object) -> Grade | None:
 
 
 def _holds(grade: Grade, draft: Draft) -> bool:
-    """Whether a grade is one that the rest of the program can go by."""
+    """Whether the share is in range and every finding names a section that exists."""
     there = {None, *range(len(draft.sections))}
     try:
         # A share that is no number (NaN) is not between them either.
         return 0 <= grade.share <= 1 and all(f.section_index in there for f in grade.findings)
-    except (TypeError, AttributeError):  # whoever made the grade may have put anything in it
+    except (TypeError, AttributeError):  # a user's grade may hold anything
         return False
 
 

@@ -1,4 +1,4 @@
-"""Phrases that must, or must not, occur."""
+"""Checks of what a draft says: phrases, broken ends, repetition, language."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from harness.rubric.draft import Draft, Finding, Value, numbers, phrase_pattern,
 
 
 class _Phrases(Check):
-    """Phrases that are looked for."""
-
     phrases: tuple[Phrase, ...] = Field(min_length=1)
     """Looked for as whole words, without regard to case and line breaks, in headings too."""
 
@@ -149,10 +147,10 @@ _SENTENCE_END = re.compile(
 
 
 def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
-    """What is missing at a section's end, or None; whether its code is whole is not looked at.
+    """What is missing at a section's end, or None. Whether its code is whole is not checked.
 
     Args:
-        section: A section that ought to have a text.
+        section: A section that needs a text.
         leads_over: Whether subsections follow, which its last sentence may announce.
     """
     if not section.body.strip():
@@ -221,7 +219,7 @@ class _Seen:
     Two sets of at least a share `t` of common words have one in common among the first
     `n - ceil(t * n) + 1` of each, when both are sorted alike: the prefix filter of Chaudhuri,
     Ganti and Kaushik, "A primitive operator for similarity joins" (ICDE 2006). Sorted from the
-    rarest on, that leaves few to compare. Comparing each with all would take the square of time.
+    rarest on, that leaves few to compare; comparing each with all would take quadratic time.
     """
 
     def __init__(self, all_said: list[_Said], *, similarity: float) -> None:
@@ -231,7 +229,7 @@ class _Seen:
         self._by_word: dict[tuple[str, frozenset[Value]], list[frozenset[str]]] = {}
 
     def has_like(self, said: _Said) -> bool:
-        """Whether a sentence before names the same numbers in the same words, or nearly so."""
+        """Whether an earlier sentence has the same numbers and nearly the same words."""
         words, values = said
         return said in self._known or any(
             _jaccard(words, earlier) >= self._similarity
@@ -249,7 +247,7 @@ class _Seen:
             self._by_word.setdefault((word, values), []).append(words)
 
     def _rarest(self, words: frozenset[str]) -> list[str]:
-        # A hair less, lest the product be rounded up over a whole number.
+        # A little less, so that rounding errors do not lift the product over a whole number.
         needed = math.ceil(self._similarity * len(words) - 1e-9)
         ranked = sorted(words, key=lambda word: (self._count[word], word))
         return ranked[: len(words) - needed + 1]
@@ -338,7 +336,7 @@ class Language(Check):
 
 
 def _prose(draft: Draft) -> dict[int, str]:
-    """The prose of every section that has some, by its index."""
+    """The prose of each section that has some, by index."""
     prose: dict[int, list[str]] = {}
     for index, _, sentence in draft.sentences:
         prose.setdefault(index, []).append(_NOT_PROSE.sub(" ", sentence))
@@ -346,13 +344,13 @@ def _prose(draft: Draft) -> dict[int, str]:
 
 
 def _bytes(text: str) -> int:
-    """How long the letters of a text are."""
+    """Length of the letters in UTF-8."""
     letters = "".join(c for c in text if c.isalpha())
     return len(letters.encode("utf-8"))
 
 
 def _language_of(text: str) -> str:
-    """The likeliest of the languages that ISO 639-1 has a code for."""
+    """The likeliest language with a code in ISO 639-1."""
     # Imported at the first use: it takes half a second to load its model.
     import py3langid  # noqa: PLC0415
 

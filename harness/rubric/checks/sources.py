@@ -1,6 +1,8 @@
-"""What a draft says, held against the sources: numbers, names, sentences.
+"""Checks of a draft against its sources: numbers, names, sentences. Without sources, unjudged.
 
-Without sources there is nothing to hold it against: then these judge nothing, and say so.
+Names are found by their letters, without dictionary or model: made for languages that capitalise
+names and little else, such as English. In doubt a word is no name: authors lose patience when asked
+for the source of `However`.
 """
 
 from __future__ import annotations
