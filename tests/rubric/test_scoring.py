@@ -1,4 +1,6 @@
-"""Scores by the probabilities of all that the evaluator could have given."""
+"""Scores by the probabilities of all that could have been given, and the sections of issues."""
+
+from __future__ import annotations
 
 import asyncio
 import math
@@ -7,8 +9,10 @@ from dataclasses import replace
 import pytest
 from rubric.judged import CLEAR, DRAFT, alone, rubric
 
+from harness.compress import sections_of
 from harness.inference import ScriptedBackend, TokenLogprob
 from harness.rubric import Cap, Evaluator, Scale
+from harness.rubric.scoring import section_named
 
 REPLY = '{"reason": "Of 4 parts, 2.", "issues": [], "score": 4}'
 BY = {"judge": "logprob", "scale": Scale(min=1, max=5, step=1), "pass_at": 4, "focus_below": 3}
@@ -74,3 +78,34 @@ def test_caps_hold_an_expected_score_down_too():
     found = score(reply, tokens(reply[:-2], "4", "}", EVEN), capped)
 
     assert (found.score, found.from_logprobs) == (3, True)
+
+
+HEADINGS = (
+    "# 1. Introduction",
+    "## 2.1 The *Escapement* of `clocks`",
+    "## Results",
+    "## IV. Discussion and outlook",
+    "## Results",
+    "## [Links](https://example.org): a list",
+)
+SECTIONS = sections_of("Before.\n\n" + "".join(f"{one}\n\nText.\n\n" for one in HEADINGS))
+
+
+@pytest.mark.parametrize(
+    ("heading", "index"),
+    [
+        pytest.param("1. Introduction", 1, id="as it is"),
+        pytest.param("introduction", 1, id="without number and case"),
+        pytest.param("Section 1: Introduction", 1, id="with another numbering"),
+        pytest.param("Introduction section", 1, id="called a section"),
+        pytest.param("The Escapement of clocks", 2, id="without its markup"),
+        pytest.param("Discussion and out", 4, id="cut off"),
+        pytest.param("Links: a list", 6, id="a link's text"),
+        pytest.param("Results", None, id="a heading that occurs twice"),
+        pytest.param("whole text", None, id="the whole"),
+        pytest.param("Disc", None, id="too little of it"),
+        pytest.param("1.", None, id="a number alone"),
+    ],
+)
+def test_a_section_is_found_by_its_heading_as_models_write_it(heading, index):
+    assert section_named(heading, SECTIONS) == index
