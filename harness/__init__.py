@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Embeddings,
         EmbedRequest,
         Endpoint,
+        Limits,
         Message,
         OnCut,
         ScriptedBackend,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
         open_shim,
     )
     from harness.trace import JoinedTrace, Journal, RunTrace, TraceOptions, load_run
-    from harness.wiggum import Limits, Round, WiggumResult, rounds_from
+    from harness.wiggum import Round, WiggumResult, rounds_from
 
 __all__ = [
     "Cache",

@@ -55,7 +55,7 @@ class Server:
     """Name of the GGUF file of a model in this process."""
     device: str = MACHINE
     """Whose memory its model takes: the machine's own, or a GPU's."""
-    max_concurrency: int | None = None
+    max_parallel: int | None = None
     drop: tuple[str, ...] = ()
     fallback: tuple[str, ...] = ()
 
@@ -297,7 +297,7 @@ def _server(said: Attributes) -> Server:
         threads=_whole(said.get("threads"), default=None),
         file=file if isinstance(file := said.get("file"), str) else None,
         device=str(said.get("device", MACHINE)),
-        max_concurrency=_whole(said.get("max_concurrency"), default=None),
+        max_parallel=_whole(said.get("max_parallel", said.get("max_concurrency")), default=None),
         drop=_texts_in(said.get("drop")),
         fallback=_texts_in(said.get("fallback")),
     )

@@ -148,7 +148,7 @@ def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
         return None
     server = observed.server(model)
     certain = tells_of_queues(observed, calls) or server.is_in_process
-    limit = server.max_concurrency
+    limit = server.max_parallel
     longest_ns = max(turn.duration_ns for turn in turns)
     return Finding(
         rule="max-concurrency",
@@ -165,13 +165,13 @@ def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
             waited,
             waiting_calls=len(waited),
             longest_wait_s=longest_ns / 1e9,
-            **({} if limit is None else {"max_concurrency": limit}),
+            **({} if limit is None else {"max_parallel": limit}),
         ),
-        meaning="The endpoint's own limit: max_concurrency keeps calls here that its server might "
+        meaning="The endpoint's own limit: max_parallel keeps calls here that its server might "
         "have begun.",
         layer="L6",
         move=(
-            f"raise max_concurrency under [endpoints.{model}] in harness.toml"
+            f"raise max_parallel under [endpoints.{model}] in harness.toml"
             + (f" (now {limit})" if limit else "")
             + ", until its server begins to queue",
             "leave it out for a server of your own: one that batches has its own queue",
@@ -190,7 +190,7 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
         bool(observed.highest(model, "waiting"))
         or kv > FULL_KV
         or len(queued) >= LEAST_TURNS
-        or (server.is_in_process and server.slots <= (server.max_concurrency or server.slots))
+        or (server.is_in_process and server.slots <= (server.max_parallel or server.slots))
     )
 
 

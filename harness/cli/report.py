@@ -17,11 +17,12 @@ from harness.cli.consoles import json_object
 from harness.cli.run_end import command, end_as_json, print_end, spent_line
 from harness.cli.verdicts import decision, points, remarks, verdict_as_json
 from harness.graph import Skipped
+from harness.inference import Spent
 from harness.rubric import DimensionScore
 from harness.session import RunResult
 from harness.session.separation import Separation
 from harness.trace import CallGroup
-from harness.wiggum import RecordedLoop, Revise, Spent, StopReason, WiggumResult
+from harness.wiggum import RecordedLoop, Revise, StopReason, WiggumResult
 
 _REASONS: dict[StopReason, str] = {
     "passed": "the draft meets the rubric",

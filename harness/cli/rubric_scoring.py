@@ -266,7 +266,7 @@ async def _score(given: _Given) -> _Scored:
         verdicts, failed = await _each(
             given,
             "scoring",
-            lambda draft: evaluate(session, draft, chosen, ask=session.spending.chat),
+            lambda draft: evaluate(session, draft, chosen, ask=session.client.chat),
         )
         unanswered = [error for error in failed.values() if isinstance(error, InferenceError)]
         if unanswered and not verdicts:
@@ -432,7 +432,7 @@ async def _measure(given: _Given, repeats: int) -> _Measured:
 async def _sample(
     session: Session, given: _Given, repeats: int
 ) -> tuple[dict[str, tuple[Verdict, ...]], dict[str, HarnessError]]:
-    evaluator = evaluator_of(session, given.rubric, ask=session.served.chat, noise=None)
+    evaluator = evaluator_of(session, given.rubric, ask=session.client.chat, noise=None)
 
     async def sampled(draft: Draft) -> tuple[Verdict, ...]:
         content = session.trace.content(draft.text)
@@ -442,7 +442,7 @@ async def _sample(
         return verdicts
 
     verdicts, failed = await _each(given, "judging", sampled)
-    session.served.refuse_kin()
+    session.served.before()
     if not verdicts:
         raise next(iter(failed.values()))
     return verdicts, failed

@@ -38,11 +38,11 @@ from harness.cli.run_end import print_failure, print_to_do, resume_command
 from harness.errors import HarnessError, NodeFailed
 from harness.graph import Question
 from harness.graph.outcome import answer_problem
+from harness.inference import Limits
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
 from harness.session.trust import SETTINGS_FILE
 from harness.trace import Record, RunStarted
 from harness.trace.run_files import JOURNAL_SUFFIX
-from harness.wiggum import Limits
 
 _COUNT = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0, min_open=True)

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from harness.errors import HarnessError, RunLimitReached
 from harness.graph import NodeFailure, NodeSkip, Question
+from harness.inference import Spent
 from harness.inference.limits import FIELD_OF
 from harness.session import RunResult, Settings
-from harness.wiggum import Spent
 
 _MOST = 20
 """Lines of one kind; a fan-out could fill thousands."""

@@ -1,22 +1,7 @@
-"""The inference shim: one `chat(request) -> completion` in front of every server people run."""
+"""Calls to models: one client in front of every server people run."""
 
-from harness.inference.around.cached import (
-    Cached,
-    answer_again,
-    call_key,
-    completion_as_text,
-    read_completion,
-    reply_identity,
-)
-from harness.inference.around.call_cache import CallCache
-from harness.inference.around.fallback import FallingBack
-from harness.inference.around.limit import Limited
-from harness.inference.around.retry import Retrying, RetryPolicy, retry_delay_s
-from harness.inference.around.schema_keeping import SchemaKeeping, SchemaKnowledge
-from harness.inference.around.timed import Timed
-from harness.inference.around.traced import Traced
-from harness.inference.around.wrapper import R, T, Wrapper
 from harness.inference.backend import Backend, ScriptedBackend
+from harness.inference.client import Caller, Client, Line
 from harness.inference.completion import (
     Completion,
     Embeddings,
@@ -27,6 +12,9 @@ from harness.inference.completion import (
     Usage,
 )
 from harness.inference.endpoint import FILE_BACKENDS, MACHINE, Endpoint
+from harness.inference.gate import Gate, Lease
+from harness.inference.limits import NOTHING, Limits, Spent, merged
+from harness.inference.meter import Meter, TokenPrice, token_prices
 from harness.inference.model_identity import (
     ModelIdentity,
     ModelMetadata,
@@ -56,11 +44,11 @@ from harness.inference.providers import (
     slots_source,
     tells_model,
 )
+from harness.inference.reply_store import KeptReplies, ReplyCache, TextStore, reply_identity
 from harness.inference.request import (
     ChatRequest,
     CountRequest,
     EmbedRequest,
-    Gate,
     JsonSchema,
     Message,
     Prompt,
@@ -72,33 +60,36 @@ from harness.inference.request import (
     most_tokens_of,
     most_tokens_of_messages,
 )
-from harness.inference.shim import InferenceShim
-from harness.inference.structured import ReplyType
+from harness.inference.retry import RetryPolicy, retry_delay_s
+from harness.inference.structured import ReplyType, SchemaKnowledge
 from harness.inference.to_its_end import to_its_end
 from harness.inference.whole_reply import OnCut, check_whole, whole_reply
 
 __all__ = [
     "FILE_BACKENDS",
     "MACHINE",
+    "NOTHING",
     "Access",
     "Backend",
-    "Cached",
-    "CallCache",
+    "Caller",
     "ChatRequest",
+    "Client",
     "Completion",
     "CountRequest",
     "EmbedRequest",
     "Embeddings",
     "Endpoint",
-    "FallingBack",
     "FinishReason",
     "Gate",
     "Host",
     "HostReport",
-    "InferenceShim",
     "JsonSchema",
-    "Limited",
+    "KeptReplies",
+    "Lease",
+    "Limits",
+    "Line",
     "Message",
+    "Meter",
     "MetricsSource",
     "ModelIdentity",
     "ModelMetadata",
@@ -106,34 +97,29 @@ __all__ = [
     "Phase",
     "Prompt",
     "Provider",
-    "R",
     "Reading",
     "Relation",
+    "ReplyCache",
     "ReplyType",
     "Request",
     "RetryPolicy",
-    "Retrying",
-    "SchemaKeeping",
     "SchemaKnowledge",
     "ScriptedBackend",
     "ServerFacts",
+    "Spent",
     "StructuredMode",
-    "T",
-    "Timed",
+    "TextStore",
     "TokenLogprob",
-    "Traced",
+    "TokenPrice",
     "Usage",
-    "Wrapper",
-    "answer_again",
     "as_messages",
     "as_texts",
-    "call_key",
     "check_whole",
-    "completion_as_text",
     "connect",
     "host_of",
     "loading_of",
     "machine_memory_bytes",
+    "merged",
     "metadata_from",
     "metrics_source",
     "model_identity",
@@ -142,7 +128,6 @@ __all__ = [
     "most_tokens_of",
     "most_tokens_of_messages",
     "provider_of",
-    "read_completion",
     "relation_of",
     "reply_identity",
     "retry_delay_s",
@@ -153,5 +138,6 @@ __all__ = [
     "slots_source",
     "tells_model",
     "to_its_end",
+    "token_prices",
     "whole_reply",
 ]

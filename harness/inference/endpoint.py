@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from harness.errors import Mistake
 from harness.hardware import CacheType, parse_bytes
 from harness.inference.completion import StructuredMode
+from harness.inference.retry import RetryPolicy
+from harness.log import log_warning
 
 WireName = Literal[
     "openai",
@@ -164,9 +166,11 @@ class Endpoint(BaseModel):
     stream: bool = True
     """Whether replies are streamed, whoever asks: only so is the time to the first token measured.
     False for servers, or ways to them, that cannot."""
-    max_concurrency: int | None = Field(default=None, ge=1)
+    max_parallel: int | None = Field(default=None, ge=1)
     """Calls to it at one time; further ones wait here for their turn. When left out, as many as its
     server has slots, where it says that (llama-server does)."""
+    retry: RetryPolicy = RetryPolicy()
+    """How often a call that failed is made again: `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
     fallback: tuple[str, ...] = ()
     """Tags of the endpoints that are asked instead, in order, when this one cannot answer."""
     drop: tuple[SamplingField, ...] = ()
@@ -200,6 +204,14 @@ class Endpoint(BaseModel):
         if not isinstance(values, dict):
             return values
         filled = dict(values)
+        if "max_concurrency" in filled:
+            filled.setdefault("max_parallel", filled.pop("max_concurrency"))
+            log_warning(
+                "'max_concurrency' is now called 'max_parallel', and will not be read any more in "
+                "the next release",
+                code="config.renamed",
+                endpoint=filled.get("tag"),
+            )
         filled.setdefault("backend", "openai" if filled.get("path") is None else "embedded")
         filled.setdefault("model_id", filled.get("tag", ""))
         return filled

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from harness.errors import InvalidInput
-from harness.inference.time_limits import Deadline
 
 Role = Literal["system", "user", "assistant"]
 
@@ -114,9 +113,6 @@ def _no_message(given: object) -> InvalidInput:
 JsonSchema = Mapping[str, object]
 
 
-Gate = Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
-"""What sends a request, when it may be sent: it is given that, and who is asked."""
-
 _MOST_LOGPROBS = 20
 """As every server that has them allows."""
 _MOST_PENALTY = 2
@@ -144,7 +140,7 @@ class ChatRequest:
     """What the model is used as (`producer`, `evaluator`, …); for the trace alone."""
     max_output_tokens: int | None = None
     """Where generation is cut; the reply's finish reason is then `length`. None for what the
-    model's context leaves, and under a limit what that leaves (see `Charges.sized`)."""
+    model's context leaves, and under a limit what that leaves."""
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float | None = None
@@ -170,10 +166,6 @@ class ChatRequest:
     """Whether the last message is the beginning of the reply, and the rest is asked for."""
     timeout_s: float | None = None
     """Longest that the call may take, if less than the endpoint's."""
-    deadline: Deadline | None = field(default=None, compare=False, repr=False)
-    """Until when that is; set on its way."""
-    gate: Gate | None = field(default=None, compare=False, repr=False)
-    """Passed by all that is sent for it, probes and further attempts too; None to send at once."""
     on_text: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
     """Told each piece of the answer as it arrives, reasoning left out. A call that has told one is
     not tried again."""
@@ -241,10 +233,6 @@ class EmbedRequest:
     """What the vectors are for; for the trace alone."""
     timeout_s: float | None = None
     """Longest that the call may take, if less than the endpoint's."""
-    deadline: Deadline | None = field(default=None, compare=False, repr=False)
-    """Until when that is; set on its way."""
-    gate: Gate | None = field(default=None, compare=False, repr=False)
-    """As for a chat."""
 
     def __post_init__(self) -> None:
         if not self.texts:
@@ -266,8 +254,6 @@ class CountRequest:
     """What the count is for; for the trace alone."""
     timeout_s: float | None = None
     """Longest that the call may take, if less than the endpoint's."""
-    deadline: Deadline | None = field(default=None, compare=False, repr=False)
-    """Until when that is; set on its way."""
 
     def __post_init__(self) -> None:
         if not self.messages:

@@ -1,26 +1,54 @@
-"""Typed replies: a JSON Schema made from a Python type, and the reply parsed back into it."""
+"""Typed replies: a JSON Schema made from a Python type, and the reply parsed back into it.
+
+And what a server does with schemas. It may take one and not keep to it, with a status of 200 and no
+word: Ollama has done so with thinking models, llama-server does with a schema in another place. So
+the first call that has a schema is preceded by a probe, which asks for a greeting under a schema
+that allows something else alone.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from inspect import isroutine
 from typing import Any, Generic, TypeVar
 
+import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import SchemaError
 
-from harness.errors import ConfigurationInvalid, ReplyInvalid
+from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
+from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, StructuredMode
-from harness.inference.request import JsonSchema
+from harness.inference.request import ChatRequest, JsonSchema, Message
+from harness.trace import Tracer
 
 T = TypeVar("T")
+Ask = Callable[[ChatRequest], Awaitable[Completion]]
 
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _UNENFORCED: dict[StructuredMode | None, str] = {
     "advisory": ". The server does not enforce schemas; the model was only told of it",
     "ignored": ". The server took no notice of the schema; the model was only told of it",
 }
+
+
+_WORD = "owl-7f3a"
+_PROBE_SCHEMA: JsonSchema = {
+    "type": "object",
+    "properties": {"word": {"type": "string", "enum": [_WORD]}},
+    "required": ["word"],
+    "additionalProperties": False,
+}
+_PROBE_PROMPT = "Say hello, in one short sentence."
+_PROBE_TOKENS = 256
+"""A greeting takes ten; a model that thinks aloud first takes more."""
+_REFUSALS = {400, 422, 501}
+"""Statuses with which servers refuse a schema."""
+_KEPT = f'{{"word":"{_WORD}"}}'
 
 
 class ReplyType(Generic[T]):
@@ -75,6 +103,123 @@ class ReplyType(Generic[T]):
             ) from error
         value: T = parsed.answer if self._wrapped else parsed
         return value
+
+
+class SchemaKnowledge:
+    """What one model's server does with schemas, found out once; its tags share it.
+
+    Args:
+        mode: What is known without a probe.
+    """
+
+    def __init__(self, mode: StructuredMode | None = None) -> None:
+        self._mode = mode
+        # Whether the server answers a schema with an error: then it is sent none.
+        self._refused = False
+        # The probe under way; done with its error, if it has failed.
+        self._probing: asyncio.Future[None] | None = None
+
+    async def fit(
+        self, request: ChatRequest, ask: Ask, *, tracer: Tracer
+    ) -> tuple[ChatRequest, StructuredMode]:
+        """A call with a schema as its server should get it, and what becomes of the schema there.
+
+        Where the server does not enforce schemas, the model is told of it in words, at the very end
+        of the prompt.
+
+        Args:
+            request: The call.
+            ask: Sends the probe, where one is needed.
+            tracer: Sees the probe.
+        """
+        mode = self._mode or await self._find_out(request, ask, tracer)
+        if mode == "enforced":
+            return request, mode
+        assert request.reply_schema is not None
+        told = replace(request, messages=_with_schema(request.messages, request.reply_schema))
+        return (replace(told, reply_schema=None) if self._refused else told), mode
+
+    def learn(self, error: ServerError) -> bool:
+        """Whether the server refused a schema that it was not known to refuse."""
+        if self._refused or self._mode == "enforced" or error.status not in _REFUSALS:
+            return False
+        self._refused = True
+        return True
+
+    async def _find_out(self, request: ChatRequest, ask: Ask, tracer: Tracer) -> StructuredMode:
+        """Calls side by side share one probe, and its error if it fails."""
+        while self._mode is None:
+            if self._probing is None:
+                return await self._probe_for_all(request, ask, tracer)
+            # `wait`, since a call that gives up waiting must not end the probe of the others.
+            probing = self._probing
+            await asyncio.wait([probing])
+            if not probing.cancelled() and (error := probing.exception()):
+                raise error
+        return self._mode
+
+    async def _probe_for_all(
+        self, request: ChatRequest, ask: Ask, tracer: Tracer
+    ) -> StructuredMode:
+        self._probing = probing = asyncio.get_running_loop().create_future()
+        try:
+            self._mode = mode = await self._probe(request, ask, tracer)
+        except InferenceError as error:
+            probing.set_exception(error)
+            probing.exception()  # perhaps no other call waits for it
+            raise
+        finally:
+            self._probing = None
+            if not probing.done():
+                probing.cancel()
+        return mode
+
+    async def _probe(self, request: ChatRequest, ask: Ask, tracer: Tracer) -> StructuredMode:
+        probe = ChatRequest(
+            model=request.model,
+            role=request.role,
+            messages=(Message("user", _PROBE_PROMPT),),
+            max_output_tokens=_PROBE_TOKENS,
+            reply_schema=_PROBE_SCHEMA,
+        )
+        with tracer.span("schema probe", model=request.model) as span:
+            try:
+                reply = await ask(probe)
+            except ServerError as error:
+                if error.status not in _REFUSALS:
+                    raise
+                self._refused = True
+                span.set(schema="advisory")
+                return "advisory"
+            mode = mode_of(reply)
+            span.set(schema=mode, model_id=reply.model_id, cost_usd=reply.cost_usd)
+            if reply.usage is not None:
+                span.set(**token_counts(reply.usage))
+        return mode
+
+
+def mode_of(reply: Completion) -> StructuredMode:
+    """What a server made of the probe's schema."""
+    said = "".join(reply.text.split())
+    if reply.finish_reason == "length" and not said:
+        return "advisory"  # it thought all the while, which tells nothing
+    # Blanks between the tokens of JSON may have used up the limit.
+    if said == _KEPT or (reply.finish_reason == "length" and _KEPT.startswith(said)):
+        return "enforced"
+    try:
+        orjson.loads(reply.text)
+    except orjson.JSONDecodeError:
+        return "ignored"
+    return "advisory"
+
+
+def _with_schema(messages: tuple[Message, ...], schema: JsonSchema) -> tuple[Message, ...]:
+    *before, last = messages
+    told = (
+        f"{last.content}\n\nAnswer with JSON alone, without any other text, that matches this JSON "
+        f"Schema:\n{orjson.dumps(schema).decode()}"
+    )
+    return (*before, replace(last, content=told))
 
 
 def _unusable(python_type: object, why: str) -> ConfigurationInvalid:

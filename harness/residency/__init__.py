@@ -1,9 +1,9 @@
 """The keep-alive budget: which models are in memory, and whose turn it is."""
 
 from harness.inference import Host, HostReport
-from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget, Leased
+from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget, most_kv_tokens
 from harness.residency.guests import Guest
-from harness.residency.keep_alive import NotingGaps, ObservedGaps
+from harness.residency.keep_alive import ObservedGaps
 from harness.residency.ledger import Device, GuestEntry, Ledger, Need, Resident, Tenant, check_fits
 from harness.residency.policy import decide
 from harness.residency.state import (
@@ -31,11 +31,9 @@ __all__ = [
     "Host",
     "HostReport",
     "KeepAliveBudget",
-    "Leased",
     "Ledger",
     "Load",
     "Need",
-    "NotingGaps",
     "ObservedGaps",
     "Resident",
     "State",
@@ -46,4 +44,5 @@ __all__ = [
     "WaitingCall",
     "check_fits",
     "decide",
+    "most_kv_tokens",
 ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
-from harness.inference import MACHINE, Backend, ChatRequest, Host, R, T, Wrapper, most_tokens_of
+from harness.inference import MACHINE, ChatRequest, Host, Request, most_tokens_of
 from harness.residency.guests import Guest, Guests
 from harness.residency.ledger import (
     Device,
@@ -140,6 +140,18 @@ class KeepAliveBudget:
         self._forecast = replace(forecast, is_complete=False) if self._was_surprised else forecast
         self._residents.expect_other()
         self._consider()
+
+    def lease_for(
+        self, request: Request, *, context_tokens: int | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Keeps the model of a call resident while it is made; see `lease`.
+
+        Args:
+            request: The call.
+            context_tokens: Of one call, prompt and reply together; None if unknown.
+        """
+        kv_tokens = most_kv_tokens(request, context_tokens=context_tokens)
+        return self.lease(request.model, kv_tokens=kv_tokens)
 
     @asynccontextmanager
     async def lease(self, model: str, *, kv_tokens: int = 0) -> AsyncIterator[None]:
@@ -352,41 +364,16 @@ class KeepAliveBudget:
             )
 
 
-class Leased(Wrapper):
-    """A backend whose calls hold a lease on their model.
+def most_kv_tokens(request: Request, *, context_tokens: int | None) -> int:
+    """What a call may come to hold in the KV cache; an upper bound.
 
     Args:
-        backend: Answers once the model is resident.
-        budget: Lends the model.
-        model: Its tag.
+        request: The call.
         context_tokens: Of one call, prompt and reply together; None if unknown.
     """
-
-    def __init__(
-        self,
-        backend: Backend,
-        *,
-        budget: KeepAliveBudget,
-        model: str,
-        context_tokens: int | None = None,
-    ) -> None:
-        super().__init__(backend)
-        self._budget = budget
-        self._model = model
-        self._context_tokens = context_tokens
-
-    async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
-        """Asks while the lease is held; see `KeepAliveBudget.lease`."""
-        async with self._budget.lease(self._model, kv_tokens=self._kv_tokens(request)):
-            return await ask(request)
-
-    def _kv_tokens(self, request: object) -> int:
-        """An upper bound of what the call holds in the KV cache."""
-        if not isinstance(request, ChatRequest):
-            return 0
-        most = most_tokens_of(request)
-        if self._context_tokens is None:
-            return most
-        return (
-            min(most, self._context_tokens) if request.max_output_tokens else self._context_tokens
-        )
+    if not isinstance(request, ChatRequest):
+        return 0
+    most = most_tokens_of(request)
+    if context_tokens is None:
+        return most
+    return min(most, context_tokens) if request.max_output_tokens else context_tokens

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
-from harness.inference import Backend, R, T, Wrapper
 from harness.trace import Clock
 
 BASE_S: Final = 300.0
@@ -74,6 +74,15 @@ class ObservedGaps:
         """See the function of that name."""
         return keep_alive_s(self._gaps_ns)
 
+    @contextmanager
+    def noted(self, clock: Clock) -> Iterator[None]:
+        """Around a call of the model."""
+        self.began(clock())
+        try:
+            yield
+        finally:
+            self.ended(clock())
+
     def began(self, now_ns: int) -> None:
         """A call begins."""
         if self._idle_since_ns is not None:
@@ -87,26 +96,3 @@ class ObservedGaps:
         self._under_way -= 1
         if self._under_way == 0:
             self._idle_since_ns = now_ns
-
-
-class NotingGaps(Wrapper):
-    """Tells of each call when it begins and ends.
-
-    Args:
-        backend: Answers.
-        gaps: Is told.
-        clock: The time.
-    """
-
-    def __init__(self, backend: Backend, *, gaps: ObservedGaps, clock: Clock) -> None:
-        super().__init__(backend)
-        self._gaps = gaps
-        self._clock = clock
-
-    async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
-        """Asks, and notes when."""
-        self._gaps.began(self._clock())
-        try:
-            return await ask(request)
-        finally:
-            self._gaps.ended(self._clock())

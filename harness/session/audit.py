@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from harness.inference import NOTHING, Spent
 from harness.session.casting import Casting
 from harness.session.result import all_passed
 from harness.trace import (
@@ -24,7 +25,7 @@ from harness.trace import (
     group_calls,
     sha256_of,
 )
-from harness.wiggum import NOTHING, RecordedLoop, Round, Spent, WiggumResult, restored_rounds
+from harness.wiggum import RecordedLoop, Round, WiggumResult, restored_rounds
 
 
 def audit_entry(

@@ -9,7 +9,9 @@ from itertools import combinations
 from harness.errors import ConfigurationInvalid, Notice
 from harness.inference import (
     Endpoint,
+    Limits,
     ModelMetadata,
+    Spent,
     relation_of,
     served_metadata,
     tells_model,
@@ -240,3 +242,17 @@ async def _word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelM
     except ConfigurationInvalid:
         return None  # the first call says so
     return await served_metadata(endpoint, api_key=api_key)
+
+
+def warn_of_no_price(limits: Limits, spent: Spent, *, casting: Casting, tracer: Tracer) -> None:
+    """Says, once, that a limit to the cost was none, since no price was known."""
+    if limits.max_cost_usd is None or spent.cost_usd is not None or not spent.unpriced_calls:
+        return
+    notice = Notice(
+        code="limits.cost-unbounded",
+        message=f"{limits.said('cost')} bounded nothing: no call's price is known; "
+        "write usd_per_million_input_tokens and usd_per_million_output_tokens under "
+        "the endpoints",
+    )
+    if notice not in casting.warnings:
+        casting.warn(notice, tracer)

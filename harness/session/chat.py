@@ -9,11 +9,11 @@ from typing import Any, TypeVar, overload
 
 from harness.inference import (
     ChatRequest,
+    Client,
     Completion,
     CountRequest,
     Embeddings,
     EmbedRequest,
-    InferenceShim,
     OnCut,
     Prompt,
     ReplyType,
@@ -31,7 +31,7 @@ T = TypeVar("T")
 @asynccontextmanager
 async def open_shim(
     *models: str, settings: Settings | None = None, tracer: Tracer | None = None
-) -> AsyncIterator[InferenceShim]:
+) -> AsyncIterator[Client]:
     """The models of this directory, for many calls without a pipeline.
 
         async with open_shim() as shim:
@@ -59,7 +59,7 @@ async def open_shim(
         required=models,
         tracer=Tracer() if tracer is None else tracer,
     ) as opened:
-        yield opened.shim
+        yield opened.client
 
 
 @overload

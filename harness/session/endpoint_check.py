@@ -99,7 +99,7 @@ def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
         )
     yield from _on_schemas(check, endpoint)
     if check.side_by_side == 1:
-        remedy = "max_concurrency = 1 makes them wait here, where it shows"
+        remedy = "max_parallel = 1 makes them wait here, where it shows"
         if setting := provider_of(endpoint).side_by_side:
             remedy = f"{setting} is how many it answers; or {remedy}"
         yield Notice(

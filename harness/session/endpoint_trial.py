@@ -20,11 +20,11 @@ from harness.errors import (
 )
 from harness.inference import (
     ChatRequest,
+    Client,
     Completion,
     CountRequest,
     EmbedRequest,
     Endpoint,
-    InferenceShim,
     Message,
     ServerFacts,
     server_facts,
@@ -104,7 +104,7 @@ async def _check(
             required={endpoint.tag},
             tracer=Tracer(),
         ) as models:
-            trial = _Trial(models.shim, alone, lambda doing: progress(f"{endpoint.tag}: {doing}"))
+            trial = _Trial(models.client, alone, lambda doing: progress(f"{endpoint.tag}: {doing}"))
             await trial.begin()
             known = _with_facts(blank, await _facts(alone, environment))
             # It was called, and answered, whatever its pages do.
@@ -158,7 +158,7 @@ def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
 class _Trial:
     """The calls to one endpoint."""
 
-    def __init__(self, shim: InferenceShim, endpoint: Endpoint, progress: Progress) -> None:
+    def __init__(self, shim: Client, endpoint: Endpoint, progress: Progress) -> None:
         self._shim = shim
         self._endpoint = endpoint
         self._progress = progress
@@ -212,7 +212,7 @@ class _Trial:
         )
         if reply := await self._reply(replace(self._chat, reply_schema=_SCHEMA)):
             check = replace(check, structured=reply.structured)
-        at_once = min(_AT_ONCE, self._endpoint.max_concurrency or _AT_ONCE)
+        at_once = min(_AT_ONCE, self._endpoint.max_parallel or _AT_ONCE)
         if at_once > 1:
             self._progress(f"{at_once} calls at once")
             check = replace(check, at_once=at_once, side_by_side=await self._side_by_side(at_once))

@@ -10,7 +10,15 @@ from typing import Literal
 
 from harness.compress import Summarise
 from harness.errors import Notice, ReplyInvalid
-from harness.inference import ChatRequest, Message, as_messages, check_whole, most_prompt_tokens
+from harness.inference import (
+    NOTHING,
+    ChatRequest,
+    Message,
+    as_messages,
+    check_whole,
+    most_prompt_tokens,
+    token_prices,
+)
 from harness.rubric import (
     Ask,
     Draft,
@@ -23,13 +31,12 @@ from harness.rubric import (
     load_rubric,
     load_rubric_file,
 )
+from harness.session.casting import warn_of_no_price
 from harness.session.roles import PRODUCER
 from harness.session.session import Session
-from harness.session.spending import token_prices, warn_of_no_price
 from harness.session.trust import refusal_to_run
 from harness.trace import monotonic
 from harness.wiggum import (
-    NOTHING,
     LoopLimits,
     LoopPolicy,
     Meter,
@@ -104,7 +111,7 @@ async def evaluate(session: Session, draft: Draft, chosen: ChosenRubric, *, ask:
     with tracer.span("evaluate", draft_sha256=tracer.content(draft.text)) as span:
         verdict = await evaluator.evaluate(draft)
         span.set(**verdict_attributes(verdict), findings=tracer.excerpt(reasons_in(verdict)))
-    session.served.refuse_kin()
+    session.served.before()
     return verdict
 
 
@@ -131,7 +138,7 @@ async def run_loop(
     before = sum((one.spent for one in rounds), NOTHING)
     meter = Meter(
         ask,
-        limits=session.spending.tightened(limits, before=before),
+        limits=limits.within(session.meter.left_beside(before)),
         clock=monotonic,
         prices=token_prices(session.casting.models.endpoints),
     )
@@ -189,7 +196,7 @@ async def run_loop(
         rounds=rounds,
         key=key,
     )
-    session.served.refuse_kin()
+    session.served.before()
     warn_of_no_price(limits, result.spent, casting=session.casting, tracer=session.trace)
     session.loops.append(result)
     return result

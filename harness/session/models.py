@@ -1,10 +1,10 @@
-"""The models of a session: from endpoints as written to the shim that every call goes through."""
+"""The models of a session: from endpoints as written to the client that every call goes through."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 from harness.errors import (
@@ -16,20 +16,25 @@ from harness.errors import (
 )
 from harness.inference import (
     Backend,
-    CallCache,
+    Client,
     Endpoint,
-    InferenceShim,
+    Gate,
+    Line,
+    ReplyCache,
+    Request,
     SchemaKnowledge,
+    ScriptedBackend,
+    TextStore,
     metrics_source,
     server_address,
     slots_source,
 )
+from harness.inference.gate import Lease
 from harness.log import log_warning
 from harness.residency import Host, KeepAliveBudget, Tenant, check_fits
-from harness.session.call_stack import Shared, call_stack, with_fallbacks
 from harness.session.fallbacks import check_fallbacks
-from harness.session.opened_endpoint import OpenedEndpoint, Unusable, open_endpoint
-from harness.session.sampler import Noticing, Sampled, sampling
+from harness.session.opened_endpoint import OpenedEndpoint, open_endpoint
+from harness.session.sampler import Sampled, sampling
 from harness.session.settings import Settings, demo_endpoint
 from harness.session.tenancy import check_managed, devices_of, tenant_of
 from harness.session.trust import known_secrets
@@ -44,7 +49,7 @@ CALL_CACHE = "calls.sqlite"
 class OpenModels:
     """The models of a session, ready to be called."""
 
-    shim: InferenceShim
+    client: Client
     """Calls go through it."""
     budget: KeepAliveBudget | None
     """What they share machine memory by; None where there is nothing to share."""
@@ -93,7 +98,7 @@ async def open_models(
     sample_every_s: float = 0.0,
     warn: Callable[[Notice], None] | None = None,
 ) -> AsyncIterator[OpenModels]:
-    """The shim in front of these endpoints, each behind its `call_stack`, and their budget.
+    """The client in front of these endpoints, and their budget.
 
     Nothing is loaded or connected to until the first call.
 
@@ -145,7 +150,9 @@ async def open_models(
                 except (ConfigurationInvalid, ModelFileInvalid) as error:
                     if tag in required:
                         raise
-                    one = OpenedEndpoint(endpoint=endpoint, backend=Unusable(error))
+                    one = OpenedEndpoint(
+                        endpoint=endpoint, backend=ScriptedBackend(()), error=error
+                    )
                     for stood_in_for in _relying_on(tag, endpoints, required):
                         warn(
                             Notice(
@@ -168,42 +175,76 @@ async def open_models(
             await stack.enter_async_context(
                 sampling(sampled.values(), tracer=tracer, every_s=sample_every_s)
             )
-        shared = Shared(tracer=tracer, budget=budget, cache=cache)
         schemas = _schema_knowledge(endpoints)
 
-        # 3. What a call passes through.
-        stacks = {}
+        # 3. The way to each.
+        lines = {}
         for tag, one in opened.items():
-            backend = one.backend
-            if one.server in sampled:
-                backend = Noticing(backend, called=sampled[one.server].called)
-            stacks[tag] = call_stack(
-                backend,
-                one.endpoint,
-                shared,
-                leased=tag in tenants,
-                identity=one.identity,
-                schemas=schemas[tag],
+            called = sampled[one.server].called if one.server in sampled else None
+            gate = Gate(
+                max_parallel=one.endpoint.max_parallel,
                 slots=None
                 if one.server is None
                 else slots_source(one.endpoint, api_key=one.api_key),
+                lease=_lease(
+                    one, budget=budget if tag in tenants else None, called=called, tracer=tracer
+                ),
+                tracer=tracer,
             )
-        shim = InferenceShim(with_fallbacks(stacks, endpoints, tracer=tracer))
-        yield OpenModels(shim=shim, budget=budget)
+            lines[tag] = Line(
+                endpoint=one.endpoint,
+                backend=one.backend,
+                gate=gate,
+                schemas=None if one.endpoint.backend == "scripted" else schemas[tag],
+                identity=one.identity,
+                error=one.error,
+            )
+        yield OpenModels(client=Client(lines=lines, tracer=tracer, cache=cache), budget=budget)
+
+
+def _lease(
+    one: OpenedEndpoint,
+    *,
+    budget: KeepAliveBudget | None,
+    called: asyncio.Event | None,
+    tracer: Tracer,
+) -> Lease | None:
+    """What a call to an endpoint holds while it is made; None for nothing.
+
+    Args:
+        one: The endpoint.
+        budget: Lends its model; None where the model is not the budget's.
+        called: Set when the first call is sent, for the sampling of its server.
+        tracer: Its clock tells when the model is idle.
+    """
+    if budget is None and called is None and one.gaps is None:
+        return None
+    context_tokens = one.endpoint.context_tokens if one.endpoint.path is not None else None
+
+    @asynccontextmanager
+    async def held(request: Request) -> AsyncIterator[None]:
+        lease = budget and budget.lease_for(request, context_tokens=context_tokens)
+        async with lease or nullcontext():
+            if called is not None:
+                called.set()
+            with nullcontext() if one.gaps is None else one.gaps.noted(tracer.now_ns):
+                yield
+
+    return held
 
 
 def _log_notice(notice: Notice) -> None:
     log_warning(notice.message, code=notice.code)
 
 
-def _open_cache(settings: Settings, redactor: Redactor) -> CallCache | None:
+def _open_cache(settings: Settings, redactor: Redactor) -> ReplyCache | None:
     match settings.cache:
         case None:
             return None
         case "run":
-            return CallCache(None)
+            return ReplyCache(TextStore(None))
         case "disk":
-            return CallCache(settings.traces / CALL_CACHE, clean=redactor.clean)
+            return ReplyCache(TextStore(settings.traces / CALL_CACHE, clean=redactor.clean))
 
 
 def _check_required(required: Collection[str], endpoints: Mapping[str, Endpoint]) -> None:

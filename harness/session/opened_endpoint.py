@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.errors import HarnessError
@@ -11,17 +11,13 @@ from harness.inference import (
     Backend,
     Endpoint,
     Host,
-    R,
-    ScriptedBackend,
-    T,
-    Wrapper,
     connect,
     host_of,
     provider_of,
     reply_identity,
     server_address,
 )
-from harness.residency import NotingGaps, ObservedGaps
+from harness.residency import ObservedGaps
 from harness.session.tenancy import file_footprint, is_managed
 from harness.session.trust import api_key_of, control_key_of, not_allowed
 from harness.trace import Clock
@@ -43,6 +39,10 @@ class OpenedEndpoint:
     """What loads its model, if it is the budget's."""
     identity: str | None = None
     """What its replies are cached by; None for never."""
+    gaps: ObservedGaps | None = None
+    """Told when its model is idle, where the time that it is kept depends on that."""
+    error: HarnessError | None = None
+    """What is wrong with it; None where it can be used."""
 
 
 def open_endpoint(
@@ -87,22 +87,10 @@ def open_endpoint(
     host = host_of(endpoint, backend, access) if is_managed(endpoint) else None
     return OpenedEndpoint(
         endpoint=endpoint,
-        backend=backend if gaps is None else NotingGaps(backend, gaps=gaps, clock=clock),
+        backend=backend,
         api_key=api_key,
         server=endpoint.tag if endpoint.url is None else server_address(endpoint.url),
         host=host,
         identity=identity,
+        gaps=gaps,
     )
-
-
-class Unusable(Wrapper):
-    """Stands for an endpoint that is written down wrong, until somebody calls it."""
-
-    def __init__(self, error: HarnessError) -> None:
-        super().__init__(ScriptedBackend(()))
-        self._error = error
-
-    async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:  # noqa: ARG002
-        """Says what is wrong with it."""
-        # Else each call would leave its frames in the one error, and what they hold with them.
-        raise self._error.with_traceback(None)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import ConfigurationInvalid, Notice
-from harness.inference import CallCache
+from harness.inference import TextStore
 
 OUTPUT_CACHE = "outputs.sqlite"
 """The file's name, among the runs."""
@@ -37,7 +37,7 @@ class StoredOutputs:
         self._clean = clean
         self._warn = warn
         self._wall_s = wall_s
-        self._cache: CallCache | None = None
+        self._cache: TextStore | None = None
         self._was_opened = False
 
     async def find(self, key: str, *, max_age_s: float | None) -> bytes | None:
@@ -62,11 +62,11 @@ class StoredOutputs:
         if self._cache is not None:
             await self._cache.aclose()
 
-    def _opened(self) -> CallCache | None:
+    def _opened(self) -> TextStore | None:
         if not self._was_opened:
             self._was_opened = True
             try:
-                self._cache = CallCache(self._path, clean=self._clean)
+                self._cache = TextStore(self._path, clean=self._clean)
             except ConfigurationInvalid as error:
                 self._warn(
                     Notice(

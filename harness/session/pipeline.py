@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 
 from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Timeout, graph_inputs
-from harness.inference import Backend
+from harness.inference import Backend, Limits
 from harness.session.pipeline_run import PipelineRun
 from harness.session.result import RunResult
 from harness.session.resume import Origin
 from harness.session.run import Run
 from harness.session.settings import Settings, load_settings
 from harness.trace import Sink
-from harness.wiggum import Limits
 
 
 class Pipeline(Graph):

@@ -22,7 +22,7 @@ from harness.graph import (
     bind_inputs,
     execute,
 )
-from harness.inference import Backend
+from harness.inference import NOTHING, Backend, Limits, merged
 from harness.session.demand import Forecaster, Players, demand_of, last_asked
 from harness.session.output_cache import OUTPUT_CACHE, StoredOutputs
 from harness.session.rehearsal import result_if_nothing_to_do
@@ -45,7 +45,6 @@ from harness.session.session import Session, open_session
 from harness.session.settings import Settings
 from harness.trace import AUDIT_LOG, Instant, Record, Sink, describe, monotonic
 from harness.trace.run_name import find_journal
-from harness.wiggum import NOTHING, Limits, merged
 
 _WRAP_UP_S = 1.0
 """After the run's time is over, model calls end at once; nodes have so long to return what they
@@ -195,7 +194,7 @@ class PipelineRun:
         await trace.persisted()
 
     async def _execute(self, session: Session, part: _Part) -> Execution:
-        earlier, trace, deadline_ns = part.earlier, session.trace, session.spending.deadline_ns
+        earlier, trace, deadline_ns = part.earlier, session.trace, session.meter.deadline_ns
 
         answers = dict(part.answers)
 
@@ -278,7 +277,7 @@ class PipelineRun:
             loops=tuple(session.loops),
             earlier_loops=tuple(session.earlier_loops),
             models=tuple(session.models),
-            spent=session.spending.spent,
+            spent=session.meter.spent,
             duration_s=(monotonic() - started_ns) / 1e9,
             files=RunFiles(
                 journal=trace.journal_path,

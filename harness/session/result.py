@@ -18,9 +18,10 @@ from harness.graph import (
     RunStatus,
     Skipped,
 )
+from harness.inference import NOTHING, Spent
 from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
 from harness.trace import CallGroup
-from harness.wiggum import NOTHING, RecordedLoop, Spent, WiggumResult
+from harness.wiggum import RecordedLoop, WiggumResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

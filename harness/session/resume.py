@@ -12,6 +12,7 @@ from harness.errors import HarnessError, InvalidInput, Notice, ReplyCut, ReplyIn
 from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inputs, graph_inputs
 from harness.graph.outcome import answer_problem
 from harness.graph.values import digest, value_form
+from harness.inference import Limits
 from harness.memory import Scalar
 from harness.session.passages import PassageLibrary
 from harness.session.run_spent import RunSpent, run_spent
@@ -26,7 +27,7 @@ from harness.trace import (
     sha256_of,
 )
 from harness.trace.node_records import attempt_status
-from harness.wiggum import EarlierLoops, Limits, earlier_loops
+from harness.wiggum import EarlierLoops, earlier_loops
 
 _MOST = 20
 """Names in one record; the spans of the calls have the others."""

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, overload
 from harness.errors import InvalidInput, Notice, ReplyInvalid
 from harness.graph import Graph, NodeCall, Retry
 from harness.inference import (
+    Caller,
     ChatRequest,
     Completion,
     CountRequest,
@@ -71,6 +72,7 @@ class Run:
         self._call = call
         self._earlier = earlier or EarlierLoops()
         self._demand = demand
+        self._caller = Caller(label=call.label, sending=partial(call.pulse.doing, "sent"))
 
     @property
     def id(self) -> str:
@@ -334,10 +336,9 @@ class Run:
         """
         model = self._session.roles.model(role)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
-        pulse = self._call.pulse
         self._asks(model)
-        with pulse.doing("call"):
-            return await self._session.spending.embed(request, sending=partial(pulse.doing, "sent"))
+        with self._call.pulse.doing("call"):
+            return await self._session.client.embed(request, caller=self._caller)
 
     async def count_tokens(self, role: str, prompt: Prompt) -> int:
         """How many tokens a prompt is to the model that plays a role, by its own tokenizer.
@@ -350,7 +351,7 @@ class Run:
         model = self._session.roles.model(role)
         request = CountRequest(model=model, role=role, messages=as_messages(prompt))
         self._asks(model)
-        return await self._session.shim.count_tokens(request)
+        return await self._session.client.count_tokens(request)
 
     async def remember(
         self,
@@ -563,14 +564,10 @@ class Run:
 
     async def _chat(self, request: ChatRequest) -> Completion:
         """A reply within the run's limits; its beginning, pieces and end are signs of life."""
-        pulse = self._call.pulse
         self._asks(request.model)
-        with pulse.doing("call"):
-            return await self._session.replies.ask(
-                replace(request, on_piece=self.beat),
-                label=self._call.label,
-                send=partial(self._session.spending.chat, sending=partial(pulse.doing, "sent")),
-            )
+        request = replace(request, on_piece=self.beat)
+        with self._call.pulse.doing("call"):
+            return await self._session.client.chat(request, caller=self._caller)
 
     def _asks(self, model: str | None) -> None:
         """Tells the forecast of a call of a model that begins."""

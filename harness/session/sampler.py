@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from harness.inference import Backend, MetricsSource, R, T, Wrapper
+from harness.inference import MetricsSource
 from harness.log import log_warning
 from harness.trace import Tracer, describe
 
@@ -22,19 +22,6 @@ class Sampled:
     """Where its counters are drawn: `server <tag>`."""
     called: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the first call to it: a server that the run does not use is left alone."""
-
-
-class Noticing(Wrapper):
-    """A backend whose first call starts the sampling of its server."""
-
-    def __init__(self, backend: Backend, *, called: asyncio.Event) -> None:
-        super().__init__(backend)
-        self._called = called
-
-    async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
-        """Asks, and says that it has."""
-        self._called.set()
-        return await ask(request)
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ been given another model since, only a reply tells.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from harness.errors import Notice, SameFamily, SameModel
@@ -24,14 +23,12 @@ from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.separation import Separation, refusal
 from harness.trace import Tracer
 
-Ask = Callable[[ChatRequest], Awaitable[Completion]]
-
 _STAND_INS = frozenset({"gpt", "gpt-3.5-turbo"})
 """What local servers call any model, to please OpenAI's clients."""
 
 
 class ServedModels:
-    """Passes calls on, and holds the models that replies name against each other.
+    """Compares the models that replies name. A `Watch` of the client.
 
     A name counts when it tells a family or a size. `default`, a file called `model.gguf`, or a made
     up alias say nothing across two servers; at one address, any name does, if both replies bear it.
@@ -39,37 +36,31 @@ class ServedModels:
     fallback is the fallback's, and what is written down of the endpoint before it does not count.
 
     Args:
-        ask: The session's shim.
         casting: What is known before the first call; told when relatives are found, where those
             are allowed.
         tracer: The run's.
     """
 
-    def __init__(self, ask: Ask, *, casting: Casting, tracer: Tracer) -> None:
-        self._ask = ask
+    def __init__(self, *, casting: Casting, tracer: Tracer) -> None:
         self._casting = casting
         self._tracer = tracer
-        # By the tag that was asked, then by that of whoever answered and the name it gave.
+        # By the tag that was asked, then by the tag that answered and the name it gave.
         self._seen: dict[str, dict[tuple[str, str], ModelIdentity]] = {}
         self._refusal: SameModel | SameFamily | None = None
 
-    async def chat(self, request: ChatRequest) -> Completion:
-        """One reply, whole.
+    def look_at(self, request: ChatRequest, completion: Completion) -> None:
+        """Compares the model that answered with the other role's.
 
         Raises:
-            SameModel: Producer and evaluator turn out to be one model, now or in an earlier call.
+            SameModel: Producer and evaluator turn out to be one model.
             SameFamily: The same of relatives, where they are refused.
-            InferenceError: There is no reply.
         """
-        self.refuse_kin()
-        completion = await self._ask(request)
         separation = self._casting.separation
         if separation is not None and request.role in (PRODUCER, EVALUATOR):
             self._look_at(request, completion, separation)
-            self.refuse_kin()
-        return completion
+            self.before()
 
-    def refuse_kin(self) -> None:
+    def before(self) -> None:
         """Raises what was found in any call so far: a loop takes an error for a failed round."""
         if self._refusal is not None:
             raise self._refusal

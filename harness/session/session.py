@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from harness.errors import ConfigurationInvalid, Notice, did_you_mean
-from harness.inference import Backend, Endpoint, InferenceShim, to_its_end
+from harness.inference import (
+    NOTHING,
+    Backend,
+    Client,
+    Endpoint,
+    KeptReplies,
+    Limits,
+    Meter,
+    Spent,
+    merged,
+    to_its_end,
+    token_prices,
+)
 from harness.log import log_warning, warnings_heard_by
 from harness.residency import KeepAliveBudget
 from harness.session.audit import audit_entry
-from harness.session.casting import Casting
-from harness.session.kept_replies import KeptReplies
+from harness.session.casting import Casting, warn_of_no_price
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles
 from harness.session.served_models import ServedModels
 from harness.session.settings import WORDLLAMA, MemorySettings, Settings
-from harness.session.spending import Spending, token_prices, warn_of_no_price
 from harness.session.trust import known_secrets, secret_variables
 from harness.trace import (
     AUDIT_LOG,
@@ -34,7 +44,7 @@ from harness.trace import (
     group_calls,
     monotonic,
 )
-from harness.wiggum import NOTHING, Limits, RecordedLoop, Spent, WiggumResult, merged
+from harness.wiggum import RecordedLoop, WiggumResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +52,14 @@ class Session:
     """The open parts of one run."""
 
     trace: RunTrace
-    shim: InferenceShim
-    """Calls models."""
+    client: Client
+    """Calls models, within the run's limits."""
     casting: Casting
     """Which model plays which role, and the run's warnings."""
     served: ServedModels
-    """Calls models in a role, and compares the models that the servers name in their replies."""
-    spending: Spending
-    """Calls models within the run's limits."""
+    """Compares the models that the servers name in their replies."""
+    meter: Meter
+    """What calls took, and may take."""
     replies: KeptReplies
     """Replies for nodes that have not ended, for when the run is resumed."""
     passages: PassageLibrary
@@ -160,10 +170,8 @@ async def open_session(
                     warn=partial(casting.warn, tracer=trace),
                 )
             )
-            served = ServedModels(models.shim.chat, casting=casting, tracer=trace)
-            spending = Spending(
-                served.chat,
-                models.shim.embed,
+            served = ServedModels(casting=casting, tracer=trace)
+            meter = Meter(
                 limits=merged(limits, settings.limits.limits),
                 prices=token_prices(endpoints),
                 before=spent,
@@ -171,15 +179,7 @@ async def open_session(
                 began_ns=began_ns,
                 tracer=trace,
             )
-            stack.callback(_warn_of_no_price, spending, casting, trace)
-            passages = PassageLibrary(
-                settings.memory,
-                tracer=trace,
-                ask=spending.embed,
-                warn=partial(casting.warn, tracer=trace),
-                budget=models.budget,
-            )
-            stack.push_async_callback(passages.aclose)
+            stack.callback(_warn_of_no_price, meter, casting, trace)
             replies = KeptReplies(
                 endpoints,
                 trace=trace,
@@ -188,12 +188,21 @@ async def open_session(
                 warn=partial(casting.warn, tracer=trace),
             )
             stack.push_async_callback(replies.aclose)
+            client = replace(models.client, meter=meter, replies=replies, watch=served)
+            passages = PassageLibrary(
+                settings.memory,
+                tracer=trace,
+                ask=client.embed,
+                warn=partial(casting.warn, tracer=trace),
+                budget=models.budget,
+            )
+            stack.push_async_callback(passages.aclose)
             session = Session(
                 trace=trace,
-                shim=models.shim,
+                client=client,
                 casting=casting,
                 served=served,
-                spending=spending,
+                meter=meter,
                 replies=replies,
                 passages=passages,
                 budget=models.budget,
@@ -256,8 +265,8 @@ async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
     await to_its_end(partial(trace.__exit__, None, None, None))
 
 
-def _warn_of_no_price(spending: Spending, casting: Casting, tracer: RunTrace) -> None:
-    warn_of_no_price(spending.limits, spending.spent, casting=casting, tracer=tracer)
+def _warn_of_no_price(meter: Meter, casting: Casting, tracer: RunTrace) -> None:
+    warn_of_no_price(meter.limits, meter.spent, casting=casting, tracer=tracer)
 
 
 def _conclude(

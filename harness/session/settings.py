@@ -27,14 +27,13 @@ from pydantic import (
 
 from harness.errors import ConfigurationInvalid, InvalidInput, Mistake, Notice, did_you_mean
 from harness.hardware import parse_bytes
-from harness.inference import MACHINE, Endpoint
+from harness.inference import MACHINE, Endpoint, Limits
 from harness.log import log_warning
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
 from harness.session.roles import PRODUCER, Roles
 from harness.session.trust import SETTINGS_FILE, own_directory
 from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
-from harness.wiggum import Limits
 
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
 

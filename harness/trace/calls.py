@@ -10,7 +10,7 @@ from harness.trace.records import Attributes, SpanRecord
 PHASES = ("queue", "load", "prefill", "decode")
 """The phases of a call, in the order they happen."""
 
-_FOR_A_TURN = ("max_concurrency", "slots", "KV cache")
+_FOR_A_TURN = ("max_parallel", "max_concurrency", "slots", "KV cache")
 """How the reason begins of a wait that the endpoint's own limit imposed, or the model's size."""
 
 

@@ -20,9 +20,9 @@ from harness.inference.limits import (
     refusal,
     seconds_left,
 )
+from harness.inference.meter import Charges, TokenPrice
 from harness.rubric import Ask
 from harness.trace import Clock
-from harness.wiggum.charges import Charges, TokenPrice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ class Fault:
 
 
 QUEUED = {"calls": 8, "queued_calls": 7, "answered_at_once": 1, "queue_max_s": 3.5}
-TURNS = {"waiting_calls": 4, "longest_wait_s": 0.9, "max_concurrency": 2}
+TURNS = {"waiting_calls": 4, "longest_wait_s": 0.9, "max_parallel": 2}
 
 FAULTS = [
     Fault("cold-start", planted.cold_start, {"loads": 1, "longest_load_s": 3}, "llama-server"),

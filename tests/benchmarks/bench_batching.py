@@ -17,7 +17,7 @@ import statistics
 import time
 from typing import NamedTuple
 
-from harness.inference import ChatRequest, Completion, Endpoint, InferenceShim, Message
+from harness.inference import ChatRequest, Client, Completion, Endpoint, Message
 from harness.session.endpoint_check import most_at_once
 from harness.session.models import open_models
 from harness.session.settings import Settings
@@ -65,7 +65,7 @@ async def measure(endpoint: Endpoint) -> list[Figure]:
         required={endpoint.tag},
         tracer=Tracer(),
     ) as models:
-        shim = models.shim
+        shim = models.client
         await shim.chat(request(-1))
         alone_s, together_s, tokens, most = [], [], [], []
         numbers = itertools.count()
@@ -89,7 +89,7 @@ async def measure(endpoint: Endpoint) -> list[Figure]:
     ]
 
 
-async def all_at_once(shim: InferenceShim, numbers: list[int]) -> list[Completion]:
+async def all_at_once(shim: Client, numbers: list[int]) -> list[Completion]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(shim.chat(request(number))) for number in numbers]
     return [task.result() for task in tasks]

@@ -44,7 +44,7 @@ for place in ("residency", "inference"):
 from servers.llama_router import LlamaRouter, Routed
 from servers.ollama_residency import GIB, Pulled, ResidentOllama
 
-from harness.inference import Backend, Endpoint, R, T, Wrapper, connect, host_of
+from harness.inference import Backend, ChatRequest, Completion, Endpoint, connect, host_of
 from harness.residency import Host
 from harness.session import Pipeline, Run, Settings
 from harness.session.settings import BudgetSettings, TraceSettings, demo_endpoint
@@ -358,7 +358,7 @@ class Swapping:
         self._resident: str | None = None
         self.loads = 0
 
-    async def use(self, model: str, ask: Callable[[], Awaitable[T]]) -> T:
+    async def use(self, model: str, ask: Callable[[], Awaitable[Completion]]) -> Completion:
         """Answers one call with its model in memory."""
         async with self._turn:
             if self._resident != model:
@@ -375,17 +375,19 @@ class Swapping:
             self._resident = None
 
 
-class Swapped(Wrapper):
+class Swapped:
     """A backend behind the peer's lock."""
 
     def __init__(self, backend: Backend, *, swapping: Swapping, model: str) -> None:
-        super().__init__(backend)
+        self.embed, self.count_tokens = backend.embed, backend.count_tokens
+        self.aclose = backend.aclose
+        self._backend = backend
         self._swapping = swapping
         self._model = model
 
-    async def around(self, request: R, ask: Callable[[R], Awaitable[T]]) -> T:
+    async def chat(self, request: ChatRequest) -> Completion:
         """Asks with the lock held."""
-        return await self._swapping.use(self._model, lambda: ask(request))
+        return await self._swapping.use(self._model, lambda: self._backend.chat(request))
 
 
 if __name__ == "__main__":

@@ -169,7 +169,7 @@ async def shim(stack: AsyncExitStack, url: str, tracer: Tracer) -> Ask:
     request = ChatRequest(model="small", messages=(Message("user", PROMPT),))
 
     async def ask() -> str:
-        return (await models.shim.chat(request)).text
+        return (await models.client.chat(request)).text
 
     return ask
 

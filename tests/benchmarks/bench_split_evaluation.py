@@ -26,7 +26,7 @@ from pathlib import Path
 import structlog
 
 from harness import ChatRequest, open_shim
-from harness.inference import Completion, Endpoint, InferenceShim
+from harness.inference import Client, Completion, Endpoint
 from harness.rubric import Dimension, Draft, Rubric, load_rubric
 from harness.rubric.judge import Case, judge
 from harness.rubric.prompt import shown
@@ -114,7 +114,7 @@ def drawn(parts: Sequence[str], number: int) -> Draft:
 
 
 async def evaluated(
-    shim: InferenceShim, rubric: Rubric, dimensions: tuple[Dimension, ...], draft: Draft
+    shim: Client, rubric: Rubric, dimensions: tuple[Dimension, ...], draft: Draft
 ) -> Evaluation:
     """Judges a draft, and adds up what its calls took."""
     replies: list[Completion] = []

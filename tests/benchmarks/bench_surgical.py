@@ -24,7 +24,7 @@ import structlog
 
 from harness import ChatRequest, open_shim
 from harness.compress import sections_of
-from harness.inference import Completion, Endpoint, InferenceShim
+from harness.inference import Client, Completion, Endpoint
 from harness.rubric import (
     Dimension,
     DimensionScore,
@@ -132,7 +132,7 @@ async def revised_both_ways(demo: Endpoint, drafts: Sequence[tuple[str, str]]) -
     return rows
 
 
-async def revised(shim: InferenceShim, name: str, text: str, mode: RevisionMode) -> Revised:
+async def revised(shim: Client, name: str, text: str, mode: RevisionMode) -> Revised:
     """Revises a draft, and counts."""
     replies: list[Completion] = []
 

@@ -29,7 +29,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.inference import ChatRequest, Message, ScriptedBackend, Traced
+from harness.inference import ChatRequest, Client, Endpoint, Gate, Line, Message, ScriptedBackend
 from harness.trace import TIMELINES, Journal, RunTrace, TraceOptions, Tracer
 
 ONLY_A_JOURNAL = TraceOptions(timelines=())
@@ -254,16 +254,22 @@ def overhead_figures() -> list[Figure]:
 async def both(directory: Path) -> tuple[float, float]:
     plain = ScriptedBackend(lambda _: "A reply of a few words.", delay_s=CALL_S)
     with RunTrace(directory, name="bench", options=ONLY_A_JOURNAL) as trace:
-        traced = Traced(plain, tracer=trace)
+        traced, untraced = client_of(plain, trace), client_of(plain, Tracer())
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(TURNS):
-            for backend, taken in zip((plain, traced), times, strict=True):
+            for backend, taken in zip((untraced, traced), times, strict=True):
                 await trace.persisted()
                 start = time.perf_counter()
                 for _ in range(IN_A_ROW):
                     await asyncio.gather(*(backend.chat(request(n)) for n in range(CALLS)))
                 taken.append((time.perf_counter() - start) / IN_A_ROW)
     return statistics.median(times[0]), statistics.median(times[1])
+
+
+def client_of(backend: ScriptedBackend, tracer: Tracer) -> Client:
+    endpoint = Endpoint(tag="small", backend="scripted")
+    line = Line(endpoint=endpoint, backend=backend, gate=Gate(tracer=tracer))
+    return Client(lines={"small": line}, tracer=tracer)
 
 
 def request(number: int) -> ChatRequest:

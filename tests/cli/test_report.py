@@ -16,8 +16,9 @@ from rich.console import Console
 from harness import Pipeline, Run, ScriptedBackend, Settings
 from harness.cli.report import print_result, result_as_json
 from harness.cli.run_end import print_failure
+from harness.inference import Spent
 from harness.session import RunResult
-from harness.wiggum import Spent, StopReason
+from harness.wiggum import StopReason
 
 GOOD = "The server must read the weights from disk before it can process the prompt, in 8 s or so."
 

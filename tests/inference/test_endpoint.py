@@ -4,13 +4,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from clients import client_of
 from pydantic import ValidationError
 
 from harness.errors import ConfigurationInvalid
 from harness.inference import (
     ChatRequest,
     Endpoint,
-    InferenceShim,
     ScriptedBackend,
     as_messages,
     connect,
@@ -144,12 +144,12 @@ def ask(shim, tag):
 
 
 def test_each_request_goes_to_the_backend_of_its_model():
-    shim = InferenceShim({"small": ScriptedBackend(["s"]), "large": ScriptedBackend(["l"])})
+    shim = client_of(ScriptedBackend(["s"]), tag="small", others={"large": ScriptedBackend(["l"])})
 
     assert [ask(shim, tag).text for tag in ("large", "small")] == ["l", "s"]
 
 
 def test_an_unknown_tag_is_told_what_there_is():
     with pytest.raises(ConfigurationInvalid, match=r"'qwen2\.5-7b'") as caught:
-        ask(InferenceShim({"qwen2.5-7b": ScriptedBackend([])}), "qwen-7b")
+        ask(client_of(ScriptedBackend([]), tag="qwen2.5-7b"), "qwen-7b")
     assert caught.value.code == "endpoint.unknown"

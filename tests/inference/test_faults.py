@@ -22,14 +22,14 @@ from harness.errors import (
 )
 from harness.inference import (
     ChatRequest,
+    Client,
     Endpoint,
-    Retrying,
+    Gate,
+    Line,
     RetryPolicy,
-    Traced,
     as_messages,
     connect,
 )
-from harness.inference.around.limit import Limited
 from harness.trace import Tracer
 
 CALLS, WORKERS, SHARE = 2_000, 32, 0.3
@@ -121,7 +121,7 @@ async def storm(seed):
         async with asyncio.TaskGroup() as group:
             for _ in range(WORKERS):
                 group.create_task(work())
-        await backend.aclose()
+        await backend.lines["small"].backend.aclose()
         while proxy.open_connections:  # noqa: ASYNC110 - it hears of it by and by
             await asyncio.sleep(0.01)
         left_over = open_sockets() - sockets_before
@@ -138,16 +138,16 @@ def stack(url):
         timeout_s=DEADLINE_S,
         first_token_timeout_s=1.0,
         between_tokens_timeout_s=1.0,
+        max_parallel=24,
+        retry=RetryPolicy(base_s=0.02),
     )
     tracer = Tracer()
-    limited = Limited(connect(endpoint), max_concurrency=24, tracer=tracer)
-    return Retrying(
-        Traced(limited, tracer=tracer),
-        policy=RetryPolicy(base_s=0.02),
-        timeout_s=DEADLINE_S,
-        randomness=random.Random(7),
-        tracer=tracer,
+    line = Line(
+        endpoint=endpoint,
+        backend=connect(endpoint),
+        gate=Gate(max_parallel=endpoint.max_parallel, tracer=tracer),
     )
+    return Client(lines={"small": line}, tracer=tracer, randomness=random.Random(7))
 
 
 @pytest.mark.slow

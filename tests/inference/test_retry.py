@@ -1,9 +1,9 @@
 import asyncio
-import random
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
+from clients import client_of
 
 from harness.errors import (
     AuthenticationFailed,
@@ -18,17 +18,13 @@ from harness.errors import (
 )
 from harness.inference import (
     ChatRequest,
-    Endpoint,
-    Retrying,
     RetryPolicy,
     ScriptedBackend,
-    Timed,
-    Wrapper,
     as_messages,
     retry_delay_s,
 )
-from harness.inference.around.fallback import another_may_answer
-from harness.trace import ManualClock, Tracer
+from harness.inference.retry import another_may_answer
+from harness.trace import Instant, ManualClock, Tracer
 
 REQUEST = ChatRequest(model="m", messages=as_messages("Write."))
 POLICY = RetryPolicy(max_attempts=4, base_s=0.5, cap_s=1.5)
@@ -101,9 +97,8 @@ def test_no_attempt_begins_when_the_calls_time_is_over(left_s, expected):
 # --- the shell around it ---------------------------------------------------------------------
 
 
-def retrying(backend, *, policy=AT_ONCE, tracer=None, **how):
-    how = {"randomness": random.Random(7), **how}
-    return Retrying(backend, policy=policy, tracer=tracer or Tracer(), **how)
+def retrying(backend, *, policy=AT_ONCE, **how):
+    return client_of(backend, retry=policy, **how)
 
 
 def chat(replies, request=REQUEST, **how):
@@ -151,24 +146,12 @@ def test_every_repetition_is_an_instant_with_its_reason():
 
     chat([BUSY, CUT, "A draft."], tracer=Tracer(records.append))
 
-    assert [record.name for record in records] == ["retry", "retry"]
-    told = [record.attributes for record in records]
+    retries = [one for one in records if isinstance(one, Instant) and one.name == "retry"]
+    told = [record.attributes for record in retries]
     assert [(a["reason"], a["detail"], a["attempt"]) for a in told] == [
         ("Overloaded", str(BUSY), 1),
         ("StreamCut", str(CUT), 2),
     ]
-
-
-class Waiting(Wrapper):
-    """Has no place for a call for a while."""
-
-    def __init__(self, backend, *, clock, seconds):
-        super().__init__(backend)
-        self._clock, self._seconds = clock, seconds
-
-    async def around(self, request, ask):
-        self._clock.advance(ms=1000 * self._seconds)
-        return await ask(request)
 
 
 @pytest.mark.parametrize(
@@ -207,10 +190,18 @@ def test_a_calls_time_is_for_all_its_attempts(replies, request_, seconds, limits
 
     async def main():
         backend = ScriptedBackend(reply)
-        timed = Timed(backend, endpoint=Endpoint(tag="m", backend="scripted"))
-        waiting = Waiting(timed, clock=clock, seconds=seconds.get("before", 0))
+
+        @asynccontextmanager
+        async def waiting(_request):
+            """Has no place for a call for a while."""
+            clock.advance(ms=1000 * seconds.get("before", 0))
+            yield
+
+        client = retrying(
+            backend, gate={"lease": waiting}, tracer=Tracer(clock=clock), timeout_s=10
+        )
         with suppress(InferenceError):
-            await retrying(waiting, tracer=Tracer(clock=clock), timeout_s=10).chat(request_)
+            await client.chat(request_)
         return [request.timeout_s for request in backend.requests]
 
     assert asyncio.run(main()) == limits

@@ -3,10 +3,11 @@ from dataclasses import replace
 
 import orjson
 import pytest
+from clients import client_of
 
 from harness.errors import Overloaded, ServerError
 from harness.inference import ChatRequest, Message, ScriptedBackend
-from harness.inference.around.schema_keeping import SchemaKeeping, SchemaKnowledge, mode_of
+from harness.inference.structured import SchemaKnowledge, mode_of
 from harness.trace import ManualClock, Tracer
 from harness.trace.records import SpanEnded
 
@@ -24,6 +25,10 @@ def server_error(status):
     return ServerError("response_format is not supported", endpoint="judge", status=status)
 
 
+def keeping_client(backend, *, known=None, **how):
+    return client_of(backend, tag="judge", line={"schemas": known or SchemaKnowledge()}, **how)
+
+
 def keeping(*script, calls=1, known=None, asked=ASKED):
     """The completions of calls one after another, what the backend was asked, and the trace."""
     records = []
@@ -33,7 +38,7 @@ def keeping(*script, calls=1, known=None, asked=ASKED):
     async def main():
         # Tags of one server share what is known.
         return [
-            await SchemaKeeping(backend, tracer=tracer, known=knowledge).chat(asked)
+            await keeping_client(backend, tracer=tracer, known=knowledge).chat(asked)
             for _ in range(calls)
         ]
 
@@ -54,7 +59,7 @@ def test_the_first_call_with_a_schema_finds_out_once_what_becomes_of_it(probed, 
 
     assert [(one.structured, one.text) for one in completions] == [(mode, ANSWER)] * 2
     assert len(requests) == 3
-    (probe,) = [record.attributes for record in records if isinstance(record, SpanEnded)]
+    probe = next(record.attributes for record in records if isinstance(record, SpanEnded))
     assert (probe["schema"], probe["model_id"]) == (mode, "judge")
     assert probe["output_tokens"] == len(probed.split())
     if mode == "enforced":
@@ -106,7 +111,7 @@ def test_a_server_that_refuses_schemas_after_all_is_asked_again_without():
 
 def test_a_probe_that_fails_says_nothing_and_is_made_again():
     error = Overloaded("full", endpoint="j")
-    wrapped = SchemaKeeping(ScriptedBackend([error, KEPT, ANSWER]), tracer=Tracer())
+    wrapped = keeping_client(ScriptedBackend([error, KEPT, ANSWER]))
 
     with pytest.raises(type(error)):
         asyncio.run(wrapped.chat(ASKED))
@@ -121,7 +126,7 @@ def test_calls_side_by_side_wait_for_one_probe_and_for_no_other_when_it_fails(fa
         return error if fails else ANSWER if asked == ASKED else KEPT
 
     async def main():
-        wrapped = SchemaKeeping(backend, tracer=Tracer())
+        wrapped = keeping_client(backend)
         calls = [asyncio.create_task(wrapped.chat(ASKED)) for _ in range(4)]
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -141,7 +146,7 @@ def test_a_probe_whose_caller_gives_up_is_made_by_the_next():
             return reply
 
     async def main():
-        wrapped = SchemaKeeping(Slow([KEPT, KEPT, ANSWER]), tracer=Tracer())
+        wrapped = keeping_client(Slow([KEPT, KEPT, ANSWER]))
         first, second = (asyncio.create_task(wrapped.chat(ASKED)) for _ in range(2))
         for _ in range(2):
             await asyncio.sleep(0)

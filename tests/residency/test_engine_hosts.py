@@ -11,13 +11,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from clients import client_of
 
 from harness.errors import (
     StreamCut,
 )
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
 from harness.inference.providers.model_files import EngineHost
-from harness.residency import Device, HostReport, KeepAliveBudget, Leased, Tenant
+from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.session.settings import demo_endpoint
 from harness.trace import Tracer
 
@@ -160,7 +161,7 @@ def test_a_call_is_told_that_its_engine_has_gone_and_the_next_loads_it_again():
     async def main():
         engine = engine_of()
         async with lending(EngineHost(engine)) as budget:
-            leased = Leased(engine, budget=budget, model="small")
+            leased = client_of(engine, tag="small", gate={"lease": budget.lease_for})
             before = await leased.chat(SHORT)
             call = asyncio.create_task(leased.chat(LONG))
             await until(lambda: "requests_processing 1" in engine._server.handle_metrics())

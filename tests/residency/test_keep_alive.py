@@ -9,7 +9,6 @@ from servers.ollama import OllamaServer
 
 from harness.inference import ChatRequest, EmbedRequest, Endpoint, as_messages
 from harness.inference.providers.ollama import OllamaWire
-from harness.residency import NotingGaps
 from harness.residency.keep_alive import BASE_S, ENOUGH_GAPS, LEAST_S, ObservedGaps, keep_alive_s
 
 S = 1_000_000_000
@@ -82,9 +81,10 @@ def test_every_call_says_how_long_the_model_is_kept_and_is_noted(tells, fields, 
         async with OllamaServer() as server:
             endpoint = Endpoint(tag="a", backend="ollama", url=server.root, **fields)
             wire = OllamaWire(endpoint, keep_alive=tells)
-            noting = NotingGaps(wire, gaps=gaps, clock=lambda: next(clock))
-            await noting.chat(ChatRequest(model="a", messages=as_messages("Write.")))
-            await noting.embed(EmbedRequest(model="a", texts=("Write.",)))
+            with gaps.noted(lambda: next(clock)):
+                await wire.chat(ChatRequest(model="a", messages=as_messages("Write.")))
+            with gaps.noted(lambda: next(clock)):
+                await wire.embed(EmbedRequest(model="a", texts=("Write.",)))
             await wire.aclose()
             return [asked.body.get("keep_alive") for asked in server.asked]
 

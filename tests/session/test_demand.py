@@ -12,7 +12,7 @@ from session_runs import fail, pipeline_of, run, settings_of
 from harness import Pipeline, Retry, Run, ScriptedBackend
 from harness.errors import ServerError
 from harness.graph import execute
-from harness.residency import Device, HostReport, KeepAliveBudget, Leased, Tenant
+from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.session import open_session, read_earlier_run
 from harness.session.demand import Forecaster, Players, demand_of, last_asked
 from harness.trace import ManualClock, Tracer, monotonic
@@ -357,6 +357,20 @@ def test_runs_of_others_and_runs_that_failed_show_nothing(tmp_path):
 # --- what it is good for --------------------------------------------------------------------------
 
 
+class Leasing:
+    """A backend whose calls hold a lease on their model."""
+
+    def __init__(self, backend, budget):
+        self._backend, self._budget = backend, budget
+
+    async def chat(self, request):
+        async with self._budget.lease_for(request):
+            return await self._backend.chat(request)
+
+    async def aclose(self):
+        pass
+
+
 class CountedHost:
     """Loads a model in ten seconds of its clock, and at once."""
 
@@ -395,7 +409,7 @@ def loads_in(
             max_wait_s=600.0,
         )
         echo = ScriptedBackend(lambda request: request.messages[-1].content)
-        backends = {tag: Leased(echo, budget=budget, model=tag) for tag in hosts}
+        backends = {tag: Leasing(echo, budget) for tag in hosts}
         async with budget.opened():
             return await run_watched(
                 pipeline, tmp_path, backends=backends, expect=partial(tell, budget), **inputs

@@ -264,7 +264,7 @@ def test_calls_that_are_refused_for_being_several_do_not_make_an_endpoint_unusab
 @pytest.mark.parametrize(("limit", "at_once"), [(1, None), (2, 2), (9, 4)])
 def test_no_more_calls_are_made_at_once_than_the_endpoint_allows(limit, at_once):
     server = Counting(dialect=DIALECTS["openai"])
-    assert check_server(server, "openai", max_concurrency=limit).at_once == at_once
+    assert check_server(server, "openai", max_parallel=limit).at_once == at_once
     assert server.most <= limit
 
 

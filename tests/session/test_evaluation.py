@@ -24,9 +24,8 @@ from session_runs import (
 
 from harness import Run, ScriptedBackend, Verdict, load_rubric
 from harness.errors import ContextOverflow, LimitReached
-from harness.inference import Endpoint
+from harness.inference import Endpoint, token_prices
 from harness.rubric import Noise, write_noise
-from harness.session.spending import token_prices
 from harness.trace import Journal
 from harness.wiggum import rounds_from
 

@@ -28,7 +28,7 @@ from harness.inference import (
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session import Settings
 from harness.session.models import describe_endpoints, open_models
-from harness.session.sampler import Noticing, Sampled, sampling
+from harness.session.sampler import Sampled, sampling
 from harness.session.settings import demo_endpoint
 from harness.session.tenancy import check_managed
 from harness.trace import CounterSet, Instant, Tracer
@@ -165,7 +165,7 @@ class Watched(OpenAIServer):
 
 def test_no_more_calls_are_under_way_than_an_endpoint_may_have(tmp_path):
     async def use(server):
-        chosen = settings(tmp_path, {"main": vllm(server.url, max_concurrency=2)})
+        chosen = settings(tmp_path, {"main": vllm(server.url, max_parallel=2)})
         async with open_shim(settings=chosen) as shim:
             await asyncio.gather(*(shim.chat(request()) for _ in range(12)))
         return len(chats(server)), server.most
@@ -285,7 +285,7 @@ def test_of_an_unusable_endpoint_every_call_says_the_same_and_leaves_nothing_beh
         async with opened(endpoints_of(small=KEYLESS)) as models:
             for _ in range(3):
                 with refused("endpoint.key-not-set") as caught:
-                    await models.shim.chat(request("small"))
+                    await models.client.chat(request("small"))
                 depths.add(len(traceback.extract_tb(caught.value.__traceback__)))
         return depths
 
@@ -372,7 +372,7 @@ def test_one_server_is_sampled_once_however_its_address_is_written():
 
         endpoints = endpoints_of(a=vllm(server.url), b=vllm(other_spelling(server.url)))
         async with opened(endpoints, tracer=Tracer(take), sample_every_s=60.0) as models:
-            await models.shim.chat(request("b"))
+            await models.client.chat(request("b"))
             async with asyncio.timeout(60):
                 return await tracks.get()
 
@@ -465,12 +465,11 @@ def test_a_server_is_left_alone_until_it_is_called():
     async def main():
         source = Source(1)
         uncalled = server(source, called=False)
-        backend = Noticing(ScriptedBackend(["A reply."]), called=uncalled.called)
         async with sampling([uncalled], tracer=Tracer(), every_s=0.0):
             for _ in range(9):
                 await asyncio.sleep(0)
             assert source.asked == 0
-            await backend.chat(request("m1"))
+            uncalled.called.set()
             await source.stuck.wait()
 
     asyncio.run(main())

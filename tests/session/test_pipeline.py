@@ -29,9 +29,9 @@ from session_runs import (
 from harness import Journal, Pipeline, Retry, Run, ScriptedBackend, Timeout, load_run
 from harness.analysis import report_of
 from harness.errors import NodeFailed, ServerError, StreamCut
+from harness.inference import Limits
 from harness.session import pipeline as pipeline_module
 from harness.session import run_to_its_end
-from harness.wiggum import Limits
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ from harness import Pipeline, Run, ScriptedBackend
 from harness.analysis import report_of
 from harness.errors import InvalidInput, ServerError
 from harness.graph import Question, Retry
+from harness.inference import Limits
 from harness.session import read_earlier_run
 from harness.session.resume import match_answers, only_question
 from harness.trace import Journal
-from harness.wiggum import Limits
 
 
 @pytest.fixture

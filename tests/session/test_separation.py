@@ -230,11 +230,11 @@ class Asked:
         self.casting.begin(Tracer())
         self.said = len(self.casting.warnings)
         self.calls = 0
-        self._served = ServedModels(self._ask, casting=self.casting, tracer=Tracer())
+        self._served = ServedModels(casting=self.casting, tracer=Tracer())
 
-    async def _ask(self, _):
-        self.calls += 1
-        return Completion(
+    def call(self, tag, model_id, *, role=None, endpoint=None):
+        """One call in a role, to a server that answers by this name."""
+        reply = Completion(
             text="x",
             reasoning="",
             finish_reason="stop",
@@ -242,16 +242,14 @@ class Asked:
             sent_ns=0,
             first_token_ns=None,
             phases=(),
-            model_id=self._model_id,
-            endpoint=self._endpoint,
+            model_id=model_id,
+            endpoint=endpoint,
         )
-
-    def call(self, tag, model_id, *, role=None, endpoint=None):
-        """One call in a role, to a server that answers by this name."""
-        self._model_id, self._endpoint = model_id, endpoint
         role = role or ("producer" if tag == "p" else "evaluator")
         request = ChatRequest(model=tag, role=role, messages=(Message("user", "x"),))
-        asyncio.run(self._served.chat(request))
+        self._served.before()
+        self.calls += 1
+        self._served.look_at(request, reply)
 
     def call_all(self, tags, names):
         for tag in tags:

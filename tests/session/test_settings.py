@@ -10,9 +10,8 @@ from session_runs import refused
 from structlog.testing import capture_logs
 
 from harness.errors import ConfigurationInvalid
-from harness.inference import Endpoint
+from harness.inference import Endpoint, Limits
 from harness.session import Settings, load_settings
-from harness.wiggum import Limits
 
 FULL = """\
 traces = "runs"

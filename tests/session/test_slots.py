@@ -37,7 +37,7 @@ class TwoSlots(Loopback):
 
 
 @pytest.mark.slow  # a second of waiting, and a loaded machine may double a reply's
-@pytest.mark.parametrize("declared", [{"max_concurrency": 2}, {}], ids=["declared", "told"])
+@pytest.mark.parametrize("declared", [{"max_parallel": 2}, {}], ids=["declared", "told"])
 def test_items_that_wait_for_a_slot_are_not_cancelled_as_idle(tmp_path, declared):
     pipeline = Pipeline("notes")
 

@@ -198,7 +198,9 @@ def test_a_cloned_folder_gets_no_key_from_any_door(tmp_path, monkeypatch, backen
                 tracer=Tracer(),
             ) as models:  # fmt: skip
                 with refused("trust.key-not-allowed"):
-                    await models.shim.chat(ChatRequest(model="e", messages=(Message("user", "?"),)))
+                    await models.client.chat(
+                        ChatRequest(model="e", messages=(Message("user", "?"),))
+                    )
             return seen, server.requests
 
     seen, requests = asyncio.run(run())

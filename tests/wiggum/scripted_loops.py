@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import CallTimeout, EvaluatorAbstained, InferenceError, StreamCut
-from harness.inference import ChatRequest, Completion, Message, Usage
+from harness.inference import ChatRequest, Completion, Message, TokenPrice, Usage
 from harness.rubric import Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
 from harness.trace import Journal, ManualClock, Record, RunStarted, Tracer
 from harness.trace.journal_line import encode
@@ -27,7 +27,6 @@ from harness.wiggum import (
     Meter,
     Reviser,
     Round,
-    TokenPrice,
     WiggumResult,
     revise_until_met,
 )

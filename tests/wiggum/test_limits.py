@@ -14,18 +14,19 @@ from harness.errors import (
     LimitReached,
     RunLimitReached,
 )
-from harness.inference import ChatRequest, Completion, Message, Usage
-from harness.trace import ManualClock
-from harness.wiggum import (
+from harness.inference import (
+    ChatRequest,
+    Completion,
     Limits,
-    LoopLimits,
-    Meter,
-    Room,
+    Message,
     Spent,
     TokenPrice,
+    Usage,
     merged,
-    refusal,
 )
+from harness.inference.limits import Room, refusal
+from harness.trace import ManualClock
+from harness.wiggum import LoopLimits, Meter
 
 # --- what they are -------------------------------------------------------------------------------
 

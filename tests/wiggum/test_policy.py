@@ -3,6 +3,7 @@
 import pytest
 
 from harness.errors import InvalidInput
+from harness.inference import Spent
 from harness.inference.limits import NOTHING
 from harness.rubric import DimensionScore, Verdict
 from harness.wiggum import (
@@ -10,7 +11,6 @@ from harness.wiggum import (
     LoopPolicy,
     Revise,
     Round,
-    Spent,
     Stop,
     decide,
     decide_on_draft,

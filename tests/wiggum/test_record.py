@@ -7,6 +7,7 @@ import pytest
 from scripted_loops import FIRST, PARTED, World, journal_of, run_loop, scores
 
 from harness.errors import InvalidInput
+from harness.inference import Spent
 from harness.rubric import DimensionScore, Finding, Judges, Shortened, Verdict
 from harness.trace import (
     Content,
@@ -18,7 +19,7 @@ from harness.trace import (
     TraceOptions,
     load_run,
 )
-from harness.wiggum import LoopLimits, Round, Spent, rounds_from
+from harness.wiggum import LoopLimits, Round, rounds_from
 from harness.wiggum.record import record_round
 
 FULL = Round(

@@ -231,7 +231,7 @@ class Provider:
     # How the budget treats its models.
     holds_one_model: bool = False
     """Whether loading a model replaces the one before."""
-    slots: Callable[[Endpoint], int | None] = lambda endpoint: endpoint.max_concurrency
+    slots: Callable[[Endpoint], int | None] = lambda endpoint: endpoint.max_parallel
     """How many calls a model answers side by side, as the endpoint's settings say."""
     takes_context: bool = False
     """Whether each call says how long a context the model has; with another one, the server loads

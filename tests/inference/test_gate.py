@@ -1,10 +1,10 @@
 import asyncio
 
 import pytest
+from clients import client_of
 
 from harness.errors import StreamCut
-from harness.inference import ChatRequest, ScriptedBackend, Traced, as_messages
-from harness.inference.around.limit import Limited
+from harness.inference import ChatRequest, ScriptedBackend, as_messages
 from harness.trace import (
     ManualClock,
     SpanEnded,
@@ -54,7 +54,7 @@ async def calls_to(backend, names):
 def test_calls_beyond_the_limit_wait_and_go_in_the_order_they_came():
     async def main():
         held = Held()
-        limited = Limited(held, max_concurrency=2, tracer=Tracer())
+        limited = client_of(held, gate={"max_parallel": 2})
         calls = await calls_to(limited, "abcd")
         assert held.begun == ["a", "b"]
 
@@ -89,7 +89,7 @@ def test_calls_beyond_the_limit_wait_and_go_in_the_order_they_came():
 def test_a_call_gives_its_place_to_the_next_that_waits_when_it(how, then):
     async def main():
         held = Held()
-        limited = Limited(held, max_concurrency=1, tracer=Tracer())
+        limited = client_of(held, gate={"max_parallel": 1})
 
         async def first():
             await limited.chat(request("a"))
@@ -134,7 +134,7 @@ def test_without_a_limit_of_its_own_there_are_as_many_places_as_the_server_says(
 
     async def main():
         held = Held()
-        limited = Limited(held, max_concurrency=None, slots=ask_the_server, tracer=Tracer())
+        limited = client_of(held, gate={"slots": ask_the_server})
         calls = await calls_to(limited, "abcd")
         assert (held.begun, asked) == (begun, [1])
         for name in "abcd":
@@ -150,7 +150,7 @@ def test_a_wait_is_the_calls_queue_phase_and_no_wait_is_none():
         clock, records = ManualClock(), []
         tracer = Tracer(records.append, clock=clock)
         held = Held()
-        traced = Traced(Limited(held, max_concurrency=1, tracer=tracer), tracer=tracer)
+        traced = client_of(held, gate={"max_parallel": 1}, tracer=tracer)
         calls = await calls_to(traced, "ab")
         clock.advance(ms=250)
         held.answer("a")
@@ -163,6 +163,6 @@ def test_a_wait_is_the_calls_queue_phase_and_no_wait_is_none():
 
     records = asyncio.run(main())
     [queue] = [r for r in records if isinstance(r, SpanStarted) and r.name == "queue"]
-    assert queue.attributes == {"source": "measured", "reason": "max_concurrency = 1"}
+    assert queue.attributes == {"source": "measured", "reason": "max_parallel = 1"}
     [end] = [r for r in records if isinstance(r, SpanEnded) and r.id == queue.id]
     assert end.time_ns - queue.time_ns == 250_000_000

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import fields, replace
 
 import pytest
+from clients import client_of
 from structlog.testing import capture_logs
 
 from harness.errors import ConfigurationInvalid, ModelFileInvalid, StreamCut
@@ -19,13 +20,11 @@ from harness.inference import (
     Phase,
     ScriptedBackend,
     TokenLogprob,
-    Traced,
     Usage,
     as_messages,
 )
-from harness.inference.around.cached import Cached, reply_identity
-from harness.inference.around.call_cache import CallCache
 from harness.inference.completion import InterTokenLatency
+from harness.inference.reply_store import ReplyCache, TextStore, reply_identity
 from harness.trace import ManualClock, SpanEnded, SpanRecord, Tracer
 
 REQUEST = ChatRequest(model="m", messages=as_messages("Write."))
@@ -44,10 +43,11 @@ class Answering(ScriptedBackend):
 
 
 @asynccontextmanager
-async def cached(backend, *, path=None, clock=None):
-    cache = CallCache(path)
+async def cached(backend, *, path=None, clock=None, tracer=None):
+    cache = ReplyCache(TextStore(path))
+    tracer = tracer or Tracer(clock=clock or ManualClock())
     try:
-        yield Cached(backend, cache=cache, identity="m", clock=clock or ManualClock())
+        yield client_of(backend, line={"identity": "m"}, cache=cache, tracer=tracer)
     finally:
         await cache.aclose()
 
@@ -90,7 +90,6 @@ ANOTHER = [
     {"top_logprobs": 0},
 ]
 THE_SAME = [
-    {"model": "tag"},
     {"role": "evaluator"},
     {"timeout_s": 9.0},
     {"on_text": str},
@@ -111,7 +110,7 @@ def test_a_call_that_may_be_answered_otherwise_is_another(change, calls):
 def test_every_field_of_a_request_is_known_to_be_in_the_key_or_not():
     # A new one has to be put in `call_key`, or else into the second list.
     known = {name for change in (*ANOTHER, *THE_SAME) for name in change}
-    assert {one.name for one in fields(ChatRequest)} == known | {"deadline", "gate"}
+    assert {one.name for one in fields(ChatRequest)} == known | {"model"}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,7 @@ SERVED = {"tag": "m", "url": "http://127.0.0.1:8000/v1"}
     ("change", "alike"),
     [
         ({"tag": "other", "model_id": "m"}, True),
-        ({"max_concurrency": 2}, True),
+        ({"max_parallel": 2}, True),
         ({"url": "http://127.0.0.1:8001/v1"}, False),
         ({"drop": ("temperature",)}, False),
     ],
@@ -241,10 +240,9 @@ def test_the_trace_says_that_no_model_was_asked():
 
     async def main():
         tracer = Tracer(records.append)
-        async with cached(Answering(WHOLE), clock=tracer.now_ns) as calls:
-            traced = Traced(calls, tracer=tracer)
-            await traced.chat(REQUEST)
-            await traced.chat(REQUEST)
+        async with cached(Answering(WHOLE), tracer=tracer) as calls:
+            await calls.chat(REQUEST)
+            await calls.chat(REQUEST)
 
     asyncio.run(main())
     first, again = [record.attributes for record in records if isinstance(record, SpanEnded)]
@@ -261,7 +259,7 @@ def use(path, *keys, **kept):
     """Keeps these texts there, and says what is found of these keys at once."""
 
     async def main():
-        cache = CallCache(path)
+        cache = TextStore(path)
         for key, text in kept.items():
             cache.keep(key, text)
         texts = [await cache.find(key) for key in keys]
@@ -289,12 +287,12 @@ def test_what_is_kept_is_found_at_once_and_the_last_word_counts(tmp_path):
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from harness.inference.around.call_cache import CallCache
+from harness.inference.reply_store import TextStore
 
 async def main(path, name):
     print("ready", flush=True)
     sys.stdin.readline()
-    cache = CallCache(Path(path))
+    cache = TextStore(Path(path))
     for number in range(100):
         cache.keep(f"{name}{number}", "x" * 1000)
         assert await cache.find(f"{name}{number}")
@@ -326,7 +324,7 @@ def test_processes_that_make_and_fill_one_file_at_the_same_time_lose_nothing(tmp
 
 def test_what_is_known_is_found_while_another_process_writes(tmp_path):
     async def main():
-        cache = CallCache(tmp_path / "calls.sqlite")
+        cache = TextStore(tmp_path / "calls.sqlite")
         cache.keep("a", "text")
         assert await cache.find("a") == "text"
         with closing(sqlite3.connect(tmp_path / "calls.sqlite")) as other:
@@ -370,7 +368,7 @@ def test_a_file_that_is_no_call_cache_is_said_to_be_none_and_left_alone(tmp_path
     before = path.read_bytes() if path.is_file() else None
 
     with pytest.raises(ConfigurationInvalid) as caught:
-        CallCache(path)
+        TextStore(path)
     assert (caught.value.code, caught.value.path) == (code, path)
     assert before is None or path.read_bytes() == before
 
@@ -379,7 +377,7 @@ def test_what_goes_wrong_later_fails_no_call_and_is_said_once(tmp_path):
     path = tmp_path / "calls.sqlite"
 
     async def main():
-        cache = CallCache(path)
+        cache = TextStore(path)
         database(path, "DROP TABLE reply")
         cache.keep("a", "text")
         cache.keep("b", "text")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from calls import backend_at, phase
+from clients import client_of
 from loopback import GONE_BEFORE_A_BYTE, Loopback, Reply, error_reply, llama_server_stream
 
 from harness.errors import StreamCut
@@ -12,7 +13,6 @@ from harness.inference import (
     Completion,
     Message,
     ScriptedBackend,
-    Traced,
     Usage,
 )
 from harness.trace import ManualClock, Tracer
@@ -62,18 +62,13 @@ class Answering:
         self.clock.advance(ms=400)
         return ANSWER
 
-    async def aclose(self):
-        self.closed = True
-
 
 def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
     clock, records = ManualClock(1_000_000), []
     backend = Answering(clock)
-    traced = Traced(backend, tracer=Tracer(records.append, clock=clock))
+    client = client_of(backend, tag="judge", tracer=Tracer(records.append, clock=clock))
 
-    assert asyncio.run(traced.chat(REQUEST)) is ANSWER
-    asyncio.run(traced.aclose())
-    assert backend.closed
+    assert asyncio.run(client.chat(REQUEST)) is ANSWER
 
     [chat] = of_class(records, SpanStarted)
     assert (chat.name, chat.parent, chat.time_ns) == ("chat", None, 1_000_000)
@@ -130,7 +125,7 @@ def test_a_real_call_is_inside_its_span_with_the_requests_that_it_took(before, r
         async with server, backend_at(server, clock=tracer.now_ns) as wire:
             if before:
                 await wire.chat(replace(REQUEST, seed=None))
-            await Traced(wire, tracer=tracer).chat(REQUEST)
+            await client_of(wire, tag="judge", tracer=tracer).chat(REQUEST)
 
     asyncio.run(main())
     [chat], [end] = of_class(records, SpanStarted), of_class(records, SpanEnded)
@@ -145,7 +140,11 @@ def test_a_call_that_fails_leaves_an_error_in_its_span():
     cut = StreamCut("it broke off", endpoint="judge")
 
     with pytest.raises(StreamCut):
-        asyncio.run(Traced(ScriptedBackend([cut]), tracer=Tracer(records.append)).chat(REQUEST))
+        asyncio.run(
+            client_of(ScriptedBackend([cut]), tag="judge", tracer=Tracer(records.append)).chat(
+                REQUEST
+            )
+        )
 
     [end] = of_class(records, SpanEnded)
     assert (end.status, end.error, end.attributes) == ("error", f"StreamCut: {cut}", {})
@@ -155,7 +154,9 @@ def test_a_call_is_on_record_before_it_ends_and_one_that_is_cancelled_did_nothin
     records = []
 
     async def main():
-        traced = Traced(ScriptedBackend([], delay_s=3600), tracer=Tracer(records.append))
+        traced = client_of(
+            ScriptedBackend([], delay_s=3600), tag="judge", tracer=Tracer(records.append)
+        )
         async with asyncio.TaskGroup() as group:
             call = group.create_task(traced.chat(REQUEST))
             await asyncio.sleep(0)

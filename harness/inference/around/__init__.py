@@ -1,1 +1,0 @@
-"""What a call passes on its way to a backend: each wraps one behind the same protocol."""

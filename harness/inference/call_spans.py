@@ -1,0 +1,110 @@
+"""What a trace says of a model call: its span, the phases inside, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from harness.inference.completion import Completion, Embeddings, Usage
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, Request
+from harness.trace import Instant, Record, Span, SpanRecord, Tracer
+
+
+def call_span(request: Request, tracer: Tracer) -> Span:
+    """The span of one attempt, on the model's own track.
+
+    There one sees at a glance which model was busy, and what it waited for.
+    """
+    match request:
+        case ChatRequest():
+            return tracer.span(
+                "chat",
+                track=f"model {request.model}",
+                label=f"chat {request.role}" if request.role else "chat",
+                model=request.model,
+                role=request.role,
+                temperature=request.temperature,
+                **request.cutoffs,
+                seed=request.seed,
+                max_output_tokens=request.max_output_tokens,
+                structured=request.reply_schema is not None,
+                prompt_sha256=tracer.content(partial(_as_text, request)),
+            )
+        case EmbedRequest():
+            return _span("embed", request, tracer, texts=len(request.texts))
+        case CountRequest():
+            return _span("count tokens", request, tracer)
+
+
+def record_answer(answer: Completion | Embeddings | int, span: Span) -> None:
+    """Says in its span what came of a call; of a chat when the trace is written."""
+    match answer:
+        case Completion():
+            span.tracer.later(partial(_told, answer, span))
+        case Embeddings():
+            span.set(model_id=answer.model_id, input_tokens=answer.input_tokens)
+        case int():
+            span.set(tokens=answer)
+
+
+def token_counts(usage: Usage) -> dict[str, int | None]:
+    """Usage as the attributes of a span; what is seldom told is left out when it is not."""
+    counts = {
+        "input_tokens": usage.input_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+    }
+    more = {
+        "reasoning_tokens": usage.reasoning_tokens,
+        "draft_tokens": usage.draft_tokens,
+        "accepted_tokens": usage.accepted_tokens,
+    }
+    return counts | {name: count for name, count in more.items() if count is not None}
+
+
+def _span(
+    name: str, request: EmbedRequest | CountRequest, tracer: Tracer, **attributes: object
+) -> Span:
+    track = f"model {request.model}"
+    return tracer.span(name, track=track, model=request.model, role=request.role, **attributes)
+
+
+def _as_text(request: ChatRequest) -> str:
+    """The conversation as one text, as the journal keeps it."""
+    return "\n\n".join(f"[{m.role}]\n{m.content}" for m in request.messages)
+
+
+def _told(completion: Completion, span: Span) -> Iterator[Record]:
+    """What is known of a chat when it is over: where its time went, and what came of it."""
+    for phase in completion.phases:
+        yield SpanRecord(
+            id=span.tracer.new_id(),
+            parent=span.id,
+            name=phase.name,
+            start_ns=phase.start_ns,
+            end_ns=phase.end_ns,
+            attributes={"source": phase.source},
+        )
+    if completion.first_token_ns is not None:
+        yield Instant(span=span.id, name="first token", time_ns=completion.first_token_ns)
+        span.set(ttft_ns=completion.first_token_ns - completion.sent_ns)
+    if completion.itl is not None:
+        span.set(itl_mean_ns=completion.itl.mean_ns, itl_p95_ns=completion.itl.p95_ns)
+    if completion.cost_usd is not None:
+        span.set(cost_usd=completion.cost_usd)
+    if completion.structured is not None:
+        span.set(schema=completion.structured)
+    if completion.dropped:
+        span.set(dropped=completion.dropped)
+    if completion.attempts > 1 and not completion.from_cache:
+        span.set(attempts=completion.attempts)
+    if completion.from_cache:
+        # What it once took was told of the call that took it.
+        span.set(from_cache=True)
+    elif completion.usage is not None:
+        span.set(**token_counts(completion.usage))
+    span.set(
+        model_id=completion.model_id,
+        finish_reason=completion.finish_reason,
+        reply_sha256=span.tracer.content(completion.text),
+    )

@@ -1,0 +1,462 @@
+"""Replies that are given again: the cache of a run or of the disk, and the journal's for a resume.
+
+All of them are texts by key in SQLite. A key is made of what decides a reply: the request, and the
+model that answers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, replace
+from itertools import count
+from pathlib import Path
+
+import orjson
+from pydantic import TypeAdapter
+
+from harness.errors import ConfigurationInvalid, ModelFileInvalid, Notice
+from harness.files import make_private
+from harness.inference.completion import Completion
+from harness.inference.endpoint import Endpoint
+from harness.inference.request import ChatRequest
+from harness.inference.to_its_end import to_its_end
+from harness.log import log_warning
+from harness.trace import RunTrace
+
+_FORMAT = 1
+"""Of keys and of stored completions: raise it with any change to either."""
+_COMPLETION = TypeAdapter(Completion)
+_DECIDES = {
+    "backend",
+    "url",
+    "model_id",
+    "context_tokens",
+    "drop",
+    "prompt_template",
+    "structured",
+}
+"""The fields of an endpoint that decide its replies, beside the file."""
+_REPLIES_ENDING = ".replies.sqlite"
+
+
+class ReplyCache:
+    """Replies to calls that are meant to be answered alike every time: greedy or seeded ones.
+
+    It does not notice when a server comes to serve other weights by the same name.
+
+    Args:
+        store: Keeps them; closed with the cache.
+    """
+
+    def __init__(self, store: TextStore) -> None:
+        self._store = store
+
+    async def find(
+        self, request: ChatRequest, *, identity: str, asked_ns: int
+    ) -> Completion | None:
+        """The reply to an earlier call that was the same; None if there was none."""
+        if not _is_meant_to_repeat(request):
+            return None
+        known = read_completion(await self._store.find(call_key(request, identity=identity)))
+        return None if known is None else answer_again(known, request, asked_ns=asked_ns)
+
+    def keep(self, request: ChatRequest, completion: Completion, *, identity: str) -> None:
+        """Keeps a reply that would come again."""
+        if _is_meant_to_repeat(request) and _is_repeatable(request, completion):
+            self._store.keep(call_key(request, identity=identity), completion_as_text(completion))
+
+    async def aclose(self) -> None:
+        """Writes what is still unwritten."""
+        await self._store.aclose()
+
+
+class KeptReplies:
+    """The replies of one run to calls of nodes that have not ended, for when it is resumed.
+
+    A node's output is in the journal once the node has ended. The replies that it got until then
+    are here: a resumed run asks for none of them again, sampled or greedy. The file lies beside the
+    journal, and is deleted when the run is finished.
+
+    Of two calls of one node that are the same, each has its own reply, in the order they were made.
+    A reply that holds a secret is not kept.
+
+    Args:
+        endpoints: By tag.
+        resumed: Whether there may be replies of earlier parts.
+        is_wanted: Whether any are to be kept.
+        trace: The run's record: a reply is kept once its cost is written there.
+        warn: Told why nothing can be kept.
+
+    Attributes:
+        used_again: How many replies came from earlier parts.
+    """
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, Endpoint],
+        *,
+        resumed: bool,
+        is_wanted: bool,
+        trace: RunTrace,
+        warn: Callable[[Notice], None],
+    ) -> None:
+        self.used_again = 0
+        self._path = trace.journal_path.with_suffix(_REPLIES_ENDING)
+        self._endpoints = endpoints
+        self._is_finished = False
+        self._resumed = resumed
+        self._trace = trace
+        self._warn = warn
+        self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        self._anew: Collection[str] = ()
+        self._store: TextStore | None = None
+        self._was_opened = not is_wanted
+
+    @asynccontextmanager
+    async def slot(self, request: ChatRequest, *, label: str) -> AsyncIterator[Slot]:
+        """The place of one call's reply, which an earlier part of the run may have filled.
+
+        Args:
+            request: The call.
+            label: The node's call: `findings[2]`.
+        """
+        slot = Slot()
+        store = self._opened()
+        if store is None:
+            yield slot
+            return
+        call = label, call_key(request, identity=self._identity(request.model))
+        # Before anything is awaited: calls that are made together are told apart by their order.
+        taken = self._taken[call]
+        number = next(one for one in count(1) if one not in taken)
+        taken.add(number)
+        key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
+        if self._resumed and label not in self._anew:
+            asked_ns = self._trace.now_ns()
+            known = read_completion(await store.find(key))
+            if known is not None:
+                self.used_again += 1
+                slot.known = answer_again(known, request, asked_ns=asked_ns)
+        try:
+            yield slot
+        except BaseException:
+            taken.remove(number)  # for the call that repeats this one
+            raise
+        if slot.reply is not None:
+            await self._keep(store, key, slot.reply)
+
+    def ask_anew(self, labels: Collection[str]) -> None:
+        """Forgets the replies to these calls of nodes: with them, they would only fail again."""
+        self._anew = labels
+
+    def drop(self) -> None:
+        """Says that there is nothing left to resume."""
+        self._is_finished = True
+
+    async def aclose(self) -> None:
+        """Closes the file, and deletes it when there is nothing left to resume."""
+        if self._store is not None:
+            await self._store.aclose()
+        if self._is_finished:
+            for path in self._path.parent.glob(f"{self._path.name}*"):
+                path.unlink(missing_ok=True)
+
+    async def _keep(self, store: TextStore, key: str, reply: Completion) -> None:
+        # The resumed run asks again for what a limit cut: it may have a higher one.
+        if reply.cut_by is not None or self._holds_a_secret(reply):
+            return
+        text = completion_as_text(reply)
+        try:
+            # The record of its cost first, so that the run knows the price of all that is kept; and
+            # at once, since a kill between the two has it asked and paid again.
+            self._trace.flush()
+            await store.keep_now(key, text)
+        except asyncio.CancelledError:
+            store.keep(key, text)  # paid for, although the node's call was ended meanwhile
+            raise
+
+    def _identity(self, model: str) -> str:
+        """Tells a model's replies from those of others."""
+        endpoint = self._endpoints.get(model)
+        try:
+            return model if endpoint is None else reply_identity(endpoint)
+        except ModelFileInvalid:
+            return model  # its file is gone: the call will say so
+
+    def _holds_a_secret(self, completion: Completion) -> bool:
+        said = f"{completion.text}\n{completion.reasoning}"
+        return self._trace.redactor.clean(said) != said
+
+    def _opened(self) -> TextStore | None:
+        if not self._was_opened:
+            self._was_opened = True
+            try:
+                self._store = TextStore(self._path)
+            except ConfigurationInvalid as error:
+                self._warn(
+                    Notice(
+                        code="resume.replies-not-kept",
+                        message=f"a resumed run will ask again what it had asked: {error}",
+                    )
+                )
+        return self._store
+
+
+class Slot:
+    """The place of one call's reply.
+
+    Attributes:
+        known: The reply of an earlier part of the run; None if the model has to be asked.
+        reply: The model's reply, to be kept.
+    """
+
+    def __init__(self) -> None:
+        self.known: Completion | None = None
+        self.reply: Completion | None = None
+
+
+# --- keys, and replies as texts -------------------------------------------------------------------
+
+
+def _is_meant_to_repeat(request: ChatRequest) -> bool:
+    return request.temperature == 0 or request.seed is not None
+
+
+def _is_repeatable(request: ChatRequest, completion: Completion) -> bool:
+    """Whether the reply would come again: a field that the model refuses may have made it so."""
+    if "seed" in completion.dropped:
+        return request.temperature == 0 and "temperature" not in completion.dropped
+    return request.seed is not None or "temperature" not in completion.dropped
+
+
+def call_key(request: ChatRequest, *, identity: str) -> str:
+    """The same for two calls if one reply answers both: SHA-256, hexadecimal.
+
+    What a call is for, how long it may take and who listens makes no difference.
+    """
+    schema = request.reply_schema
+    content = {
+        "format": _FORMAT,
+        "identity": identity,
+        "goes_on": request.goes_on,
+        "messages": [[message.role, message.content] for message in request.messages],
+        "max_output_tokens": request.max_output_tokens,
+        "temperature": float(request.temperature),
+        # Left out when they are not set: keys from before there were such fields stay the same.
+        **request.cutoffs,
+        "frequency_penalty": float(request.frequency_penalty),
+        "seed": request.seed,
+        "stop": request.stop,
+        # As it is written: the order of its fields becomes that of the reply's.
+        "reply_schema": None if schema is None else orjson.dumps(schema).decode(),
+        "top_logprobs": request.top_logprobs,
+    }
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def reply_identity(endpoint: Endpoint) -> str:
+    """A text that two endpoints share only if they would reply alike.
+
+    A file is known by its place, size and time of change.
+
+    Raises:
+        ModelFileInvalid: The file is not there.
+    """
+    said = endpoint.model_dump(mode="json", include=_DECIDES)
+    if endpoint.path is not None:
+        try:
+            file = endpoint.path.stat()
+        except OSError as error:
+            raise ModelFileInvalid(
+                f"cannot be read ({error.strerror})", path=endpoint.path
+            ) from error
+        said["file"] = [str(endpoint.path.resolve()), file.st_size, file.st_mtime_ns]
+    return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def completion_as_text(completion: Completion) -> str:
+    """A completion as it is kept."""
+    return json.dumps(asdict(completion))
+
+
+def read_completion(text: str | None) -> Completion | None:
+    """A completion as it was kept; None for none, or what is none."""
+    try:
+        # Python's own json, as on writing: a log probability may be minus infinity.
+        return None if text is None else _COMPLETION.validate_python(json.loads(text))
+    except ValueError:
+        return None
+
+
+def answer_again(known: Completion, request: ChatRequest, *, asked_ns: int) -> Completion:
+    """The same reply, without what the call that it is from took and cost.
+
+    Args:
+        known: The reply.
+        request: What it answers now; who listens is told.
+        asked_ns: When, by the caller's clock.
+    """
+    if request.on_text and known.text:
+        request.on_text(known.text)
+    return replace(
+        known,
+        sent_ns=asked_ns,
+        first_token_ns=None,
+        phases=(),
+        itl=None,
+        # Of a model without prices, nothing is to be said.
+        cost_usd=None if known.cost_usd is None else 0.0,
+        from_cache=True,
+    )
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+_APPLICATION_ID = int.from_bytes(b"hrnc")
+"""Tells the file from other programs' databases; `file` shows it too."""
+_VERSION = 1
+_BUSY_S = 5.0
+"""Longest wait for another process that is writing."""
+
+
+class TextStore:
+    """Texts by key, in one SQLite file that several processes may share.
+
+    It grows until the file is deleted. Not for network drives, on which SQLite's write-ahead log
+    does not work. One thread reads and writes, so that no call waits for another. An error after
+    the file was opened fails no call: it is logged once, and the model is asked.
+
+    Args:
+        path: The file, made if missing; None to keep everything in memory.
+        clean: Takes secrets out of a text; a text that holds any is not kept.
+
+    Raises:
+        ConfigurationInvalid: The file cannot be opened, or is something else.
+    """
+
+    def __init__(self, path: Path | None, *, clean: Callable[[str], str] = str) -> None:
+        self._path = path
+        self._clean = clean
+        self._db = _open(path)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="text store")
+        self._has_warned = False
+
+    async def find(self, key: str) -> str | None:
+        """The text of this key; None when there is none."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._find, key)
+
+    def keep(self, key: str, text: str) -> None:
+        """Stores a text, soon: found from now on, written at the latest on closing."""
+        self._thread.submit(self._keep, key, text)
+
+    async def keep_now(self, key: str, text: str) -> None:
+        """Stores a text; returns when a killed process would not lose it."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, key, text)
+
+    async def aclose(self) -> None:
+        """Writes what is still to be written, and closes the file."""
+        self._thread.submit(self._db.close)
+        await to_its_end(self._thread.shutdown)
+
+    def _find(self, key: str) -> str | None:
+        try:
+            row = self._db.execute("SELECT text FROM reply WHERE key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            self._warn(
+                "a reply cannot be looked up in the call cache", error, code="cache.not-read"
+            )
+            return None
+        return row[0] if row else None
+
+    def _keep(self, key: str, text: str) -> None:
+        if self._clean(text) != text:
+            return
+        try:
+            self._db.execute("INSERT OR REPLACE INTO reply VALUES (?, ?)", (key, text))
+        except sqlite3.Error as error:
+            self._warn("a reply cannot be kept in the call cache", error, code="cache.not-written")
+
+    def _warn(self, what: str, error: sqlite3.Error, *, code: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log_warning(what, code=code, path=str(self._path), error=str(error))
+
+
+def _open(path: Path | None) -> sqlite3.Connection:
+    with _translated(path):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(path)
+        db = sqlite3.connect(
+            path or ":memory:",
+            timeout=_BUSY_S,
+            isolation_level=None,  # every statement is its own transaction
+            check_same_thread=False,  # opened here, used in the cache's thread alone
+        )
+    try:
+        with _translated(path):
+            _prepare(db, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
+    # Another process may be making the same file at this moment.
+    db.execute("BEGIN IMMEDIATE")
+    application_id, version, tables = (
+        db.execute(query).fetchone()[0]
+        for query in (
+            "PRAGMA application_id",
+            "PRAGMA user_version",
+            "SELECT count(*) FROM sqlite_master",
+        )
+    )
+    if application_id == 0 and tables == 0:
+        db.execute("CREATE TABLE reply (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID")
+        db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {_VERSION}")
+    elif application_id != _APPLICATION_ID:
+        raise ConfigurationInvalid(
+            "is another program's database; name another file for the call cache",
+            code="cache.other-program",
+            path=path,
+        )
+    elif version > _VERSION:
+        raise ConfigurationInvalid(
+            f"was written by a newer harness (version {version}; this one reads up to {_VERSION}); "
+            "upgrade harness, or name another file for the call cache",
+            code="cache.newer-version",
+            path=path,
+        )
+    db.execute("COMMIT")
+    db.execute("PRAGMA journal_mode = WAL")
+    # The last replies may be lost when the power fails; nothing else.
+    db.execute("PRAGMA synchronous = NORMAL")
+
+
+@contextmanager
+def _translated(path: Path | None) -> Iterator[None]:
+    """What keeps the file from being opened, as this package's error."""
+    try:
+        yield
+    except (sqlite3.OperationalError, OSError) as error:
+        raise ConfigurationInvalid(
+            f"the call cache cannot be opened ({error}); name a file that can be written to",
+            code="cache.not-openable",
+            path=path,
+        ) from error
+    except sqlite3.Error as error:
+        raise ConfigurationInvalid(
+            f"is no call cache, or a damaged one ({error}); delete it, or name another file",
+            code="cache.damaged",
+            path=path,
+        ) from error

@@ -1,0 +1,52 @@
+"""A client in front of a test's own backends, with no more in between than the test asks for."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from harness.inference import Backend, Client, Endpoint, Gate, Line, RetryPolicy
+from harness.trace import Tracer
+
+AT_ONCE = RetryPolicy(base_s=0.0)
+ONCE = RetryPolicy(max_attempts=1)
+
+
+def client_of(
+    backend: Backend,
+    *,
+    tag: str = "m",
+    tracer: Tracer | None = None,
+    gate: Mapping[str, Any] | None = None,
+    line: Mapping[str, Any] | None = None,
+    others: Mapping[str, Backend] | None = None,
+    retry: RetryPolicy = ONCE,
+    timeout_s: float = math.inf,
+    **fields: Any,
+) -> Client:
+    """A client of one model, and of those that may stand in for it.
+
+    Args:
+        backend: Answers.
+        tag: The model's.
+        tracer: Sees the calls.
+        gate: Fields of its gate.
+        line: Fields of its line.
+        others: By tag, in the order in which they stand in.
+        retry: Its endpoint's, and theirs.
+        timeout_s: The same.
+        fields: Of the client.
+    """
+    tracer = tracer or Tracer()
+
+    def way(name: str, to: Backend, fallback: tuple[str, ...], **more: Any) -> Line:
+        endpoint = Endpoint(
+            tag=name, backend="scripted", retry=retry, timeout_s=timeout_s, fallback=fallback
+        )
+        return Line(endpoint=endpoint, backend=to, gate=Gate(tracer=tracer, **(gate or {})), **more)
+
+    lines = {tag: way(tag, backend, tuple(others or ()), **(line or {}))}
+    lines |= {name: way(name, to, ()) for name, to in (others or {}).items()}
+    return Client(lines=lines, tracer=tracer, **{"randomness": random.Random(7), **fields})

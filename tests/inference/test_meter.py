@@ -1,0 +1,477 @@
+"""The meter: what is reserved, refused, awaited and counted, by itself in front of a model."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from clients import AT_ONCE, client_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import Message, ScriptedBackend
+from harness.errors import ContextOverflow, RunLimitReached, ServerError, StreamCut
+from harness.inference import (
+    NOTHING,
+    Caller,
+    ChatRequest,
+    Completion,
+    Embeddings,
+    EmbedRequest,
+    Limits,
+    Meter,
+    ReplyCache,
+    SchemaKnowledge,
+    Spent,
+    TextStore,
+    TokenPrice,
+    Usage,
+    most_prompt_tokens,
+    most_tokens_of,
+)
+from harness.trace import ManualClock, Tracer
+from harness.wiggum import LoopLimits
+
+
+class Embedding(ScriptedBackend):
+    """Makes a vector of each text."""
+
+    async def embed(self, request):
+        vectors = np.zeros((len(request.texts), 3), np.float32)
+        return Embeddings(vectors=vectors, input_tokens=7, model_id="e")
+
+
+def request(model="m", *, chars=30, room=20, **more):
+    message = Message("user", "x" * chars)
+    return ChatRequest(model=model, messages=(message,), max_output_tokens=room, **more)
+
+
+def client_on(chat, clock, *, limits, before=NOTHING, prices=None, **how):
+    """Of a model that is asked by this function."""
+    backend = Embedding([])
+    backend.chat = chat
+    meter = Meter(
+        limits=limits,
+        prices=prices or {},
+        before=before,
+        clock=clock,
+        began_ns=clock(),
+        tracer=Tracer(),
+    )
+    return client_of(backend, meter=meter, **how)
+
+
+def reply(input_tokens, output_tokens):
+    usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=None)
+    return Completion(
+        text="x",
+        reasoning="",
+        finish_reason="stop",
+        usage=usage,
+        sent_ns=0,
+        first_token_ns=None,
+        phases=(),
+        model_id="m",
+    )
+
+
+PART = {
+    "tokens": (Limits(max_tokens=60), Spent(input_tokens=31), "29 left"),
+    "calls": (Limits(max_calls=8), Spent(calls=8), "max_calls = 8"),
+    "cost": (Limits(max_cost_usd=2), Spent(cost_usd=2.0), "0 left"),
+    "time": (Limits(max_seconds=60), Spent(time_ns=60 * 10**9), "max_seconds = 60"),
+}
+
+
+@pytest.mark.parametrize(("limits", "before", "fact"), PART.values(), ids=PART)
+def test_what_earlier_parts_of_a_run_spent_counts(request, limits, before, fact):
+    backend = ScriptedBackend(["two words"])
+    client = client_on(backend.chat, ManualClock(), limits=limits, before=before)
+    with pytest.raises(RunLimitReached) as caught:
+        asyncio.run(client.chat(globals()["request"]()))
+    assert caught.value.limit == request.node.callspec.id
+    assert fact in str(caught.value)
+    assert backend.requests == []
+
+
+def test_what_a_run_spent_is_what_was_spent_before_and_since():
+    clock = ManualClock()
+    clock.advance(ns=5)
+    price = TokenPrice(usd_per_million_input_tokens=2.0, usd_per_million_output_tokens=10.0)
+    before = Spent(calls=2, input_tokens=100, output_tokens=10, cost_usd=0.5, time_ns=900)
+
+    async def use():
+        client = client_on(
+            ScriptedBackend(["one two three"]).chat,
+            clock,
+            limits=Limits(max_seconds=10),
+            before=before,
+            prices={"m": price},
+        )
+        clock.advance(ns=70)
+        await client.chat(request())
+        await client.embed(EmbedRequest(model="m", texts=("a", "b")))
+        return client
+
+    client = asyncio.run(use())
+    assert client.meter.spent == Spent(
+        calls=4,
+        input_tokens=100 + 1 + 7,
+        output_tokens=10 + 3,
+        cost_usd=0.5 + (1 * 2 + 3 * 10 + 7 * 2) / 1e6,
+        time_ns=970,
+    )
+    assert client.meter.deadline_ns == 5 + 10 * 10**9 - 900
+
+
+def test_replies_from_the_cache_take_nothing_and_make_room_for_others():
+    async def use():
+        async def answer(_):
+            await asyncio.sleep(0)
+            return reply(10, 20)
+
+        cache = ReplyCache(TextStore(None))
+        limits = Limits(max_calls=2, max_tokens=132)
+        client = client_on(
+            answer, ManualClock(), limits=limits, cache=cache, line={"identity": "m"}
+        )
+        await client.chat(request())
+        await asyncio.gather(*(client.chat(request()) for _ in range(9)))
+        await cache.aclose()
+        return client
+
+    assert asyncio.run(use()).meter.spent.calls == 1
+
+
+def test_a_loop_may_take_what_is_left_beside_its_earlier_rounds():
+    before = Spent(input_tokens=700, cost_usd=2.0, time_ns=8 * 10**9)
+    limits = Limits(max_tokens=1_000, max_cost_usd=3, max_seconds=10)
+    client = client_on(ScriptedBackend([]).chat, ManualClock(), limits=limits, before=before)
+    left = client.meter.left_beside(before)
+    loop = LoopLimits(max_cost_usd=2.25).within(left)
+    of_run = frozenset({"tokens", "time"})
+    assert loop == LoopLimits(max_tokens=1_000, max_cost_usd=2.25, max_seconds=10, of_run=of_run)
+    anew = client.meter.left_beside(NOTHING)
+    assert (anew.max_tokens, anew.max_cost_usd, anew.max_seconds) == (300, 1, 2)
+
+
+def test_money_that_is_held_in_fractions_is_all_there_again_afterwards():
+    """In floats 0.1 + 0.3 - 0.1 - 0.3 is not 0: a call that takes all the rest waited for ever."""
+    price = TokenPrice(usd_per_million_input_tokens=0.0, usd_per_million_output_tokens=1e5)
+
+    async def free(asked):
+        await asyncio.sleep(0)
+        return replace(reply(0, 0), endpoint=asked.model)
+
+    async def use():
+        limits = Limits(max_cost_usd=0.4)
+        client = client_on(free, ManualClock(), limits=limits, prices={"m": price})
+        await asyncio.gather(client.chat(request(room=1)), client.chat(request(room=3)))
+        await asyncio.wait_for(client.chat(request(room=4)), timeout=60)
+
+    asyncio.run(use())
+
+
+def test_a_call_is_being_sent_while_its_server_is_asked_and_not_while_it_waits():
+    sending, seen = [], []
+
+    @contextmanager
+    def being_sent():
+        sending.append(1)
+        yield
+        sending.pop()
+
+    async def use():
+        async def send(_):
+            seen.append(len(sending))
+            await asyncio.sleep(0)
+            return reply(1, 1)
+
+        client = client_on(send, ManualClock(), limits=Limits(max_tokens=150))
+        calls = [client.chat(request(), caller=Caller(sending=being_sent)) for _ in range(3)]
+        calls.append(
+            client.embed(EmbedRequest(model="m", texts=("a",)), caller=Caller(sending=being_sent))
+        )
+        await asyncio.gather(*calls)
+
+    asyncio.run(use())
+    assert (seen, sending) == ([1, 1, 1], [])
+
+
+class Counted(ScriptedBackend):
+    """A server that counts as it likes, and cuts streams; a probe is answered as the others are."""
+
+    def __init__(self, calls):
+        super().__init__([])
+        self.calls = calls
+        self.client = None
+        self.under_way = 0
+        self.sent = 0
+
+    async def chat(self, request):
+        limits, spent = self.client.meter.limits, self.client.meter.spent
+        self.sent += 1
+        assert spent.tokens < limits.max_tokens, "nothing is sent once the limit is reached"
+        assert spent.calls + self.under_way < limits.max_calls
+        self.under_way += 1
+        tokens, turns, ends = self.calls[int(request.seed or 0)]
+        try:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if end := next(ends, None):
+                if end == "cut":
+                    raise StreamCut("cut", endpoint="m")
+                raise ServerError("no", endpoint="m", status=400)
+        finally:
+            self.under_way -= 1
+        return reply(tokens, request.max_output_tokens or 9_000)
+
+
+call = st.tuples(
+    st.integers(1, 400),  # what its prompt is, by the server's count
+    st.integers(0, 4),  # turns of the event loop until it is answered
+    st.lists(st.sampled_from(["cut", "refused"]), max_size=2).map(iter),  # attempts before
+)
+
+
+@given(
+    calls=st.lists(call, max_size=16),
+    limits=st.builds(Limits, max_tokens=st.integers(1, 30_000), max_calls=st.integers(1, 20)),
+    places=st.integers(1, 16),
+    gone=st.sets(st.integers(0, 15)),
+    stated=st.tuples(st.sampled_from([None, {"type": "object"}]), st.sampled_from([None, 20])),
+)
+def test_a_limit_is_overrun_by_the_calls_that_are_under_way_when_it_is_reached_and_no_more(
+    calls, limits, places, gone, stated
+):
+    schema, room = stated
+
+    async def all_of_them():
+        server = Counted(calls)
+        server.client = client = client_on(
+            server.chat,
+            ManualClock(),
+            limits=limits,
+            gate={"max_parallel": places},
+            line={"schemas": SchemaKnowledge()},
+            retry=AT_ONCE,
+        )
+        tasks = [
+            asyncio.create_task(
+                client.chat(replace(request(room=room), seed=number, reply_schema=schema))
+            )
+            for number in range(len(calls))
+        ]
+        for _ in range(7):
+            await asyncio.sleep(0)
+        for number in gone & set(range(len(calls))):
+            tasks[number].cancel()
+        ends = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=60)
+        return ends, client.meter.spent, server.sent
+
+    ends, spent, sent = asyncio.run(all_of_them())
+    expected = (Completion, RunLimitReached, ServerError, StreamCut, asyncio.CancelledError)
+    assert [end for end in ends if not isinstance(end, expected)] == []
+    assert spent.calls == sent <= limits.max_calls
+
+
+@given(
+    calls=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30), st.floats(0, 1)), max_size=16),
+    limit=st.integers(1, 600),
+)
+def test_no_call_is_refused_that_would_fit_if_nothing_were_under_way(calls, limit):
+    async def one(client, chars, room):
+        asked = request(chars=chars, room=room)
+        try:
+            await client.chat(asked)
+        except RunLimitReached:
+            assert client.meter.spent.tokens + most_tokens_of(asked) > limit
+
+    async def all_of_them():
+        shares = iter(calls)
+
+        async def send(asked):
+            *_, share = next(shares)
+            await asyncio.sleep(0)
+            assert client.meter.spent.tokens + most_tokens_of(asked) <= limit
+            return reply(int(most_prompt_tokens(asked) * share), asked.max_output_tokens)
+
+        client = client_on(send, ManualClock(), limits=Limits(max_tokens=limit))
+        await asyncio.wait_for(
+            asyncio.gather(*(one(client, chars, room) for chars, room, _ in calls)), timeout=60
+        )
+        assert client.meter.spent.tokens <= limit
+
+    asyncio.run(all_of_them())
+
+
+@pytest.mark.parametrize(
+    ("limits", "rooms"),
+    [
+        pytest.param({"max_tokens": 4_000}, [918] * 4, id="tokens"),
+        pytest.param({"max_cost_usd": 4.0}, [918] * 4, id="money"),
+        # 256 and a prompt of 82: two at a time, and what the first two leave.
+        pytest.param({"max_tokens": 700}, [256, 256, 268, 268], id="too little for all at once"),
+        # The third would have 42 beside them: it waits, since they may need less, and so they do.
+        pytest.param({"max_tokens": 800}, [256, 256, 318, 318], id="too little beside others"),
+        pytest.param({"max_tokens": 400_000}, [None] * 4, id="ample"),
+        pytest.param({"max_calls": 4}, [None] * 4, id="no such limit"),
+    ],
+)
+def test_calls_that_state_no_room_share_what_is_left(limits, rooms):
+    sent = []
+
+    async def send(asked):
+        sent.append(asked.max_output_tokens)
+        await asyncio.sleep(0.01)
+        return reply(0, 0)
+
+    async def use():
+        price = TokenPrice(usd_per_million_input_tokens=1e3, usd_per_million_output_tokens=1e3)
+        client = client_on(send, ManualClock(), limits=Limits(**limits), prices={"m": price})
+
+        async def soon(turns):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await client.chat(request(room=None))
+
+        # Not all at the very same time.
+        await asyncio.gather(*map(soon, range(4)))
+
+    asyncio.run(use())
+    assert sent == rooms
+
+
+def test_room_that_was_given_by_a_limit_is_no_more_than_a_context_has():
+    rooms = []
+
+    async def send(asked):
+        await asyncio.sleep(0)
+        rooms.append(asked.max_output_tokens)
+        prompt = len(asked.messages[0].content)
+        if prompt + asked.max_output_tokens > 1_000:
+            raise ContextOverflow("long", endpoint="m", context_tokens=1_000)
+        return replace(reply(30, 5), finish_reason="length")
+
+    async def use(asked):
+        client = client_on(send, ManualClock(), limits=Limits(max_tokens=6_000))
+        for _ in range(2):
+            assert (await client.chat(asked)).cut_by is None, "it was the context"
+
+    asyncio.run(use(request(room=None)))
+    assert rooms == [5_918, 918, 918]
+    with pytest.raises(ContextOverflow):  # what was stated is not changed
+        asyncio.run(use(request(room=2_000)))
+    with pytest.raises(ContextOverflow):  # the prompt alone is too long
+        asyncio.run(use(request(room=None, chars=6_000)))
+
+
+def test_a_call_whose_probe_took_of_its_room_is_sent_with_what_is_left():
+    rooms = []
+
+    async def send(asked):
+        await asyncio.sleep(0)
+        rooms.append(asked.max_output_tokens)
+        return reply(40, 60)
+
+    async def use():
+        client = client_on(
+            send,
+            ManualClock(),
+            limits=Limits(max_tokens=2_000),
+            line={"schemas": SchemaKnowledge()},
+        )
+        await client.chat(request(room=None, reply_schema={"type": "object"}))
+
+    asyncio.run(use())
+    probe, room = rooms
+    assert (probe, room < 1_900 - 82) == (256, True)
+
+
+def test_what_came_of_a_reply_before_it_broke_off_counts():
+    told = []
+
+    async def use():
+        async def send(asked):
+            for _ in range(5):
+                asked.on_piece()
+            raise StreamCut("cut", endpoint="m")
+
+        client = client_on(send, ManualClock(), limits=Limits(max_tokens=1_000))
+        with pytest.raises(StreamCut):
+            await client.chat(request(on_piece=lambda: told.append(1)))
+        return client.meter.spent
+
+    spent = asyncio.run(use())
+    assert (spent.input_tokens, spent.output_tokens, len(told)) == (82, 5, 5)
+
+
+def test_what_a_server_counts_is_what_is_expected_of_its_next_prompts():
+    async def use():
+        async def send(_):
+            await asyncio.sleep(0)
+            return reply(820, 20)  # ten times the estimate
+
+        client = client_on(send, ManualClock(), limits=Limits(max_tokens=1_679))
+        await client.chat(request())
+        with pytest.raises(RunLimitReached):
+            await client.chat(request())
+        return client.meter.spent.tokens
+
+    assert asyncio.run(use()) == 840
+
+
+def test_calls_that_wait_for_the_probe_of_one_that_waits_for_room_come_to_their_end():
+    """One call has used the room that it was let in with; the other holds its own, and waits."""
+
+    async def use():
+        breaks = [StreamCut("cut", endpoint="m")]
+
+        async def answers(asked):
+            await asyncio.sleep(0)
+            if asked.seed and breaks:  # an attempt that uses the room it was let in with
+                raise breaks.pop()
+            return reply(1, 1)
+
+        client = client_on(
+            answers,
+            ManualClock(),
+            limits=Limits(max_calls=2),
+            line={"schemas": SchemaKnowledge()},
+            retry=AT_ONCE,
+        )
+        asked = replace(request(), reply_schema={"type": "object"})
+        calls = [client.chat(replace(asked, seed=1)), client.chat(asked)]
+        ends = asyncio.gather(*calls, return_exceptions=True)
+        return await asyncio.wait_for(ends, timeout=60), client.meter.spent.calls
+
+    ends, made = asyncio.run(use())
+    assert {type(end) for end in ends} <= {Completion, RunLimitReached}
+    assert made == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "room"),
+    # The prompt takes 82 tokens at most.
+    [
+        pytest.param({}, None, id="none"),
+        pytest.param({"max_tokens": 300}, 218, id="tokens"),
+        pytest.param({"max_cost_usd": 1.0}, 90, id="cost"),
+        pytest.param({"max_tokens": 150, "max_cost_usd": 1.0}, 68, id="both"),
+    ],
+)
+def test_a_call_that_states_no_room_has_what_the_limits_leave(limits, room):
+    sent = []
+
+    async def send(asked):
+        sent.append(asked.max_output_tokens)
+        return reply(10, 1)
+
+    price = TokenPrice(usd_per_million_input_tokens=10_000, usd_per_million_output_tokens=2_000)
+    client = client_on(send, ManualClock(), limits=Limits(**limits), prices={"m": price})
+    asyncio.run(client.chat(request(room=None)))
+
+    assert sent == [room]

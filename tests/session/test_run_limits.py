@@ -1,0 +1,360 @@
+"""Limits of a whole run: what reaches them, what then becomes of it, and what is counted.
+
+Most nodes here take a limit for a result, so that it can be looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from scripted_judge import verdict
+from session_runs import BAD, GOOD, ONE_QUESTION, Calls, Charging, codes, fail, pipeline_of, run
+from session_runs import settings_of as plain_settings_of
+
+from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend, load_run
+from harness.errors import RunLimitReached, ServerError
+from harness.inference import (
+    ChatRequest,
+    Limits,
+    Spent,
+    most_prompt_tokens,
+)
+from harness.session.run_spent import run_spent
+from harness.session.session import open_session
+from harness.trace import ManualClock
+
+PROMPT = "x" * 30
+"""82 tokens at most with what a template may add, and one by the scripted backend's count."""
+
+
+def settings_of(tmp_path, **limits):
+    return plain_settings_of(tmp_path, roles={"producer": "writer"}, limits=limits)
+
+
+def two_words():
+    return Charging(lambda _: "two words")
+
+
+def asking(calls):
+    """One call after another; gives the replies, and the error at the end, if there is one."""
+
+    async def said(run: Run) -> list[str]:
+        replies = []
+        for number in range(calls):
+            try:
+                replies.append(
+                    await run.chat("producer", PROMPT, max_output_tokens=20, seed=number)
+                )
+            except RunLimitReached as error:
+                return [*replies, f"{error.limit}: {error}"]
+        return replies
+
+    return pipeline_of(said)
+
+
+# Each call takes 1 + 2 tokens, and 102 at most.
+BEYOND = {
+    "tokens": ({"max_tokens": 108}, 3, ["102 tokens", "99 left", "at least 111"]),
+    "cost": ({"max_cost_usd": 0.5}, 2, ["of max_cost_usd = 0.5 there are 0 left"]),
+}
+
+
+@pytest.mark.parametrize(("limits", "replies", "facts"), BEYOND.values(), ids=BEYOND)
+def test_a_call_beyond_a_limit_is_not_sent_and_it_is_said_what_would_do(
+    tmp_path, request, limits, replies, facts
+):
+    writer = two_words()
+    *given, last = run(
+        asking(9), settings_of(tmp_path, **limits), backends={"writer": writer}
+    ).result
+    assert given == ["two words"] * replies == ["two words"] * len(writer.requests)
+    assert last.startswith(f"{request.node.callspec.id}: ")
+    assert [fact for fact in facts if fact not in last] == []
+
+
+class Rambling(ScriptedBackend):
+    """Fills whatever room it has."""
+
+    def __init__(self):
+        super().__init__(lambda asked: "so " * asked.max_output_tokens)
+
+    async def chat(self, request):
+        return replace(await super().chat(request), finish_reason="length")
+
+
+@pytest.mark.parametrize("on_cut", ["error", "keep"])
+def test_a_reply_that_a_limit_cut_is_told_as_that_limit_and_asked_anew(tmp_path, on_cut):
+    async def said(run: Run) -> str:
+        return await run.chat("producer", PROMPT, on_cut=on_cut)
+
+    writer, settings = Rambling(), settings_of(tmp_path, max_tokens=300)
+    pipeline = pipeline_of(said)
+    result = run(pipeline, settings, backends={"writer": writer})
+    room = writer.requests[0].max_output_tokens
+    if on_cut == "keep":
+        assert (result.status, len(result.result.split())) == ("finished", room)
+        return
+    assert (result.status, "limit of tokens" in result.stopped_by) == ("stopped", True)
+
+    more = settings_of(tmp_path, max_tokens=2_000)
+    done = ScriptedBackend(["two words"])
+    assert run(pipeline, more, backends={"writer": done}, resume="latest").result == "two words"
+
+
+def test_no_call_outlives_the_runs_time(tmp_path):
+    writer = ScriptedBackend(lambda _: "too late", delay_s=600)
+    settings = settings_of(tmp_path, max_seconds=0.3)
+    (said,) = run(asking(2), settings, backends={"writer": writer}).result
+    assert said.startswith("time: ")
+    assert "max_seconds = 0.3" in said
+
+
+def mapping(calls, **how):
+    """So many calls by as many nodes; and a node that needs them all."""
+    pipeline = Pipeline("mapped", **how)
+
+    @pipeline.node
+    async def topics() -> list[str]:
+        return [PROMPT] * calls
+
+    @pipeline.node(each={"topic": "topics"})
+    async def found(run: Run, topic: str) -> str:
+        return await run.chat("producer", topic, max_output_tokens=20)
+
+    @pipeline.node
+    async def told(found: list[str]) -> int:
+        return len(found)
+
+    return pipeline
+
+
+STOPPED = {
+    "tokens, all at once": ({"max_tokens": 132}, None, 11),  # 33 are taken, and 102 do not fit
+    "cost": ({"max_cost_usd": 1.0}, 1, 4),
+    "calls": ({"max_calls": 5}, 1, 5),
+}
+
+
+@pytest.mark.parametrize(("limits", "at_once", "given"), STOPPED.values(), ids=STOPPED)
+def test_a_run_that_reaches_a_limit_is_stopped_with_what_it_has(tmp_path, limits, at_once, given):
+    writer = two_words()
+    settings = settings_of(tmp_path, **limits)
+    result = run(mapping(16, parallel_calls=at_once), settings, backends={"writer": writer})
+    assert result.status == "stopped"
+    assert next(iter(limits)) in result.stopped_by
+    assert len(writer.requests) == result.spent.calls == given
+    assert "told" not in result.outputs
+
+
+def test_a_run_that_is_stopped_and_resumed_again_and_again_pays_for_nothing_twice(tmp_path):
+    writer, pipeline = two_words(), mapping(8, parallel_calls=1)
+    for most in (3, 6, 9):
+        limits = Limits(max_calls=most)  # which go before those of the settings
+        result = run(
+            pipeline,
+            settings_of(tmp_path, max_calls=1),
+            resume="latest" if most > 3 else None,
+            limits=limits,
+            backends={"writer": writer},
+        )
+        made = min(most, 8)
+        assert len(writer.requests) == made
+        for spent in (result.spent, run_spent(Journal(result.files.journal))):
+            assert (spent.calls, spent.tokens, spent.cost_usd) == (made, 3 * made, made / 4)
+    assert (result.status, result.result) == ("finished", 8)
+
+
+def test_calls_wait_for_what_those_under_way_do_not_need(tmp_path):
+    async def found(run: Run) -> list[str]:
+        calls = [run.chat("producer", PROMPT, max_output_tokens=20) for _ in range(8)]
+        return await asyncio.gather(*calls)
+
+    settings = settings_of(tmp_path, max_tokens=204)
+    result = run(pipeline_of(found), settings, backends={"writer": two_words()})
+    assert result.result == ["two words"] * 8
+    waits = [s for s in load_run(result.files.journal).spans if s.name == "wait for room"]
+    assert len(waits) == 6, "two fit at once"
+
+
+@pytest.mark.parametrize(
+    ("limits", "backend", "warned"),
+    [
+        pytest.param({"max_cost_usd": 1}, ScriptedBackend, ["limits.cost-unbounded"], id="once"),
+        pytest.param({"max_cost_usd": 1}, Charging, [], id="a price that is known"),
+        pytest.param({"max_calls": 9}, ScriptedBackend, [], id="another limit"),
+    ],
+)
+def test_a_limit_to_the_cost_that_bounds_nothing_is_warned_of(tmp_path, limits, backend, warned):
+    backends = {"writer": backend(lambda _: "x")}
+    result = run(asking(3), settings_of(tmp_path, **limits), backends=backends)
+    assert codes(result.warnings) == warned
+
+
+# --- loops -----------------------------------------------------------------------------------
+
+
+def looping(tmp_path, *, max_rounds=9, **own):
+    """A loop over a draft that never passes."""
+    path = tmp_path / "one.yaml"
+    path.write_text(ONE_QUESTION)
+
+    async def text(run: Run) -> str:
+        try:
+            ended = await run.wiggum("t", rubric=path, draft=BAD, max_rounds=max_rounds, **own)
+        except RunLimitReached as error:
+            return f"{error.limit}: {error}"
+        return ended.text
+
+    return pipeline_of(text)
+
+
+def rising(*, drafts_before=0):
+    """A writer whose every draft is better, by the judge's word."""
+    scores = iter([1 + n / 2 for n in range(drafts_before, 12)])
+    texts = iter(f"{GOOD} This is draft {n}." for n in range(drafts_before, 9))
+    return {
+        "writer": Charging(lambda _: next(texts)),
+        "strict": Charging(lambda asked: verdict(asked, next(scores))),
+    }
+
+
+def judged(tmp_path, **limits):
+    roles = {"producer": "writer", "evaluator": "strict"}
+    return settings_of(tmp_path, **limits).model_copy(update={"roles": roles})
+
+
+ENDS = {
+    "calls": ({"max_calls": 4}, {}, "max_calls = 4"),
+    "tokens": ({"max_tokens": 6_000}, {}, "of max_tokens = 6000 (all that the run has left)"),
+    "cost": ({"max_cost_usd": 1.1}, {}, "max_cost_usd = 1.1 (all that the run has left) there are"),
+    "its own, tighter": (
+        {"max_tokens": 100_000, "max_cost_usd": 50},
+        {"max_cost_usd": 1.1},
+        "of max_cost_usd = 1.1 there are 0.35 left",
+    ),
+}
+
+
+@pytest.mark.parametrize(("limits", "own", "detail"), ENDS.values(), ids=ENDS)
+def test_a_loop_at_a_limit_ends_with_its_best_draft(tmp_path, limits, own, detail):
+    backends = rising()
+    result = run(looping(tmp_path, **own), judged(tmp_path, **limits), backends=backends)
+    (loop,) = result.loops
+    assert loop.stop_reason == "budget"
+    assert detail in loop.stop_detail
+    assert 1 < len(loop.rounds) < 9
+    assert result.result == loop.text == loop.rounds[-1].draft
+    if "max_calls" not in limits:
+        # It saw the end coming: no draft was written that nobody judged.
+        assert len(backends["writer"].requests) == len(backends["strict"].requests) - 1
+
+
+def test_a_loop_that_goes_on_in_a_later_part_has_what_the_run_has_left(tmp_path):
+    parts, path = Calls(), tmp_path / "one.yaml"
+    path.write_text(ONE_QUESTION)
+
+    async def text(run: Run) -> None:
+        first = parts.note("a part") == 1
+        await run.wiggum("t", rubric=path, draft=BAD, max_rounds=2 if first else 9)
+        if first:
+            raise ValueError("behind the loop")
+
+    # A judgement, a revision and its judgement: 0.75 dollars.
+    settings = judged(tmp_path, max_cost_usd=1.3)
+    fail(pipeline_of(text), settings, backends=rising())
+    backends = rising(drafts_before=2)
+    (loop,) = run(pipeline_of(text), settings, resume="latest", backends=backends).loops
+    assert (loop.stop_reason, len(loop.rounds)) == ("budget", 3), "0.55 are left: one more"
+    assert [len(one.requests) for one in backends.values()] == [1, 1]
+
+
+# --- added up from the journal ----------------------------------------------------------------
+
+
+def request(model, *, chars=30, room=20, **more):
+    message = Message("user", "x" * chars)
+    return ChatRequest(model=model, messages=(message,), max_output_tokens=room, **more)
+
+
+def metered(tmp_path, replies, requests, **trace):
+    """The session's meter after these calls, some of which fail; and its journal."""
+
+    async def main():
+        settings = plain_settings_of(tmp_path, roles={"producer": "writer"}, trace=trace)
+        async with open_session(
+            settings, name="asked", environment={}, backends={"writer": Charging(replies)}
+        ) as session:
+            for one in requests:
+                try:
+                    await session.client.chat(one)
+                except ServerError:
+                    continue
+            return session.meter.spent, session.trace.journal_path
+
+    return asyncio.run(main())
+
+
+def test_the_journal_has_what_the_meter_counted(tmp_path):
+    said = ["one two three", ServerError("broken", endpoint="writer", status=400), "one two three"]
+    requests = [ChatRequest(model="writer", messages=(Message("user", f"{n}?"),)) for n in "abc"]
+    spent, path = metered(tmp_path, said, requests)
+    found = run_spent(Journal(path))
+    assert (spent.calls, spent.output_tokens, spent.cost_usd) == (3, 6, 0.5)
+    for name in ("calls", "output_tokens", "cost_usd", "estimated_calls", "unpriced_calls"):
+        assert getattr(found, name) == getattr(spent, name), name
+    # The journal has a prompt with the role of each message, of two tokens or so.
+    assert spent.input_tokens == 2 + most_prompt_tokens(requests[1])
+    assert 0 <= found.input_tokens - spent.input_tokens <= 3
+    assert (found.total_usd, found.lost_calls) == (0.5, 0)
+
+
+def test_a_call_whose_end_nobody_saw_is_lost_and_said_to_be(tmp_path):
+    seen = []
+
+    def look(_):
+        # The run as it would be found if it were killed here.
+        (path,) = (tmp_path / "traces").glob("*.jsonl")
+        seen.append(run_spent(Journal(path)))
+        return "one two three"
+
+    metered(tmp_path, look, [request("writer", chars=300)] * 2, durability="sync")
+    first, second = seen
+    assert (first.calls, first.lost_calls, first.estimated_calls) == (1, 1, 1)
+    assert 172 <= first.input_tokens <= 175
+    assert (second.calls, second.lost_calls, second.output_tokens) == (2, 1, 3)
+
+
+PRICES = {"usd_per_million_input_tokens": 2.0, "usd_per_million_output_tokens": 10.0}
+HOURLY = {"usd_per_hour": 3.0}
+CHAT = {"input_tokens": 1_000, "output_tokens": 100}
+PAID = Spent(calls=1, input_tokens=1_000, output_tokens=100, cost_usd=0.003)
+UNCOUNTED = Spent(calls=1, estimated_calls=1, unpriced_calls=1)
+UNPRICED = replace(PAID, cost_usd=None, unpriced_calls=1)
+RECORDED = {
+    "a chat": ("chat", CHAT, PRICES, PAID, 0.003),
+    "a reply from the cache": ("chat", {"from_cache": True}, PRICES, Spent(), None),
+    "a probe": ("schema probe", CHAT, PRICES, PAID, 0.003),
+    "tokens that nobody counted": ("chat", {}, PRICES, UNCOUNTED, None),
+    "no price": ("chat", CHAT, {}, UNPRICED, None),
+    "by the hour": ("chat", CHAT, HOURLY, UNPRICED, 1.5),
+    "by both": ("chat", CHAT, {**PRICES, **HOURLY}, PAID, 1.503),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RECORDED)
+def test_what_models_and_machines_are_paid_for_is_counted(tmp_path, case):
+    name, said, prices, expected, total_usd = RECORDED[case]
+    clock = ManualClock()
+    with RunTrace(tmp_path, name="run", clock=clock) as trace:
+        trace.instant("endpoint", model="m", **prices)
+        with trace.span(name, model="m", **said):
+            clock.advance(ns=1_800 * 10**9)
+    found = run_spent(Journal(trace.journal_path))
+    assert found.seconds == 1_800
+    assert found.cost_usd == pytest.approx(expected.cost_usd)
+    assert found.total_usd == pytest.approx(total_usd)
+    assert found.cached_calls == int("from_cache" in said)
+    for counted in ("calls", "tokens", "estimated_calls", "unpriced_calls"):
+        assert getattr(found, counted) == getattr(expected, counted), counted
