@@ -38,8 +38,8 @@ from harness.session.trust import refusal_to_run
 from harness.trace import monotonic
 from harness.wiggum import (
     LoopLimits,
+    LoopMeter,
     LoopPolicy,
-    Meter,
     Reviser,
     RevisionMode,
     Round,
@@ -136,7 +136,7 @@ async def run_loop(
     rubric = chosen.rubric
     noise = noise_of(session, chosen)
     before = sum((one.spent for one in rounds), NOTHING)
-    meter = Meter(
+    meter = LoopMeter(
         ask,
         limits=limits.within(session.meter.left_beside(before)),
         clock=monotonic,
@@ -203,7 +203,7 @@ async def run_loop(
 
 
 def _tokens_to_keep(
-    request: ChatRequest, empty: Draft, *, meter: Meter, evaluator: Evaluator, max_rounds: int
+    request: ChatRequest, empty: Draft, *, meter: LoopMeter, evaluator: Evaluator, max_rounds: int
 ) -> int:
     """How many tokens the first draft has to leave for its evaluation and the other rounds.
 

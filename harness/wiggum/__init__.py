@@ -2,7 +2,7 @@
 
 from harness.inference import NOTHING, Limits, Spent
 from harness.wiggum.loop import WiggumResult, check_rounds, lengthened, revise_until_met
-from harness.wiggum.meter import LoopLimits, Meter
+from harness.wiggum.loop_meter import LoopLimits, LoopMeter
 from harness.wiggum.policy import (
     LoopPolicy,
     Revise,
@@ -34,8 +34,8 @@ __all__ = [
     "EarlierLoops",
     "Limits",
     "LoopLimits",
+    "LoopMeter",
     "LoopPolicy",
-    "Meter",
     "RecordedLoop",
     "Revise",
     "Reviser",

@@ -17,7 +17,7 @@ from harness.errors import EvaluatorAbstained, HarnessError, InvalidInput, Limit
 from harness.inference.limits import NOTHING, Spent
 from harness.rubric import DimensionScore, Draft, Evaluator, Rescore, Rubric, Verdict
 from harness.trace import Span, Tracer
-from harness.wiggum.meter import Meter
+from harness.wiggum.loop_meter import LoopMeter
 from harness.wiggum.policy import (
     LoopPolicy,
     Revise,
@@ -68,7 +68,7 @@ async def revise_until_met(
     *,
     evaluator: Evaluator,
     reviser: Reviser,
-    meter: Meter,
+    meter: LoopMeter,
     tracer: Tracer,
     policy: LoopPolicy | None = None,
     draft_span: int | None = None,
@@ -162,7 +162,7 @@ class _Loop:
     first_draft: Draft
     evaluator: Evaluator
     reviser: Reviser
-    meter: Meter
+    meter: LoopMeter
     tracer: Tracer
     policy: LoopPolicy
     rounds: list[Round] = field(default_factory=list)

@@ -14,7 +14,7 @@ from typing import Literal
 from harness.errors import InvalidInput
 from harness.inference.limits import NOTHING, LimitName, Spent
 from harness.rubric import DimensionScore, Verdict
-from harness.wiggum.meter import LoopLimits
+from harness.wiggum.loop_meter import LoopLimits
 
 StopReason = Literal[
     "passed",

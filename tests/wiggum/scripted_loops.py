@@ -23,8 +23,8 @@ from harness.trace.journal_line import encode
 from harness.trace.records import SCHEMA_VERSION
 from harness.wiggum import (
     LoopLimits,
+    LoopMeter,
     LoopPolicy,
-    Meter,
     Reviser,
     Round,
     WiggumResult,
@@ -179,7 +179,7 @@ async def run_loop(
     priced: bool = False,
 ) -> WiggumResult:
     prices = {"writer": PRICE, "judge": PRICE} if priced else {}
-    meter = Meter(world.ask, limits=limits or LoopLimits(), clock=world.clock, prices=prices)
+    meter = LoopMeter(world.ask, limits=limits or LoopLimits(), clock=world.clock, prices=prices)
     return await revise_until_met(
         first,
         evaluator=ScriptedEvaluator(rubric=rubric, ask=meter.ask),

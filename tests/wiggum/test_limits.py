@@ -26,7 +26,7 @@ from harness.inference import (
 )
 from harness.inference.limits import Room, refusal
 from harness.trace import ManualClock
-from harness.wiggum import LoopLimits, Meter
+from harness.wiggum import LoopLimits, LoopMeter
 
 # --- what they are -------------------------------------------------------------------------------
 
@@ -126,12 +126,12 @@ class Backend:
             raise self._outcome
         return self._outcome
 
-    def meter(self, limits: LoopLimits | None = None, *, prices=None, **fields) -> Meter:
+    def meter(self, limits: LoopLimits | None = None, *, prices=None, **fields) -> LoopMeter:
         limits = limits or LoopLimits(**fields)
-        return Meter(self.ask, limits=limits, clock=self.clock, prices=prices)
+        return LoopMeter(self.ask, limits=limits, clock=self.clock, prices=prices)
 
 
-def ask(meter: Meter, *requests: ChatRequest) -> None:
+def ask(meter: LoopMeter, *requests: ChatRequest) -> None:
     async def all_of_them():
         for one in requests:
             await meter.ask(one)

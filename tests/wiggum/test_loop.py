@@ -13,7 +13,7 @@ from harness.inference import ScriptedBackend
 from harness.rubric import Dimension, Draft, Evaluator, Rubric
 from harness.rubric.checks import Finished
 from harness.trace import Content, CounterSet, Instant, SpanEnded, SpanStarted, Tracer, monotonic
-from harness.wiggum import LoopLimits, LoopPolicy, Meter, Reviser, revise_until_met
+from harness.wiggum import LoopLimits, LoopMeter, LoopPolicy, Reviser, revise_until_met
 
 
 def reply(judged) -> object:
@@ -37,7 +37,7 @@ class Models:
 
     async def run(self, *, rubric=RUBRIC, first=FIRST, mode="sections", ask=None, **more):
         limits = {name: more.pop(name) for name in list(more) if name.startswith("max_")}
-        meter = Meter(ask or self.ask, limits=LoopLimits(**limits), clock=monotonic)
+        meter = LoopMeter(ask or self.ask, limits=LoopLimits(**limits), clock=monotonic)
         models = ("judge",) if rubric.judged else ()
         sink = more.pop("sink", None)
         return await revise_until_met(

@@ -14,8 +14,8 @@ from harness.session.settings import TraceSettings
 from harness.trace import Tracer, monotonic
 from harness.wiggum import (
     LoopLimits,
+    LoopMeter,
     LoopPolicy,
-    Meter,
     Reviser,
     WiggumResult,
     revise_until_met,
@@ -50,7 +50,7 @@ def run_loop(
     async def ask(request: ChatRequest) -> Completion:
         return await (judge if request.role == "evaluator" else writer).chat(request)
 
-    meter = Meter(ask, limits=LoopLimits(max_rounds=3), clock=monotonic)
+    meter = LoopMeter(ask, limits=LoopLimits(max_rounds=3), clock=monotonic)
     return asyncio.run(
         revise_until_met(
             first,

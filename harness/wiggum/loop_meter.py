@@ -68,7 +68,7 @@ class LoopLimits(Limits):
         )
 
 
-class Meter:
+class LoopMeter:
     """Passes calls on, counts what they took, and refuses those that the limits leave no room for.
 
     One meter is for one loop. Its time runs from when it is made.
