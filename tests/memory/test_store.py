@@ -434,7 +434,7 @@ def test_closing_ends_it_for_good_and_what_that_breaks_is_no_warning():
 
 ENDING = """
 from threading import Event
-from harness.memory.upkeep import Upkeep
+from harness.memory.store import Upkeep
 
 def work(stop):
     begun.set()
