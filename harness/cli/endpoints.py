@@ -20,8 +20,7 @@ from harness.cli.consoles import Shown, failures_told, log_to_stderr, results, w
 from harness.cli.process import FAILED
 from harness.cli.project_files import settings_for_calls
 from harness.errors import InvalidInput
-from harness.session.endpoint_check import EndpointCheck
-from harness.session.endpoint_trial import check_endpoints
+from harness.session.endpoint_check import EndpointCheck, check_endpoints
 from harness.session.models import known_endpoints
 
 

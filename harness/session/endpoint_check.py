@@ -1,29 +1,70 @@
-"""What was seen of an endpoint when it was tried out, and what follows from it."""
+"""Tries endpoints out: what each can do, as far as a dozen short calls show it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from harness.errors import Notice
-from harness.inference import Completion, Endpoint, StructuredMode, provider_of
+from harness.errors import (
+    CallTimeout,
+    EndpointUnreachable,
+    HarnessError,
+    InferenceError,
+    InvalidInput,
+    ModelNotFound,
+    Notice,
+    NotOffered,
+    ServerError,
+    did_you_mean,
+)
+from harness.inference import (
+    ChatRequest,
+    Client,
+    Completion,
+    CountRequest,
+    EmbedRequest,
+    Endpoint,
+    Message,
+    ServerFacts,
+    StructuredMode,
+    provider_of,
+    server_facts,
+)
 from harness.inference.providers.provider import NEVER, Switch
+from harness.session.models import open_models
+from harness.session.settings import Settings
+from harness.session.trust import api_key_of
+from harness.trace import Tracer
+
+_TOO_SHORT_NS = 100_000_000
+"""Replies shorter than this may have missed each other by chance."""
+_PROMPT = (Message("user", "Tell me a very long story about an owl."),)
+_TOKENS, _MANY_TOKENS = 24, 256
+_SCHEMA = {
+    "type": "object",
+    "properties": {"ready": {"type": "boolean"}},
+    "required": ["ready"],
+    "additionalProperties": False,
+}
+_AT_ONCE = 4
+_REFUSED = {400, 404, 405, 422, 501}
+Progress = Callable[[str], None]
+"""Is told what is being done, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointCheck:
-    """What was seen of an endpoint; None for what could not be seen."""
+    """What was seen of an endpoint when it was tried out; None for what could not be seen."""
 
     tag: str
-    """The endpoint's."""
     backend: str
-    """How it is spoken to."""
     model_id: str
     """What the model is called there."""
     reachable: bool | None = None
-    """Whether there is a server; None where it was not tried."""
+    """Whether a server answers; None if it was not tried."""
     error: Notice | None = None
-    """Why it cannot be used, and what would mend it."""
+    """Why it cannot be used, and the remedy."""
     models: tuple[str, ...] | None = None
     """What its server serves."""
     context_tokens: int | None = None
@@ -31,45 +72,253 @@ class EndpointCheck:
     slots: int | None = None
     """Calls that it says it answers side by side."""
     at_once: int | None = None
-    """Calls that were made at once, to see how many it does."""
+    """Calls that were sent at once, for the next figure."""
     side_by_side: int | None = None
-    """Of those, how many were being answered at one moment."""
+    """How many of them were being answered at one moment."""
     structured: StructuredMode | None = None
-    """What became of a reply's schema."""
+    """What it does with a reply's schema."""
     timings: bool | None = None
-    """Whether it tells where a call's time went."""
+    """Whether it reports where a call's time went."""
     cached_tokens: bool | None = None
-    """Whether it tells how much of a prompt came out of its prefix cache."""
+    """Whether it reports how much of a prompt came out of its prefix cache."""
     logprobs: bool | None = None
-    """Whether it gives log probabilities."""
     counts_tokens: bool | None = None
     """Whether it counts the tokens of a prompt."""
     embeds: bool | None = None
-    """Whether it embeds."""
     metrics: bool | None = None
     """Whether its counters can be read."""
     dropped: tuple[str, ...] = ()
     """Fields that it refuses."""
     ttft_ms: float | None = None
-    """From sending a short prompt to the first token, the model being loaded."""
+    """From sending a short prompt to the first token, with the model loaded."""
     tokens_per_s: float | None = None
-    """Of one call's decoding."""
     unload: str | None = None
-    """How its server is told to unload its model; None where that is not known."""
+    """The requests that unload and load its model; None if there are none."""
     advice: tuple[Notice, ...] = ()
     """What to change, there or here."""
 
 
-_TOO_SHORT_NS = 100_000_000
-"""Replies shorter than this may have missed each other by chance."""
+async def check_endpoints(
+    settings: Settings,
+    endpoints: Mapping[str, Endpoint],
+    *,
+    environment: Mapping[str, str],
+    tags: Collection[str] = (),
+    progress: Progress = lambda _doing: None,
+) -> list[EndpointCheck]:
+    """Tries one endpoint after the other, so that none is slowed by another.
+
+    Args:
+        settings: Holds the budget.
+        endpoints: All there are.
+        environment: Holds the API keys that endpoints name.
+        tags: Which to try; all when empty.
+        progress: Told whenever something is begun.
+
+    Raises:
+        InvalidInput: There is no such endpoint.
+    """
+    for tag in tags:
+        if tag not in endpoints:
+            raise InvalidInput(
+                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints),
+                code="endpoint.unknown",
+            )
+    chosen = [endpoints[tag] for tag in dict.fromkeys(tags or endpoints)]
+    return [await _check(endpoint, settings, environment, progress) for endpoint in chosen]
+
+
+async def _check(
+    endpoint: Endpoint, settings: Settings, environment: Mapping[str, str], progress: Progress
+) -> EndpointCheck:
+    blank = EndpointCheck(
+        tag=endpoint.tag,
+        backend=endpoint.backend,
+        model_id=endpoint.model_id,
+        unload=way_to_unload(endpoint),
+    )
+    # What it does itself: not what another does for it, what it did before, or is said to do.
+    alone = endpoint.model_copy(update={"fallback": (), "structured": None})
+    try:
+        async with open_models(
+            {endpoint.tag: alone},
+            settings=settings.model_copy(update={"cache": None}),
+            environment=environment,
+            required={endpoint.tag},
+            tracer=Tracer(),
+        ) as models:
+            trial = _Trial(models.client, alone, lambda doing: progress(f"{endpoint.tag}: {doing}"))
+            await trial.begin()
+            known = _with_facts(
+                blank, await server_facts(alone, api_key=api_key_of(alone, environment))
+            )
+            # It was called, and answered, whatever its pages do.
+            known = replace(known, reachable=True)
+            check = await trial.chat(known) if trial.chats else replace(known, embeds=True)
+            return replace(check, advice=(*trial.noticed, *advice_on(check, endpoint)))
+    except HarnessError as error:
+        return await _unusable(blank, error, endpoint, environment)
+
+
+async def _unusable(
+    blank: EndpointCheck, error: HarnessError, endpoint: Endpoint, environment: Mapping[str, str]
+) -> EndpointCheck:
+    """What can be said of an endpoint that does not answer."""
+    said = str(error).removeprefix(f"{endpoint.tag}: ")
+    match error:
+        case EndpointUnreachable() | CallTimeout(limit="connect_timeout_s"):
+            return replace(blank, error=Notice(code=error.code, message=said), reachable=False)
+        case InferenceError():
+            facts = await server_facts(endpoint, api_key=api_key_of(endpoint, environment))
+            if facts.ready is False and facts.reachable:
+                said += "; the server says that it is not ready"
+            if isinstance(error, ModelNotFound) and facts.models:
+                said += "; " + did_you_mean(endpoint.model_id, facts.models)
+            why = Notice(code=error.code, message=said)
+            return replace(_with_facts(blank, facts), error=why)
+        case _:
+            # What is written down is wrong: it was not even tried.
+            return replace(blank, error=Notice(code=error.code, message=said))
+
+
+def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
+    return replace(
+        check,
+        # Where there are no pages to ask for, a call was answered, if only with a refusal.
+        reachable=facts.reachable is not False,
+        models=facts.models,
+        context_tokens=facts.context_tokens,
+        slots=facts.slots,
+        metrics=facts.metrics,
+    )
+
+
+# --- the calls ------------------------------------------------------------------------------
+
+
+class _Trial:
+    """The calls to one endpoint."""
+
+    def __init__(self, client: Client, endpoint: Endpoint, progress: Progress) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._progress = progress
+        self._chat = ChatRequest(model=endpoint.tag, messages=_PROMPT, max_output_tokens=_TOKENS)
+        self._embed = EmbedRequest(model=endpoint.tag, texts=("hello",))
+        self.chats = not endpoint.embeddings
+        """Whether it does, or is to; else all there is to see is that it embeds."""
+        self.noticed: tuple[Notice, ...] = ()
+        """What is to be said beside what is seen."""
+
+    async def begin(self) -> None:
+        """The call that decides whether the endpoint can be used. It may have to load the model."""
+        self._progress(
+            f"first call; the model may have to load, for up to {self._endpoint.timeout_s:g} s"
+        )
+        if not self.chats:
+            await self._client.embed(self._embed)
+            return
+        try:
+            await self._client.chat(self._chat)
+        except ServerError as error:
+            # So a server refuses whose model only embeds.
+            if error.status not in _REFUSED or not await _can(self._client.embed(self._embed)):
+                raise
+            self.chats = False
+            said = str(error).removeprefix(f"{self._endpoint.tag}: ")
+            self.noticed = (
+                Notice(
+                    code="endpoint.embeds-only", message=f"it embeds, and does not chat: {said}"
+                ),
+            )
+
+    async def chat(self, check: EndpointCheck) -> EndpointCheck:
+        """What else it does; a call that fails leaves its part out."""
+        self._progress("what it tells, and what it does with a schema")
+        # The same prompt again: of this one, some should come out of the prefix cache.
+        if reply := await self._reply(self._chat):
+            check = replace(
+                check,
+                timings=any(phase.source == "reported" for phase in reply.phases),
+                cached_tokens=bool(reply.usage and reply.usage.cached_tokens is not None),
+                ttft_ms=_ttft_ms(reply),
+                tokens_per_s=_tokens_per_s(reply),
+            )
+        # What fails with them alone, fails for them: not every server says so.
+        reply = await self._reply(replace(self._chat, top_logprobs=1))
+        check = replace(
+            check,
+            logprobs=bool(reply and reply.logprobs),
+            dropped=reply.dropped if reply else (),
+        )
+        if reply := await self._reply(replace(self._chat, reply_schema=_SCHEMA)):
+            check = replace(check, structured=reply.structured)
+        at_once = min(_AT_ONCE, self._endpoint.max_parallel or _AT_ONCE)
+        if at_once > 1:
+            self._progress(f"{at_once} calls at once")
+            check = replace(check, at_once=at_once, side_by_side=await self._side_by_side(at_once))
+        self._progress("token counts and embeddings")
+        count = CountRequest(model=self._endpoint.tag, messages=_PROMPT)
+        return replace(
+            check,
+            counts_tokens=await _can(self._client.count_tokens(count)),
+            embeds=await _can(self._client.embed(self._embed)),
+        )
+
+    async def _side_by_side(self, calls: int) -> int | None:
+        # What is long for most servers is over in a moment for a fast one.
+        for tokens in (_TOKENS, _MANY_TOKENS):
+            ask = replace(self._chat, max_output_tokens=tokens)
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._reply(ask)) for _ in range(calls)]
+            most = most_at_once([reply for task in tasks if (reply := task.result())])
+            if most is not None:
+                return most
+        return None
+
+    async def _reply(self, ask: ChatRequest) -> Completion | None:
+        try:
+            return await self._client.chat(ask)
+        except InferenceError:
+            return None
+
+
+async def _can(asked: Awaitable[object]) -> bool | None:
+    """Whether what was asked is offered; None where something else went wrong."""
+    try:
+        await asked
+    except NotOffered:
+        return False
+    except ServerError as error:
+        return False if error.status in {400, 422} else None
+    except InferenceError:
+        return None
+    return True
+
+
+def _ttft_ms(call: Completion) -> float | None:
+    if call.first_token_ns is None:
+        return None
+    return (call.first_token_ns - call.sent_ns) / 1e6
+
+
+def _tokens_per_s(call: Completion) -> float | None:
+    decode = [phase for phase in call.phases if phase.name == "decode"]
+    # A derived one may hold the prefill, too.
+    if call.usage is None or call.usage.output_tokens < 2 or not decode:
+        return None
+    if decode[0].source == "derived":
+        return None
+    # The first token is there when decoding begins.
+    return (call.usage.output_tokens - 1) / ((decode[0].end_ns - decode[0].start_ns) / 1e9)
 
 
 def most_at_once(completions: Collection[Completion]) -> int | None:
-    """How many replies were being written at one moment; None where that cannot be told.
+    """How many replies were being written at one moment; None if the times do not show it.
 
-    Two may seem to meet where one begins as the other ends: each is taken to be shorter than it
-    was. And those of a fast server may miss each other by chance: if short ones did not all meet,
-    that says nothing.
+    Two replies may seem to overlap where one begins as the other ends, so each is taken to be
+    shorter than it was. Replies of a fast server may miss each other by chance: if short ones did
+    not all overlap, that shows nothing.
     """
     changes = []
     shortest_ns = _TOO_SHORT_NS
@@ -89,8 +338,11 @@ def most_at_once(completions: Collection[Completion]) -> int | None:
     return most or None
 
 
+# --- what follows from them -----------------------------------------------------------------
+
+
 def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
-    """What to change, at the server or in the endpoint's settings; a line each."""
+    """What to change, at the server or in the endpoint's settings."""
     if not _lists(check.models, endpoint.model_id):
         yield Notice(
             code="endpoint.model-not-listed",
@@ -137,7 +389,7 @@ def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
 
 
 def way_to_unload(endpoint: Endpoint) -> str | None:
-    """How an endpoint's server is told to give its model's memory back, and to load it again."""
+    """The requests that unload and load an endpoint's model; None if there are none."""
     control = provider_of(endpoint).load_control
     if control is None:
         return None

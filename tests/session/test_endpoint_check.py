@@ -15,8 +15,7 @@ from servers.openai_server import CONTEXT_TOKENS, MODEL, Complaint, OpenAIServer
 from session_runs import codes
 
 from harness.inference import Completion, Endpoint, Phase
-from harness.session.endpoint_check import most_at_once
-from harness.session.endpoint_trial import check_endpoints
+from harness.session.endpoint_check import check_endpoints, most_at_once
 from harness.session.settings import Settings, demo_endpoint
 
 NOBODY = "http://127.0.0.1:9/v1"
