@@ -171,7 +171,7 @@ def _told(endpoint: Endpoint, said: ModelMetadata) -> str | None:
 def _served(said: ModelMetadata) -> str | None:
     if said.path is None:
         return next(iter((*said.names, *filter(None, [said.fingerprint]))), None)
-    # Where it lies on its server's machine is not for whoever is shown a record.
+    # A record must not show where it lies on its server's machine.
     last = re.split(r"[/\\]", said.path.rstrip("/\\"))[-1]
     return last if parse_model_name(last).words else parse_model_name(said.path).weights or last
 

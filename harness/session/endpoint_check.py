@@ -406,7 +406,7 @@ def _switch(endpoint: Endpoint, field: str) -> Switch:
 
 
 def _lists(models: tuple[str, ...] | None, model_id: str) -> bool:
-    """Whether a model is among those that are listed, if any are."""
+    """Whether a model is listed; true for an empty list."""
     # A tag or a version may be left out on one side.
     name = model_id.partition("/versions/")[0]
     return not models or bool({name, f"{name}:latest", name.removesuffix(":latest")} & {*models})

@@ -27,8 +27,8 @@ from harness.session.trust import api_key_of
 from harness.trace import monotonic
 
 Control = Literal["run", "managed", "fixed"]
-"""Who has a model loaded and let go: each run for itself, in its own process; the budget, by its
-server; or nobody from here."""
+"""Who loads and unloads a model: each run for itself, in its own process; the budget, by its
+server; or not from here."""
 
 _ASKING_S: Final = 10.0
 """Longest that a server may take to say what it has in memory."""
@@ -47,7 +47,7 @@ class ModelSeen:
     device: str
     """The one that its endpoint names."""
     control: Control
-    """Who has it loaded and let go."""
+    """Who loads and unloads it."""
     pin: bool
     """Whether it stays in memory for the whole of a run."""
     priority: int
@@ -55,11 +55,11 @@ class ModelSeen:
     reachable: bool | None = None
     """Whether its server answers; None for none."""
     resident: bool | None = None
-    """Whether it is in memory; None where nobody says."""
+    """Whether it is in memory; None if unknown."""
     total_bytes: int | None = None
-    """What it takes there, on all devices together; None where nobody says."""
+    """What it takes there, on all devices together; None if unknown."""
     gpu_bytes: int | None = None
-    """How much of that is on GPUs; None where nobody says."""
+    """How much of that is on GPUs; None if unknown."""
     problem: str | None = None
     """Why no more is known; None for nothing."""
 
@@ -251,5 +251,5 @@ async def _check_room(endpoint: Endpoint, host: Host, settings: Settings) -> Non
         tenant = replace(await tenant_of(endpoint, host), pin=False)
         devices = devices_of(settings.budget, named=list(tenant.need))
     except ConfigurationInvalid:
-        return  # nobody says how large it is, or its device: whether it fits is seen when it loads
+        return  # its size or its device is unknown: loading it will show whether it fits
     check_fits(endpoint.tag, {endpoint.tag: tenant}, {device.name: device for device in devices})

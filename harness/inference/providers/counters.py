@@ -197,11 +197,11 @@ class MetricsSource:
 
 
 class RunTotals:
-    """Lets totals begin at 0 with the run: the server may have served others for days.
+    """Counts totals from the beginning of the run: the server may have run for days before.
 
-    Adds what share of the run's prompt tokens came out of the prefix cache. Of the last interval
-    that would mean little: llama.cpp counts cached tokens when a prompt begins, and the others as
-    they are computed. Over the run it comes right whenever a prompt ends.
+    Adds the share of the run's prompt tokens that came out of the prefix cache. The share of the
+    last interval would mean little: llama.cpp counts cached tokens when a prompt begins, and the
+    others as they are computed. Over the run, it is right whenever a prompt ends.
     """
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class RunTotals:
 
         Args:
             readings: As the server counts.
-            fresh: Whether the server has itself begun since the last ones.
+            fresh: Whether the server was started since the last ones.
         """
         since = [self._since(reading, fresh=fresh) for reading in readings]
         self._asked = True
@@ -226,7 +226,7 @@ class RunTotals:
         name, now = reading.name, reading.value
         # Some totals appear only when there is something to count.
         seen = 0.0 if fresh else self._seen.get(name, 0.0 if self._asked else now)
-        # A total that has fallen belongs to a server that began anew.
+        # A total that has fallen belongs to a server that was started again.
         self._grown[name] = self._grown.get(name, 0.0) + (now - seen if now >= seen else now)
         self._seen[name] = now
         return replace(reading, value=self._grown[name])

@@ -205,9 +205,9 @@ def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not
     threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.n_batch = loading.micro_batch_tokens
-    # Prompts that lost their slot would be kept beside the model, up to 8 GiB that nobody counts;
+    # Prompts that lost their slot would be kept beside the model, up to 8 GiB that are not counted;
     # and up to 32 copies of each slot's sliding windows and states. Without them, a prompt that
-    # departs from the one before it further back than its window is read anew.
+    # departs from the one before it further back than its window is read again.
     params.cache_ram_mib = 0
     params.n_ctx_checkpoints = 0
     params.endpoint_metrics = True

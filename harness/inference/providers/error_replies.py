@@ -141,7 +141,7 @@ def error_from_reply(
 
 
 def words_of(body: bytes) -> str:
-    """What an error reply says for people, in whichever of the shapes it comes."""
+    """The message of an error reply, in any of its shapes."""
     return _read(body).message or body.decode("utf-8", "replace").strip()[:500]
 
 

@@ -76,7 +76,7 @@ APIS_WITH_ONE_KEY = frozenset(
 
 
 class LiteLLMBackend:
-    """Any provider litellm knows; `model_id` carries its prefix, as in `anthropic/claude-…`.
+    """Any API that litellm knows; `model_id` carries its prefix, as in `anthropic/claude-…`.
 
     A server that speaks OpenAI's protocol is better reached with `backend = "openai"`: what it
     reports of its timings and its tokens is not translated on the way.
@@ -105,7 +105,7 @@ class LiteLLMBackend:
         self._check_address = check_address
         self._litellm: Any = None
         # Some providers have no place for a schema. The model is told of it all the same, and
-        # whoever asked looks at what came. Some count tokens unasked, or not at all.
+        # the caller checks the reply. Some count tokens unasked, or not at all.
         self._refused = RefusedFields(
             endpoint.drop,
             droppable=(*get_args(SamplingField), "response_format", "stream_options"),
@@ -190,7 +190,7 @@ class LiteLLMBackend:
         if self._litellm is None:
             clock = asyncio.get_running_loop().time
             began_s = clock()
-            # Of its limits, only that of the whole call: nothing is sent yet.
+            # Only the limit of the whole call applies: nothing is sent yet.
             importing = self._endpoint.model_copy(update={"first_token_timeout_s": None})
             async with TimeLimits(importing, timeout_s=left_s):
                 self._litellm = await asyncio.to_thread(import_litellm)
@@ -252,7 +252,7 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
     litellm.aclient_session = CLIENT
     if not isinstance(litellm.in_memory_llm_clients_cache, CarefulCache):
         litellm.in_memory_llm_clients_cache = CarefulCache()
-    # What it does on every call, and nobody here can change.
+    # It does this on every call, and no setting changes it.
     warnings.filterwarnings(
         "ignore",
         message=r"Accessing the 'model_(computed_)?fields' attribute on the instance",

@@ -29,7 +29,7 @@ class FinishWord:
             return  # an event of another kind, such as [DONE]; what is no reply, litellm refuses
         match value:
             case {"choices": [{"index": int(index)}, *_]} if index:
-                pass  # a second reply, which nobody asked for
+                pass  # a second reply, which was not asked for
             case (
                 {"choices": [{"finish_reason": str(word)}, *_]}
                 | {"type": "message", "stop_reason": str(word)}
@@ -50,8 +50,8 @@ class HttpCall:
     """What the HTTP client under litellm and its caller tell each other past litellm."""
 
     endpoint: Endpoint
-    """Who is called. What its address has as its query, litellm is not told: it would add paths to
-    it."""
+    """Whose model is called. litellm does not get the query of its address, to which it would add
+    paths."""
     check_address: Callable[[str], None]
     """Raises `NotTrusted` for an address that nothing may be sent to."""
     refusal: NotTrusted | None = None

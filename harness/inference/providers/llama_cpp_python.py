@@ -291,7 +291,7 @@ class LlamaCppEngine:
     def close(self) -> None:
         """Frees the model, once what is under way has been stopped."""
         self._closing = True
-        # In this order: whoever takes the stop back by computing something is turned away.
+        # In this order, since a new computation would take the stop back: it is refused first.
         self._thread.shutdown(wait=False)
         self._stop.value = b"!"
         self._thread.shutdown(wait=True)

@@ -243,7 +243,7 @@ class RouterHost(ServerHost):
         )
 
     async def _take_back(self, asking: asyncio.Future[Answer]) -> None:
-        """Clears up after a load that nobody waits for any more, unless another client began it."""
+        """Undoes an abandoned load, unless another client began it."""
         if (await asking).status == 200:
             await self._let_go()
 
@@ -292,7 +292,7 @@ class _RouterStatus(Page):
 
 
 class _RouterModel(Page):
-    """A model of the router's. The list of a server that is none has no `status`."""
+    """A model of a router; other servers list models without `status`."""
 
     id: str
     aliases: tuple[str, ...] = ()

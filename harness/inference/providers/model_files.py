@@ -1,7 +1,4 @@
-"""How the engines in this process are told to load a model, which the arithmetic of memory needs.
-
-What stands here for all settings of an endpoint, the engines hand on to llama.cpp.
-"""
+"""What the two engines of this process share: devices, and why a file was not loaded."""
 
 from __future__ import annotations
 
@@ -95,9 +92,9 @@ def why_not_loaded(
     *,
     said: str = "",
 ) -> HarnessError:
-    """The error of a load that failed: of its file, or of the memory there is.
+    """The error of a failed load: the file is wrong, or memory is short.
 
-    Judged by arithmetic: the engine calls all failures the same.
+    Arithmetic decides: the engine reports all failures alike.
 
     Args:
         endpoint: The file, and what was asked for; `path` must be set.
@@ -131,10 +128,9 @@ def why_not_loaded(
 def _parts(
     endpoint: Endpoint, header: GgufHeader, loading: Loading, devices: SeenDevices
 ) -> Iterator[tuple[Footprint, int]]:
-    """What a model needs, and the most that it could be given of it.
+    """What a model needs of each memory, and the most that it could get there.
 
-    Of the machine's own memory that is all there is: an allocation of less succeeds, though less
-    may be free.
+    In the machine's own memory that is all of it: an allocation succeeds though less may be free.
     """
     number = gpu_of(endpoint)
     if number is None or number >= len(devices.free_gpu_bytes):

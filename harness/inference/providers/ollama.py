@@ -1,7 +1,7 @@
 """Ollama over its own protocol.
 
-Its OpenAI-compatible one takes no notice of how long a model is to stay loaded, nor of how long a
-context it is to have, and reports no times.
+Its OpenAI-compatible protocol ignores how long a model should stay loaded and how long a context it
+should have, and reports no times.
 """
 
 from __future__ import annotations
@@ -239,9 +239,9 @@ _BESIDE_OPTIONS = ("logprobs", "top_logprobs")
 
 
 def sampling_fields(request: ChatRequest) -> dict[str, object]:
-    """The fields that a call can do without; Ollama's names for them are ours.
+    """The fields that a call can do without, under Ollama's names, which are ours.
 
-    What was not asked for is left out: the model's own file may say something.
+    Fields that were not asked for are left out: the model's own file may set them.
     """
     fields: dict[str, object] = {"temperature": request.temperature, **request.cutoffs}
     if request.frequency_penalty:
@@ -261,14 +261,7 @@ def chat_fields(
     *,
     keep_alive_s: float | None = None,
 ) -> dict[str, object]:
-    """The whole of a chat call.
-
-    Args:
-        request: What is asked.
-        endpoint: Of whom.
-        sampling: Those of the request's `sampling_fields` that are to be sent.
-        keep_alive_s: See `keep_alive_field`.
-    """
+    """All fields of a chat call; `sampling` holds the request's `sampling_fields` to be sent."""
     options = {name: sampling[name] for name in _OPTIONS if name in sampling}
     if request.max_output_tokens is not None:
         options["num_predict"] = request.max_output_tokens
@@ -293,8 +286,7 @@ def chat_fields(
 def context_option(endpoint: Endpoint) -> dict[str, object]:
     """`num_ctx`, if the endpoint's entry has a context.
 
-    A model that is asked with another one than it was loaded with is loaded anew: it is in every
-    call, or in none.
+    Ollama loads a model again for another context than it has: every call says the same, or none.
     """
     if "context_tokens" not in endpoint.model_fields_set:
         return {}
@@ -302,9 +294,9 @@ def context_option(endpoint: Endpoint) -> dict[str, object]:
 
 
 def keep_alive_field(endpoint: Endpoint, keep_alive_s: float | None = None) -> dict[str, object]:
-    """How long the model stays loaded: as the endpoint's entry says, or else so many seconds.
+    """How long the model stays loaded: the endpoint's setting, or else this many seconds.
 
-    Without either nothing is said, and Ollama's own setting holds.
+    Without either, Ollama's own setting holds.
     """
     said = keep_alive_s if endpoint.keep_alive is None else endpoint.keep_alive
     return {} if said is None else {"keep_alive": said}
@@ -574,14 +566,14 @@ class OllamaHost(ServerHost):
         return False
 
     async def _take_back(self) -> None:
-        """Clears up after a load that nobody waits for any more."""
+        """Undoes an abandoned load."""
         await until(self._is_gone)
         # Ollama aborts a load whose client has gone, and lists it only after its first steps.
         await asyncio.sleep(_FIRST_STEPS_S)
         await until(self._is_gone)
 
     async def _find(self) -> _Running | None:
-        """The model's entry among those that are loaded."""
+        """The model's entry in the list of loaded models."""
         listed = self._read(_Listed, await self.get("/api/ps"))
         model_id = self.endpoint.model_id
         return next((one for one in listed.models if same_model(one.name, model_id)), None)
@@ -649,10 +641,10 @@ def _whole_name(name: str) -> str:
 
 
 def _is_cut(model_info: Mapping[str, object]) -> bool:
-    """Whether long arrays were left out that memory depends on.
+    """Whether the answer lacks long arrays that the model's memory depends on.
 
-    Those are what differs from layer to layer, and the vocabulary where its size stands nowhere
-    else. The whole answer is some megabytes.
+    These are values that differ by layer, and the vocabulary if its size stands nowhere else. The
+    whole answer has some megabytes.
     """
     prefix = f"{model_info.get('general.architecture')}."
     if f"{prefix}vocab_size" not in model_info:

@@ -2,8 +2,8 @@
 
 Every call is streamed, even when the caller wants the whole reply at once: that is what lets the
 time to the first token be measured on any server. A reply counts only when its stream has reached
-its proper end. What sets a server apart, its provider
-says.
+its proper end. Its `Provider` says
+what sets a server apart.
 """
 
 from __future__ import annotations
@@ -312,9 +312,9 @@ def wire_conversation(model_id: str, messages: tuple[Message, ...]) -> Fields:
 
 
 def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> dict[str, object]:
-    """The fields of a chat call, its schema apart: every server has its own place for that.
+    """The fields of a chat call without its schema, for which each server has its own place.
 
-    What was not asked for is left out: some servers refuse fields they do not know.
+    Fields that were not asked for are left out: some servers refuse fields they do not know.
     """
     fields: dict[str, object] = {
         "model": model_id,
@@ -358,7 +358,7 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "safety": "content_filter",  # Gemini
     "sensitive": "content_filter",  # GLM
 }
-"""In lower case. What is left out, on purpose: `abort` and `error` (vLLM, SGLang, MLC), `timeout`
+"""In lower case. Left out on purpose: `abort` and `error` (vLLM, SGLang, MLC), `timeout`
 and `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `network_error` (GLM)."""
 
 
@@ -467,7 +467,7 @@ class Chunk(BaseModel):
 
     @property
     def choices(self) -> list[Choice]:
-        """One, or none: a second reply, which nobody asked for, is no part of the first."""
+        """The first reply only: a second one, which was not asked for, is no part of it."""
         return [choice for choice in self.given or () if not choice.index]
 
     @property

@@ -132,7 +132,7 @@ class SglangHost(ServerHost):
             raise self.switched_off("SGLang", needs=_MEMORY_SAVER)
 
     async def _reload_request(self) -> Mapping[str, object] | None:
-        """What has the weights read anew; None where the server kept them."""
+        """The request that makes it read the weights again; None if it kept them."""
         if (await self._server_info()).get("enable_weights_cpu_backup") is True:
             return None
         page = await self.get("/model_info")

@@ -103,8 +103,7 @@ class TensorRtLlmHost(ServerHost):
             return True
         if state == "failed":
             raise LoadFailed(
-                f"TensorRT-LLM at {self.root} failed to move its memory, and has to be "
-                "started anew",
+                f"TensorRT-LLM at {self.root} failed to move its memory; start it again",
                 code="server.broken",
                 endpoint=self.endpoint.tag,
             )

@@ -152,7 +152,7 @@ class _Output(BaseModel):
     model_name: str | None = None
     text_output: str | None = None
     finish_reason: str | None = None
-    """`None`, in letters, as long as there is none."""
+    """The text `None` until the model has finished."""
     num_input_tokens: int | None = None
     num_output_tokens: int | None = None
     logprobs: Json[list[dict[str, _Logprob]] | None] | None = None
