@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
 
 from harness.errors import InvalidInput
 
@@ -72,8 +73,19 @@ def as_messages(prompt: Prompt) -> tuple[Message, ...]:
 
 
 def as_texts(texts: str | Iterable[str]) -> tuple[str, ...]:
-    """The texts; a lone one is one, and not its letters."""
-    return (texts,) if isinstance(texts, str) else tuple(texts)
+    """The texts; a lone one is one, and not its letters.
+
+    Raises:
+        InvalidInput: They are nothing of the kind.
+    """
+    if isinstance(texts, str):
+        return (texts,)
+    if not isinstance(texts, Iterable):
+        raise InvalidInput(
+            f"{texts!r:.80} are no texts; give a text, or a sequence of texts",
+            code="request.wrong-type",
+        )
+    return tuple(texts)
 
 
 def _message(given: object) -> Message:
@@ -173,6 +185,7 @@ class ChatRequest:
     """Told that a piece of a reply has arrived, whatever it is: a sign of life."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         if not self.messages:
             raise InvalidInput(
                 "there are no messages; a call needs at least one", code="request.no-messages"
@@ -235,6 +248,7 @@ class EmbedRequest:
     """Longest that the call may take, if less than the endpoint's."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         if not self.texts:
             raise InvalidInput(
                 "there are no texts; a call to embed needs at least one", code="request.no-texts"
@@ -256,6 +270,7 @@ class CountRequest:
     """Longest that the call may take, if less than the endpoint's."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         if not self.messages:
             raise InvalidInput(
                 "there are no messages; a count needs at least one", code="request.no-messages"
@@ -265,6 +280,51 @@ class CountRequest:
 
 Request = ChatRequest | EmbedRequest | CountRequest
 """Whatever can be asked of a backend."""
+
+
+_WHOLE = (Integral, "a whole number")
+_NUMBER = (Real, "a number")
+_KINDS: Mapping[str, tuple[Any, str]] = {
+    "model": (str, "the tag of an endpoint, as text"),
+    "messages": (Sequence, "a sequence of messages"),
+    "texts": (Sequence, "a sequence of texts"),
+    "max_output_tokens": _WHOLE,
+    "temperature": _NUMBER,
+    "top_p": _NUMBER,
+    "top_k": _WHOLE,
+    "min_p": _NUMBER,
+    "frequency_penalty": _NUMBER,
+    "seed": _WHOLE,
+    "stop": (Sequence, "a sequence of texts"),
+    "reply_schema": (Mapping, "a JSON Schema, as a mapping"),
+    "top_logprobs": _WHOLE,
+    "timeout_s": (Real, "a number of seconds"),
+    "on_text": (Callable, "a function of one text"),
+}
+"""What the fields of requests have to be."""
+_PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str}
+"""What sequences are of; a text alone is none."""
+_NEVER_NONE = frozenset({"model", "messages", "texts", "temperature", "frequency_penalty", "stop"})
+
+
+def _check_types(request: Request) -> None:
+    """That every field has its type; otherwise the error would come from deep below.
+
+    Raises:
+        InvalidInput: One has not.
+    """
+    for name, (kind, said) in _KINDS.items():
+        if not hasattr(request, name):
+            continue
+        value = getattr(request, name)
+        if value is None and name not in _NEVER_NONE:
+            continue
+        is_right = isinstance(value, kind) and not isinstance(value, bool)
+        if is_right and name in _PARTS:
+            of_parts = all(isinstance(part, _PARTS[name]) for part in value)
+            is_right = of_parts and not isinstance(value, str)
+        if not is_right:
+            raise InvalidInput(f"{name} is {value!r:.80}; give {said}", code="request.wrong-type")
 
 
 def _check_time(timeout_s: float | None) -> None:

@@ -22,7 +22,7 @@ from harness.inference import (
     whole_reply,
 )
 from harness.session.models import describe_endpoints, known_endpoints, open_models
-from harness.session.settings import Settings, load_settings
+from harness.session.settings import Settings, settings_or_default
 from harness.trace import Tracer
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ async def open_shim(
     Raises:
         ConfigurationInvalid: The settings are not usable, or there is no such endpoint.
     """
-    chosen = load_settings(environment=os.environ) if settings is None else settings
+    chosen = settings_or_default(settings)
     endpoints = known_endpoints(chosen)
     if tracer is not None:
         describe_endpoints(endpoints, tracer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from harness.session.pipeline_run import PipelineRun
 from harness.session.result import RunResult
 from harness.session.resume import Origin
 from harness.session.run import Run
-from harness.session.settings import Settings, load_settings
+from harness.session.settings import Settings, settings_or_default
 from harness.trace import Sink
 
 
@@ -212,7 +211,7 @@ class Pipeline(Graph):
         _check_limits(limits)
         run = PipelineRun(
             graph=self,
-            settings=load_settings(environment=os.environ) if settings is None else settings,
+            settings=settings_or_default(settings),
             limits=limits,
             own_limits=self.limits,
             parallel_calls=self.parallel_calls,

@@ -260,6 +260,22 @@ class Settings(BaseModel):
         }
 
 
+def settings_or_default(settings: Settings | None) -> Settings:
+    """These settings; those of the directory and the environment when None.
+
+    Raises:
+        ConfigurationInvalid: They are something else, or what is written there is not usable.
+    """
+    if settings is None:
+        return load_settings(environment=os.environ)
+    if not isinstance(settings, Settings):
+        raise ConfigurationInvalid(
+            f"settings is {settings!r:.80}; give Settings, such as load_settings() returns",
+            code="config.not-settings",
+        )
+    return settings
+
+
 def load_settings(
     path: Path | None = None,
     *,

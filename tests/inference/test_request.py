@@ -14,6 +14,7 @@ from harness.inference import (
     Phase,
     ScriptedBackend,
     as_messages,
+    as_texts,
     to_its_end,
 )
 from harness.inference.completion import as_vectors
@@ -52,6 +53,19 @@ def request(text="Write two words.", **how):
         (lambda: request(frequency_penalty=2.5), "request.penalty-out-of-range"),
         (lambda: request(top_logprobs=21), "request.logprobs-out-of-range"),
         (lambda: request(timeout_s=0.0), "request.timeout-not-positive"),
+        (lambda: request(timeout_s="3"), "request.wrong-type"),
+        (lambda: request(temperature="hot"), "request.wrong-type"),
+        (lambda: request(temperature=None), "request.wrong-type"),
+        (lambda: request(max_output_tokens="5"), "request.wrong-type"),
+        (lambda: request(max_output_tokens=True), "request.wrong-type"),
+        (lambda: request(seed=0.5), "request.wrong-type"),
+        (lambda: request(stop="END"), "request.wrong-type"),
+        (lambda: request(on_text=3), "request.wrong-type"),
+        (lambda: request(reply_schema=[1]), "request.wrong-type"),
+        (lambda: ChatRequest(model=3, messages=as_messages("a")), "request.wrong-type"),
+        (lambda: ChatRequest(model="m", messages="Hello."), "request.wrong-type"),
+        (lambda: EmbedRequest(model="m", texts=(1, 2)), "request.wrong-type"),
+        (lambda: as_texts(3), "request.wrong-type"),
     ],
 )
 def test_what_no_server_could_answer_is_refused_before_any_call(make, code):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from session_runs import refused
 from structlog.testing import capture_logs
 
+from harness import chat
 from harness.errors import ConfigurationInvalid
 from harness.inference import Endpoint, Limits
 from harness.session import Settings, load_settings
@@ -198,3 +200,16 @@ def test_a_role_that_takes_the_producers_model_says_so(tmp_path, given, warned):
     with capture_logs() as logs:
         load_settings(path, environment={}, roles=given)
     assert [one["code"] for one in logs] == warned
+
+
+def test_what_is_no_settings_is_refused_by_name():
+    with pytest.raises(ConfigurationInvalid) as caught:
+        asyncio.run(chat("m", "Hello.", settings="x"))
+    assert caught.value.code == "config.not-settings"
+
+
+def test_the_old_name_of_max_parallel_is_read_with_a_warning():
+    with capture_logs() as logs:
+        endpoint = Endpoint(tag="m", backend="scripted", max_concurrency=3)
+    assert endpoint.max_parallel == 3
+    assert [log["code"] for log in logs] == ["config.renamed"]
