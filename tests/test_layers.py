@@ -44,8 +44,7 @@ STRANGERS = {
 }
 
 # Names that two files still have. Take a name away when it has one file.
-TWICE = {"errors", "fingerprint", "graph", "loop", "models", "offload", "passages"}
-TWICE |= {"policy", "resume", "state"}
+TWICE = {"policy", "state"}
 
 
 def layer_of(module: str) -> str:

@@ -15,13 +15,13 @@ from harness.version import __version__
 
 _COMMANDS = {
     "endpoints": ("harness.cli.endpoints:endpoints", "Try out the models that can be reached."),
-    "graph": ("harness.cli.graph:graph", "Draw a pipeline, and what a run made of it."),
+    "graph": ("harness.cli.graph_command:graph", "Draw a pipeline, and what a run made of it."),
     "memory": ("harness.cli.memory:memory", "Put passages into a store, and find them."),
     "models": (
         "harness.cli.models_command:models",
         "Plan which models are in memory, and look.",
     ),
-    "resume": ("harness.cli.resume:resume", "Go on with a run, from where it ended."),
+    "resume": ("harness.cli.resume_command:resume", "Go on with a run, from where it ended."),
     "rubric": ("harness.cli.rubric_command:rubric", "Check rubrics, and score drafts by them."),
     "run": ("harness.cli.run_command:run", "Run a pipeline file."),
     "runs": ("harness.cli.runs:runs", "List the runs that ended, or compare two."),
