@@ -235,7 +235,7 @@ def values_named(text: str) -> set[Value]:
 def _parted(digits: str, decimals: str) -> list[str]:
     """A comma parts a number's thousands, and nothing else: `1,024` is one number, `1,2` are two.
 
-    Not left to the pattern: it would try every comma of a long list anew, to the list's end.
+    Not left to the pattern: it would try each comma of a long list again, to the list's end.
     """
     parts = digits.split(",")
     first = len(parts) - 1

@@ -1,6 +1,6 @@
 """What is wrong with a rubric's values, in words for people who do not program.
 
-It translates pydantic's errors, and leaves out those that only follow from another.
+It translates pydantic's errors, and leaves out what only follows from another error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOTHING = Notice(
 
 
 def worth_saying(problems: Sequence[ErrorDetails]) -> list[ErrorDetails]:
-    """The problems without those that only follow from another."""
+    """The problems that do not only follow from another."""
     return [problem for problem in problems if not _follows(problem, problems)]
 
 

@@ -46,7 +46,7 @@ def load_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = No
     that its `function` checks name is run, unless `refuse` gives a reason against it.
 
     Raises:
-        RubricInvalid: There is none, or it has mistakes.
+        RubricInvalid: There is no such rubric, or it has mistakes.
     """
     return read_rubric(name, directory=directory, refuse=refuse).rubric
 
@@ -70,7 +70,7 @@ def read_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = No
     """As `load_rubric`, with the lines.
 
     Raises:
-        RubricInvalid: There is none, or it has mistakes.
+        RubricInvalid: There is no such rubric, or it has mistakes.
     """
     places = directories(directory)
     path = Path(name) if name.endswith(ENDINGS) else find_rubric(name, places)
@@ -84,7 +84,7 @@ def read_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = No
 def _read(
     path: Path, chain: tuple[Path, ...], places: tuple[Path, ...], refuse: Refuse | None
 ) -> RubricFile:
-    # 1. What stands in the file, and before that in those that it extends.
+    # 1. What stands in the file, merged with the rubric that it extends.
     own, repeated = read_written(path)
     if repeated:
         raise _refusal(repeated)  # which of the two is meant is unknown
@@ -105,7 +105,7 @@ def _read(
                 code="rubric.without-extends",
             )
         )
-    # 2. What all of it amounts to.
+    # 2. The rubric that it amounts to.
     rubric, wrong = validated(_with_preset(written), path, refuse=refuse)
     if rubric is None or problems or wrong:
         raise _refusal([*problems, *wrong])
@@ -221,7 +221,7 @@ def known_rubrics(places: Sequence[Path]) -> dict[str, Path]:
 
 def no_such_rubric(name: str, places: Sequence[Path]) -> str:
     """What to say if there is no rubric of this name."""
-    where = f"in {places[0]}/ nor among those that ship"
+    where = f"in {places[0]}/ nor among the rubrics that ship"
     here = next((Path(name + end) for end in ENDINGS if Path(name + end).is_file()), None)
     if here is not None:
         near = f"for the file of that name, write '{here}'"

@@ -175,7 +175,7 @@ def _quoted(text: str, nodes: Sequence[Node], draft: Draft) -> set[str]:
     """The JSON of a reply that is copied from the draft, its task or its sources."""
     if not nodes:
         return set()
-    # Models lay out anew what they quote.
+    # Models change the layout of what they quote.
     data = "".join(f"{draft.text}\n{draft.evidence}".split())
     return {said for said in {_compact(text, node) for node in nodes} if said in data}
 

@@ -21,16 +21,16 @@ _MODEL = ConfigDict(
 )
 
 FILLED_IN = frozenset({"id", "sha256"})
-"""Fields of a rubric that loading fills in, and nobody writes."""
+"""Fields of a rubric that loading fills in."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 JudgeMode = Literal["joint", "split", "logprob"]
-"""How the evaluator model is asked: for all dimensions in one call, for each in a call of its own,
-or the same and scored by the probabilities of the scores it could have given."""
+"""How the evaluator model is asked: for all dimensions in one call (`joint`), for each in a call of
+its own (`split`), or so and scored by the probabilities of all possible scores (`logprob`)."""
 
 PresetName = Literal["book", "code"]
-"""Named sets of defaults; `presets.py` has their values."""
+"""Named sets of defaults; their values are in `load.py`."""
 
 
 class Scale(BaseModel):
@@ -63,23 +63,22 @@ class Scale(BaseModel):
 
     @property
     def in_one_token(self) -> bool:
-        """Whether no score begins like another, as `1` is how `10` begins, too."""
+        """Whether no score begins like another, as `10` begins like `1`."""
         whole = self.step == 1 and self.min % 1 == 0
         return whole and self.min >= 0 and self.max <= 9
 
 
 class Cap(BaseModel):
-    """A rule that holds a dimension's score down, applied by code whatever the score was."""
+    """A rule that holds a dimension's score down. Code applies it."""
 
     model_config = _MODEL
 
     at_most: float
-    """The highest score the dimension can have where the rule applies."""
+    """The highest score of the dimension while the rule applies."""
     when: str | None = Field(default=None, min_length=1)
-    """A statement about the draft; the evaluator model says whether it is true, and then it
-    applies."""
+    """A statement about the draft; the rule applies if the evaluator model calls it true."""
     unless: AnyCheck | None = None
-    """A check that the draft must meet in full; otherwise it applies."""
+    """A check that the draft must meet in full; otherwise the rule applies."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -92,17 +91,17 @@ class Cap(BaseModel):
 
 
 class Shortening(BaseModel):
-    """How long a draft may be, in characters, before a model is shown it shortened."""
+    """From how many characters on a model is shown a shortened draft."""
 
     model_config = _MODEL
 
     evaluate_over: int = Field(default=6_000, ge=1_000)
-    """The evaluator sees a longer draft condensed to this: headings whole, bodies picked."""
+    """The evaluator sees a longer draft condensed to this: all headings, picked sentences."""
     revise_over: int = Field(default=5_000, ge=1_000)
-    """The reviser sees a longer draft as what was criticised, verbatim, among an outline."""
+    """The reviser sees a longer draft as an outline, with the criticised sections in full."""
     cap: int | None = Field(default=20_000, ge=2_000)
-    """Nobody sees more than this, be it that headings alone are longer: the first 85 % and the
-    last 15 % of it. No limit when null."""
+    """No model sees more than this, even if the headings alone are longer: the first 85 % and the
+    last 15 % of it are shown. No limit if null."""
 
 
 class Dimension(BaseModel):
@@ -113,27 +112,25 @@ class Dimension(BaseModel):
     name: Name
     """Lower-case letters, digits and underscores."""
     weight: float = Field(default=1, gt=0)
-    """Its share of the composite, relative to the others."""
+    """Its share of the composite, relative to the other weights."""
     floor: float | None = None
     """Below this score the draft fails, whatever its composite."""
     checks: tuple[AnyCheck, ...] = ()
-    """Functions whose mean is the score."""
+    """Checks by code, whose mean is the score."""
     gate: bool = False
-    """A checked dimension without which nothing else matters: under its floor, no model is asked
-    and the draft fails."""
+    """Under its floor, no model is asked and the draft fails. For checked dimensions."""
     judge: str | None = Field(default=None, min_length=1)
     """The question put to the evaluator model."""
     anchors: dict[float, str] = {}
     """What a given score looks like, for the evaluator model."""
     feedback: str | None = Field(default=None, min_length=1)
-    """What the evaluator model should say about it, so that an author can act on that."""
+    """What the evaluator model should say about it, so that an author can act on it."""
     caps: tuple[Cap, ...] = ()
     """Rules that hold the score down."""
     needs_sources: bool = False
-    """A judged dimension that is left out, and said to be, of a draft without sources: there is
-    nothing to judge it by."""
+    """Whether a draft without sources is not judged on it; the verdict then says so."""
     optional: bool = False
-    """A judged dimension that is left out, and said to be, when there is no evaluator."""
+    """Whether it is left out if there is no evaluator; the verdict then says so."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -147,7 +144,7 @@ class Dimension(BaseModel):
                 f"dimension '{self.name}' needs either 'checks' or 'judge', and {which}",
                 code="rubric.checks-or-judge",
             )
-            return  # the rest would be about the one that is not meant
+            return  # the other rules depend on which is meant
         if self.optional and self.judge is None:
             yield _mistake(
                 f"dimension '{self.name}' is checked by code, which is always there: "
@@ -182,7 +179,7 @@ class Dimension(BaseModel):
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """What it asks of a draft, as an author is told."""
+        """What it asks of a draft, in the words that its author is told."""
         return tuple(check.requirement for check in self.checks) or (str(self.judge).strip(),)
 
 
@@ -192,15 +189,14 @@ class Rubric(BaseModel):
     model_config = _MODEL
 
     id: str = ""
-    """The file's name without `.yaml`; filled in on loading."""
+    """The file's name without its ending; filled in on loading."""
     sha256: str = ""
-    """Digest of what it says, with all that it takes from other rubrics and its preset, be it
-    written in one file or in three; filled in on loading."""
+    """Digest of all values, with those from the rubrics it extends and its preset; filled in on
+    loading."""
     extends: str | None = Field(default=None, min_length=1)
-    """Another rubric, by name or path: what is not written here is taken from there, dimension by
-    dimension."""
+    """Another rubric, by name or path: what is not written here is taken from there."""
     without: tuple[Name, ...] = ()
-    """Dimensions of the rubric it extends that it does not have."""
+    """Dimensions of the rubric it extends that are left out."""
     preset: PresetName | None = None
     """A named set of defaults."""
     title: str = Field(min_length=1)
@@ -212,14 +208,13 @@ class Rubric(BaseModel):
     pass_at: float = 8.0
     """The composite from which a draft passes."""
     focus_below: float = 7.0
-    """Dimensions under this score are what a revision works on."""
+    """A revision works on the dimensions under this score."""
     judge: JudgeMode = "joint"
     """How the evaluator model is asked."""
     repeats: int = Field(default=3, ge=1, le=15)
-    """How often a draft is judged at most, where its composite is too near `pass_at` for one
-    judgement to tell."""
+    """How often a draft is judged at most, if its composite is too near `pass_at` to tell."""
     repeat_within: float = Field(default=0.5, ge=0)
-    """How near that is; the evaluator's measured noise goes before it, where there is one."""
+    """How near that is, in points; the evaluator's measured noise, if there is one, replaces it."""
     shorten: Shortening = Shortening()
     """When models are shown a shortened draft."""
     dimensions: tuple[Dimension, ...] = Field(min_length=1)
@@ -249,7 +244,7 @@ class Rubric(BaseModel):
                 code="rubric.all-optional",
             )
         for label, value in (("pass_at", self.pass_at), ("focus_below", self.focus_below)):
-            # One that nobody wrote fails because of the scale that somebody did.
+            # A default fails because of the scale that was written.
             written = label in self.model_fields_set
             yield from self._off_scale(
                 label if written else f"{label}, unless given,",
@@ -285,7 +280,7 @@ class Rubric(BaseModel):
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """What it asks of a draft, as an author is told."""
+        """What it asks of a draft, in the words that its author is told."""
         return tuple(text for d in self.dimensions for text in d.requirements)
 
     @property
@@ -300,13 +295,13 @@ class Rubric(BaseModel):
 
 
 def _mistake(message: str, *place: str | int, code: LiteralString) -> InitErrorDetails:
-    """A rule broken between fields; the place says which of them, for the line in the file."""
+    """A rule that is broken between fields; the place is for the line in the file."""
     error = PydanticCustomError(code, "{message}", {"message": message})
     return InitErrorDetails(type=error, loc=place, input=None)
 
 
 def _refuse_any(mistakes: Iterable[InitErrorDetails]) -> None:
-    """Raises all of them at once: whoever mends a file wants to hear of each."""
+    """Raises all of them at once, so that a file can be mended in one go."""
     if found := list(mistakes):
         raise ValidationError.from_exception_data("rubric", found)
 

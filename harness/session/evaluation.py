@@ -86,7 +86,7 @@ def choose_rubric(
             decide.
 
     Raises:
-        RubricInvalid: There is none, or it has mistakes.
+        RubricInvalid: There is no such rubric, or it has mistakes.
     """
     match rubric:
         case Rubric():
@@ -242,7 +242,7 @@ def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | N
         noise: Their measured noise.
 
     Raises:
-        ConfigurationInvalid: The rubric needs a judge, and there is none.
+        ConfigurationInvalid: The rubric needs a judge, and there is no evaluator.
     """
     panel = session.casting.panel
     return Evaluator(
@@ -261,7 +261,7 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
     A measurement that does not fit adds a warning to the run.
 
     Raises:
-        InvalidInput: The noise file is none.
+        InvalidInput: The noise file cannot be read.
     """
     evaluators = session.roles.evaluators
     if not evaluators or not chosen.rubric.judged:

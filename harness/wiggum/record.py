@@ -272,7 +272,7 @@ def _around(label: str) -> Iterator[str]:
 def restored_rounds(
     loops: Iterable[RecordedLoop], journal: Journal
 ) -> dict[str, tuple[Round, ...] | str]:
-    """The rounds of loops by their keys; for those that cannot be restored, why not.
+    """The rounds of loops by their keys; if they cannot be restored, the reason.
 
     Raises:
         JournalInvalid: The journal is damaged.

@@ -39,7 +39,7 @@ class Grade:
 
 
 def mean_of(grades: Sequence[Grade]) -> Grade:
-    """The mean of those that judged something; unjudged if all are."""
+    """The mean of the grades that judged something; unjudged if all are."""
     judged = [grade for grade in grades if not grade.unjudged]
     if not judged:
         return Grade(1.0, unjudged="; ".join(dict.fromkeys(grade.unjudged for grade in grades)))
@@ -50,9 +50,9 @@ def mean_of(grades: Sequence[Grade]) -> Grade:
 class Check(BaseModel):
     """The base of all checks; `check` in a rubric names which one.
 
-    A file that a parameter names stands beside the rubric, or beside one that it extends: whoever
-    validates a rubric gives their folders, in this order, as `context={"directories": paths}`.
-    Without them a name is a path as anywhere.
+    A file that a parameter names stands beside the rubric, or beside one that it extends: their
+    folders are given to pydantic, in this order, as `context={"directories": paths}`. Without them
+    a name is a path like any other.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

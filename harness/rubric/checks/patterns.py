@@ -186,7 +186,7 @@ class Json(Check):
     against: _Schema
     """The JSON Schema: written here, or the name of the file that holds it, from this rubric's
     directory. References must stay inside it, since nothing is fetched. A `pattern` in it
-    has a time, as that of `regex` has."""
+    is limited in time, as in `regex`."""
     timeout_s: float = Field(default=5, gt=0, le=60, exclude=True)
     """How long a draft may take, in seconds, where there is a pattern in the schema. One that takes
     longer than this tries too many ways to match, and there is no verdict."""

@@ -37,7 +37,7 @@ def draft_of(schema: dict[str, Any]) -> Any:  # noqa: ANN401
 
     Its stubs leave out a parameter that we use.
     """
-    # Imported by whoever uses it: 80 ms that most rubrics never need.
+    # Imported at the first use: 80 ms that most rubrics never need.
     from jsonschema import validators  # noqa: PLC0415
 
     latest = validators.Draft202012Validator
