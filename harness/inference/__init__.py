@@ -61,7 +61,7 @@ from harness.inference.request import (
     most_tokens_of_messages,
 )
 from harness.inference.retry import RetryPolicy, retry_delay_s
-from harness.inference.structured import ReplyType, SchemaKnowledge
+from harness.inference.structured import ReplyType, SchemaKnowledge, chat_request
 from harness.inference.to_its_end import to_its_end
 from harness.inference.whole_reply import OnCut, check_whole, whole_reply
 
@@ -114,6 +114,7 @@ __all__ = [
     "Usage",
     "as_messages",
     "as_texts",
+    "chat_request",
     "check_whole",
     "connect",
     "host_of",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from inspect import isroutine
 from typing import Any, Generic, TypeVar
@@ -23,7 +23,14 @@ from pydantic_core import SchemaError
 from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, StructuredMode
-from harness.inference.request import ChatRequest, JsonSchema, Message
+from harness.inference.request import (
+    ChatRequest,
+    JsonSchema,
+    Message,
+    Prompt,
+    as_messages,
+    as_texts,
+)
 from harness.trace import Tracer
 
 T = TypeVar("T")
@@ -103,6 +110,35 @@ class ReplyType(Generic[T]):
             ) from error
         value: T = parsed.answer if self._wrapped else parsed
         return value
+
+
+def chat_request(
+    prompt: Prompt,
+    *,
+    returns: Any = None,  # noqa: ANN401 - a type, annotated perhaps
+    stop: Sequence[str] = (),
+    **fields: Any,  # noqa: ANN401
+) -> tuple[ChatRequest, ReplyType[Any] | None]:
+    """A call as people write it, and the type that its reply is to be read as, if one is given.
+
+    Args:
+        prompt: A text, or a conversation.
+        returns: The type to answer in; None and `Completion` ask for none.
+        stop: Texts that end the reply; a lone one too.
+        fields: Of the `ChatRequest`.
+
+    Raises:
+        InvalidInput: An argument cannot be used.
+        ConfigurationInvalid: The type has no JSON Schema.
+    """
+    reply_type = None if returns in (None, Completion) else ReplyType(returns)
+    request = ChatRequest(
+        messages=as_messages(prompt),
+        stop=as_texts(stop),
+        reply_schema=None if reply_type is None else reply_type.schema,
+        **fields,
+    )
+    return request, reply_type
 
 
 class SchemaKnowledge:

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar, overload
 
 from harness.inference import (
-    ChatRequest,
     Client,
     Completion,
     CountRequest,
@@ -16,9 +15,9 @@ from harness.inference import (
     EmbedRequest,
     OnCut,
     Prompt,
-    ReplyType,
     as_messages,
     as_texts,
+    chat_request,
     whole_reply,
 )
 from harness.session.models import describe_endpoints, known_endpoints, open_models
@@ -171,10 +170,11 @@ async def chat(
         ReplyCut: The reply was cut; `ReplyFiltered` and `ReplyEmpty` are kinds of it.
         InferenceError: There is no reply, or it is not of the type asked for.
     """
-    reply_type = None if returns in (None, Completion) else ReplyType(returns)
-    request = ChatRequest(
+    request, reply_type = chat_request(
+        messages,
+        returns=returns,
+        stop=stop,
         model=model,
-        messages=as_messages(messages),
         max_output_tokens=max_output_tokens,
         temperature=temperature,
         top_p=top_p,
@@ -182,8 +182,6 @@ async def chat(
         min_p=min_p,
         frequency_penalty=frequency_penalty,
         seed=seed,
-        stop=as_texts(stop),
-        reply_schema=reply_type.schema if reply_type else None,
         top_logprobs=top_logprobs,
         timeout_s=timeout_s,
         on_text=on_text,

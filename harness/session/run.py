@@ -22,9 +22,9 @@ from harness.inference import (
     Message,
     OnCut,
     Prompt,
-    ReplyType,
     as_messages,
     as_texts,
+    chat_request,
     whole_reply,
 )
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
@@ -297,12 +297,13 @@ class Run:
             ReplyCut: The reply was cut; `ReplyFiltered` and `ReplyEmpty` are kinds of it.
             InferenceError: There is no reply, or it is not of the type asked for.
         """
-        reply_type = None if returns in (None, Completion) else ReplyType(returns)
         model = self._session.roles.model(role)
-        request = ChatRequest(
+        request, reply_type = chat_request(
+            prompt,
+            returns=returns,
+            stop=stop,
             model=model,
             role=role,
-            messages=as_messages(prompt),
             max_output_tokens=max_output_tokens,
             temperature=temperature,
             top_p=top_p,
@@ -310,8 +311,6 @@ class Run:
             min_p=min_p,
             frequency_penalty=frequency_penalty,
             seed=seed,
-            stop=as_texts(stop),
-            reply_schema=reply_type.schema if reply_type else None,
             timeout_s=timeout_s,
             on_text=on_text,
         )
