@@ -35,7 +35,7 @@ ROOT = Path(__file__).parent.parent
 MODULES = {
     "harness/graph/schedule.py": "tests/graph",
     "harness/wiggum/policy.py": "tests/wiggum",
-    "harness/inference/wire/exchange.py": "tests/inference",
+    "harness/inference/providers/http.py": "tests/inference",
     "harness/trace/journal.py": "tests/trace",
     "harness/residency/policy.py": "tests/residency",
     "harness/memory/fusion.py": "tests/memory",

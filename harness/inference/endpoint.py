@@ -34,7 +34,7 @@ WireName = Literal[
     "runpod",
     "modal",
 ]
-"""Servers that speak OpenAI's chat protocol, each in its own way: see `wire.profiles`. `llamacpp`
+"""Servers that speak OpenAI's chat protocol, each in its own way: see `providers`. `llamacpp`
 is llama-server, its router mode included; `openai` is any other."""
 
 BackendName = Literal[
