@@ -20,6 +20,7 @@ from harness.graph import (
     NodeCall,
     Question,
     bind_inputs,
+    doubtful_inputs,
     execute,
 )
 from harness.inference import NOTHING, Backend, Limits, merged
@@ -149,6 +150,8 @@ class PipelineRun:
                     session.replies.ask_anew(part.earlier.misled)
                 with session.trace.span("run", label=self.graph.name):
                     await self._record_beginning(session, part)
+                    for notice in doubtful_inputs(self.graph, part.given):
+                        session.casting.warn(notice, session.trace)
                     if part.earlier is not None:
                         await _remember_again(session, part.earlier)
                     ended = await self._execute(session, part)
