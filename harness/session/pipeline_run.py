@@ -33,12 +33,14 @@ from harness.session.resume import (
     EarlierRun,
     Origin,
     inputs_now,
+    labels_before,
     match_answers,
     read_earlier_run,
     record_beginning,
     record_outcome,
     remember_again,
     remembered_in,
+    rename_notices,
 )
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
@@ -239,7 +241,9 @@ class PipelineRun:
                 watcher=forecaster,
             )
         if earlier is not None:
-            session.earlier_loops.extend(earlier.loops.within(frozenset(ended.reused)))
+            session.earlier_loops.extend(earlier.loops.within(labels_before(ended)))
+            for notice in rename_notices(ended):
+                session.casting.warn(notice, trace)
         return ended
 
     async def _forecaster(self, session: Session) -> Forecaster | None:
