@@ -14,13 +14,7 @@ from harness.memory.passage import (
     Stats,
 )
 from harness.memory.primary import FILE_NAME, Merging, Progress
-from harness.memory.ranking import (
-    Fusion,
-    Mode,
-    Ranking,
-    convex_combination,
-    reciprocal_rank_fusion,
-)
+from harness.memory.ranking import Mode, Ranking
 from harness.memory.store import MemoryStore, PassageStore
 from harness.memory.terms import LANGUAGES
 
@@ -31,7 +25,6 @@ __all__ = [
     "Embedder",
     "Filter",
     "FunctionEmbedder",
-    "Fusion",
     "Hit",
     "Hits",
     "MemoryStore",
@@ -48,7 +41,5 @@ __all__ = [
     "Suspicion",
     "Vectors",
     "WordLlamaEmbedder",
-    "convex_combination",
     "injected_instruction",
-    "reciprocal_rank_fusion",
 ]

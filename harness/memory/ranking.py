@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest, nsmallest
 from typing import Literal
@@ -35,14 +35,12 @@ class Searcher:
         lexical: LexicalIndex,
         vector: VectorIndex,
         embedder: Embedder,
-        fusion: Fusion,
         ranking: Ranking,
     ) -> None:
         self._primary = primary
         self._lexical = lexical
         self._vector = vector
         self._embedder = embedder
-        self._fusion = fusion
         self._ranking = ranking
         self._unrelated: float | None = None
 
@@ -57,7 +55,7 @@ class Searcher:
         self._lexical.catch_up(until=until)
         scores = self._scores(query, mode, limit=limit, where=where)
         # 2. One score of both, and the passages with the best.
-        fused = scores.fused(self._fusion)
+        fused = scores.fused()
         count = self._ranking.candidates(limit)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
         candidates = self._candidates(best, fused, scores)
@@ -117,7 +115,7 @@ class Searcher:
                 fallback = str(reason)
         if mode == "hybrid" and len(lexical) == depth:  # else these are all that have any word
             count = self._ranking.candidates(limit)
-            hopeful = contenders(lexical, vector, fusion=self._fusion, count=count)
+            hopeful = contenders(lexical, vector, count=count)
             lexical |= self._lexical.scores(query, hopeful)
         elif mode == "vector" and fallback:
             lexical = self._lexical.search(query, limit=depth, where=where)
@@ -171,10 +169,10 @@ class _Scores:
     by_meaning: bool
     fallback: str | None
 
-    def fused(self, fusion: Fusion) -> dict[int, float]:
+    def fused(self) -> dict[int, float]:
         """One score of what there is, 0 to 1."""
         if self.by_words and self.by_meaning:
-            return fusion(self.lexical, self.vector)
+            return convex_combination(self.lexical, self.vector)
         if self.by_meaning:
             return min_max(self.vector, least=LEAST_COSINE)
         return min_max(self.lexical, least=LEAST_BM25)
@@ -295,9 +293,6 @@ def rank(
 Scores = Mapping[int, float]
 """Sequence number to score; more is better."""
 
-Fusion = Callable[[Scores, Scores], dict[int, float]]
-"""Lexical and vector scores in, fused scores out, for every passage that has either."""
-
 LEAST_BM25 = 0.0
 LEAST_COSINE = -1.0
 
@@ -331,35 +326,18 @@ def convex_combination(lexical: Scores, vector: Scores, *, weight: float = 0.5) 
     }
 
 
-def reciprocal_rank_fusion(lexical: Scores, vector: Scores, *, k: int = 60) -> dict[int, float]:
-    """The sum over both indexes of 1 / (k + rank), ranks from 1; a missing score counts 0.
-
-    Times (k + 1) / 2, so that the first of both indexes has 1: the order is the same, and the
-    scores can be weighed against others.
-
-    Cormack, Clarke, Büttcher: "Reciprocal Rank Fusion outperforms Condorcet and individual Rank
-    Learning Methods", SIGIR 2009.
-    """
-    fused: dict[int, float] = {}
-    for scores in (lexical, vector):
-        best_first = sorted(scores, key=lambda sequence: (-scores[sequence], sequence))
-        for rank, sequence in enumerate(best_first, start=1):
-            fused[sequence] = fused.get(sequence, 0) + (k + 1) / 2 / (k + rank)
-    return fused
-
-
-def contenders(lexical: Scores, vector: Scores, *, fusion: Fusion, count: int) -> list[int]:
+def contenders(lexical: Scores, vector: Scores, *, count: int) -> list[int]:
     """Proposals of the vector index alone that might, with a BM25 score, be among the best `count`.
 
     Their BM25 score is at most the least that the lexical index proposed.
     """
     others = vector.keys() - lexical.keys()
-    if fusion is not convex_combination or not lexical:
-        return list(others)  # a score may depend on all others, as ranks do
-    sure = fusion(lexical, vector)
+    if not lexical:
+        return list(others)
+    sure = convex_combination(lexical, vector)
     bar = min(nlargest(count, sure.values()))
     first, last = max(lexical.values()), min(lexical.values())
-    gain = fusion({0: last, 1: first}, {})[0]
+    gain = convex_combination({0: last, 1: first}, {})[0]
     return [sequence for sequence in others if sure[sequence] + gain >= bar]
 
 

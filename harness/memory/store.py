@@ -26,8 +26,8 @@ from harness.memory.guard import injected_instruction
 from harness.memory.lexical import LexicalIndex
 from harness.memory.passage import Added, Filter, Hits, Passage, Refusal, Stats, Where
 from harness.memory.primary import Merging, PrimaryStore, Progress
-from harness.memory.ranking import Fusion, Mode, Ranking, Searcher, convex_combination
-from harness.memory.vector_index import EXACT_UP_TO, Device, VectorIndex
+from harness.memory.ranking import Mode, Ranking, Searcher
+from harness.memory.vector_index import EXACT_UP_TO, VectorIndex
 
 
 class PassageStore(Protocol):
@@ -91,9 +91,7 @@ class MemoryStore:
         *,
         embedder: Embedder | None = None,
         language: str | None = None,
-        fusion: Fusion = convex_combination,
         ranking: Ranking | None = None,
-        device: Device = "cpu",
         exact_up_to: int = EXACT_UP_TO,
         merge: Merging = True,
         read_only: bool = False,
@@ -109,9 +107,7 @@ class MemoryStore:
             embedder: `WordLlamaEmbedder` if None.
             language: Whose words are stemmed, such as `german`, or `none`. If None: English for a
                 new store, else the store's own.
-            fusion: Makes one score of those of both indexes.
             ranking: How quality counts.
-            device: Where the vectors are: `cuda` needs torch.
             exact_up_to: How many vectors are all compared with a query. Of more a graph proposes
                 some, which is quicker and misses a few.
             merge: Whether a passage that says what a stored one says, in the same words, becomes
@@ -123,8 +119,7 @@ class MemoryStore:
 
         Raises:
             MemoryStoreFailed: It cannot be read or made.
-            InvalidInput: The language is unknown or not the store's, or the device or `merge` is
-                unknown.
+            InvalidInput: The language is unknown or not the store's, or `merge` is unknown.
         """
         if merge not in (True, False, "near"):
             raise InvalidInput(
@@ -140,7 +135,6 @@ class MemoryStore:
                 primary,
                 embedder,
                 directory=directory / "vector",
-                device=device,
                 exact_up_to=exact_up_to,
             )
             vector.catch_up()
@@ -152,7 +146,6 @@ class MemoryStore:
             lexical=lexical,
             vector=vector,
             embedder=embedder,
-            fusion=fusion,
             ranking=ranking or Ranking(),
         )
         return cls(

@@ -11,26 +11,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Lock
-from typing import Literal, Self, get_args
+from typing import Self
 
 import numpy as np
 
-from harness.errors import InvalidInput, did_you_mean
 from harness.memory import hnsw
 from harness.memory.embedder import Embedder, Vectors, embed
-from harness.memory.matrix import (
-    Matrix,
-    NumpyBlock,
-    Rows,
-    TorchBlock,
-    check_gpu,
-    cosines,
-    free_gpu,
-)
+from harness.memory.matrix import Matrix, Rows, cosines
 from harness.memory.primary import PrimaryStore, Progress
-
-Device = Literal["cpu", "cuda"]
-"""Where the vectors are."""
 
 EXACT_UP_TO = 64_000
 """How many vectors are all compared with a query: so many of 256 numbers take 2.0 ms on one core.
@@ -52,7 +40,6 @@ class VectorIndex:
         primary: Holds the vectors.
         embedder: Makes the missing ones.
         directory: For the graph of a large store; made when there is one.
-        device: Where they are searched. On a GPU they are all compared, however many.
         exact_up_to: Beyond it a graph is made.
     """
 
@@ -62,20 +49,11 @@ class VectorIndex:
         embedder: Embedder,
         *,
         directory: Path,
-        device: Device = "cpu",
         exact_up_to: int = EXACT_UP_TO,
     ) -> None:
-        if device not in get_args(Device):
-            raise InvalidInput(
-                f"no device '{device}'; {did_you_mean(device, get_args(Device))}",
-                code="memory.unknown-device",
-            )
-        if device == "cuda":
-            check_gpu()
         self._primary = primary
         self._embedder = embedder
         self._directory = directory
-        self._device = device
         self._exact_up_to = exact_up_to
         # One thread at a time reads the primary store, which may take long.
         self._updating = Lock()
@@ -122,7 +100,7 @@ class VectorIndex:
 
     @property
     def resident_bytes(self) -> int:
-        """Memory it takes now, on its device."""
+        """Memory it takes now."""
         held = self._held
         return 0 if held is None else held.nbytes
 
@@ -211,7 +189,7 @@ class VectorIndex:
     def wants_graph(self) -> bool:
         """Whether `build_graph` would make searches faster."""
         held = self._held
-        if held is None or self.missing or self._device != "cpu" or self._primary.read_only:
+        if held is None or self.missing or self._primary.read_only:
             return False
         if isinstance(held, Approximate):
             return held.changed > _MOST_CHANGED * held.graph.count
@@ -269,8 +247,6 @@ class VectorIndex:
                 self._last_bytes, self._growth_bytes = self._held.nbytes, 0
             self._eviction = _Eviction(reason)
             self._held = None
-        if self._device == "cuda":
-            free_gpu()
 
     def restore(self) -> None:
         """Reads its vectors again. If it raises, nothing has changed.
@@ -348,15 +324,12 @@ class VectorIndex:
 
     def _beginning(self) -> tuple[Matrix | Approximate, int]:
         """What to begin with, and up to where it has read the primary store."""
-        if self._device == "cpu" and len(self._primary) > self._exact_up_to:
+        if len(self._primary) > self._exact_up_to:
             graph = hnsw.Graph.load(self._directory, self._embedder)
             last = self._primary.last_sequence()
             if graph and self._primary.compacted() <= graph.position <= last:
                 return Approximate.of(self._primary, self._embedder, graph), graph.position
-        vectors = np.empty((0, self._embedder.dimensions), dtype=np.float32)
-        on_gpu = self._device == "cuda"
-        block = TorchBlock.of(vectors, device="cuda") if on_gpu else NumpyBlock(vectors, 0)
-        return Matrix.of(np.empty(0, dtype=np.int64), block), 0
+        return Matrix.empty(self._embedder.dimensions), 0
 
 
 class _Eviction:
@@ -395,10 +368,8 @@ class Approximate:
     @classmethod
     def of(cls, primary: PrimaryStore, embedder: Embedder, graph: hnsw.Graph) -> Self:
         """Only the graph."""
-        none = np.empty(0, dtype=np.int64)
-        empty = NumpyBlock(np.empty((0, embedder.dimensions), dtype=np.float32), 0)
-        tail = Matrix.of(none, empty)
-        return cls(primary=primary, embedder=embedder, graph=graph, tail=tail, dead=none)
+        tail = Matrix.empty(embedder.dimensions)
+        return cls(primary=primary, embedder=embedder, graph=graph, tail=tail, dead=tail.dead)
 
     def with_more(self, sequences: Rows, vectors: Vectors) -> Self:
         """See `Matrix.with_more`."""

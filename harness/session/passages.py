@@ -314,7 +314,6 @@ def opened_store(
         path,
         embedder=embedder,
         language=memory.language,
-        device=memory.device,
         merge=memory.merge,
         progress=progress,
     )

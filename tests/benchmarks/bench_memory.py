@@ -6,7 +6,7 @@
 For a quiet machine, and the extra `bench`. Without a part: the quality and the speed.
 
 --quality   nDCG@10 on a collection in the form of BEIR, Cranfield unless another is named: all with
-            the defaults, but for the line that fuses by reciprocal rank.
+            the defaults.
 --speed     Searching, writing and opening, on the same passages with the same vectors. What the
             peers are set to is in `memory_peers.py`; the passages are from `memory_corpus.py`.
 --growth    The speed at 50,000 passages and at 500,000, and what became of each figure.
@@ -47,7 +47,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "memory"))
 from judged_collection import CRANFIELD, JudgedCollection
 from memory_corpus import Corpus
 
-from harness.memory import MemoryStore, Mode, Passage, WordLlamaEmbedder, reciprocal_rank_fusion
+from harness.memory import MemoryStore, Mode, Passage, WordLlamaEmbedder
 
 MODES: tuple[Mode, ...] = ("hybrid", "lexical", "vector")
 OURS = "ours"
@@ -106,19 +106,17 @@ def quality(directory: Path) -> Iterator[Part]:
     collection = JudgedCollection.read(directory)
     embedder = WordLlamaEmbedder()
     figures: Figures = {}
-    with tempfile.TemporaryDirectory() as kept:
-        with MemoryStore.open(kept, embedder=embedder) as store:
-            added = store.add(collection.passages)
-            say(
-                f"{directory.name}: {len(added.new):,} passages new, {len(added.merged)} merged, "
-                f"{len(added.refused)} refused; {len(collection.questions)} questions"
-            )
-            for mode in MODES:
-                figures[mode] = {"nDCG@10": collection.ndcg_at_10(store, mode)}
-        with MemoryStore.open(kept, embedder=embedder, fusion=reciprocal_rank_fusion) as store:
-            figures["hybrid by reciprocal rank"] = {
-                "nDCG@10": collection.ndcg_at_10(store, "hybrid")
-            }
+    with (
+        tempfile.TemporaryDirectory() as kept,
+        MemoryStore.open(kept, embedder=embedder) as store,
+    ):
+        added = store.add(collection.passages)
+        say(
+            f"{directory.name}: {len(added.new):,} passages new, {len(added.merged)} merged, "
+            f"{len(added.refused)} refused; {len(collection.questions)} questions"
+        )
+        for mode in MODES:
+            figures[mode] = {"nDCG@10": collection.ndcg_at_10(store, mode)}
     yield Part(directory.name, figures)
 
 

@@ -1,25 +1,17 @@
-"""Cosines to all vectors of a matrix, in memory or on a GPU."""
-
-import sys
-from types import SimpleNamespace
+"""Cosines to all vectors of a matrix."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_vectors import Named, clustered, naive, unit
-from stored import failing
+from plain_vectors import clustered, naive, unit
 
-from harness.errors import InvalidInput
-from harness.memory.matrix import Matrix, NumpyBlock, TorchBlock
-from harness.memory.vector_index import VectorIndex
+from harness.memory.matrix import Matrix
 
 
 def matrix_of(vectors):
     """Numbered from 1."""
-    none = np.empty((0, vectors.shape[1]), dtype=np.float32)
-    empty = Matrix.of(np.empty(0, dtype=np.int64), NumpyBlock(none, 0))
-    return empty.with_more(np.arange(1, len(vectors) + 1), vectors)
+    return Matrix.empty(vectors.shape[1]).with_more(np.arange(1, len(vectors) + 1), vectors)
 
 
 def coarse(seed, n):
@@ -109,46 +101,3 @@ def test_a_score_does_not_hang_on_the_company():
         within = np.array(some, dtype=np.int64)
         found = matrix.search(query, limit=3000, within=within)
         assert found == {number: all_of_them[number] for number in found}
-
-
-# --- on a GPU --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("torch", ["missing", "without a GPU"])
-def test_a_gpu_that_cannot_be_used_is_refused(primary, tmp_path, monkeypatch, torch):
-    module = None  # as if it were not installed
-    if torch != "missing":
-        module = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
-    monkeypatch.setitem(sys.modules, "torch", module)
-
-    with failing(InvalidInput, "memory.torch-missing" if module is None else "memory.no-gpu"):
-        VectorIndex(primary, Named(), directory=tmp_path, device="cuda")
-    with failing(InvalidInput, "memory.unknown-device"):
-        VectorIndex(primary, Named(), directory=tmp_path, device="cud")
-
-
-def test_it_finds_what_numpy_finds():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    vectors = clustered(4000, dimensions=256)
-    none = np.empty((0, 256), dtype=np.float32)
-    blocks = [NumpyBlock(none, 0), TorchBlock.of(none, device=device)]
-    numpy_one, torch_one = (
-        grown(Matrix.of(np.empty(0, dtype=np.int64), b), vectors) for b in blocks
-    )
-
-    for query in clustered(20, dimensions=256, seed=2):
-        for within in (None, np.arange(3, 4000, 7)):
-            ours = numpy_one.search(query, limit=50, including=[1, 2, 3, 3999], within=within)
-            theirs = torch_one.search(query, limit=50, including=[1, 2, 3, 3999], within=within)
-            assert ours.keys() == theirs.keys()
-            assert theirs == {number: pytest.approx(ours[number], abs=1e-6) for number in ours}
-    assert torch_one.nbytes == numpy_one.nbytes
-
-
-def grown(matrix, vectors):
-    """In parts, with a quarter gone: enough for a copy without them, and then some."""
-    for start in range(0, 4000, 500):
-        numbers = np.arange(start + 1, start + 501)
-        matrix = matrix.with_more(numbers, vectors[start : start + 500])
-    return matrix.without(range(100, 1300)).without(range(2000, 2100))

@@ -1,4 +1,4 @@
-"""How two lanes' scores become one, and which passages are hits, in which order."""
+"""How two indexes' scores become one, and which passages are hits, in which order."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +19,6 @@ from harness.memory.ranking import (
     is_relevant,
     min_max,
     rank,
-    reciprocal_rank_fusion,
 )
 
 # --- fusion ------------------------------------------------------------------------------------
@@ -75,40 +74,14 @@ def test_what_else_was_proposed_changes_no_score(lexical, vector, worse):
     assert {n: all_of_them[n] for n in lexical} == {n: fewer[n] for n in lexical}
 
 
-@given(lexical=scores, vector=scores, k=st.integers(0, 100))
-def test_reciprocal_rank_fusion_is_the_sum_of_reciprocal_ranks(lexical, vector, k):
-    fused = reciprocal_rank_fusion(lexical, vector, k=k)
-
-    assert fused.keys() == lexical.keys() | vector.keys()
-    for sequence, score in fused.items():
-        naive = 0.0
-        for lane in (lexical, vector):
-            if sequence in lane:
-                # A rank is one more than how many come before; of equals, the older does.
-                ahead = sum((-s, n) < (-lane[sequence], sequence) for n, s in lane.items())
-                naive += 1 / (k + ahead + 1)
-        assert score == pytest.approx(naive * (k + 1) / 2)
-
-
-def test_reciprocal_rank_fusion_by_hand():
-    fused = reciprocal_rank_fusion({1: 9.0, 2: 5.0}, {2: 0.8, 3: 0.1})
-
-    expected = {1: 1 / 61, 2: 1 / 62 + 1 / 61, 3: 1 / 62}
-    assert fused == pytest.approx({n: score * 61 / 2 for n, score in expected.items()})
-    assert reciprocal_rank_fusion({1: 9.0}, {1: 0.5}) == {1: 1.0}
-
-
-@pytest.mark.parametrize("fusion", [convex_combination, reciprocal_rank_fusion])
 @given(words=bm25.filter(len), meaning=cosines, depth=st.integers(1, 4), count=st.integers(1, 6))
-def test_who_is_no_contender_would_change_nothing_by_its_words(
-    fusion, words, meaning, depth, count
-):
+def test_who_is_no_contender_would_change_nothing_by_its_words(words, meaning, depth, count):
     proposed = dict(sorted(words.items(), key=lambda one: (-one[1], one[0]))[:depth])
-    asked = contenders(proposed, meaning, fusion=fusion, count=count)
+    asked = contenders(proposed, meaning, count=count)
     assert not proposed.keys() & set(asked)
 
     def best(lexical):
-        return sorted(fusion(lexical, meaning).values(), reverse=True)[:count]
+        return sorted(convex_combination(lexical, meaning).values(), reverse=True)[:count]
 
     everything = proposed | {n: words[n] for n in meaning if n in words}
     assert best(proposed | {n: words[n] for n in asked if n in words}) == best(everything)
@@ -117,8 +90,8 @@ def test_who_is_no_contender_would_change_nothing_by_its_words(
 def test_only_who_might_be_among_the_best_is_a_contender():
     words, meaning = {1: 10.0, 2: 1.0}, {2: 1.0, 3: 0.6}
 
-    assert contenders(words, meaning, fusion=convex_combination, count=1) == []
-    assert contenders(words, meaning, fusion=convex_combination, count=3) == [3]
+    assert contenders(words, meaning, count=1) == []
+    assert contenders(words, meaning, count=3) == [3]
 
 
 # --- ranking -----------------------------------------------------------------------------------
