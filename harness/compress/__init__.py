@@ -14,7 +14,7 @@ from harness.compress.markdown import (
     sections_of,
     sentences_of,
 )
-from harness.compress.summary import Summarise, condense_by
+from harness.compress.summary import Summarize, condense_by
 
 __all__ = [
     "AddedSection",
@@ -22,7 +22,7 @@ __all__ = [
     "Edits",
     "Excerpt",
     "Section",
-    "Summarise",
+    "Summarize",
     "apply_edits",
     "condense",
     "condense_around",

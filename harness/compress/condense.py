@@ -40,7 +40,7 @@ class Condensed:
     """Length of `text`."""
     compressed: bool
     """Whether anything was left out. Scores of a full and a compressed text do not compare."""
-    summarised: bool = False
+    summarized: bool = False
     """Whether a model wrote `text`, which is then not verbatim."""
     refused: Notice | None = None
     """Why the text of a model was not used, if there was one and the text was too long."""

@@ -10,7 +10,7 @@ from harness.compress.edits import unwrapped
 from harness.compress.markdown import blocks_of, sections_of, unpadded
 from harness.errors import InferenceError, LimitReached, Notice
 
-Summarise = Callable[[str], Awaitable[str]]
+Summarize = Callable[[str], Awaitable[str]]
 """Sends a prompt to a model; returns its reply."""
 
 _PROMPT = """\
@@ -28,7 +28,7 @@ _BETWEEN = "\n\n"
 
 
 async def condense_by(
-    summarise: Summarise,
+    summarize: Summarize,
     markdown: str,
     *,
     budget_chars: int,
@@ -45,7 +45,7 @@ async def condense_by(
     over the budget.
 
     Args:
-        summarise: Calls the model. Only `InferenceError` and `LimitReached` are caught.
+        summarize: Calls the model. Only `InferenceError` and `LimitReached` are caught.
         markdown: As for `condense`, as are the others.
         budget_chars: See `condense`.
         focus: See `condense`.
@@ -78,7 +78,7 @@ async def condense_by(
         document=head,
     )
     try:
-        reply = await summarise(prompt)
+        reply = await summarize(prompt)
     except (InferenceError, LimitReached) as error:
         return replace(deterministic, refused=Notice(code=error.code, message=str(error)))
     summary = _without_courtesies(reply, head) + _BETWEEN
@@ -92,7 +92,7 @@ async def condense_by(
         before_chars=len(markdown),
         after_chars=len(text),
         compressed=True,
-        summarised=True,
+        summarized=True,
     )
 
 

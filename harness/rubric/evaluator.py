@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.compress import Summarise
+from harness.compress import Summarize
 from harness.errors import (
     ConfigurationInvalid,
     EvaluatorAbstained,
@@ -38,7 +38,7 @@ class Evaluator:
         combine: How a panel's judgements become one.
         noise: Measured standard deviation of the composites that one draft gets from them: how near
             to the threshold is too near to tell.
-        summarise: Shortens drafts that are too long to be shown, instead of leaving parts out.
+        summarize: Shortens drafts that are too long to be shown, instead of leaving parts out.
 
     Raises:
         ConfigurationInvalid: The rubric needs a judge and there is no evaluator model.
@@ -52,14 +52,14 @@ class Evaluator:
         models: Sequence[str] = (),
         combine: Combine = "mean",
         noise: float | None = None,
-        summarise: Summarise | None = None,
+        summarize: Summarize | None = None,
     ) -> None:
         self.rubric = rubric
         self._ask = ask
         self._models = tuple(models)
         self._combine = combine
         self._noise = noise
-        self._summarise = summarise
+        self._summarize = summarize
         if not models and (needed := [d.name for d in rubric.judged if not d.optional]):
             raise ConfigurationInvalid(
                 f"rubric '{rubric.id}' has dimensions that a model must judge "
@@ -147,7 +147,7 @@ class Evaluator:
             held={},
         )
         # A summary may be as long as it is allowed to be.
-        spare = self.rubric.shorten.evaluate_over if self._summarise and case.shown.shortened else 0
+        spare = self.rubric.shorten.evaluate_over if self._summarize and case.shown.shortened else 0
         tokens = 0
         for dimensions in case.calls:
             request = judge_request(case, dimensions, model="")
@@ -156,8 +156,8 @@ class Evaluator:
 
     async def _case(self, settled: _Settled) -> Case:
         draft, rubric = settled.draft, self.rubric
-        if self._summarise and not settled.sections:
-            seen = await shown_by(self._summarise, rubric, draft)
+        if self._summarize and not settled.sections:
+            seen = await shown_by(self._summarize, rubric, draft)
         else:
             seen = shown(rubric, draft, sections=settled.sections)
         return Case(

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from harness.compress import Condensed, Summarise, condense, condense_around, condense_by
+from harness.compress import Condensed, Summarize, condense, condense_around, condense_by
 from harness.inference import JsonSchema, Message
 from harness.rubric.draft import Draft
 from harness.rubric.rubric import Dimension, Rubric, Scale
@@ -163,7 +163,7 @@ def _dimension_text(dimension: Dimension) -> str:
 def _shortened_text(shortened: Shortened) -> str:
     how = (
         "what stands above is a summary of it, with its headings"
-        if shortened.summarised
+        if shortened.summarized
         else "[…] or a note in brackets stands where something was left out"
     )
     return (
@@ -248,10 +248,10 @@ def shown(rubric: Rubric, draft: Draft, *, sections: Collection[int] = ()) -> Sh
     return Shown(condensed.text, _shortened(condensed))
 
 
-async def shown_by(summarise: Summarise, rubric: Rubric, draft: Draft) -> Shown:
-    """The same, but a draft that is too long is summarised by a model."""
+async def shown_by(summarize: Summarize, rubric: Rubric, draft: Draft) -> Shown:
+    """The same, but a draft that is too long is summarized by a model."""
     condensed = await condense_by(
-        summarise,
+        summarize,
         draft.text,
         budget_chars=rubric.shorten.evaluate_over,
         cap_chars=rubric.shorten.cap,
@@ -266,7 +266,7 @@ def _shortened(condensed: Condensed) -> Shortened | None:
     return Shortened(
         before_chars=condensed.before_chars,
         after_chars=condensed.after_chars,
-        summarised=condensed.summarised,
+        summarized=condensed.summarized,
         refused=str(condensed.refused or ""),
     )
 

@@ -41,7 +41,7 @@ class Players:
     roles: Roles
     embedder: str | None = None
     """Tag of the endpoint that makes the vectors of passages."""
-    summariser: str | None = None
+    summarizer: str | None = None
     """Tag of the endpoint that shortens drafts for the evaluator."""
 
     def of(self, role: str) -> tuple[str, ...]:
@@ -51,8 +51,8 @@ class Players:
                 return self.roles.evaluators
             case "memory":
                 return (self.embedder,) if self.embedder else ()
-            case "summariser" if self.summariser:
-                return (self.summariser,)
+            case "summarizer" | "summariser" if self.summarizer:  # older journals have the second
+                return (self.summarizer,)
         try:
             return (self.roles.model(role),)
         except ConfigurationInvalid:
@@ -296,7 +296,7 @@ class Forecaster:
         self._left = len(graph.nodes)
         self._under_way: dict[str, CallDemand] = {}
         # Passages are also embedded in the background, and any draft may turn out too long.
-        self._asks_unseen = players.embedder is not None or players.summariser is not None
+        self._asks_unseen = players.embedder is not None or players.summarizer is not None
         self._told = NOTHING_KNOWN
         self._has_begun = False
         self._is_to_tell = False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from harness.compress import Summarise
+from harness.compress import Summarize
 from harness.errors import Notice, ReplyInvalid
 from harness.inference import (
     NOTHING,
@@ -50,8 +50,8 @@ from harness.wiggum import (
     verdict_attributes,
 )
 
-SUMMARISER = "summariser"
-"""The role of a summariser's calls."""
+SUMMARIZER = "summarizer"
+"""The role of a summarizer's calls."""
 
 _LEAST_DRAFT_TOKENS = 256
 """Some 190 words: no draft is begun with less room, unless less was asked for."""
@@ -251,7 +251,7 @@ def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | N
         models=session.roles.evaluators,
         combine="mean" if panel is None else panel.combine,
         noise=None if noise is None else noise.deviation,
-        summarise=_summarise(session, rubric, ask),
+        summarize=_summarize(session, rubric, ask),
     )
 
 
@@ -292,16 +292,16 @@ def repeatability(noise: Noise) -> float:
     return 2.8 * noise.deviation
 
 
-def _summarise(session: Session, rubric: Rubric, ask: Ask) -> Summarise | None:
-    model = session.casting.summariser
+def _summarize(session: Session, rubric: Rubric, ask: Ask) -> Summarize | None:
+    model = session.casting.summarizer
     if model is None:
         return None
 
-    async def summarise(prompt: str) -> str:
+    async def summarize(prompt: str) -> str:
         completion = await ask(
             ChatRequest(
                 model=model,
-                role=SUMMARISER,
+                role=SUMMARIZER,
                 messages=(Message("user", prompt),),
                 # A summary that is cut there is used as it is: it only has to be shorter.
                 max_output_tokens=rubric.shorten.evaluate_over // _CHARS_PER_TOKEN,
@@ -309,4 +309,4 @@ def _summarise(session: Session, rubric: Rubric, ask: Ask) -> Summarise | None:
         )
         return completion.text
 
-    return summarise
+    return summarize

@@ -125,7 +125,7 @@ async def plan_models(
     players = Players(
         roles=casting.roles.with_evaluators(*judges.tags),
         embedder=None if embedder == WORDLLAMA else embedder,
-        summariser=casting.summariser,
+        summarizer=casting.summarizer,
     )
     seen = await asyncio.to_thread(last_asked, settings.traces, graph.name)
     demand = demand_of(graph, seen)
@@ -163,8 +163,8 @@ async def plan_models(
     if loads is not None:
         load_s = math.fsum(count * memory.times[tag].seconds for tag, count in loads.items())
     notes = [*_notes(demand, uses, unknown, times=items)]
-    if casting.summariser is not None:
-        notes.append(f"'{casting.summariser}' shortens drafts that are too long; not counted")
+    if casting.summarizer is not None:
+        notes.append(f"'{casting.summarizer}' shortens drafts that are too long; not counted")
     if loads:
         notes.append(
             f"every call is taken to last {CALL_S:g} s, and every mapped node to have {items} "
@@ -302,8 +302,8 @@ def _purposes(
     for role, tags in asked.items():
         for tag in tags:
             of(tag).roles.append(role)
-    if casting.summariser is not None:
-        of(casting.summariser).others.append("shortens drafts")
+    if casting.summarizer is not None:
+        of(casting.summarizer).others.append("shortens drafts")
     for role, named in settings.roles.items():
         if isinstance(named, str) and role not in asked:
             how = "may be asked" if all_of_them else "which no node asks"

@@ -20,7 +20,6 @@ from harness.graph import (
     NodeCall,
     Question,
     bind_inputs,
-    doubtful_inputs,
     execute,
 )
 from harness.inference import NOTHING, Backend, Limits, merged
@@ -33,14 +32,12 @@ from harness.session.resume import (
     EarlierRun,
     Origin,
     inputs_now,
-    labels_before,
     match_answers,
     read_earlier_run,
     record_beginning,
     record_outcome,
     remember_again,
     remembered_in,
-    rename_notices,
 )
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
@@ -152,8 +149,6 @@ class PipelineRun:
                     session.replies.ask_anew(part.earlier.misled)
                 with session.trace.span("run", label=self.graph.name):
                     await self._record_beginning(session, part)
-                    for notice in doubtful_inputs(self.graph, part.given):
-                        session.casting.warn(notice, session.trace)
                     if part.earlier is not None:
                         await _remember_again(session, part.earlier)
                     ended = await self._execute(session, part)
@@ -241,9 +236,7 @@ class PipelineRun:
                 watcher=forecaster,
             )
         if earlier is not None:
-            session.earlier_loops.extend(earlier.loops.within(labels_before(ended)))
-            for notice in rename_notices(ended):
-                session.casting.warn(notice, trace)
+            session.earlier_loops.extend(earlier.loops.within(frozenset(ended.reused)))
         return ended
 
     async def _forecaster(self, session: Session) -> Forecaster | None:
@@ -256,7 +249,7 @@ class PipelineRun:
         players = Players(
             roles=session.roles,
             embedder=session.passages.model,
-            summariser=session.casting.summariser,
+            summarizer=session.casting.summarizer,
         )
         return Forecaster(
             self.graph, demand_of(self.graph, seen), players=players, expect=budget.expect

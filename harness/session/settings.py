@@ -137,11 +137,21 @@ class MemorySettings(BaseModel):
     """The language for stemming, such as `german`, or `none`. When left out: the directory's own,
     and English for a new one."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where the vectors are searched; `cuda` needs torch."""
+    """Has no effect: vectors are searched on the CPU."""
     merge: Literal[True, False, "near"] = True
     """Whether passages with the same words become one: if they differ only in white space and in
     Unicode's forms of a letter (`true`), also in typographic signs (`"near"`), or never (`false`).
     """
+
+    @field_validator("device")
+    @classmethod
+    def _is_ignored(cls, value: str) -> str:
+        if value != "cpu":
+            log_warning(
+                "[memory] device has no effect any more: vectors are searched on the CPU",
+                code="config.no-effect",
+            )
+        return value
 
 
 class TraceSettings(BaseModel):
@@ -193,10 +203,24 @@ class EvaluationSettings(BaseModel):
     panel: Combine | None = None
     """For a pool of evaluators: every member judges every draft, and their judgements become one in
     this way. When left out, one member is drawn."""
-    summariser: str | None = Field(default=None, min_length=1)
+    summarizer: str | None = Field(default=None, min_length=1)
     """A role, or the tag of an endpoint, whose model shortens a draft that is too long for the
     evaluator; its summary is checked. When left out, or if the summary is refused, code picks
     sentences."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_new_names(cls, values: object) -> object:
+        if not isinstance(values, dict) or "summariser" not in values:
+            return values
+        renamed = dict(values)
+        renamed.setdefault("summarizer", renamed.pop("summariser"))
+        log_warning(
+            "'summariser' is now called 'summarizer', and will not be read any more in the next "
+            "release",
+            code="config.renamed",
+        )
+        return renamed
 
 
 class LimitSettings(BaseModel):

@@ -17,18 +17,18 @@ DOCUMENT = (
 SUMMARY = "# Cats\n\nCats sleep.\n\n## Food\n\nThey eat fish.\n\n# Dogs\n"
 
 
-def summarised(reply, document=DOCUMENT, **options):
-    """What comes of a summariser that gives or raises this, and the prompts that it was sent."""
+def summarized(reply, document=DOCUMENT, **options):
+    """What comes of a summarizer that gives or raises this, and the prompts that it was sent."""
     prompts = []
 
-    async def summarise(prompt):
+    async def summarize(prompt):
         prompts.append(prompt)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
     options = {"budget_chars": 300, "keep_tail_chars": 20} | options
-    return asyncio.run(condense_by(summarise, document, **options)), prompts
+    return asyncio.run(condense_by(summarize, document, **options)), prompts
 
 
 REPLIES = {
@@ -40,10 +40,10 @@ REPLIES = {
 
 @pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
 def test_a_summary_with_all_headings_is_used_and_the_end_is_verbatim(reply):
-    result, (prompt,) = summarised(reply, focus="what cats eat")
+    result, (prompt,) = summarized(reply, focus="what cats eat")
 
     assert result.text == f"{SUMMARY}\nDogs bark at night, and then they st"
-    assert (result.summarised, result.compressed, result.refused) == (True, True, None)
+    assert (result.summarized, result.compressed, result.refused) == (True, True, None)
     assert (result.before_chars, result.after_chars) == (len(DOCUMENT), len(result.text))
     assert "# Dogs" in prompt
     assert "then they st" not in prompt
@@ -51,10 +51,10 @@ def test_a_summary_with_all_headings_is_used_and_the_end_is_verbatim(reply):
     assert "what cats eat" in prompt
 
 
-def test_without_an_end_to_keep_all_of_the_text_is_the_summarisers():
+def test_without_an_end_to_keep_all_of_the_text_is_the_summarizers():
     reply = f"{SUMMARY}\nThey bark."
 
-    assert summarised(reply, keep_tail_chars=0)[0].text == f"{reply}\n\n"
+    assert summarized(reply, keep_tail_chars=0)[0].text == f"{reply}\n\n"
 
 
 REFUSED = {
@@ -70,10 +70,10 @@ REFUSED = {
 
 @pytest.mark.parametrize(("reply", "code"), REFUSED.values(), ids=REFUSED)
 def test_a_summary_that_cannot_be_used_is_refused_with_the_reason(reply, code):
-    result, _ = summarised(reply)
+    result, _ = summarized(reply)
 
     assert result.refused.code == code
-    assert not result.summarised
+    assert not result.summarized
     assert result.text == condense(DOCUMENT, budget_chars=300, keep_tail_chars=20).text
 
 
@@ -85,25 +85,25 @@ HOPELESS = {
 
 @pytest.mark.parametrize("document", HOPELESS.values(), ids=HOPELESS)
 def test_no_model_is_asked_for_a_summary_that_could_not_be_within_the_budget(document):
-    result, prompts = summarised("# Cats\n", document)
+    result, prompts = summarized("# Cats\n", document)
 
     assert prompts == []
-    assert not result.summarised
+    assert not result.summarized
     assert result.refused.code == "summary.no-room"
 
 
 def test_a_fault_of_the_program_is_not_taken_for_a_refusal():
     with pytest.raises(ZeroDivisionError):
-        summarised(ZeroDivisionError())
+        summarized(ZeroDivisionError())
 
 
 @given(documents, documents, st.integers(0, 200), st.integers(0, 30))
-def test_whatever_a_summariser_says_headings_and_budget_hold(document, reply, budget, tail):
+def test_whatever_a_summarizer_says_headings_and_budget_hold(document, reply, budget, tail):
     options = {"budget_chars": budget, "keep_tail_chars": tail}
-    result, prompts = summarised(reply, document, **options)
+    result, prompts = summarized(reply, document, **options)
 
     assert headings(result.text) == headings(document)
-    if result.summarised:
+    if result.summarized:
         assert result.after_chars <= budget < result.before_chars
         assert result.text.endswith(document[len(document) - tail :])
     else:

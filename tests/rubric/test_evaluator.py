@@ -502,16 +502,16 @@ def test_a_judge_of_a_shortened_draft_is_told_so_and_the_verdict_says_it():
     ],
 )
 def test_a_summary_is_shown_if_it_is_of_use_and_the_verdict_says_which(summary, is_used):
-    async def summarise(prompt):
+    async def summarize(prompt):
         return summary
 
     backend = ScriptedBackend([alone(9)])
-    by = Evaluator(rubric(CLEAR), ask=backend.chat, models=["judge"], summarise=summarise)
+    by = Evaluator(rubric(CLEAR), ask=backend.chat, models=["judge"], summarize=summarize)
 
     verdict = asyncio.run(by.evaluate(Draft(text=LONG_TEXT, task="")))
 
     shortened = verdict.judges.shortened
-    assert shortened.summarised is is_used
+    assert shortened.summarized is is_used
     assert bool(shortened.refused) is not is_used
     assert ("All sentences stand here." in backend.requests[0].messages[-1].content) is is_used
 
@@ -544,11 +544,11 @@ def test_no_evaluation_takes_more_tokens_than_it_said(way, models, text):
 def test_a_summary_that_is_as_long_as_it_may_be_is_allowed_for():
     longest = "# Part\n\n" + "Summed up. " * 505 + "\n\n# End"
 
-    async def summarise(prompt):
+    async def summarize(prompt):
         return longest
 
     backend = ScriptedBackend([alone(9)])
-    by = Evaluator(rubric(CLEAR), ask=backend.chat, models=["judge"], summarise=summarise)
+    by = Evaluator(rubric(CLEAR), ask=backend.chat, models=["judge"], summarize=summarize)
     # So little can be picked of one long item that the draft's own sentences take no room.
     draft = Draft(text=f"# Part\n\n- {'x' * 9000}\n\n# End\n\n{'It ends. ' * 40}", task="Write.")
 
@@ -556,7 +556,7 @@ def test_a_summary_that_is_as_long_as_it_may_be_is_allowed_for():
     verdict = asyncio.run(by.evaluate(draft))
 
     (request,) = backend.requests
-    assert verdict.judges.shortened.summarised
+    assert verdict.judges.shortened.summarized
     asked = sum(len(m.content.encode()) for m in request.messages) / 3
     assert asked + request.max_output_tokens <= most
 

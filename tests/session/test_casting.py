@@ -103,8 +103,8 @@ WRONG = {
         'producer = "qwen"\nevaluator = "llama"\n[evaluation]\npanel = "mean"\n',
         "roles.panel-without-pool",
     ),
-    "a summariser that is nobody": (
-        'producer = "qwen"\n[evaluation]\nsummariser = "lama"\n',
+    "a summarizer that is nobody": (
+        'producer = "qwen"\n[evaluation]\nsummarizer = "lama"\n',
         "roles.setting-unknown",
     ),
 }

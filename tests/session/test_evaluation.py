@@ -1,4 +1,4 @@
-"""How a run judges drafts: a panel, a single verdict, limits, a summariser, measured noise."""
+"""How a run judges drafts: a panel, a single verdict, limits, a summarizer, measured noise."""
 
 from __future__ import annotations
 
@@ -187,17 +187,17 @@ SHORT = "\n\n".join(f"{line}\n\nIt was fast." for line in LONG.splitlines() if l
     [(SHORT, ""), ("All went well.", "heading")],
     ids=["kept", "lost a heading"],
 )
-def test_a_long_draft_is_shown_to_the_evaluator_as_the_summariser_put_it(
+def test_a_long_draft_is_shown_to_the_evaluator_as_the_summarizer_put_it(
     judged, rubric, summary, refused_for
 ):
     brief = ScriptedBackend([summary])
-    how = {"evaluation": {"summariser": "brief"}, "strict": judge(7), "brief": brief}
+    how = {"evaluation": {"summarizer": "brief"}, "strict": judge(7), "brief": brief}
     shortened = judged(evaluating(rubric, LONG), **how).result.judges.shortened
-    assert shortened.summarised == (not refused_for)
+    assert shortened.summarized == (not refused_for)
     assert refused_for in shortened.refused
     shown = judged.backends["strict"].requests[0].messages[-1].content
-    assert ("It was fast." in shown) == shortened.summarised
-    assert [request.role for request in brief.requests] == ["summariser"]
+    assert ("It was fast." in shown) == shortened.summarized
+    assert [request.role for request in brief.requests] == ["summarizer"]
 
 
 def test_the_loops_ways_are_the_pipelines_to_choose(judged, rubric):

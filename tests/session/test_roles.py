@@ -190,11 +190,11 @@ ASKED = {
     "the producer, when no other has the role": (ONE, ["other"], "p"),
     "nobody": (Roles(ENDPOINTS, {}), ["planner"], ""),
     "a panel": (PANEL, ["producer", "evaluator"], "pef"),
-    "memory and drafts that are too long": (ONE, ["memory", "summariser"], "vs"),
+    "memory and drafts that are too long": (ONE, ["memory", "summarizer"], "vs"),
 }
 
 
 @pytest.mark.parametrize(("roles", "asked", "tags"), ASKED.values(), ids=ASKED)
 def test_roles_are_asked_of_the_models_that_play_them(roles, asked, tags):
-    players = Players(roles=roles, embedder="v", summariser="s")
+    players = Players(roles=roles, embedder="v", summarizer="s")
     assert Demand(roles=tuple(asked)).uses(players) == tuple(tags)

@@ -110,7 +110,7 @@ UNKNOWN = {
     "[role]\nproducer = 'x'\n": (1, "'roles'"),
     URL + "model = 'x'\n": (3, "'model_id'"),
     "[budget.devices.gpu0]\ncapacty = 1\n": (2, "'capacity'"),
-    "[evaluation]\nsummarizer = 'a'\n": (2, "'summariser'"),
+    "[evaluation]\nsummarizr = 'a'\n": (2, "'summarizer'"),
 }
 
 
@@ -213,3 +213,18 @@ def test_the_old_name_of_max_parallel_is_read_with_a_warning():
         endpoint = Endpoint(tag="m", backend="scripted", max_concurrency=3)
     assert endpoint.max_parallel == 3
     assert [log["code"] for log in logs] == ["config.renamed"]
+
+
+NO_LONGER_SO = {
+    "[evaluation]\nsummariser = 'a'\n": ("config.renamed", {"evaluation": {"summarizer": "a"}}),
+    "[memory]\ndevice = 'cuda'\n": ("config.no-effect", {"memory": {"device": "cuda"}}),
+}
+
+
+@pytest.mark.parametrize("text", NO_LONGER_SO)
+def test_a_setting_of_an_older_release_is_read_with_a_warning(tmp_path, text):
+    code, now = NO_LONGER_SO[text]
+    with capture_logs() as logs:
+        settings = read(tmp_path, text)
+    assert settings.model_dump(include={name: set(table) for name, table in now.items()}) == now
+    assert [log["code"] for log in logs] == [code]
