@@ -166,3 +166,9 @@ def test_what_it_links_to_is_there(page: Path) -> None:
     made = {"configuration.md", "errors.md", "api.md"}  # when the documentation is built
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [one for one in links if one not in made and not (page.parent / one).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_files_it_names_are_there(page: Path) -> None:
+    named = re.findall(r"`((?:harness|tests|examples)/[\w/.*]*)`", page.read_text(encoding="utf-8"))
+    assert [one for one in named if not list(ROOT.glob(one))] == []

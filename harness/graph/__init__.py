@@ -2,7 +2,7 @@
 
 from harness.graph.execution import execute
 from harness.graph.executor import Executor, InProcess, Work
-from harness.graph.graph import Graph, Input, bind_inputs, graph_inputs
+from harness.graph.graph import Graph, Input, bind_inputs, doubtful_inputs, graph_inputs
 from harness.graph.node import Combine, Node, Parameter, When
 from harness.graph.node_call import Answers, Asker, NodeCall, Watcher
 from harness.graph.outcome import (
@@ -56,6 +56,7 @@ __all__ = [
     "When",
     "Work",
     "bind_inputs",
+    "doubtful_inputs",
     "execute",
     "graph_inputs",
 ]

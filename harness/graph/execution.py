@@ -118,17 +118,23 @@ class _Running:
         self._watcher = watcher
         self._parent = parent
         self._shared = shared
+        plan = plan_of(graph)
+        renamed = {}
+        if shared.earlier is not None:
+            codes = {prefix + step.node.name: step.code.digest for step in plan}
+            renamed = shared.earlier.renamed(codes)
         self._outputs = Outputs(
             tracer=shared.tracer,
             log=shared.log,
             earlier=shared.earlier,
             cache=shared.cache,
             attempts=None if parent is None else parent.attempts,
+            renamed=renamed,
         )
         depth = 0 if parent is None else parent.depth + 1
         self._calls = _Calls(self._run_call, places=shared.places, depth=depth, log=shared.log)
         self._schedule = Schedule(
-            plan_of(graph),
+            plan,
             inputs,
             start=self._calls.begin,
             on_skip=self._skip,
@@ -185,6 +191,7 @@ class _Running:
             skips=(*log.skips, *self._unnoticed()),
             questions=tuple(self._questions),
             reused=tuple(log.reused),
+            renamed=dict(log.renamed),
             reruns=tuple(log.reruns),
             stopped_by=self._stopped_by,
         )

@@ -7,13 +7,13 @@ output. Every other parameter is an input of the whole graph.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from harness.errors import PipelineInvalid, did_you_mean
+from harness.errors import Notice, PipelineInvalid, did_you_mean
 from harness.graph.annotations import described, fits, item_of
 from harness.graph.node import Combine, Node, Parameter, read_node
 from harness.graph.policies import Cache, Concurrency, Default, OnError, Policies, Retry, Timeout
@@ -442,6 +442,28 @@ def bind_inputs(graph: Graph, given: Mapping[str, object]) -> dict[str, object]:
         name: _checked(item, given[name]) if name in given else _default(graph, item)
         for name, item in inputs.items()
     }
+
+
+def doubtful_inputs(graph: Graph, given: Collection[str]) -> Iterator[Notice]:
+    """Warnings about inputs that use their default, and whose names are one edit from a node's."""
+    for name, item in graph_inputs(graph).items():
+        others = (node for node in graph.nodes if node != item.node.name)
+        near = None if name in given else next((one for one in others if _is_near(name, one)), None)
+        if near is not None:
+            yield Notice(
+                code="pipeline.input-like-node",
+                message=f"{item.node.path}:{item.node.line}: '{name}' of node '{item.node.name}' "
+                f"uses its default; to take the output of node '{near}', rename it to '{near}'",
+            )
+
+
+def _is_near(one: str, other: str) -> bool:
+    """Whether a letter added, removed or changed, or two swapped, make one name of the other."""
+    while one[:1] == other[:1] != "":
+        one, other = one[1:], other[1:]
+    while one[-1:] == other[-1:] != "":
+        one, other = one[:-1], other[:-1]
+    return max(len(one), len(other)) == 1 or (len(one) == 2 and one == other[::-1])
 
 
 def _default(graph: Graph, item: Input) -> object:

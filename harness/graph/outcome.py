@@ -89,6 +89,9 @@ class Execution:
     reused: tuple[str, ...] = ()
     """Labels of the calls whose outputs are from an earlier part of the run, or from a cache; not
     from an earlier attempt of a node."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """The labels that reused calls had in the earlier part, by their labels now, if the node was
+    renamed."""
     reruns: tuple[Rerun, ...] = ()
     stopped_by: RunLimitReached | None = None
     """The limit that ended the run; None if none did."""
@@ -112,6 +115,8 @@ class Log:
     """Failures in nested graphs, whether or not their callers failed too."""
     reused: dict[str, None] = field(default_factory=dict)
     """An ordered set."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """As in `Execution`."""
     reruns: dict[Rerun, None] = field(default_factory=dict)
     """An ordered set."""
     codes: set[str] = field(default_factory=set)

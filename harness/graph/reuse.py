@@ -3,18 +3,21 @@
 Before a call is made, its output is looked for in three places: in an earlier attempt of the call
 that its graph is nested in, in earlier parts of the run, and, for a node with a `Cache`, among the
 outputs of other runs. It is found by the call's name (in a cache, by code and inputs), and holds if
-the digests of its code and of each input are what they were, and its text is whole.
+the digests of its code and of each input are what they were, and its text is whole. A node that was
+renamed is recognized by its code.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Protocol
 
 import orjson
 
 from harness.graph.outcome import Log, Rerun, Skipped
-from harness.graph.state import NO_DIGEST, Blocked, Call, Given, State
+from harness.graph.state import NO_DIGEST, Blocked, Call, Given, State, label_of
 from harness.graph.values import ValueForm, digest
 from harness.trace import NodeOutput, Tracer
 
@@ -54,12 +57,38 @@ class Earlier:
         """Adds an output, or replaces it."""
         self._outputs[output.node, output.item] = output
 
-    def find(self, call: Call) -> Found | str | None:
-        """The output of a call as it was; why it does not hold; None if there is none."""
-        output = self._outputs.get((call.state.path, call.item))
+    def find(self, call: Call, path: str | None = None) -> Found | str | None:
+        """The output of a call as it was; why it does not hold; None if there is none.
+
+        Args:
+            call: The call.
+            path: Of its node when the output was made; None for the path it has now.
+        """
+        output = self._outputs.get((path or call.state.path, call.item))
         if output is None:
             return None
         return self._change_since(output, call) or _restored(output, call.step.form)
+
+    def renamed(self, codes: Mapping[str, str]) -> dict[str, str]:
+        """The nodes of a graph that had another name: their paths then, by their paths now.
+
+        A new node is one that is gone if both have the same code, and no other such node has it.
+
+        Args:
+            codes: The digests of the code of all nodes of the graph, by path.
+        """
+        before = self._codes_by_graph.get(next(iter(codes), "").rpartition("/")[0], {})
+        gone = _by_code({path: code for path, code in before.items() if path not in codes})
+        new = _by_code({path: code for path, code in codes.items() if path not in before})
+        return {path: gone[code] for code, path in new.items() if code in gone}
+
+    @cached_property
+    def _codes_by_graph(self) -> dict[str, dict[str, str]]:
+        """The digests of the code of nodes with outputs, by path, for each prefix of paths."""
+        found: dict[str, dict[str, str]] = {}
+        for one in self._outputs.values():
+            found.setdefault(one.node.rpartition("/")[0], {})[one.node] = one.code or ""
+        return found
 
     def _change_since(self, output: NodeOutput, call: Call) -> str | None:
         code, inputs = call.step.code, call.taken.inputs
@@ -75,6 +104,12 @@ class Earlier:
         if unknown is not None:
             return f"its input '{unknown}' cannot be written to the journal, and so not compared"
         return None
+
+
+def _by_code(codes: Mapping[str, str]) -> dict[str, str]:
+    """For each code that only one node has, that node's path."""
+    count = Counter(codes.values())
+    return {code: path for path, code in codes.items() if code and count[code] == 1}
 
 
 def _restored(output: NodeOutput, form: ValueForm) -> Found | str:
@@ -99,6 +134,7 @@ class Outputs:
         cache: Outputs of other runs, for nodes with a `Cache`.
         attempts: Outputs of earlier attempts of the call that the graph is nested in; None if that
             is called only once.
+        renamed: The paths that renamed nodes had in earlier parts, by their paths now.
     """
 
     def __init__(
@@ -109,12 +145,14 @@ class Outputs:
         earlier: Earlier | None,
         cache: OutputCache | None,
         attempts: Earlier | None,
+        renamed: Mapping[str, str],
     ) -> None:
         self._tracer = tracer
         self._log = log
         self._earlier = earlier
         self._cache = cache
         self._attempts = attempts
+        self._renamed = renamed
 
     async def find(self, call: Call) -> Found | None:
         """An output for which the call need not be made; None if it must be made."""
@@ -122,7 +160,10 @@ class Outputs:
             found = self._attempts.find(call)
             if isinstance(found, tuple):
                 return found  # not logged: it was when it was made
-        found = None if self._earlier is None else self._earlier.find(call)
+        before = self._renamed.get(call.state.path)
+        found = None if self._earlier is None else self._earlier.find(call, before)
+        if before is not None and isinstance(found, tuple):
+            self._log.renamed[call.label] = label_of(before, call.item)
         if isinstance(found, str):
             self._log.reruns[Rerun(node=call.label, reason=found)] = None
             found = None

@@ -152,6 +152,11 @@ def _streams(step: Step, source: str) -> bool:
 # --- nodes --------------------------------------------------------------------------------------
 
 
+def label_of(path: str, item: int | None) -> str:
+    """The name of a node's call: `findings[2]`."""
+    return path if item is None else f"{path}[{item}]"
+
+
 class State:
     """The outputs of a step so far.
 
@@ -204,7 +209,7 @@ class State:
 
     def label(self, item: int | None) -> str:
         """A call's name: `findings[2]`."""
-        return self.path if item is None else f"{self.path}[{item}]"
+        return label_of(self.path, item)
 
     def note_span(self, item: int | None, span: int) -> None:
         """Notes in which span a call was made."""

@@ -20,6 +20,7 @@ from harness.graph import (
     NodeCall,
     Question,
     bind_inputs,
+    doubtful_inputs,
     execute,
 )
 from harness.inference import NOTHING, Backend, Limits, merged
@@ -32,12 +33,14 @@ from harness.session.resume import (
     EarlierRun,
     Origin,
     inputs_now,
+    labels_before,
     match_answers,
     read_earlier_run,
     record_beginning,
     record_outcome,
     remember_again,
     remembered_in,
+    rename_notices,
 )
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
@@ -149,6 +152,8 @@ class PipelineRun:
                     session.replies.ask_anew(part.earlier.misled)
                 with session.trace.span("run", label=self.graph.name):
                     await self._record_beginning(session, part)
+                    for notice in doubtful_inputs(self.graph, part.given):
+                        session.casting.warn(notice, session.trace)
                     if part.earlier is not None:
                         await _remember_again(session, part.earlier)
                     ended = await self._execute(session, part)
@@ -236,7 +241,9 @@ class PipelineRun:
                 watcher=forecaster,
             )
         if earlier is not None:
-            session.earlier_loops.extend(earlier.loops.within(frozenset(ended.reused)))
+            session.earlier_loops.extend(earlier.loops.within(labels_before(ended)))
+            for notice in rename_notices(ended):
+                session.casting.warn(notice, trace)
         return ended
 
     async def _forecaster(self, session: Session) -> Forecaster | None:

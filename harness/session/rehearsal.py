@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harness.errors import InvalidInput
 from harness.graph import Execution, Graph, Work, execute
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
-from harness.session.resume import EarlierRun, inputs_now
+from harness.session.resume import EarlierRun, inputs_now, labels_before, rename_notices
 from harness.trace import AUDIT_LOG, TIMELINES, Tracer, calls_of, group_calls
 from harness.trace.node_records import NodeRecord, node_records
 
@@ -134,7 +134,7 @@ def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunRes
         parts=journal.parts,
         had_finished=True,
         loops=(),
-        earlier_loops=earlier.loops.within(frozenset(ended.reused)),
+        earlier_loops=earlier.loops.within(labels_before(ended)),
         models=tuple(group_calls(calls_of(journal.spans()), by=lambda call: call.model)),
         spent=earlier.spent,
         duration_s=0.0,
@@ -144,5 +144,5 @@ def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunRes
             perfetto_trace=there["perfetto"],
             audit_log=path.parent / AUDIT_LOG,
         ),
-        warnings=(*earlier.notices, *result_notices(graph, ended)),
+        warnings=(*earlier.notices, *result_notices(graph, ended), *rename_notices(ended)),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -378,6 +379,29 @@ def _with_recorded(
                 code="resume.input-lost",
             ) from error
     return given
+
+
+# --- renamed nodes ------------------------------------------------------------------------------
+
+
+def labels_before(ended: Execution) -> frozenset[str]:
+    """The labels that the reused calls have in the earlier parts of the run."""
+    return frozenset(ended.renamed.get(label, label) for label in ended.reused)
+
+
+def rename_notices(ended: Execution) -> Iterator[Notice]:
+    """One for each node that was recognized under a new name."""
+    renamed = {_node_of(now): _node_of(before) for now, before in ended.renamed.items()}
+    for now, before in renamed.items():
+        yield Notice(
+            code="resume.node-renamed",
+            message=f"'{now}' has the code that '{before}' had: its output is used again under "
+            "the new name",
+        )
+
+
+def _node_of(label: str) -> str:
+    return re.sub(r"\[\d+\]", "", label)
 
 
 # --- answers ------------------------------------------------------------------------------------

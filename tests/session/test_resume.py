@@ -557,6 +557,53 @@ def test_a_node_that_failed_of_a_reply_asks_for_another(settings):
     assert resume(pipeline, settings, says=['{"answer": 3}']).result == 3
 
 
+# --- nodes of another name -----------------------------------------------------------------------
+
+
+def renames(calls, *names):
+    """A node for each of these names, all of one code, and one behind them that fails once."""
+
+    def asked(word: str) -> str:
+        calls.note(word)
+        return word.upper()
+
+    def last(words: list[str]) -> str:
+        if "fails" not in calls.made:
+            calls.note("fails")
+            raise OSError(words)
+        return "done"
+
+    pipeline = Pipeline("one")
+    for name in names:
+        pipeline.node(name=name, each={"word": "words"})(asked)
+    pipeline.node(last)
+    return pipeline
+
+
+def test_a_node_that_was_renamed_is_recognized_and_said_once(settings):
+    calls = Calls()
+    fail(renames(calls, "asked"), settings, {"words": ["tea", "milk"]})
+
+    result = resume(renames(calls, "question"), settings)
+
+    assert (calls.made, result.outputs["question"]) == (["tea", "milk", "fails"], ["TEA", "MILK"])
+    assert set(result.reused) == {"question[0]", "question[1]"}
+    assert codes(result.warnings) == ["resume.node-renamed"]
+    # Of a run with nothing left to do, too.
+    assert codes(resume(renames(calls, "question"), settings).warnings) == ["resume.node-renamed"]
+
+
+@pytest.mark.parametrize("names", [("asked", "again"), ("this", "that")])
+def test_no_output_stands_for_two_nodes_of_the_same_code(settings, names):
+    calls = Calls()
+    fail(renames(calls, "asked"), settings, {"words": ["tea"]})
+
+    result = resume(renames(calls, *names), settings)
+
+    assert len(calls.made) == 2 + len({*names} - {"asked"})
+    assert codes(result.warnings) == []
+
+
 def test_the_critical_path_of_a_resumed_run_is_of_all_its_parts(settings):
     calls = Calls()
     fail(chain(calls, fails=True), settings, {"text": "a b"})
