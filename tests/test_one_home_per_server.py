@@ -20,12 +20,7 @@ SERVER = re.compile(
 
 # Files outside it that name servers, and why.
 ELSEWHERE = {
-    "analysis/facts.py": "remedies by server, until each provider has its own",
     "analysis/otlp_names.py": "the names that OpenTelemetry gives to servers",
-    "analysis/remedies.py": "remedies by server, until each provider has its own",
-    "analysis/rules_client.py": "advises another server",
-    "analysis/rules_failures.py": "remedies by server, until each provider has its own",
-    "analysis/rules_waiting.py": "advises another server",
     "hardware/quantization.py": "advises another server",
     "hardware/safetensors.py": "the share of a GPU that a server takes by default",
     "inference/endpoint.py": "the values of `backend`, and the settings that each one has",

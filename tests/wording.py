@@ -1,8 +1,8 @@
 """The wording of every coded message, in one file: `python tests/wording.py --write` makes it anew.
 
 Messages are read from the source, so none is missed because no test makes it happen. A message
-with a code is an error that is raised, or a call with `code="area.name"`. What the program puts
-into it stands in braces.
+with a code is an error that is raised, a call with `code="area.name"`, what a rule of a diagnosis
+has found, or a row of their table. What the program puts into it stands in braces.
 """
 
 from __future__ import annotations
@@ -37,6 +37,23 @@ def _messages(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and (code := _code(node)) and (text := _text(node)):
             yield f"{code}: {text}"
+        elif isinstance(node, ast.FunctionDef):
+            yield from (f"{_rule(node.name)}: {_text(one)}" for one in _calls(node, "Found"))
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and list(_calls(value, "Rule")):
+                    advice = _calls(value, "Advice")
+                    yield from (f"{_rule(key.value)}: {_text(one)}" for one in advice)
+
+
+def _rule(name: str) -> str:
+    return f"diagnosis.{name.strip('_').replace('_', '-')}"
+
+
+def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _last_name(node) == name:
+            yield node
 
 
 def _code(call: ast.Call) -> str | None:
@@ -45,8 +62,6 @@ def _code(call: ast.Call) -> str | None:
         if keyword.arg == "code":
             value = keyword.value
             return value.value if isinstance(value, ast.Constant) and value.value else None
-        if keyword.arg == "rule" and name == "Finding" and isinstance(keyword.value, ast.Constant):
-            return f"diagnosis.{keyword.value.value}"
     return CLASSES.get(name) or OF_A_FILE.get(_last_name(call))
 
 

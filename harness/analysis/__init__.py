@@ -5,8 +5,9 @@ client.
 """
 
 from harness.analysis.comparison import Comparison, compare
-from harness.analysis.diagnosis import RULES, diagnose
+from harness.analysis.diagnosis import diagnose
 from harness.analysis.finding import LAYERS, Diagnosis, Evidence, Finding, Layer, Severity
+from harness.analysis.rules import RULES
 from harness.analysis.run_report import Aside, RunReport, Targets, report_of
 
 __all__ = [

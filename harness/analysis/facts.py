@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TypeVar
 
-from harness.analysis.finding import Finding, said_ns
+from harness.analysis.finding import Found, said_ns
+from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.trace.calls import Call, Interval, calls_of
 from harness.trace.journal_file import Item
 from harness.trace.journal_reader import Journal
@@ -31,6 +32,9 @@ LEAST_LOST_SHARE = 0.05
 
 TEXTS_OF_CALLS = 200
 """Of so many calls, from the first, the texts are compared: a fault that repeats shows in them."""
+
+PLACES = 16
+"""Node calls that a graph runs at once."""
 
 MACHINE = "machine"
 """The device of models that are in the machine's own memory."""
@@ -61,8 +65,32 @@ class Server:
 
     @property
     def is_in_process(self) -> bool:
-        """Whether it computes in this process, on the processor's cores."""
-        return self.backend in {"embedded", "llama-cpp-python"}
+        """Whether it computes on this machine's own cores, started by the run."""
+        return provider_named(self.backend).loading is not None
+
+    def remedies(self, aim: Aim) -> tuple[str, ...]:
+        """What can be changed at the server; empty if it offers no such thing."""
+        changes = provider_named(self.backend).remedies.get(aim, ())
+        # Threads that are not set are as many as there should be.
+        useful = (c for c in changes if self.threads is not None or "{threads}" not in c)
+        return tuple(map(self.filled, useful))
+
+    def filled(self, change: str) -> str:
+        """A change's text, with what it names of the endpoint filled in."""
+        return change.format(
+            tag=self.tag,
+            slots=self.slots,
+            context_tokens=self.context_tokens,
+            threads=f"now {self.threads}",
+            file=f"to {self.file}" if self.file else "to its GGUF file",
+            max_parallel=f"now {self.max_parallel}" if self.max_parallel else "as it stands",
+        )
+
+
+def provider_named(backend: str) -> Provider:
+    """The provider of a journal's endpoint; of an unknown one, a server without particulars."""
+    found = (provider for name, provider in PROVIDERS.items() if name == backend)
+    return next(found, Provider(title=backend))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,22 +204,26 @@ class Observed:
 
 
 def per_model(
-    rule: Callable[[Observed, str, Sequence[Call]], Finding | None],
-) -> Callable[[Observed], Finding | None]:
+    rule: Callable[[Observed, str, Sequence[Call]], Found | None],
+) -> Callable[[Observed], Found | None]:
     """A rule over the calls that one model answered, as a rule over the run.
 
     It finds the model that lost most by the fault or, where no time is lost, has most cases, which
     the rule's first figure counts. Other models may have the same fault.
     """
 
-    def worst_model(observed: Observed) -> Finding | None:
-        found = (rule(observed, model, calls) for model, calls in observed.by_model().items())
-        return max(filter(None, found), key=_weight, default=None)
+    def worst_model(observed: Observed) -> Found | None:
+        found = [
+            replace(one, model=model)
+            for model, calls in observed.by_model().items()
+            if (one := rule(observed, model, calls)) is not None
+        ]
+        return max(found, key=_weight, default=None)
 
     return worst_model
 
 
-def _weight(finding: Finding) -> tuple[float, float]:
+def _weight(finding: Found) -> tuple[float, float]:
     return finding.lost_ns or 0, next(iter(finding.evidence.figures.values()), 0)
 
 
@@ -291,8 +323,8 @@ def _server(said: Attributes) -> Server:
     return Server(
         tag=str(said.get("model")),
         backend=backend,
-        # llama-cpp-python computes one sequence at a time, whatever its settings say.
-        slots=1 if backend == "llama-cpp-python" else _whole(said.get("slots"), default=4),
+        # A backend that has no setting for it computes one sequence at a time.
+        slots=_whole(said.get("slots"), default=4) if provider_named(backend).side_by_side else 1,
         context_tokens=_whole(said.get("context_tokens"), default=4096),
         threads=_whole(said.get("threads"), default=None),
         file=file if isinstance(file := said.get("file"), str) else None,

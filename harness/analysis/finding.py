@@ -64,6 +64,23 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a rule saw; `rules.RULES` adds what it means and what to change."""
+
+    seen: str
+    evidence: Evidence
+    severity: Severity = "warning"
+    model: str | None = None
+    server: str | None = None
+    """Tag of the endpoint whose server is to be changed, if no model is named."""
+    lost_ns: float | None = None
+    case: str = ""
+    """Which of the rule's cases it is."""
+    first: tuple[str, ...] = ()
+    """Changes that were computed from this run; they come before the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that was wrong."""
 

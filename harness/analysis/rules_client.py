@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.analysis.facts import (
     LEAST_LOST_NS,
+    PLACES,
     TEXTS_OF_CALLS,
     Observed,
     busy_ns,
@@ -21,7 +22,7 @@ from harness.analysis.facts import (
     ttft,
     without,
 )
-from harness.analysis.finding import MOST_SPANS, Evidence, Finding, named, said_ns
+from harness.analysis.finding import MOST_SPANS, Evidence, Found, named, said_ns
 from harness.analysis.rules_prompts import needed_replies
 from harness.analysis.rules_waiting import FULL_KV
 from harness.trace.calls import Call, Interval
@@ -36,9 +37,6 @@ LONGEST_GAP_NS = 1_000_000_000
 SAMPLE_LAG_NS = 1_200_000_000
 """A counter may be so much older than it looks: llama.cpp is asked every 1.1 s."""
 
-PLACES = 16
-"""Node calls that a graph runs at once."""
-
 HANDOVER_NS = 5_000_000
 """A node that begins so soon after the last one it needs did not wait."""
 
@@ -49,7 +47,7 @@ LEAST_IDLE_CALLS = 2
 """Calls, or node calls, that waited while nothing was at work."""
 
 
-def serial_client(observed: Observed) -> Finding | None:
+def serial_client(observed: Observed) -> Found | None:
     """Calls that do not need each other went one after another, none beside another.
 
     What must wait, may: nodes for the nodes before them, a revise loop's rounds for each other,
@@ -69,17 +67,17 @@ def serial_client(observed: Observed) -> Finding | None:
     (rank, at_once), *_ = Counter(ranks).most_common()
     independent = [call for call, its in zip(first, ranks, strict=True) if its == rank]
     server = observed.server(independent[0].model)
-    is_embedded = server.is_in_process
+    in_process = server.is_in_process
     # The first calls, whose texts are known, stand for all.
     in_turn_ns = max(1, sum(map(busy_ns, first)))
-    at_best_ns = max(*ends_ns, in_turn_ns / server.slots if is_embedded else 0)
+    at_best_ns = max(*ends_ns, in_turn_ns / server.slots if in_process else 0)
     lost_ns = round((1 - at_best_ns / in_turn_ns) * sum(map(busy_ns, alone)))
     if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
         return None
     nodes = named(call.node for call in independent if call.node)
-    return Finding(
-        rule="serial-client",
-        severity="hint" if is_embedded else "warning",
+    return Found(
+        case="in process" if in_process else "",
+        severity="hint" if in_process else "warning",
         model=server.tag,
         seen=f"{len(alone)} calls went one after another, and {at_once} of "
         + ("them" if first == alone else f"the first {len(first)}")
@@ -87,27 +85,11 @@ def serial_client(observed: Observed) -> Finding | None:
         + " need nothing of each other."
         + (
             ""
-            if is_embedded
+            if in_process
             else f" All at once they could have saved up to {observed.said(lost_ns)}."
         ),
         evidence=Evidence.of(independent, serial_calls=len(alone), independent_calls=at_once),
-        meaning="A serial client: the engine had one call at a time. It shares the processor's "
-        "cores among the calls under way, so several at once may be no faster there; a server "
-        "that batches them on a GPU would be."
-        if is_embedded
-        else "A serial client: the server had one call at a time, and a batch of them costs it "
-        "little more.",
-        layer="L6",
-        move=(
-            *(
-                ("serve the model from one that batches on a GPU, such as vLLM, if there is one",)
-                if is_embedded
-                else ()
-            ),
-            "make it a mapped node, which runs once per item: @pipeline.node(each={...})",
-            "make the calls of one function together: asyncio.gather, or a task group",
-        ),
-        lost_ns=None if is_embedded else lost_ns,
+        lost_ns=None if in_process else lost_ns,
     )
 
 
@@ -134,7 +116,7 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
 
 
 @per_model
-def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Calls waited for their turn under the endpoint's own limit, and its server was not full."""
     turns = [turn for call in calls for turn in call.turns]
     waited = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
@@ -150,10 +132,8 @@ def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
     certain = tells_of_queues(observed, calls) or server.is_in_process
     limit = server.max_parallel
     longest_ns = max(turn.duration_ns for turn in turns)
-    return Finding(
-        rule="max-concurrency",
+    return Found(
         severity="warning" if certain else "hint",
-        model=model,
         seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited here for their turn, up to "
         f"{said_ns(longest_ns)} ({observed.said(lost_ns)}), "
         + (
@@ -166,15 +146,6 @@ def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
             waiting_calls=len(waited),
             longest_wait_s=longest_ns / 1e9,
             **({} if limit is None else {"max_parallel": limit}),
-        ),
-        meaning="The endpoint's own limit: max_parallel keeps calls here that its server might "
-        "have begun.",
-        layer="L6",
-        move=(
-            f"raise max_parallel under [endpoints.{model}] in harness.toml"
-            + (f" (now {limit})" if limit else "")
-            + ", until its server begins to queue",
-            "leave it out for a server of your own: one that batches has its own queue",
         ),
         lost_ns=lost_ns,
     )
@@ -194,7 +165,7 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     )
 
 
-def idle_device(observed: Observed) -> Finding | None:
+def idle_device(observed: Observed) -> Found | None:
     """Work waited in the client while no server had anything to do."""
     if not observed.calls:
         return None  # There is nothing that could have been idle.
@@ -205,23 +176,14 @@ def idle_device(observed: Observed) -> Finding | None:
     parts = parts_within(waits.values(), idle)
     for_place = [span for span, part in zip(waits, parts, strict=True) if part]
     if len(for_place) >= LEAST_IDLE_CALLS and observed.matters(idle_ns):
-        return Finding(
-            rule="idle-device",
-            severity="warning",
-            model=None,
+        return Found(
             seen=f"{len(for_place)} calls of nodes were ready and waited for a place, while "
             f"{PLACES} others were under way and not one call to a model was "
             f"({observed.said(idle_ns)}).",
+            case="places",
             evidence=Evidence(
                 spans=tuple(for_place[:MOST_SPANS]),
                 figures={"waiting_node_calls": len(for_place)},
-            ),
-            meaning=f"The graph's limit: {PLACES} calls of nodes run at once, and such as do "
-            "something else than call a model held all of these places.",
-            layer="L6",
-            move=(
-                "make nodes that call no model faster, or fewer: each holds a place meanwhile",
-                "do such work for several items in one call of a node",
             ),
             lost_ns=idle_ns,
         )
@@ -253,7 +215,7 @@ def _all_places_taken(observed: Observed) -> list[Interval]:
     return [stretch for stretch, depth in depths(observed.nodes.values()) if depth >= PLACES]
 
 
-def _idle_server(observed: Observed) -> Finding | None:
+def _idle_server(observed: Observed) -> Found | None:
     """Calls were under way to a server that said it had none."""
     for model, calls in observed.by_model().items():
         if observed.server(model).is_in_process:
@@ -268,21 +230,12 @@ def _idle_server(observed: Observed) -> Finding | None:
         waiting = [call for (call, _), parts in zip(sent, waits, strict=True) if parts]
         lost_ns = length_ns(part for parts in waits for part in parts)
         if len(waiting) >= LEAST_IDLE_CALLS and observed.matters(lost_ns):
-            return Finding(
-                rule="idle-device",
+            return Found(
                 severity="hint",
                 model=model,
                 seen=f"{len(waiting)} calls to '{model}' had been sent, while its server said that "
                 f"it was running none and had none waiting ({observed.said(lost_ns)}).",
                 evidence=Evidence.of(waiting, waiting_calls=len(waiting)),
-                meaning="Something between the run and the server holds calls back, or sends them "
-                "to another server than the one that is asked for its counters.",
-                layer="L4a",
-                move=(
-                    "raise the gateway's limit of connections or of calls at once",
-                    "balance by queue depth rather than in turn",
-                    f"point url under [endpoints.{model}] at the server itself",
-                ),
                 lost_ns=lost_ns,
             )
     return None

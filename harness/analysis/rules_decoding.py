@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from harness.analysis.facts import Observed, common, decoding, length_ns, mean_depths, per_model
-from harness.analysis.finding import Evidence, Finding, counted, said_ns
-from harness.analysis.remedies import moves
+from harness.analysis.finding import Evidence, Found, counted, said_ns
 from harness.trace.calls import Call
 
 FULL_KV = 0.85
@@ -52,7 +51,7 @@ LEAST_PREEMPTIONS = 2
 
 
 @per_model
-def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Tokens came further apart the more calls there were, while the KV cache was nearly full."""
     full = observed.while_counter(model, "KV cache", lambda share: share > FULL_KV)
     under_pressure = common(full, decoding(calls))
@@ -79,10 +78,7 @@ def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Findin
     ):
         return None
     highest = observed.highest(model, "KV cache") or 0.0
-    return Finding(
-        rule="kv-pressure",
-        severity="warning",
-        model=model,
+    return Found(
         seen=f"The KV cache of '{model}' was {highest:.0%} full, and tokens came "
         f"{said_ns(itl_more)} apart with {with_more:.0f} replies under way, {said_ns(itl_fewer)} "
         f"apart with {with_fewer:.0f} ({observed.said(lost_ns)}).",
@@ -94,16 +90,12 @@ def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Findin
             replies_many=with_more,
             replies_few=with_fewer,
         ),
-        meaning="KV pressure: every step reads the cache of all replies under way, and there is "
-        "hardly room for another.",
-        layer="L4b",
-        move=(*moves("more room for KV", observed.server(model)), "make fewer calls at once"),
-        lost_ns=round(lost_ns),
+        lost_ns=lost_ns,
     )
 
 
 @per_model
-def bandwidth_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def bandwidth_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Tokens came far apart even where a call had the server to itself."""
     # Other models of the run share the machine, for all that is known.
     company = _company([call for call in observed.calls if call.status == "ok"])
@@ -120,27 +112,16 @@ def bandwidth_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
     lost_ns = sum(call.phase_ns("decode") for call in alone) * (1 - TARGET_ITL_NS / itl_ns)
     if itl_ns < TYPEWRITER_NS or not observed.matters(lost_ns):
         return None
-    return Finding(
-        rule="bandwidth-bound",
-        severity="warning",
-        model=model,
+    return Found(
         seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(alone)} calls that had it "
         f"to themselves; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
         evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6),
-        meaning="Bandwidth: every token reads all the weights once, and memory delivers them no "
-        "faster. If other programs had the machine at the time, it was those.",
-        layer="L0",
-        move=(
-            *moves("write faster", observed.server(model)),
-            "use smaller weights, or a device with more memory bandwidth",
-            "decode several calls at once: one reading of the weights then serves all of them",
-        ),
-        lost_ns=round(lost_ns),
+        lost_ns=lost_ns,
     )
 
 
 @per_model
-def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Tokens came very far apart in most calls, whatever else was under way."""
     timed = [
         call
@@ -158,11 +139,7 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Findin
         return None
     company = _company([call for call in observed.calls if call.status == "ok"])
     at_once = statistics.median(company[call.id] for call in slow)
-    server = observed.server(model)
-    return Finding(
-        rule="slow-decode",
-        severity="warning",
-        model=model,
+    return Found(
         seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(slow)} of {len(timed)} "
         f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
         f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
@@ -173,43 +150,28 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Findin
             itl_median_ms=itl_ns / 1e6,
             answered_at_once=at_once,
         ),
-        meaning="Slow decoding: the machine cannot compute and read as much as that many replies "
-        "need for each token"
-        + (", or its threads are in each other's way." if server.is_in_process else "."),
-        layer="L3",
-        move=(
-            *(("make fewer calls at once",) if at_once > ALONE else ()),
-            *moves("compute faster", server),
-            *moves("write faster", server),
-            "use smaller weights, or a device with more memory bandwidth",
-        ),
-        lost_ns=round(lost_ns),
+        first=("make fewer calls at once",) if at_once > ALONE else (),
+        lost_ns=lost_ns,
     )
 
 
 @per_model
-def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """The server threw out replies that were under way, to compute them again later."""
     values = [counter.value for counter in observed.counters.get((model, "preempted"), ())]
     count = values[-1] - values[0] if values else 0.0
     if count < max(LEAST_PREEMPTIONS, len(calls) / 20):
         return None
-    return Finding(
-        rule="preemptions",
-        severity="warning",
-        model=model,
+    return Found(
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
         "of the KV cache half done and computed again. How much time that took, the server does "
         "not say.",
         evidence=Evidence(figures={"preemptions": count, "calls": len(calls)}),
-        meaning="The KV cache was full while replies were growing in it.",
-        layer="L4b",
-        move=(*moves("more room for KV", observed.server(model)), "make fewer calls at once"),
     )
 
 
 @per_model
-def rejected_drafts(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def rejected_drafts(_observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """A draft model's tokens were mostly thrown away."""
     told = [
         call
@@ -220,10 +182,8 @@ def rejected_drafts(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
     accepted = sum(call.count("accepted_tokens") or 0 for call in told)
     if drafted < LEAST_DRAFTED or accepted >= LITTLE_ACCEPTED * drafted:
         return None
-    return Finding(
-        rule="rejected-drafts",
+    return Found(
         severity="hint",
-        model=model,
         seen=f"'{model}' accepted {accepted} of {drafted} drafted tokens "
         f"({accepted / drafted:.0%}), in {counted(len(told), 'call')}.",
         evidence=Evidence.of(
@@ -231,14 +191,6 @@ def rejected_drafts(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
             draft_tokens=drafted,
             accepted_tokens=accepted,
             accepted_share=accepted / drafted,
-        ),
-        meaning="Speculative decoding that does not pay: what the draft proposes is computed and "
-        "checked, and then thrown away. It may even slow the replies down.",
-        layer="L3",
-        move=(
-            *moves("draft better", observed.server(model)),
-            "compare with drafting turned off: above a few calls at once it seldom pays",
-            "lower the temperature: what is sampled freely is seldom what the draft expects",
         ),
     )
 

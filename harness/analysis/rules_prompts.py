@@ -16,8 +16,7 @@ from harness.analysis.facts import (
     queues_in_server,
     tells_of_queues,
 )
-from harness.analysis.finding import Evidence, Finding, said_ns
-from harness.analysis.remedies import moves
+from harness.analysis.finding import Evidence, Found, said_ns
 from harness.trace.calls import Call
 
 HIGH_TTFT_NS = 500_000_000
@@ -41,7 +40,7 @@ MOSTLY = 0.5
 
 
 @per_model
-def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Long prompts, read one after another without much queue, and slowly.
 
     Where most of each was the same as in the last one, `drifting-prefix`, `uncached-prefix` or
@@ -73,17 +72,13 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Find
     ):
         return None
     slowest = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
-    server = observed.server(model)
     queued = [
         call
         for call in timed
         if call.id in queues and queues[call.id].duration_ns > MOSTLY * (call.ttft_ns or 0)
     ]
     rate = sum(map(_computed_tokens, timed)) / (prefill_ns / 1e9)
-    return Finding(
-        rule="prefill-bound",
-        severity="warning",
-        model=model,
+    return Found(
         seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token, "
         + (
             f"{len(queued)} of {len(timed)} mostly in a queue"
@@ -99,14 +94,6 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Find
             computed_tokens_median=tokens,
             prefill_tokens_per_s=rate,
             queue_share=queue_share,
-        ),
-        meaning="Prefill bound: the time goes into reading long prompts, not into waiting or "
-        "writing.",
-        layer="L4b",
-        move=(
-            "shorten the prompts: fewer or shorter passages, only sources that bear on the task",
-            "put what is the same in every prompt first, so that a prefix cache serves it",
-            *moves("read prompts faster", server),
         ),
         lost_ns=lost_ns,
     )
@@ -134,7 +121,7 @@ LOOKED_BACK = 32
 
 
 @per_model
-def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Prompts that are mostly the same, and differ early on: no cache can serve the rest.
 
     Without recorded texts, only that nothing was cached of prompts of the same length.
@@ -157,10 +144,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
         statistics.median(getattr(like, share) for _, like in drifted)
         for share in ("prefix_share", "shared_share")
     )
-    return Finding(
-        rule="drifting-prefix",
-        severity="warning",
-        model=model,
+    return Found(
         seen=f"{len(drifted)} prompts to '{model}' had {shared_share:.0%} of their text in common "
         f"with the one before, but only the first {prefix_share:.0%} up to where they differ; "
         f"{_cached(drifted)}. Reading the rest again took {observed.said(lost_ns)}. "
@@ -171,20 +155,13 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
             prefix_share=prefix_share,
             shared_share=shared_share,
         ),
-        meaning="The prefix drifts: a cache serves a prompt up to its first difference from an "
-        "earlier one, and here something varies near the beginning.",
-        layer="L6",
-        move=(
-            "move what varies (a time, a number, a name, a question) behind what stays the same",
-            "keep the system prompt and the order of sources fixed from call to call",
-        ),
-        lost_ns=round(lost_ns),
+        lost_ns=lost_ns,
     )
 
 
 def _drifting_unseen(
     observed: Observed, model: str, pairs: Sequence[tuple[Call, Call]]
-) -> Finding | None:
+) -> Found | None:
     """What can be said when texts were not recorded."""
     alike = [
         later
@@ -196,27 +173,19 @@ def _drifting_unseen(
     lost_ns = length_ns(part for call in alike for part in call.phases.get("prefill", ()))
     if len(alike) < max(LEAST_PAIRS, MOSTLY * len(pairs)) or not observed.matters(lost_ns):
         return None
-    return Finding(
-        rule="drifting-prefix",
+    return Found(
         severity="hint",
-        model=model,
         seen=f"{len(alike)} prompts to '{model}' were about as long as the one before and waited "
         f"long for their first token, and next to nothing of them was cached "
         f"({observed.said(lost_ns)}).",
+        case="no texts",
         evidence=Evidence.of(alike, prompts=len(alike)),
-        meaning="Perhaps the prefix drifts: if the prompts are mostly the same, something varies "
-        "near the beginning. Their texts were not recorded, so this cannot be told.",
-        layer="L6",
-        move=(
-            'record texts, and diagnose again: [trace] content = "full" in harness.toml',
-            "if the prompts are mostly the same, put what varies last",
-        ),
         lost_ns=lost_ns,
     )
 
 
 @per_model
-def uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Prompts that begin the same, one after another, and none of it was cached."""
     pairs = [
         (earlier, later)
@@ -231,24 +200,16 @@ def uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fi
     if len(same) < LEAST_PAIRS or not observed.matters(lost_ns):
         return None
     share = statistics.median(like.prefix_share for _, like in same)
-    return Finding(
-        rule="uncached-prefix",
-        severity="warning",
-        model=model,
+    return Found(
         seen=f"{len(same)} prompts to '{model}' began with the same {share:.0%} of their text as "
         f"the one answered just before, and {_cached(same)}. Reading it again took "
         f"{observed.said(lost_ns)}.",
         evidence=Evidence.of((call for call, _ in same), prompts=len(same), prefix_share=share),
-        meaning="The server kept nothing: its prefix cache is off, too small, or was used by other "
-        "calls in between.",
-        layer="L4b",
-        move=moves("keep prefixes", observed.server(model))
-        or ("see whether the server has a prefix cache, and switch it on",),
-        lost_ns=round(lost_ns),
+        lost_ns=lost_ns,
     )
 
 
-def resent_history(observed: Observed) -> Finding | None:
+def resent_history(observed: Observed) -> Found | None:
     """A conversation whose every turn sends all the earlier ones, and the server reads them all."""
     turns = max(_conversations(observed), key=_resent_tokens, default=[])
     resent = _resent_tokens(turns)
@@ -259,24 +220,14 @@ def resent_history(observed: Observed) -> Finding | None:
     if len(turns) < HISTORY_CALLS or not observed.matters(lost_ns):
         return None
     model = turns[0].model
-    return Finding(
-        rule="resent-history",
-        severity="warning",
+    return Found(
         model=model,
         seen=f"{len(turns)} calls to '{model}' sent their whole history each time: prompts grew "
         f"from {_input_tokens(turns[0])} to {_input_tokens(turns[-1])} tokens. {resent} tokens "
         f"were sent again, and {cached} of them came out of the prefix cache; reading the "
         f"others again took {observed.said(lost_ns)}.",
         evidence=Evidence.of(turns, calls=len(turns), resent_tokens=resent, cached_tokens=cached),
-        meaning="A stateless client: each turn costs all the turns before it, unless the server "
-        "still has them.",
-        layer="L6",
-        move=(
-            "keep the history word for word and in order, so that a prefix cache serves it",
-            *moves("keep prefixes", observed.server(model)),
-            "compress what lies further back, and send only what the turn needs",
-        ),
-        lost_ns=round(lost_ns),
+        lost_ns=lost_ns,
     )
 
 

@@ -24,8 +24,7 @@ from harness.analysis.facts import (
     waits_before_sending,
     without,
 )
-from harness.analysis.finding import Evidence, Finding, named, said_ns
-from harness.analysis.remedies import moves
+from harness.analysis.finding import Evidence, Found, named, said_ns
 from harness.trace.calls import Call, Interval, percentiles_of
 
 LONG_LOAD_NS = 200_000_000
@@ -42,7 +41,7 @@ _TABLES = {MACHINE: "budget"}
 """Where the capacity of memory is set that is no device of its own."""
 
 
-def cold_start(observed: Observed) -> Finding | None:
+def cold_start(observed: Observed) -> Found | None:
     """The first call of a model waited for its weights. Further loads are `swap-thrash`."""
     waited = {load: _waited_for(load, observed) for load in _first_loads(observed)}
     firsts = [load for load, parts in waited.items() if length_ns(parts) >= LONG_LOAD_NS]
@@ -50,24 +49,17 @@ def cold_start(observed: Observed) -> Finding | None:
     if not firsts or not observed.matters(lost_ns):
         return None
     longest = max(firsts, key=lambda load: load.duration_ns)
-    return Finding(
-        rule="cold-start",
-        severity="warning",
+    return Found(
         model=longest.model if len(firsts) == 1 else None,
+        server=longest.model,
         seen=f"The first call to {named(load.model for load in firsts)} waited for the model to "
         f"be loaded ({observed.said(lost_ns)}), before a token of its prompt was read.",
         evidence=Evidence.of(firsts, loads=len(firsts), longest_load_s=longest.duration_ns / 1e9),
-        meaning="A cold start: the weights were not in memory when they were first needed.",
-        layer="L3",
-        move=(
-            *moves("keep it loaded", observed.server(longest.model)),
-            "do more in one run: a model is loaded once, at its first call",
-        ),
         lost_ns=lost_ns,
     )
 
 
-def swap_thrash(observed: Observed) -> Finding | None:
+def swap_thrash(observed: Observed) -> Found | None:
     """Models were loaded again and again, because another one was in their place."""
     firsts = {load.id for load in _first_loads(observed)}
     again = [load for load in observed.loads if load.id not in firsts]
@@ -81,30 +73,20 @@ def swap_thrash(observed: Observed) -> Finding | None:
     taking_turns = [model for model, count in loads.most_common() if count > 1]
     if len(loads) == 1 or not observed.matters(lost_ns):
         return None
-    return Finding(
-        rule="swap-thrash",
-        severity="warning",
-        model=None,
+    return Found(
         seen=f"{named(taking_turns)} took turns in memory: {len(observed.loads)} loads where "
         f"{len(loads)} would have done. Waiting for these loads, and making room, took "
         f"{observed.said(lost_ns)}.",
         evidence=Evidence.of(
             again, loads=len(observed.loads), models=len(loads), reloads=len(again)
         ),
-        meaning="Swap thrash: the models do not fit into memory together, and calls to them "
-        "alternate, so that what is pushed out for one is needed again for the next.",
-        layer="L4a",
-        move=(
-            *_room_for_all(observed),
-            "run more items side by side: of those, one model does all before another comes",
-            *moves("let both stay", observed.server(taking_turns[0])),
-            "use smaller weights for one of them",
-        ),
+        server=taking_turns[0],
+        first=_room_for_all(observed),
         lost_ns=lost_ns,
     )
 
 
-def budget_wait(observed: Observed) -> Finding | None:
+def budget_wait(observed: Observed) -> Found | None:
     """Calls waited in this process, until a call to another model left room for theirs."""
     moving = [*observed.loads, *observed.unloads]
     waits = {
@@ -116,22 +98,13 @@ def budget_wait(observed: Observed) -> Finding | None:
     if len(waits) < LEAST_WAITS or not observed.matters(lost_ns):
         return None
     waited = [call for call in observed.calls if call.id in waits]
-    return Finding(
-        rule="budget-wait",
-        severity="warning",
-        model=None,
+    return Found(
         seen=f"{len(waits)} calls to {named(call.model for call in waited)} waited in this "
         "process, not in the server, until calls to another model ended and left room in the "
         f"memory budget ({observed.said(lost_ns)}).",
         evidence=Evidence.of(waited, waiting_calls=len(waits)),
-        meaning="The harness's own budget: models that are in use are never evicted, so a call to "
-        "one that does not fit beside them waits.",
-        layer="L4a",
-        move=(
-            *_room_for_all(observed),
-            *moves("let both stay", observed.server(waited[0].model)),
-            "use smaller weights for one of them",
-        ),
+        server=waited[0].model,
+        first=_room_for_all(observed),
         lost_ns=lost_ns,
     )
 
@@ -202,7 +175,7 @@ LEAST_TAIL_NS = 500_000_000
 
 
 @per_model
-def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Calls waited in their server for one of its places. Waiting to be sent is `budget-wait`."""
     queues = queues_in_server(observed, calls)
     queued = _queued(calls, queues)
@@ -214,18 +187,17 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Finding |
     waits = [queues[call.id].duration_ns for call in queued]
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
     waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache")
-    server = observed.server(model)
     kv_is_full = kv is not None and kv > FULL_KV
     figures = {"calls": len(calls), "queued_calls": len(queued), "answered_at_once": seats}
-    return Finding(
-        rule="queueing",
+    return Found(
         severity="warning" if certain else "hint",
-        model=model,
+        case="KV cache full" if kv_is_full else "",
         seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "
         f"{said_ns(statistics.median(waits))} in the median, {said_ns(max(waits))} at most "
         f"({observed.said(lost_ns)}). It answered {'one' if seats == 1 else seats} at a time"
         + (f", and {waiting:.0f} were waiting" if waiting else "")
-        + (f", with its KV cache {kv:.0%} full." if kv_is_full else "."),
+        + (f", with its KV cache {kv:.0%} full." if kv_is_full else ".")
+        + ("" if certain else " The server does not say so; calls began only as others ended."),
         evidence=Evidence.of(
             queued,
             **figures,
@@ -233,21 +205,12 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Finding |
             queue_max_s=max(waits) / 1e9,
             **({} if waiting is None else {"waiting_max": waiting}),
         ),
-        meaning="Queueing: more calls came at once than the server has places"
-        + ("; its KV cache was full." if kv_is_full else ".")
-        + ("" if certain else " The server does not say so; calls began only as others ended."),
-        layer="L4a",
-        move=(
-            *moves("more room for KV" if kv_is_full else "answer more at once", server),
-            *moves("bound the queue", server),
-            "make fewer calls at once: they would wait here instead, and other work could go on",
-        ),
         lost_ns=lost_ns,
     )
 
 
 @per_model
-def behind_prefill(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def behind_prefill(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Calls had a place in their server, and waited there until other prompts had been read."""
     queues = queues_in_server(observed, calls)
     queued = _queued(calls, queues)
@@ -261,11 +224,7 @@ def behind_prefill(observed: Observed, model: str, calls: Sequence[Call]) -> Fin
     if lost_ns < QUEUED_SHARE * length_ns(waits) or not observed.matters(lost_ns):
         return None
     longest_ns = max(wait.duration_ns for wait in waits)
-    server = observed.server(model)
-    return Finding(
-        rule="behind-prefill",
-        severity="warning",
-        model=model,
+    return Found(
         seen=f"{len(queued)} of {len(calls)} calls to '{model}' waited in the server up to "
         f"{said_ns(longest_ns)} while the prompts of others were read ({observed.said(lost_ns)}). "
         f"At most {_most_at_once(calls)} were there at once, and none waited for a place.",
@@ -275,15 +234,6 @@ def behind_prefill(observed: Observed, model: str, calls: Sequence[Call]) -> Fin
             queued_calls=len(queued),
             queue_max_s=longest_ns / 1e9,
             calls_at_once=_most_at_once(calls),
-        ),
-        meaning="Behind other prompts: the server reads so many tokens at a time, and a long "
-        "prompt takes all of them, batch after batch. More places would not help.",
-        layer="L4b",
-        move=(
-            "shorten the prompts: fewer or shorter passages, only sources that bear on the task",
-            "put what is the same in every prompt first, so that a prefix cache serves it",
-            *moves("spread prefill", server),
-            "make fewer calls with long prompts at once",
         ),
         lost_ns=lost_ns,
     )
@@ -317,7 +267,7 @@ def _most_at_once(calls: Sequence[Call]) -> int:
 
 
 @per_model
-def convoy(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def convoy(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Calls waited for one long call to end, while the server had places free."""
     decodes = {call.id: decode[-1] for call in calls if (decode := call.phases.get("decode"))}
     sent = {call.id: one for call in calls if (one := ttft(call)) is not None}
@@ -344,10 +294,7 @@ def convoy(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | N
         return None
     waited = [call for call in calls if call.id in waits]
     tokens = head.count("output_tokens")
-    return Finding(
-        rule="convoy",
-        severity="warning",
-        model=model,
+    return Found(
         seen=f"{len(waits)} calls to '{model}' got their first token only when one long reply had "
         f"ended ({said_ns(reply.duration_ns)}"
         + (f", {tokens} tokens" if tokens else "")
@@ -359,20 +306,12 @@ def convoy(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | N
             long_reply_s=reply.duration_ns / 1e9,
             answered_at_once=seats,
         ),
-        meaning="A convoy: the server answers in fixed batches, and a batch lasts as long as its "
-        "longest reply.",
-        layer="L3",
-        move=(
-            "serve the model from an engine with continuous batching: vLLM, SGLang, llama-server",
-            "cap the long replies: a lower max_output_tokens",
-            "send long requests to an endpoint of their own",
-        ),
         lost_ns=lost_ns,
     )
 
 
 @per_model
-def tail(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | None:
+def tail(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """A few calls among many waited far longer for their first token than the others."""
     # A model's first call pays for what the others find done: caches, compilation, connections.
     timed = [call for call in calls[1:] if call.ttft_ns is not None]
@@ -386,10 +325,8 @@ def tail(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | Non
     if len(slow) < LEAST_QUEUED or times.p99_ns < far_ns or not observed.matters(lost_ns):
         return None
     longer = _mean(slow, "input_tokens") / max(1.0, _mean(timed, "input_tokens"))
-    return Finding(
-        rule="tail",
-        severity="warning",
-        model=model,
+    return Found(
+        case="long prompts" if longer >= 2 else "",
         seen=f"{len(slow)} of {len(timed)} calls to '{model}' waited far longer for their first "
         f"token than the rest: {said_ns(times.p50_ns)} at p50, {said_ns(times.p99_ns)} at p99 "
         f"({observed.said(lost_ns)})."
@@ -400,14 +337,6 @@ def tail(observed: Observed, model: str, calls: Sequence[Call]) -> Finding | Non
             ttft_p50_s=times.p50_ns / 1e9,
             ttft_p99_s=times.p99_ns / 1e9,
             prompt_ratio=longer,
-        ),
-        meaning="Long prompts among short ones."
-        if longer >= 2
-        else "The way the server batches: the slow calls' prompts are no longer than the others'.",
-        layer="L4b",
-        move=(
-            "send long requests to an endpoint of their own",
-            *moves("spread prefill", observed.server(model)),
         ),
         lost_ns=lost_ns,
     )

@@ -14,8 +14,8 @@ from planted_runs import HEALTHY, Make, PlantedRun
 
 from harness.analysis import LAYERS, RULES, Finding, diagnose
 from harness.analysis.facts import Server
-from harness.analysis.remedies import ENFORCING, REMEDIES, Aim, moves
 from harness.inference.endpoint import BackendName
+from harness.inference.providers import PROVIDERS, Aim
 from harness.trace import Journal
 
 RECORDED = Path(__file__).parent / "recorded_runs"
@@ -182,16 +182,11 @@ def test_errors_come_first_and_then_what_took_the_most_time(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("backend", get_args(BackendName))
 def test_every_backend_gets_flags_of_its_own_or_none(backend: str) -> None:
-    said = [move for aim in get_args(Aim) for move in moves(aim, Server(tag="s", backend=backend))]
+    server = Server(tag="s", backend=backend, threads=2)
+    said = [change for aim in Aim for change in server.remedies(aim)]
 
-    assert bool(said) == (backend in REMEDIES)
-    for text in said:
-        assert "{" not in text
-        assert "TabbyAPI" in text or backend != "tabbyapi"
-
-
-def test_flags_are_only_for_backends_that_there_are() -> None:
-    assert REMEDIES.keys() | ENFORCING.keys() <= set(get_args(BackendName))
+    assert bool(said) == bool(PROVIDERS[backend].remedies)
+    assert not [change for change in said if "{" in change]
 
 
 # --- what cannot be told ---------------------------------------------------------------------

@@ -4,7 +4,7 @@ from harness.inference.providers.counters import MetricsSource, Reading
 from harness.inference.providers.litellm import APIS_WITH_ONE_KEY, MANAGED_APIS
 from harness.inference.providers.model_files import machine_memory_bytes
 from harness.inference.providers.pages import ServerFacts
-from harness.inference.providers.provider import Access, Host, HostReport, Provider
+from harness.inference.providers.provider import Access, Aim, Host, HostReport, Provider
 from harness.inference.providers.registry import (
     PROVIDERS,
     connect,
@@ -23,6 +23,7 @@ __all__ = [
     "MANAGED_APIS",
     "PROVIDERS",
     "Access",
+    "Aim",
     "Host",
     "HostReport",
     "MetricsSource",

@@ -38,7 +38,13 @@ from harness.inference.providers.model_files import (
     why_not_loaded,
 )
 from harness.inference.providers.openai_wire import OpenAIWire
-from harness.inference.providers.provider import ALWAYS, Access, Provider
+from harness.inference.providers.provider import (
+    ALWAYS,
+    Access,
+    Aim,
+    Provider,
+    remedies,
+)
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
 from harness.inference.to_its_end import to_its_end
 from harness.trace import Clock, monotonic
@@ -292,8 +298,44 @@ def _host(_endpoint: Endpoint, _access: Access, backend: Backend) -> EngineHost:
     return EngineHost(backend)
 
 
+REMEDIES = (
+    remedies(
+        "under [endpoints.{tag}] in harness.toml, which needs path too ({file}): ",
+        {
+            Aim.LET_BOTH_STAY: "a lower context_tokens ({context_tokens}) or slots ({slots})",
+            Aim.ANSWER_MORE_AT_ONCE: "more slots ({slots}); each takes room for {context_tokens} "
+            "tokens",
+            Aim.READ_PROMPTS_FASTER: "more threads ({threads}), to one less than there are cores "
+            "at most",
+            Aim.KEEP_PREFIXES: "more slots ({slots}): each keeps the prefix of its last prompt",
+            Aim.MORE_KV_ROOM: "a lower context_tokens ({context_tokens}) or slots ({slots})",
+            Aim.COMPUTE_FASTER: "threads one less than there are cores ({threads}), for they wait "
+            "spinning, and with a core too few are ten times slower",
+            Aim.FIT_AT_START: "a lower context_tokens ({context_tokens}) or slots ({slots})",
+            Aim.FIT_LATER: "a lower context_tokens ({context_tokens})",
+            Aim.LONGER_CONTEXT: "a higher context_tokens ({context_tokens})",
+        },
+    )
+    | remedies(
+        "under [endpoints.{tag}] in harness.toml: ",
+        {
+            Aim.WRITE_FASTER: "the path of a smaller quantization (Q4_K_M for a producer)",
+        },
+    )
+    | remedies(
+        "under [endpoints.{tag}] in harness.toml, in place of path: ",
+        {
+            Aim.KEEP_LOADED: 'backend = "llamacpp", and the url of a llama-server: it outlives the '
+            "run",
+        },
+    )
+)
+"""A built-in model's table has no `path`, and needs one for most changes."""
+
 PROVIDER = Provider(
     title="llama.cpp in this process",
+    remedies=REMEDIES,
+    telemetry_name="llamacpp",
     connect=_connect,
     host=_host,
     loading=_loading,

@@ -58,7 +58,12 @@ from harness.inference.providers.model_files import (
     why_not_loaded,
 )
 from harness.inference.providers.openai_wire import wire_fields
-from harness.inference.providers.provider import Access, Provider
+from harness.inference.providers.provider import (
+    Access,
+    Aim,
+    Provider,
+    remedies,
+)
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
 from harness.inference.request import (
@@ -592,8 +597,25 @@ def _host(_endpoint: Endpoint, _access: Access, backend: Backend) -> EngineHost:
     return EngineHost(backend)
 
 
+REMEDIES = remedies(
+    "under [endpoints.{tag}] in harness.toml: ",
+    {
+        Aim.KEEP_LOADED: 'backend = "llamacpp", and the url of a llama-server in place '
+        "of path: it goes on",
+        Aim.LET_BOTH_STAY: "a lower context_tokens ({context_tokens})",
+        Aim.ANSWER_MORE_AT_ONCE: 'backend = "embedded", which answers several calls side by side',
+        Aim.READ_PROMPTS_FASTER: "more threads ({threads}), to one less than there are cores at "
+        "most",
+        Aim.FIT_AT_START: "a lower context_tokens ({context_tokens})",
+        Aim.FIT_LATER: "a lower context_tokens ({context_tokens})",
+        Aim.LONGER_CONTEXT: "a higher context_tokens ({context_tokens})",
+    },
+)
+
 PROVIDER = Provider(
     title="llama-cpp-python",
+    remedies=REMEDIES,
+    telemetry_name="llamacpp",
     connect=_connect,
     host=_host,
     loading=_loading,

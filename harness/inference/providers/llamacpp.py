@@ -29,6 +29,7 @@ from harness.inference.providers.openai_wire import nested_schema, wire_conversa
 from harness.inference.providers.pages import Page, ServerPages, row_of
 from harness.inference.providers.provider import (
     ALWAYS,
+    Aim,
     ContextReport,
     Counters,
     Extras,
@@ -37,6 +38,7 @@ from harness.inference.providers.provider import (
     Provider,
     TokenCounting,
     ms_as_ns,
+    remedies,
 )
 from harness.inference.providers.server_host import Answer, ServerHost, until
 from harness.inference.reply_in_progress import ServerTimings
@@ -309,8 +311,33 @@ def _says(page: Answer, words: str) -> bool:
     return page.status == 400 and words in page.said
 
 
+REMEDIES = remedies(
+    "start llama-server with ",
+    {
+        Aim.KEEP_LOADED: "--sleep-idle-seconds -1; in a router's preset, load-on-startup",
+        Aim.LET_BOTH_STAY: "--models-max 2 or more, if both fit",
+        Aim.ANSWER_MORE_AT_ONCE: "a larger -np, and a -c larger by as much: it is divided between "
+        "them",
+        Aim.READ_PROMPTS_FASTER: "all layers on the GPU (-ngl all), and -b 2048 -ub 2048",
+        Aim.SPREAD_PREFILL: "a smaller -b, so that one long prompt holds up the others for less "
+        "long",
+        Aim.KEEP_PREFIXES: "no --no-cache-prompt, and -np or --cache-ram for all prefixes in use",
+        Aim.MORE_KV_ROOM: "-ctk q8_0 -ctv q8_0 -fa on, which halves the cache, or a larger -c",
+        Aim.WRITE_FASTER: "-md DRAFT.gguf --spec-type draft-simple, the draft of the same family",
+        Aim.COMPUTE_FASTER: "-t one less than there are cores, where it computes on the processor",
+        Aim.FIT_AT_START: "a smaller -c, or fewer layers on the GPU: -ngl",
+        Aim.FIT_LATER: "a smaller -c, and -ctk q8_0 -ctv q8_0 -fa on",
+        Aim.LONGER_CONTEXT: "a larger -c: -np divides it",
+        Aim.DRAFT_BETTER: (
+            "a draft of the same family (-md), or a smaller --spec-draft-n-max (3 by default)",
+            "a --spec-draft-p-min above 0 (the default): less likely tokens are not drafted",
+        ),
+    },
+)
+
 PROVIDER = Provider(
     title="llama-server",
+    remedies=REMEDIES,
     host=lambda endpoint, access, _: RouterHost(endpoint, access),
     served=_served,
     schema=nested_schema,

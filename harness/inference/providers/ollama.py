@@ -43,10 +43,12 @@ from harness.inference.providers.pages import (
 from harness.inference.providers.provider import (
     ALWAYS,
     Access,
+    Aim,
     Counters,
     Host,
     HostReport,
     Provider,
+    remedies,
 )
 from harness.inference.providers.server_host import Answer, ServerHost, until
 from harness.inference.refused_fields import RefusedFields
@@ -692,8 +694,32 @@ def _connect(endpoint: Endpoint, access: Access) -> OllamaWire:
     )
 
 
+REMEDIES = remedies(
+    "start Ollama with ",
+    {
+        Aim.KEEP_LOADED: "OLLAMA_KEEP_ALIVE=-1 (5m by default), and load ahead: ollama run {tag} "
+        "''",
+        Aim.LET_BOTH_STAY: "OLLAMA_MAX_LOADED_MODELS=2 or more, if both fit",
+        Aim.ANSWER_MORE_AT_ONCE: "a larger OLLAMA_NUM_PARALLEL (1 by default)",
+        Aim.BOUND_QUEUE: "a smaller OLLAMA_MAX_QUEUE, to refuse early what cannot be served soon",
+        Aim.READ_PROMPTS_FASTER: "the model whole on the GPU: ollama ps tells",
+        Aim.KEEP_PREFIXES: "OLLAMA_NUM_PARALLEL as large as the number of prefixes in use",
+        Aim.MORE_KV_ROOM: "OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0",
+        Aim.WRITE_FASTER: "the model whole on the GPU: ollama ps tells",
+        Aim.COMPUTE_FASTER: "the model whole on the GPU: ollama ps tells",
+        Aim.FIT_AT_START: "a smaller OLLAMA_CONTEXT_LENGTH or OLLAMA_NUM_PARALLEL",
+        Aim.FIT_LATER: "a smaller OLLAMA_CONTEXT_LENGTH",
+        Aim.LONGER_CONTEXT: "a larger OLLAMA_CONTEXT_LENGTH",
+    },
+) | {
+    Aim.ENFORCE_SCHEMAS: (
+        "use a newer Ollama, or a model that does not think aloud: some that do ignore a schema",
+    )
+}
+
 PROVIDER = Provider(
     title="Ollama",
+    remedies=REMEDIES,
     connect=_connect,
     host=lambda endpoint, access, _: OllamaHost(endpoint, access),
     footprint=_footprint,

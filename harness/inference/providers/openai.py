@@ -16,10 +16,13 @@ from harness.inference.providers.pages import Page, ServerPages, row_of
 from harness.inference.providers.provider import (
     ALWAYS,
     NEVER,
+    Aim,
     ContextReport,
     Extras,
     Fields,
     Provider,
+    Remedies,
+    remedies,
 )
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import JsonSchema
@@ -30,8 +33,15 @@ def _times(extras: Extras) -> ServerTimings | None:
     return next((told for reader in readers if (told := reader(extras))), None)
 
 
+REMEDIES: Remedies = {
+    Aim.ENFORCE_SCHEMAS: (
+        "say what server it is, with backend under [endpoints.{tag}]: some take a schema elsewhere",
+    ),
+}
+
 PROVIDER = Provider(
     title="any OpenAI-compatible server",
+    remedies=REMEDIES,
     schema=nested_schema,
     counts_usage=False,
     times=_times,
@@ -49,6 +59,18 @@ def _mlc_schema(schema: JsonSchema) -> Fields:
 
 MLC = Provider(
     title="MLC LLM",
+    remedies=remedies(
+        "start mlc_llm serve with ",
+        {
+            Aim.KEEP_PREFIXES: "--prefix-cache-mode radix",
+            Aim.WRITE_FASTER: (
+                "--speculative-mode small_draft, and the draft under --additional-models",
+                '--overrides "tensor_parallel_shards=2", which splits the weights over GPUs',
+            ),
+            Aim.FIT_AT_START: '--overrides "tensor_parallel_shards=2"',
+            Aim.DRAFT_BETTER: "--speculative-mode disable, or a draft of the same family",
+        },
+    ),
     schema=_mlc_schema,
     refuses=ONLY_TOP_P,
     embeds="--embedding-model",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from harness.hardware import Footprint, GgufHeader, Loading
@@ -24,6 +25,43 @@ Switch = str | None
 `NEVER`."""
 ALWAYS: Final = ""
 NEVER: Final = None
+
+
+class Aim(StrEnum):
+    """What a change to a server's settings is for."""
+
+    KEEP_LOADED = "keep it loaded"
+    LET_BOTH_STAY = "let both stay"
+    ANSWER_MORE_AT_ONCE = "answer more at once"
+    BOUND_QUEUE = "bound the queue"
+    READ_PROMPTS_FASTER = "read prompts faster"
+    KEEP_PREFIXES = "keep prefixes"
+    MORE_KV_ROOM = "more room for KV"
+    WRITE_FASTER = "write faster"
+    COMPUTE_FASTER = "compute faster"
+    FIT_AT_START = "fit at start"
+    FIT_LATER = "fit later"
+    LONGER_CONTEXT = "longer context"
+    SPREAD_PREFILL = "spread prefill"
+    DRAFT_BETTER = "draft better"
+    ENFORCE_SCHEMAS = "enforce schemas"
+
+
+Remedies = Mapping[Aim, tuple[str, ...]]
+"""Changes to a server's start or to its endpoint, as of its version that the provider's file names.
+
+`{tag}`, `{file}`, `{slots}`, `{context_tokens}` and `{threads}` stand for the endpoint's own.
+"""
+
+
+def remedies(
+    where: str, changes: Mapping[Aim, str | tuple[str, ...]]
+) -> dict[Aim, tuple[str, ...]]:
+    """The changes, each with where it is made: `start vLLM with …`."""
+    return {
+        aim: tuple(where + change for change in ((said,) if isinstance(said, str) else said))
+        for aim, said in changes.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +205,9 @@ class Provider:
 
     title: str
     """What people call it."""
+    telemetry_name: str = ""
+    """What OpenTelemetry calls it, if that is not its backend's name."""
+    remedies: Remedies = field(default_factory=dict)
 
     # Ways to it.
     connect: Callable[[Endpoint, Access], Backend] | None = None

@@ -24,11 +24,13 @@ from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.pages import Page, ServerPages
 from harness.inference.providers.provider import (
     Access,
+    Aim,
     ContextReport,
     Counters,
     HostReport,
     LoadControl,
     Provider,
+    remedies,
 )
 from harness.inference.providers.server_host import ServerHost, until
 
@@ -173,8 +175,30 @@ class SglangHost(ServerHost):
             raise self.failure(page, doing=doing)
 
 
+REMEDIES = remedies(
+    "start SGLang with ",
+    {
+        Aim.BOUND_QUEUE: "--dp-size for replicas, or --max-queued-requests to refuse early",
+        Aim.KEEP_PREFIXES: "no --disable-radix-cache, and --enable-hierarchical-cache "
+        "--hicache-ratio for more",
+        Aim.MORE_KV_ROOM: (
+            "--kv-cache-dtype fp8_e5m2, which halves the cache",
+            "a larger --mem-fraction-static, or --tp-size",
+        ),
+        Aim.WRITE_FASTER: (
+            "--speculative-algorithm NGRAM, or EAGLE3 with --speculative-draft-model-path",
+            "--tp-size, which splits the weights over GPUs",
+        ),
+        Aim.FIT_AT_START: "a lower --mem-fraction-static, or --tp-size",
+        Aim.FIT_LATER: "a lower --mem-fraction-static",
+        Aim.DRAFT_BETTER: "a smaller --speculative-num-draft-tokens, or EAGLE3 with a head for "
+        "this model",
+    },
+)
+
 PROVIDER = Provider(
     title="SGLang",
+    remedies=REMEDIES,
     host=lambda endpoint, access, _: SglangHost(endpoint, access),
     served=_served,
     schema=nested_schema,

@@ -18,6 +18,7 @@ from harness.inference.providers.pages import Page, ServerPages, row_of
 from harness.inference.providers.provider import (
     ALWAYS,
     Access,
+    Aim,
     ContextReport,
     Extras,
     Fields,
@@ -25,6 +26,7 @@ from harness.inference.providers.provider import (
     LoadControl,
     Provider,
     TokenCounting,
+    remedies,
     s_as_ns,
 )
 from harness.inference.providers.server_host import Answer, ServerHost
@@ -173,8 +175,20 @@ def _as_page(event: Mapping[str, object]) -> Answer:
     return Answer(status=500, body=orjson.dumps(event))
 
 
+REMEDIES = remedies(
+    "in TabbyAPI's config.yml: ",
+    {
+        Aim.MORE_KV_ROOM: "cache_mode: Q8, which halves the cache",
+        Aim.WRITE_FASTER: "draft_mode: ngram, or mtp for a model that has it",
+        Aim.FIT_AT_START: "cache_mode: Q8, which halves the cache",
+        Aim.FIT_LATER: "cache_mode: Q8, which halves the cache",
+        Aim.DRAFT_BETTER: "draft_mode: disabled, or a draft of the same family",
+    },
+)
+
 PROVIDER = Provider(
     title="TabbyAPI (ExLlama)",
+    remedies=REMEDIES,
     host=lambda endpoint, access, _: TabbyApiHost(endpoint, access),
     served=_served,
     schema=_schema,

@@ -26,11 +26,13 @@ from harness.inference.providers.counters import (
 from harness.inference.providers.provider import (
     ALWAYS,
     Access,
+    Aim,
     Counters,
     Fields,
     HostReport,
     LoadControl,
     Provider,
+    remedies,
 )
 from harness.inference.providers.server_host import Answer, ServerHost, until
 from harness.inference.request import JsonSchema
@@ -179,8 +181,33 @@ def _signature(key: str, signed: bytes) -> str:
     return "sha256=" + hmac.new(key.encode(), signed, hashlib.sha256).hexdigest()
 
 
+REMEDIES = remedies(
+    "start trtllm-serve with ",
+    {
+        Aim.ANSWER_MORE_AT_ONCE: "a larger --max_batch_size",
+        Aim.READ_PROMPTS_FASTER: "a larger --max_num_tokens, and --enable_chunked_prefill",
+        Aim.SPREAD_PREFILL: "--enable_chunked_prefill, so that a long prompt holds up no others",
+        Aim.KEEP_PREFIXES: "enable_block_reuse: true under kv_cache_config in its --config",
+        Aim.MORE_KV_ROOM: (
+            "dtype: fp8 under kv_cache_config in its --config, which halves the cache",
+            "a larger --free_gpu_memory_fraction (0.9 by default), or --tp_size",
+        ),
+        Aim.WRITE_FASTER: (
+            "decoding_type: NGram and max_draft_len: 4 under speculative_config in its --config",
+            "--tp_size, which splits the weights over GPUs",
+        ),
+        Aim.FIT_AT_START: "a lower --free_gpu_memory_fraction (0.9 by default), or --tp_size",
+        Aim.FIT_LATER: "a smaller --max_seq_len or --max_batch_size",
+        Aim.LONGER_CONTEXT: "a larger --max_seq_len, and --max_num_tokens or "
+        "--enable_chunked_prefill",
+        Aim.DRAFT_BETTER: "a smaller max_draft_len under speculative_config in its --config",
+        Aim.ENFORCE_SCHEMAS: "guided_decoding_backend in its --config",
+    },
+)
+
 PROVIDER = Provider(
     title="TensorRT-LLM",
+    remedies=REMEDIES,
     host=lambda endpoint, access, _: TensorRtLlmHost(endpoint, access),
     schema=_schema,
     enforces="guided_decoding_backend in its configuration",

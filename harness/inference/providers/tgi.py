@@ -7,6 +7,7 @@ from harness.inference.providers.counters import GENERATED, PROMPT, RUNNING, WAI
 from harness.inference.providers.openai_wire import ONLY_TOP_P, wire_conversation
 from harness.inference.providers.pages import Page, ServerPages
 from harness.inference.providers.provider import (
+    Aim,
     ContextReport,
     Counters,
     Extras,
@@ -14,6 +15,7 @@ from harness.inference.providers.provider import (
     Provider,
     TokenCounting,
     ms_as_ns,
+    remedies,
 )
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import JsonSchema
@@ -50,8 +52,26 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
     return ModelMetadata(path=info.model_id, fingerprint=info.model_sha)
 
 
+REMEDIES = remedies(
+    "start text-generation-launcher with ",
+    {
+        Aim.SPREAD_PREFILL: "a smaller --max-batch-prefill-tokens",
+        Aim.KEEP_PREFIXES: "PREFIX_CACHING=1 in its environment",
+        Aim.MORE_KV_ROOM: (
+            "--kv-cache-dtype fp8_e5m2, which halves the cache",
+            "a larger --cuda-memory-fraction, or --num-shard",
+        ),
+        Aim.WRITE_FASTER: ("--speculate 3", "--num-shard, which splits the weights over GPUs"),
+        Aim.FIT_AT_START: "--num-shard, or --quantize",
+        Aim.FIT_LATER: "a smaller --max-total-tokens or --max-batch-prefill-tokens",
+        Aim.LONGER_CONTEXT: "a larger --max-total-tokens",
+        Aim.DRAFT_BETTER: "a smaller --speculate",
+    },
+)
+
 PROVIDER = Provider(
     title="Text Generation Inference",
+    remedies=REMEDIES,
     served=_served,
     schema=_schema,
     refuses=ONLY_TOP_P,

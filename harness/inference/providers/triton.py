@@ -26,7 +26,14 @@ from harness.inference.endpoint import Endpoint, PromptTemplate
 from harness.inference.providers.http import Connection, Exchange, base_of, event_data
 from harness.inference.providers.openai_wire import ONLY_TOP_P, finish_reason
 from harness.inference.providers.pages import ServerFacts, ServerPages, names, parsed
-from harness.inference.providers.provider import Access, HostReport, LoadControl, Provider
+from harness.inference.providers.provider import (
+    Access,
+    Aim,
+    HostReport,
+    LoadControl,
+    Provider,
+    Remedies,
+)
 from harness.inference.providers.server_host import ServerHost, until
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
@@ -396,8 +403,15 @@ class TritonOpenAIHost(TritonHost):
         raise self.misread(answer)
 
 
+REMEDIES: Remedies = {
+    Aim.ENFORCE_SCHEMAS: (
+        "reach the model by an engine's own server, such as vLLM's: Triton takes no schema",
+    ),
+}
+
 PROVIDER = Provider(
     title="Triton",
+    remedies=REMEDIES,
     host=lambda endpoint, access, _: TritonHost(endpoint, access),
     connect=_connect,
     facts=_facts,
@@ -413,6 +427,8 @@ PROVIDER = Provider(
 # that the token limit cut included.
 OPENAI_FRONT_END = Provider(
     title="Triton's OpenAI front end",
+    remedies=REMEDIES,
+    telemetry_name="triton",
     host=lambda endpoint, access, _: TritonOpenAIHost(endpoint, access),
     room_tokens=UNSTATED_ROOM_TOKENS,
     refuses=ONLY_TOP_P,

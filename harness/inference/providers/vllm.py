@@ -16,6 +16,7 @@ from harness.inference.providers.counters import (
 from harness.inference.providers.openai_wire import nested_schema, wire_conversation
 from harness.inference.providers.pages import Page, ServerPages, at, row_of
 from harness.inference.providers.provider import (
+    Aim,
     ContextReport,
     Counters,
     Extras,
@@ -24,6 +25,7 @@ from harness.inference.providers.provider import (
     Provider,
     TokenCounting,
     ms_as_ns,
+    remedies,
 )
 from harness.inference.providers.server_host import ServerHost, until
 from harness.inference.reply_in_progress import ServerTimings
@@ -133,8 +135,38 @@ class VllmHost(ServerHost):
             raise self.failure(answer, doing="wake")
 
 
+REMEDIES = remedies(
+    "start vLLM with ",
+    {
+        Aim.ANSWER_MORE_AT_ONCE: "a larger --max-num-seqs",
+        Aim.BOUND_QUEUE: "--data-parallel-size for replicas, or --max-num-queued-reqs to refuse "
+        "early",
+        Aim.READ_PROMPTS_FASTER: "a larger --max-num-batched-tokens, and no "
+        "--no-enable-chunked-prefill",
+        Aim.SPREAD_PREFILL: "--long-prefill-token-threshold, so that a long prompt holds up no "
+        "others",
+        Aim.KEEP_PREFIXES: "no --no-enable-prefix-caching, and a larger --gpu-memory-utilization",
+        Aim.MORE_KV_ROOM: (
+            "--kv-cache-dtype fp8, which halves the cache for less than 1 % loss",
+            "a smaller --max-model-len or --max-num-seqs, which cap what calls can take",
+            "a larger --gpu-memory-utilization, or --tensor-parallel-size",
+        ),
+        Aim.WRITE_FASTER: (
+            "--spec-method ngram --spec-tokens 4, or a draft model of the same family",
+            "--tensor-parallel-size, which splits the weights over GPUs",
+        ),
+        Aim.FIT_AT_START: "a lower --gpu-memory-utilization (0.92 by default), or "
+        "--tensor-parallel-size",
+        Aim.FIT_LATER: "a smaller --max-model-len or --max-num-seqs",
+        Aim.LONGER_CONTEXT: "a larger --max-model-len",
+        Aim.DRAFT_BETTER: "a smaller --spec-tokens, or --spec-method eagle3 with a head for this "
+        "model",
+    },
+)
+
 PROVIDER = Provider(
     title="vLLM",
+    remedies=REMEDIES,
     host=lambda endpoint, access, _: VllmHost(endpoint, access),
     served=_served,
     schema=nested_schema,
