@@ -322,24 +322,33 @@ def test_no_call_is_refused_that_would_fit_if_nothing_were_under_way(calls, limi
     ],
 )
 def test_calls_that_state_no_room_share_what_is_left(limits, rooms):
-    sent = []
+    sent, unanswered = [], []
+
+    async def turns(number):
+        for _ in range(number):
+            await asyncio.sleep(0)
 
     async def send(asked):
         sent.append(asked.max_output_tokens)
-        await asyncio.sleep(0.01)
-        return reply(0, 0)
+        unanswered.append(asyncio.get_running_loop().create_future())
+        return await unanswered[-1]
+
+    async def answer_when_no_more_is_sent():
+        while len(sent) < 4 or unanswered:
+            await turns(100)
+            while unanswered:
+                unanswered.pop().set_result(reply(0, 0))
 
     async def use():
         price = TokenPrice(usd_per_million_input_tokens=1e3, usd_per_million_output_tokens=1e3)
         client = client_on(send, ManualClock(), limits=Limits(**limits), prices={"m": price})
 
-        async def soon(turns):
-            for _ in range(turns):
-                await asyncio.sleep(0)
+        async def soon(number):
+            await turns(number)
             await client.chat(request(room=None))
 
         # Not all at the very same time.
-        await asyncio.gather(*map(soon, range(4)))
+        await asyncio.gather(answer_when_no_more_is_sent(), *map(soon, range(4)))
 
     asyncio.run(use())
     assert sent == rooms

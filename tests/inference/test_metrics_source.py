@@ -178,11 +178,14 @@ def test_an_answer_that_cannot_be_read_is_told_once_and_not_asked_for_again(body
     server = Counters(body=body)
 
     async def act(source):
-        return [await source.read() for _ in range(3)]
+        while not logs:  # a busy machine may need more than the second that a read waits
+            assert await source.read() == ()
+        times = len(server.asked)
+        assert [await source.read() for _ in range(2)] == [(), ()]
+        assert len(server.asked) == times
 
     with structlog.testing.capture_logs() as logs:
-        assert reading(server, act) == [(), (), ()]
-    assert len(server.asked) == 1
+        reading(server, act)
     [log] = logs
     assert (log["log_level"], log["code"]) == ("warning", "metrics.unreadable")
     assert (log["endpoint"], log["path"]) == ("judge", "/metrics")

@@ -38,7 +38,7 @@ from harness.inference.providers.openai_wire import OpenAIWire
 from harness.inference.providers.pages import ServerFacts, ServerPages, at, names, parsed, whole
 from harness.inference.providers.provider import Access, Host, Provider
 
-_SERVED_TIMEOUT_S = 2.0
+_SERVED_TIMEOUT_S = 5.0
 
 
 def _scripted(endpoint: Endpoint, _access: Access) -> Backend:

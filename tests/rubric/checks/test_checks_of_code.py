@@ -379,10 +379,10 @@ def test_a_pattern_in_a_schema_has_its_time(schema):
 
 
 def test_a_schema_with_a_pattern_is_kept_to_like_any_other():
-    check = Json(against={"items": {"pattern": "^[0-9]+$"}})
+    check = Json(against={"items": {"pattern": "^[0-9]+$"}}, timeout_s=60)
     assert check.grade(draft('["17"]')).share == 1
     graded = check.grade(draft('["x"]'))
     assert [finding.code for finding in graded.findings] == ["check.schema-violated"]
-    too_deep = Json(against={"items": {"$ref": "#"}, "pattern": "x"})
+    too_deep = Json(against={"items": {"$ref": "#"}, "pattern": "x"}, timeout_s=60)
     graded = too_deep.grade(draft("[" * 900 + "]" * 900))
     assert [finding.code for finding in graded.findings] == ["check.json-too-deep"]
