@@ -29,12 +29,13 @@ from harness.graph import Question
 from harness.session import (
     EarlierRun,
     Origin,
+    Rehearsal,
     Remake,
     load_settings,
     only_question,
     read_earlier_run,
+    rehearse,
     run_to_its_end,
-    to_make_again,
 )
 from harness.trace.salvage import salvage_run
 from harness.wiggum import Limits
@@ -114,7 +115,7 @@ def resume(
         made, earlier = read()
         spent = earlier.spent
         if not yes and (spent.tokens >= _MANY_TOKENS or (spent.cost_usd or 0) >= _MANY_USD):
-            _confirm(run_to_its_end(to_make_again(made.pipeline, made.inputs, earlier)))
+            _confirm(run_to_its_end(rehearse(made.pipeline, made.inputs, earlier)).made_again)
         return made
 
     def read() -> tuple[Order, EarlierRun]:
@@ -169,11 +170,19 @@ def resume(
     log_to_stderr(log_format)
     with failures_told(as_json=as_json):
         made, earlier = read()
-        again = run_to_its_end(to_make_again(made.pipeline, made.inputs, earlier))
+        found = run_to_its_end(rehearse(made.pipeline, made.inputs, earlier))
     if as_json:
-        sys.stdout.buffer.write(json_object({"made_again": [asdict(one) for one in again]}))
+        sys.stdout.buffer.write(json_object(asdict(found)))
     else:
-        click.echo("\n".join(_listed(again)))
+        click.echo("\n".join(_foreseen(found)))
+
+
+def _foreseen(found: Rehearsal) -> Iterator[str]:
+    for now, before in found.renamed.items():
+        yield f"{now}: not made again; it is '{before}' under a new name"
+    for one in found.new:
+        yield f"{one}: not called before"
+    yield from _listed(found.made_again)
 
 
 def _listed(again: Sequence[Remake]) -> Iterator[str]:

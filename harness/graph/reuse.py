@@ -164,6 +164,8 @@ class Outputs:
         found = None if self._earlier is None else self._earlier.find(call, before)
         if before is not None and isinstance(found, tuple):
             self._log.renamed[call.label] = label_of(before, call.item)
+        elif before is not None:
+            found = None  # the same code with other inputs is another node
         if isinstance(found, str):
             self._log.reruns[Rerun(node=call.label, reason=found)] = None
             found = None

@@ -2,7 +2,7 @@
 
 from harness.session.chat import chat, count_tokens, embed, open_shim
 from harness.session.pipeline import Pipeline, run_to_its_end
-from harness.session.rehearsal import Remake, to_make_again
+from harness.session.rehearsal import Rehearsal, Remake, rehearse
 from harness.session.result import CallResult, RunFiles, RunResult
 from harness.session.resume import EarlierRun, Origin, only_question, read_earlier_run
 from harness.session.run import Run
@@ -17,6 +17,7 @@ __all__ = [
     "EvaluatorPanel",
     "Origin",
     "Pipeline",
+    "Rehearsal",
     "Remake",
     "Run",
     "RunFiles",
@@ -32,6 +33,6 @@ __all__ = [
     "open_session",
     "open_shim",
     "read_earlier_run",
+    "rehearse",
     "run_to_its_end",
-    "to_make_again",
 ]

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
-from harness.errors import InvalidInput
 from harness.graph import Execution, Graph, Work, execute
+from harness.graph.node_call import Suspended
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
-from harness.session.resume import EarlierRun, inputs_now, labels_before, rename_notices
+from harness.session.resume import (
+    EarlierRun,
+    inputs_now,
+    labels_before,
+    rename_notices,
+    renamed_nodes,
+)
 from harness.trace import AUDIT_LOG, TIMELINES, Tracer, calls_of, group_calls
 from harness.trace.node_records import NodeRecord, node_records
 
@@ -45,10 +51,20 @@ class Remake:
     """None if no price is known."""
 
 
-async def to_make_again(
-    graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun
-) -> tuple[Remake, ...]:
-    """The calls that a resumed run would make again although they were done.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What a resumed run would call, as far as it can be foreseen."""
+
+    made_again: tuple[Remake, ...]
+    """Calls that were done."""
+    new: tuple[str, ...]
+    """Nodes that were never called: new ones, and those that a killed run had not come to."""
+    renamed: Mapping[str, str]
+    """The names that reused nodes had before, by their names now."""
+
+
+async def rehearse(graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun) -> Rehearsal:
+    """What a resumed run would call, found without a call.
 
     Args:
         graph: The pipeline now.
@@ -61,9 +77,11 @@ async def to_make_again(
     values, _ = inputs_now(graph, inputs, earlier)
     ended = await _rehearsed(graph, values, earlier, _NoCalls())
     reasons = {one.node: one.reason for one in ended.reruns}
-    kept = {*ended.reused}
+    kept = frozenset(ended.reused)
+    called: set[str] = set()
     took: dict[str, list[NodeRecord]] = {}
     for record in node_records(earlier.journal):
+        called.add(record.node)
         took.setdefault(record.label.partition("/")[0], []).append(record)
     again = []
     for label, records in took.items():
@@ -82,7 +100,11 @@ async def to_make_again(
                 cost_usd=sum(costs) if costs else None,
             )
         )
-    return tuple(again)
+    return Rehearsal(
+        made_again=tuple(again),
+        new=tuple(one for one in graph.nodes if one not in called and one not in ended.outputs),
+        renamed=renamed_nodes(ended),
+    )
 
 
 async def _rehearsed(
@@ -108,11 +130,11 @@ class _NoCalls:
     def __init__(self) -> None:
         self.was_asked = False
 
-    async def call(self, work: Work) -> object:
+    async def call(self, work: Work) -> object:  # noqa: ARG002 - as the protocol has it
         """See `Executor.call`."""
         self.was_asked = True
-        # An error that no policy tries again.
-        raise InvalidInput(f"'{work.label}' was not called", code="resume.not-called")
+        # No error: no policy tries it again, puts a default in its place, or ends the run.
+        raise Suspended
 
     async def stream(self, work: Work) -> AsyncGenerator[object, None]:
         """See `Executor.stream`."""

@@ -389,10 +389,14 @@ def labels_before(ended: Execution) -> frozenset[str]:
     return frozenset(ended.renamed.get(label, label) for label in ended.reused)
 
 
+def renamed_nodes(ended: Execution) -> dict[str, str]:
+    """The names that reused nodes had in the earlier parts of the run, by their names now."""
+    return {_node_of(now): _node_of(before) for now, before in ended.renamed.items()}
+
+
 def rename_notices(ended: Execution) -> Iterator[Notice]:
     """One for each node that was recognized under a new name."""
-    renamed = {_node_of(now): _node_of(before) for now, before in ended.renamed.items()}
-    for now, before in renamed.items():
+    for now, before in renamed_nodes(ended).items():
         yield Notice(
             code="resume.node-renamed",
             message=f"'{now}' has the code that '{before}' had: its output is used again under "

@@ -334,6 +334,17 @@ def test_a_dry_run_says_what_would_be_made_again_and_why_and_what_it_took(much: 
     assert sorted((much / "traces").iterdir()) == files
 
 
+def test_a_dry_run_lists_nodes_that_were_renamed_and_new_ones(much: Path) -> None:
+    added = "\n@much.node\ndef more(last: str) -> str: ...\n"
+    (much / "much.py").write_text(MUCH.replace("asked", "question") + added)
+
+    found = resumed(much, "--dry-run", "--json").json
+    shown = resumed(much, "--dry-run").stdout
+
+    assert found == {"made_again": [], "new": ["more"], "renamed": {"question": "asked"}}
+    assert all(one in shown for one in ("'asked'", "question", "more"))
+
+
 def test_much_is_not_made_again_unasked(much: Path) -> None:
     refused = resumed(much, "--json")
     assert (refused.exit_code, refused.code) == (2, "resume.not-confirmed")

@@ -23,9 +23,9 @@ from session_runs import (
 from harness import Pipeline, Run, ScriptedBackend
 from harness.analysis import report_of
 from harness.errors import InvalidInput, ServerError
-from harness.graph import Question, Retry
+from harness.graph import Default, Question, Retry
 from harness.inference import Limits
-from harness.session import read_earlier_run
+from harness.session import read_earlier_run, rehearse
 from harness.session.resume import match_answers, only_question
 from harness.trace import Journal
 
@@ -602,6 +602,56 @@ def test_no_output_stands_for_two_nodes_of_the_same_code(settings, names):
 
     assert len(calls.made) == 2 + len({*names} - {"asked"})
     assert codes(result.warnings) == []
+
+
+# --- rehearsed -----------------------------------------------------------------------------------
+
+
+def rehearsed(pipeline, settings, inputs):
+    """What the latest run would make again, find again, and call for the first time."""
+    return asyncio.run(rehearse(pipeline, inputs, read_earlier_run(journal_of(settings))))
+
+
+def test_a_rehearsal_foresees_renamed_nodes_and_lists_new_ones(settings):
+    calls = Calls()
+    fail(renames(calls, "asked"), settings, {"words": ["tea"]})
+    pipeline = renames(calls, "question")
+    pipeline.node(lambda question: question, name="further")
+    pipeline.node(lambda words: words, name="unwanted", when=lambda words: not words)
+
+    found = rehearsed(pipeline, settings, {})
+
+    assert (found.made_again, found.renamed) == ((), {"question": "asked"})
+    assert found.new == ("further",)
+    assert rehearsed(pipeline, settings, {"words": ["milk"]}).renamed == {}
+
+
+@pytest.mark.parametrize("policy", [{"on_error": "skip"}, {"on_error": Default("TEA")}, {}])
+def test_in_a_rehearsal_no_call_fails_so_no_policy_stands_in_for_it(settings, policy):
+    def pipeline(ending):
+        def loud(word: str) -> str:
+            return word.upper() + ending
+
+        def longer(loud: str) -> str:
+            return loud * 2
+
+        def quiet(word: str) -> str:
+            return word.lower()
+
+        made = Pipeline("one", fail_fast=True)
+        made.node(**policy)(loud)
+        for node in (longer, quiet):
+            made.node(node)
+        return made
+
+    run(pipeline(""), settings, {"word": "tea"})
+
+    found = rehearsed(pipeline("!"), settings, {})
+
+    assert [(one.node, one.reason.partition(":")[0]) for one in found.made_again] == [
+        ("loud", "its code changed"),
+        ("longer", "what it takes is made again"),
+    ]
 
 
 def test_the_critical_path_of_a_resumed_run_is_of_all_its_parts(settings):
