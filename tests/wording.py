@@ -38,7 +38,8 @@ def _messages(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Call) and (code := _code(node)) and (text := _text(node)):
             yield f"{code}: {text}"
         elif isinstance(node, ast.FunctionDef):
-            yield from (f"{_rule(node.name)}: {_text(one)}" for one in _calls(node, "Found"))
+            found = filter(_text, _calls(node, "Found"))
+            yield from (f"{_rule(node.name)}: {_text(one)}" for one in found)
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and list(_calls(value, "Rule")):

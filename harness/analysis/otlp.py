@@ -29,8 +29,8 @@ from opentelemetry.proto.common.v1.common_pb2 import (
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
+from harness.analysis.facts import provider_named
 from harness.analysis.otlp_names import (
-    IN_PROCESS,
     evaluation_results,
     model_attributes,
     own_attributes,
@@ -169,7 +169,7 @@ class _Run:
                 case Instant(span=int(number)):
                     self._instants.setdefault(number, []).append(item)
                 case SpanRecord(name="evaluate"):
-                    # GenAI and OpenInference want a verdict at the span that wrote the draft.
+                    # GenAI wants a verdict at the span that wrote the draft.
                     drafts = [f for f in self._flows.get(item.id, ()) if f.name == "draft"]
                     self._verdicts[drafts[0].source if drafts else item.id] = item
                 case Content() if content:
@@ -184,12 +184,13 @@ class _Run:
             endpoint = self._models.get(tag, {})
             model = model_attributes(tag, endpoint)
             from_cache = record.attributes.get("from_cache") is True
-            is_remote = endpoint.get("backend") not in IN_PROCESS and not from_cache
+            provider = provider_named(str(endpoint.get("backend", "openai")))
+            is_local = provider.loading is not None or endpoint.get("backend") == "scripted"
+            is_remote = not is_local and not from_cache
         error_type = record.error.partition(":")[0] if record.error else ""
         values = {
             **model,
             **span_attributes(record, text_of=self._texts.get if self._content else None),
-            **self._verdict_attributes(record),
             "error.type": error_type or None,
             "harness.status": None if record.status == "ok" else record.status,
             "session.id": self._run_id,
@@ -223,7 +224,7 @@ class _Run:
         ]
         if verdict := self._verdicts.get(record.id):
             happened += [
-                ("gen_ai.evaluation.result", verdict.end_ns, result.as_event())
+                ("gen_ai.evaluation.result", verdict.end_ns, result)
                 for result in evaluation_results(verdict, texts=self._content)
             ]
         return [
@@ -234,14 +235,6 @@ class _Run:
             )
             for name, time_ns, values in happened
         ]
-
-    def _verdict_attributes(self, record: SpanRecord) -> dict[str, object]:
-        """The verdict on what the span wrote, unless the span is the evaluation itself."""
-        verdict = self._verdicts.get(record.id)
-        if verdict is None or verdict.id == record.id:
-            return {}
-        results = enumerate(evaluation_results(verdict, texts=self._content))
-        return {k: v for index, result in results for k, v in result.as_attributes(index).items()}
 
     def _links(self, record: SpanRecord) -> list[Span.Link]:
         """To the spans that led to this one; its parent is known by its id."""

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from harness.analysis.facts import provider_named
 from harness.trace.lenient_json import dump_json
 from harness.trace.records import Attributes, SpanRecord
 
@@ -23,7 +24,7 @@ TextOf = Callable[[str], str | None]
 """The text with this SHA-256, if it is at hand."""
 
 
-class _SpanNames(NamedTuple):
+class _Names(NamedTuple):
     """What a span is to others."""
 
     kind: str = "CHAIN"
@@ -53,8 +54,8 @@ _ANSWERED: dict[str, Sequence[str]] = {
 """What a model says of its reply. Of one from the cache, nothing is counted."""
 
 _SPANS = {
-    "run": _SpanNames(operation="invoke_workflow", attributes={"label": ["gen_ai.workflow.name"]}),
-    "chat": _SpanNames(
+    "run": _Names(operation="invoke_workflow", attributes={"label": ["gen_ai.workflow.name"]}),
+    "chat": _Names(
         kind="LLM",
         operation="chat",
         attributes={
@@ -70,8 +71,8 @@ _SPANS = {
         },
         texts={"prompt_sha256": ["input.value"], "reply_sha256": ["output.value"]},
     ),
-    "schema probe": _SpanNames(kind="LLM", operation="chat", attributes=_ANSWERED),
-    "embed": _SpanNames(
+    "schema probe": _Names(kind="LLM", operation="chat", attributes=_ANSWERED),
+    "embed": _Names(
         kind="EMBEDDING",
         operation="embeddings",
         attributes={
@@ -79,19 +80,18 @@ _SPANS = {
             "input_tokens": [
                 "gen_ai.usage.input_tokens",
                 "llm.token_count.prompt",
-                "llm.token_count.total",
             ],
         },
     ),
-    "recall": _SpanNames(
+    "recall": _Names(
         kind="RETRIEVER",
         operation="retrieval",
         texts={"query": ["gen_ai.retrieval.query.text", "input.value"]},
     ),
-    "evaluate": _SpanNames(kind="EVALUATOR", texts={"draft_sha256": ["input.value"]}),
-    "revise": _SpanNames(texts={"draft_sha256": ["output.value"]}),
+    "evaluate": _Names(kind="EVALUATOR", texts={"draft_sha256": ["input.value"]}),
+    "revise": _Names(texts={"draft_sha256": ["output.value"]}),
 }
-_ANY = _SpanNames()
+_ANY = _Names()
 
 _CONVERTED: dict[str, Callable[[Any], object]] = {
     "gen_ai.output.type": lambda structured: "json" if structured else "text",
@@ -112,24 +112,17 @@ _HEADING = re.compile(r"(?:\A|\n\n)\[(system|user|assistant)\]\n")
 """How the journal's text of a conversation begins each message."""
 
 
-_PROVIDERS = {
-    "azure": ("azure.ai.openai", "azure"),
-    "azure_ai": ("azure.ai.inference", "azure"),
-    "bedrock": ("aws.bedrock", "aws"),
-    "embedded": ("llamacpp", "llamacpp"),
-    "llama-cpp-python": ("llamacpp", "llamacpp"),
-    "triton-openai": ("triton", "triton"),
-    "gemini": ("gcp.gemini", "google"),
-    "mistral": ("mistral_ai", "mistralai"),
-    "vertex_ai": ("gcp.vertex_ai", "google"),
-    "watsonx": ("ibm.watsonx.ai", "watsonx"),
-    "xai": ("x_ai", "xai"),
+_MANAGED = {
+    "azure": "azure.ai.openai",
+    "azure_ai": "azure.ai.inference",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex_ai": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai",
+    "xai": "x_ai",
 }
-"""By backend, or litellm's prefix: what GenAI and OpenInference call the provider, if that is
-another name."""
-
-IN_PROCESS = frozenset({"embedded", "llama-cpp-python", "scripted"})
-"""Backends that are called without leaving the process."""
+"""What GenAI calls a managed API, if not by its prefix in a model's name."""
 
 
 def span_name(span: SpanRecord, model: object) -> str:
@@ -176,14 +169,9 @@ def span_attributes(span: SpanRecord, *, text_of: TextOf | None) -> dict[str, ob
                 found[name.replace(".value", ".mime_type")] = "text/plain"
         if span.name == "chat":
             found |= _messages(texts)
-    match span.name:
-        case "chat":
-            found |= _totals(ours)
-        case "recall":
-            found |= _documents(ours, titles=text_of is not None)
-        case "evaluate" if "composite" in ours:
-            verdict = {name: ours.get(name) for name in ("composite", "passed", "scores")}
-            found |= {"output.value": _json(verdict), "output.mime_type": "application/json"}
+    if span.name == "evaluate" and "composite" in ours:
+        verdict = {name: ours.get(name) for name in ("composite", "passed", "scores")}
+        found |= {"output.value": _json(verdict), "output.mime_type": "application/json"}
     return found
 
 
@@ -205,60 +193,43 @@ def model_attributes(tag: str, endpoint: Attributes) -> dict[str, object]:
     """
     # The instant leaves out what is at its default.
     backend = str(endpoint.get("backend", "openai"))
-    prefix, slash, rest = str(endpoint.get("model_id")).partition("/")
-    by_litellm = backend == "litellm" and slash != ""
-    model = rest if by_litellm and rest else str(endpoint.get("model_id") or tag)
+    provider = provider_named(backend)
+    model = str(endpoint.get("model_id") or tag)
+    name = provider.telemetry_name or backend
+    prefix, _, rest = model.partition("/")
+    if provider.finds_keys and rest:
+        model, name = rest, _MANAGED.get(prefix, prefix)
     found: dict[str, object] = {"gen_ai.request.model": model, "llm.model_name": model}
     if endpoint:
-        provider = prefix if by_litellm else backend
-        genai, openinference = _PROVIDERS.get(provider, (provider, provider))
         # Some viewers read only `system`, the earlier name of `provider.name`.
-        found |= {"gen_ai.provider.name": genai, "gen_ai.system": genai}
-        found["llm.provider"] = openinference
+        found |= {"gen_ai.provider.name": name, "gen_ai.system": name}
     with suppress(ValueError):  # an address that held a secret has a hole in it
         address = urlsplit(str(endpoint.get("url", "")))
         found |= {"server.address": address.hostname, "server.port": address.port}
     return found
 
 
-class Result(NamedTuple):
-    """What an evaluator said of a draft, as a whole or in one dimension."""
+def evaluation_results(span: SpanRecord, *, texts: bool) -> Iterator[dict[str, object]]:
+    """Attributes of `gen_ai.evaluation.result` events: the whole verdict, then each dimension.
 
-    name: str
-    """`composite`, or the dimension's."""
-    score: object
-    label: str | None = None
-    explanation: str | None = None
-
-    def as_event(self) -> dict[str, object]:
-        """The attributes of a `gen_ai.evaluation.result` event."""
-        return {
-            "gen_ai.evaluation.name": self.name,
-            "gen_ai.evaluation.score.value": self.score,
-            "gen_ai.evaluation.score.label": self.label,
-            "gen_ai.evaluation.explanation": self.explanation,
-        }
-
-    def as_attributes(self, index: int) -> dict[str, object]:
-        """OpenInference's attributes of the evaluated span."""
-        field = f"evaluations.{index}.evaluation"
-        return {f"{field}.{name}": value for name, value in self._asdict().items()}
-
-
-def evaluation_results(span: SpanRecord, *, texts: bool) -> Iterator[Result]:
-    """The verdict of an `evaluate` span, on the whole and by dimension; empty without a verdict.
-
-    Explanations may quote the draft, and are given only with `texts`.
+    Empty without a verdict. Explanations may quote the draft, and are given only with `texts`.
     """
     scores = span.attributes.get("scores")
     if "composite" not in span.attributes or not isinstance(scores, Mapping):
         return
-    passed = span.attributes.get("passed")
-    yield Result("composite", span.attributes["composite"], label="pass" if passed else "fail")
+    label = "pass" if span.attributes.get("passed") else "fail"
+    yield _result("composite", span.attributes["composite"], label=label)
     findings = span.attributes.get("findings") if texts else None
-    reasons = dict(str(finding).partition(": ")[::2] for finding in _list(findings))
+    listed = findings if isinstance(findings, list) else []
+    reasons = dict(str(finding).partition(": ")[::2] for finding in listed)
     for name, score in scores.items():
-        yield Result(name, score, explanation=reasons.get(name))
+        yield _result(name, score, explanation=reasons.get(name))
+
+
+def _result(name: str, score: object, **more: object) -> dict[str, object]:
+    said = {"name": name, "score.value": score}
+    said |= {f"score.{key}" if key == "label" else key: value for key, value in more.items()}
+    return {f"gen_ai.evaluation.{key}": value for key, value in said.items()}
 
 
 def _renamed(ours: Attributes, names: Mapping[str, Sequence[str]]) -> dict[str, object]:
@@ -267,20 +238,6 @@ def _renamed(ours: Attributes, names: Mapping[str, Sequence[str]]) -> dict[str, 
         for name, all_theirs in names.items()
         if ours.get(name) is not None
         for theirs in all_theirs
-    }
-
-
-def _totals(call: Attributes) -> dict[str, object]:
-    """What OpenInference wants in one attribute, and we have in several."""
-    tokens = (call.get("input_tokens"), call.get("output_tokens"))
-    asked = {
-        **{name: call.get(name) for name in ("temperature", "top_p", "top_k", "min_p")},
-        "max_tokens": call.get("max_output_tokens"),
-        "seed": call.get("seed"),
-    }
-    return {
-        "llm.token_count.total": sum(n for n in tokens if isinstance(n, int)) or None,
-        "llm.invocation_parameters": _json({n: v for n, v in asked.items() if v is not None}),
     }
 
 
@@ -306,19 +263,5 @@ def _message(role: str, text: object) -> dict[str, object]:
     return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
-def _documents(recall: Attributes, *, titles: bool) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for index, hit in enumerate(_list(recall.get("hits"))):
-        document = f"retrieval.documents.{index}.document"
-        found |= {f"{document}.id": hit.get("id"), f"{document}.score": hit.get("score")}
-        if titles:
-            found[f"{document}.name"] = hit.get("title")
-    return found
-
-
 def _json(value: object) -> str:
     return dump_json(value).decode()
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -218,7 +218,7 @@ def test_a_value_arrives_as_what_it_is_or_as_json(ours, theirs):
 # --- names -----------------------------------------------------------------------------------
 
 
-def test_a_call_has_its_attributes_by_all_three_names(journal):
+def test_a_call_has_its_attributes_by_all_their_names(journal):
     call = by_name(spans_of(journal))["chat claude-9"]
 
     assert call.kind == CLIENT
@@ -239,14 +239,11 @@ def test_a_call_has_its_attributes_by_all_three_names(journal):
         "gen_ai.usage.cache_read.input_tokens": 0,
         "gen_ai.usage.output_tokens": 4,
         "openinference.span.kind": "LLM",
-        "llm.provider": "anthropic",
         "llm.model_name": "claude-9",
-        "llm.invocation_parameters": '{"temperature":0.5,"top_p":0.9,"min_p":0.05,"max_tokens":64}',
         "llm.finish_reason": "stop",
         "llm.token_count.prompt": 31,
         "llm.token_count.prompt_details.cache_read": 0,
         "llm.token_count.completion": 4,
-        "llm.token_count.total": 35,
         "llm.cost.total": 0.25,
         "session.id": journal.started.run_id,
     }
@@ -284,7 +281,6 @@ def test_what_else_models_are_asked_has_its_names_too(tmp_path):
             "gen_ai.usage.input_tokens": 12,
             "openinference.span.kind": "EMBEDDING",
             "embedding.model_name": "q-7b",
-            "llm.token_count.total": 12,
             "server.address": "gpu",
             "server.port": 8000,
         }.items()
@@ -293,7 +289,6 @@ def test_what_else_models_are_asked_has_its_names_too(tmp_path):
     span, said = found["thought"]
     assert said["gen_ai.usage.reasoning.output_tokens"] == 64
     assert said["llm.token_count.completion_details.reasoning"] == 64
-    assert said["llm.token_count.total"] == 79
     # A reply from the cache used no tokens and asked nobody.
     span, said = found["again"]
     assert not [name for name in said if "usage" in name or "token_count" in name]
@@ -332,7 +327,6 @@ def test_texts_go_along_when_asked(journal):
     assert found["revise"]["output.value"] == "Better."
     assert found["evaluate round 1"]["input.value"] == "Mine."
     assert found["retrieval"]["gen_ai.retrieval.query.text"] == "What?"
-    assert found["retrieval"]["retrieval.documents.0.document.name"] == "Abstracts"
     assert events(spans["wiggum"])[0][1]["harness.detail"] == "said 'abstract'"
 
 
@@ -372,35 +366,25 @@ def test_a_verdict_is_with_the_span_that_wrote_the_draft(journal):
                 ("length", 9, {}),
             )
         ]
-        assert (
-            values(span.attributes).items()
-            >= {
-                "evaluations.0.evaluation.label": "fail",
-                "evaluations.1.evaluation.name": "tone",
-                "evaluations.1.evaluation.score": 4.0,
-                "evaluations.1.evaluation.explanation": said,
-            }.items()
-        )
     # The last is of a draft that no span wrote, and stays with its evaluation.
     evaluations = [span for span in spans_of(journal) if span.name.startswith("evaluate")]
     assert [len(span.events) for span in evaluations] == [0, 0, 3]
-    assert "evaluations.0.evaluation.name" not in values(evaluations[2].attributes)
 
 
 @pytest.mark.parametrize(
     ("said", "names"),
     [
-        ({"model_id": "qwen"}, ("openai", "openai", "qwen")),
-        ({"backend": "vllm", "model_id": "org/qwen"}, ("vllm", "vllm", "org/qwen")),
-        ({"backend": "embedded", "model_id": "smol"}, ("llamacpp", "llamacpp", "smol")),
-        ({"backend": "litellm", "model_id": "bedrock/claude"}, ("aws.bedrock", "aws", "claude")),
-        ({"backend": "litellm", "model_id": "openrouter/x/y"}, ("openrouter", "openrouter", "x/y")),
+        ({"model_id": "qwen"}, ("openai", "qwen")),
+        ({"backend": "vllm", "model_id": "org/qwen"}, ("vllm", "org/qwen")),
+        ({"backend": "embedded", "model_id": "smol"}, ("llamacpp", "smol")),
+        ({"backend": "litellm", "model_id": "bedrock/claude"}, ("aws.bedrock", "claude")),
+        ({"backend": "litellm", "model_id": "openrouter/x/y"}, ("openrouter", "x/y")),
     ],
 )
 def test_the_provider_is_that_of_the_endpoint(said, names):
     found = model_attributes("tag", said)
 
-    shown = ("gen_ai.provider.name", "llm.provider", "gen_ai.request.model")
+    shown = ("gen_ai.provider.name", "gen_ai.request.model")
     assert tuple(found[name] for name in shown) == names
     assert found["gen_ai.system"] == found["gen_ai.provider.name"]
     assert found["llm.model_name"] == found["gen_ai.request.model"]
