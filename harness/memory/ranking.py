@@ -141,7 +141,7 @@ class Searcher:
         within = None if where is None else self._primary.tagged(where)
         found = self._vector.search(embedded, limit=depth, including=including, within=within)
         if found is None:
-            raise _Unavailable(self._vector.unavailable or "evicted")
+            raise _Unavailable(self._vector.unavailable or "it is closed")
         return found
 
     def _candidates(

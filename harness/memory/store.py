@@ -158,11 +158,6 @@ class MemoryStore:
             progress=progress,
         )
 
-    @property
-    def vector_index(self) -> VectorIndex:
-        """The part that can give its memory back, and be restored."""
-        return self._vector
-
     # --- writing -----------------------------------------------------------------------------
 
     def add(self, passages: Iterable[Passage]) -> Added:

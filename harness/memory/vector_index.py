@@ -34,7 +34,7 @@ _READ_AT_A_TIME = 4_000
 class VectorIndex:
     """The vectors of one embedder, read from the primary store. May be used from any thread.
 
-    It is unavailable while passages are without a vector, and from `evict` to `restore`.
+    It is unavailable while passages are without a vector, and after `close`.
 
     Args:
         primary: Holds the vectors.
@@ -60,27 +60,19 @@ class VectorIndex:
         self._missing = 0
         self._complete_up_to = 0  # every passage up to there has a vector
         # A search reads one reference, which is replaced as a whole, under a lock that is held no
-        # longer than that: evicting never waits.
+        # longer than that: closing never waits.
         self._switching = Lock()
         self._held: Matrix | Approximate | None = None
-        self._eviction: _Eviction | None = None
+        self._is_closed = False
         self._position = 0
-        self._growth_bytes = 0
-        self._last_bytes = 0
-        self._row_bytes = 8 + 4 * embedder.dimensions
 
     # --- its state ---------------------------------------------------------------------------
 
     @property
-    def name(self) -> str:
-        """Its name in the trace."""
-        return f"vectors of {self._primary.directory.name}"
-
-    @property
     def unavailable(self) -> str | None:
         """Why it cannot be searched; None if it can."""
-        if (eviction := self._eviction) is not None:
-            return f"evicted: {eviction.reason}"
+        if self._is_closed:
+            return "it is closed"
         if missing := self.missing:
             passages = "passage is" if missing == 1 else "passages are"
             never = ", and nothing can be written here" if self._primary.read_only else ""
@@ -104,11 +96,6 @@ class VectorIndex:
         held = self._held
         return 0 if held is None else held.nbytes
 
-    @property
-    def needed_bytes(self) -> int:
-        """Memory it takes, or will take when it is restored."""
-        return self.resident_bytes or self._last_bytes + self._growth_bytes
-
     def __len__(self) -> int:
         held = self._held
         return 0 if held is None else len(held)
@@ -116,21 +103,17 @@ class VectorIndex:
     # --- searching ---------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Reads what was written since the last time, unless it is evicted.
+        """Reads what was written since the last time, unless it is closed.
 
         Raises:
             MemoryStoreFailed: The primary store cannot be read.
         """
         last = self._primary.last_sequence()
-        if self._held is None:
-            self._growth_bytes = (last - self._position) * self._row_bytes
-        elif last == self._position and not self.missing:
+        if self._held is not None and last == self._position and not self.missing:
             return
-        if self._eviction is not None:
-            return  # without waiting for a thread that restores it
         with self._updating:
-            if self._eviction is None:
-                self._install(*self._read(self._held, self._position), since=None)
+            if not self._is_closed:
+                self._install(*self._read(self._held, self._position))
 
     def search(
         self,
@@ -199,7 +182,7 @@ class VectorIndex:
         """Makes a graph of all vectors, if it `wants_graph`. Searches go on meanwhile.
 
         Args:
-            stop: Ends it, as does evicting; nothing has changed then.
+            stop: Ends it, as does `close`; nothing has changed then.
             progress: Told how many vectors are in.
 
         Raises:
@@ -209,7 +192,7 @@ class VectorIndex:
         held = self._held
         made = held.graph.position if isinstance(held, Approximate) else 0
         if self.wants_graph and hnsw.newest(self._directory, self._embedder) > made:
-            self._read_again(since=None)  # another process has made one
+            self._read_again()  # another process has made one
         if not self.wants_graph:
             return
         position, total = self._position, len(self)
@@ -217,13 +200,13 @@ class VectorIndex:
         def went_on(done: int) -> bool:
             if progress is not None:
                 progress("indexing vectors", min(done, total), total)
-            return not stop.is_set() and self._eviction is None
+            return not stop.is_set() and not self._is_closed
 
         vectors = self._vectors(0, position)
         if hnsw.write(
             self._directory, self._embedder, position=position, vectors=vectors, went_on=went_on
         ):
-            self._read_again(since=None)
+            self._read_again()
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Reads everything again, and makes a large store's graph again.
@@ -238,49 +221,28 @@ class VectorIndex:
         """Deletes the graphs of other embedders, before the primary store drops their vectors."""
         hnsw.forget(self._directory, but=self._embedder)
 
-    # --- giving way --------------------------------------------------------------------------
-
-    def evict(self, reason: str) -> None:
+    def close(self) -> None:
         """Gives its memory back, at once; a search that is under way finishes normally."""
         with self._switching:
-            if self._held is not None:
-                self._last_bytes, self._growth_bytes = self._held.nbytes, 0
-            self._eviction = _Eviction(reason)
-            self._held = None
-
-    def restore(self) -> None:
-        """Reads its vectors again. If it raises, nothing has changed.
-
-        Raises:
-            MemoryStoreFailed: The primary store cannot be read.
-        """
-        if (eviction := self._eviction) is not None:
-            self._read_again(since=eviction)
-
-    def close(self) -> None:
-        """Gives its memory back; it cannot be searched afterwards."""
-        self.evict("closed")
-        self._last_bytes = self._growth_bytes = 0
+            self._is_closed, self._held = True, None
 
     # --- reading the primary store -----------------------------------------------------------
 
     def _begin_again(self) -> None:
         hnsw.forget(self._directory, but=None)
         self._complete_up_to = 0  # old passages may have lost their vectors
-        self._read_again(since=None)
+        self._read_again()
 
-    def _read_again(self, *, since: _Eviction | None) -> None:
+    def _read_again(self) -> None:
         with self._updating:
-            if self._eviction is since:
-                self._install(*self._read(None, 0), since=since)
+            if not self._is_closed:
+                self._install(*self._read(None, 0))
 
-    def _install(
-        self, held: Matrix | Approximate, position: int, *, since: _Eviction | None
-    ) -> None:
-        """Takes what was read, unless it was evicted (again) meanwhile."""
+    def _install(self, held: Matrix | Approximate, position: int) -> None:
+        """Takes what was read, unless it was closed meanwhile."""
         with self._switching:
-            if self._eviction is since:
-                self._held, self._position, self._eviction = held, position, None
+            if not self._is_closed:
+                self._held, self._position = held, position
 
     def _read(
         self, held: Matrix | Approximate | None, position: int
@@ -330,13 +292,6 @@ class VectorIndex:
             if graph and self._primary.compacted() <= graph.position <= last:
                 return Approximate.of(self._primary, self._embedder, graph), graph.position
         return Matrix.empty(self._embedder.dimensions), 0
-
-
-class _Eviction:
-    """One of perhaps several, compared by identity."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
 
 
 # --- large stores ----------------------------------------------------------------------------

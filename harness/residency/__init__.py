@@ -2,9 +2,8 @@
 
 from harness.inference import Host, HostReport
 from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget, most_kv_tokens
-from harness.residency.guests import Guest
 from harness.residency.keep_alive import ObservedGaps
-from harness.residency.ledger import Device, GuestEntry, Ledger, Need, Resident, Tenant, check_fits
+from harness.residency.ledger import Device, Ledger, Need, Resident, Tenant, check_fits
 from harness.residency.policy import decide
 from harness.residency.state import (
     NOTHING_KNOWN,
@@ -26,8 +25,6 @@ __all__ = [
     "Device",
     "Forecast",
     "Grant",
-    "Guest",
-    "GuestEntry",
     "Host",
     "HostReport",
     "KeepAliveBudget",

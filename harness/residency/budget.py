@@ -10,17 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
 from harness.inference import MACHINE, ChatRequest, Host, Request, most_tokens_of
-from harness.residency.guests import Guest, Guests
-from harness.residency.ledger import (
-    Device,
-    Ledger,
-    Tenant,
-    check_fits,
-    guests_in_the_way,
-    returning_guests,
-)
+from harness.residency.ledger import Device, Ledger, Tenant, check_fits
 from harness.residency.policy import decide, why_it_waits
-from harness.residency.residents import Movers, Residents, Restore
+from harness.residency.residents import Movers, Residents
 from harness.residency.state import NOTHING_KNOWN, Forecast, Grant, State, Wait, WaitingCall
 from harness.trace import Tracer
 
@@ -40,9 +32,6 @@ class _Queued:
 
 class KeepAliveBudget:
     """Lends models to calls, and decides which of them are in memory.
-
-    Guests give way to models. They grow by themselves: their size is read whenever a call begins,
-    and a guest that has outgrown the budget goes then. It comes back when there is room again.
 
     Args:
         devices: The memory there is; `machine` is one of them.
@@ -70,13 +59,11 @@ class KeepAliveBudget:
         self._devices = {device.name: device for device in devices}
         self._tracer = tracer
         self._max_wait_ns = round(max_wait_s * 1e9)
-        self._guests = Guests(tracer=tracer)
         self._residents = Residents(
             tenants, hosts=hosts, devices=self._devices, tracer=tracer, changed=self._note_change
         )
         self._movers = Movers(
             self._residents,
-            guests=self._guests,
             tracer=tracer,
             load_began=self._note_load,
             settled=self._settle,
@@ -98,7 +85,6 @@ class KeepAliveBudget:
         return Ledger(
             devices=self._devices,
             residents=self._residents.entries,
-            guests=self._guests.entries(),
             moving=self._residents.moving,
         )
 
@@ -186,33 +172,6 @@ class KeepAliveBudget:
             )
             self._consider()
 
-    # --- guests -----------------------------------------------------------------------------------
-
-    def admit_guest(self, guest: Guest) -> None:
-        """Counts a guest in; without room for it, it goes at once.
-
-        Raises:
-            InvalidInput: Another guest has its name.
-        """
-        self._guests.add(guest)
-        self.recount_guests()
-
-    def recount_guests(self) -> None:
-        """Reads their sizes, for when one has grown or shrunk and no call begins."""
-        self._note_change()
-
-    async def dismiss_guest(self, guest: Guest) -> None:
-        """Stops counting it; one that is out stays out."""
-        # Does not wait for a load, which may last: guests that make room have gone by then.
-        await self._movers.no_guest_returns()
-        self._guests.remove(guest)
-        self.recount_guests()
-
-    def _evict_the_outgrown(self) -> None:
-        if self._guests:
-            for guest in guests_in_the_way(self.ledger):
-                self._guests.evict(guest, reason="models have left it no room")
-
     # --- calls ------------------------------------------------------------------------------------
 
     async def _turn(self, model: str, kv_tokens: int) -> None:
@@ -230,7 +189,6 @@ class KeepAliveBudget:
             # A forecast that has left out a model may do so again.
             self._was_surprised = True
             self._forecast = replace(self._forecast, is_complete=False)
-        self._evict_the_outgrown()
         self._consider()
         try:
             while not queued.is_granted:
@@ -265,7 +223,6 @@ class KeepAliveBudget:
 
     def _note_load(self, model: str) -> None:
         """The load of a model begins: the calls that wait for it now wait for the load."""
-        self._evict_the_outgrown()  # guests may have grown since it was decided
         for queued in self._queue.values():
             if queued.call.model == model:
                 queued.changed.set()
@@ -313,18 +270,10 @@ class KeepAliveBudget:
                     for number in calls:
                         self._grant(number)
                 case Wait(until_ns=until_ns):
-                    if not self._movers.is_busy:
-                        self._restore_guest(state)
                     self._ask_again_at(until_ns, state.now_ns)
                     return
                 case move:
                     self._movers.begin(move, state)
-
-    def _restore_guest(self, state: State) -> None:
-        for guest in returning_guests(state.ledger):
-            if self._guests.can_return(guest):
-                self._movers.begin(Restore(guest=guest), state)
-                return
 
     def _settle(self, refused: Mapping[str, Exception]) -> None:
         """A move is over.
@@ -339,7 +288,6 @@ class KeepAliveBudget:
     def _note_change(self) -> None:
         """What is in memory, or its size, has changed."""
         self._refuse_what_cannot_fit()
-        self._evict_the_outgrown()
         self._report()
         self._consider()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from harness.errors import DoesNotFit
@@ -29,7 +29,7 @@ class Device:
 
     @property
     def room_bytes(self) -> int:
-        """What models and guests may take together."""
+        """What models may take together."""
         return self.capacity_bytes - self.reserve_bytes
 
     def __str__(self) -> str:
@@ -87,19 +87,6 @@ class Resident:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuestEntry:
-    """A guest, as it was at the last look: guests grow by themselves."""
-
-    name: str
-    resident_bytes: int
-    """0 when it is out."""
-    needed_bytes: int
-    """What it takes when it is back."""
-    is_out: bool = False
-    """Whether it was evicted, to come back later."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """What the budget holds in memory."""
 
@@ -107,32 +94,17 @@ class Ledger:
     """By name; `machine` is always among them."""
     residents: Mapping[str, Resident] = field(default_factory=dict)
     """By tag."""
-    guests: tuple[GuestEntry, ...] = ()
-    """In the order they were admitted, also those that are out; all on the machine."""
     moving: Resident | None = None
     """The model on its way in or out; its bytes are taken."""
 
-    def model_bytes(self, device: str) -> int:
+    def taken_bytes(self, device: str) -> int:
         """What models take there, the moving one included."""
         there = [*self.residents.values(), *([self.moving] if self.moving else [])]
         return sum(one.need.get(device, 0) for one in there)
 
-    def taken_bytes(self, device: str) -> int:
-        """What models and guests take there."""
-        return self.model_bytes(device) + (self.guest_bytes if device == MACHINE else 0)
-
-    @property
-    def guest_bytes(self) -> int:
-        """What guests take."""
-        return sum(guest.resident_bytes for guest in self.guests)
-
     def free_bytes(self, device: str) -> int:
         """Below 0 if too much is taken."""
         return self.devices[device].room_bytes - self.taken_bytes(device)
-
-    def room_for_models(self, device: str) -> int:
-        """What no model takes: guests go for a model. Below 0 if too much is taken."""
-        return self.devices[device].room_bytes - self.model_bytes(device)
 
     def with_resident(self, resident: Resident) -> Ledger:
         """A ledger with this entry in place of the model's earlier one."""
@@ -142,46 +114,6 @@ class Ledger:
         """A ledger without this model."""
         rest = {name: one for name, one in self.residents.items() if name != model}
         return replace(self, residents=rest)
-
-    def without_guests(self, names: Collection[str]) -> Ledger:
-        """A ledger without these guests."""
-        return replace(self, guests=tuple(one for one in self.guests if one.name not in names))
-
-
-def guests_in_the_way(ledger: Ledger, need: Need | None = None) -> tuple[str, ...]:
-    """The guests that must go so that a model can come: as few as possible, the largest first.
-
-    Args:
-        ledger: The present.
-        need: The model's; None if guests only go when they have outgrown the room.
-    """
-    room_bytes = ledger.room_for_models(MACHINE) - (need or {}).get(MACHINE, 0)
-    return _too_many(ledger.guests, room_bytes=room_bytes)
-
-
-def returning_guests(ledger: Ledger) -> tuple[str, ...]:
-    """The guests that may come back, the smallest first: as many as there is room for."""
-    room_bytes = ledger.free_bytes(MACHINE)
-    names = []
-    out = [guest for guest in ledger.guests if guest.is_out]
-    for guest in sorted(out, key=lambda g: (g.needed_bytes, g.name)):
-        room_bytes -= guest.needed_bytes
-        if room_bytes < 0:
-            break
-        names.append(guest.name)
-    return tuple(names)
-
-
-def _too_many(guests: Iterable[GuestEntry], *, room_bytes: int) -> tuple[str, ...]:
-    there = sorted((g for g in guests if not g.is_out), key=lambda g: (-g.resident_bytes, g.name))
-    taken_bytes = sum(guest.resident_bytes for guest in there)
-    names = []
-    for guest in there:
-        if taken_bytes <= room_bytes:
-            break
-        names.append(guest.name)
-        taken_bytes -= guest.resident_bytes
-    return tuple(names)
 
 
 def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, Device]) -> None:

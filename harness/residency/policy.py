@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from harness.residency.ledger import Resident, Tenant, guests_in_the_way
+from harness.residency.ledger import Resident, Tenant
 from harness.residency.state import Decision, Grant, Load, State, Strand, Unload, Wait, WaitingCall
 
 _MOMENT_NS: Final = 50_000_000
@@ -157,7 +157,7 @@ def _can_fit(models: Iterable[str], state: State, *, going: Iterable[Resident]) 
     tenants = [state.tenants[model] for model in models if model in state.tenants]
     if not tenants:
         return False
-    free = {name: state.ledger.room_for_models(name) for name in state.ledger.devices}
+    free = {name: state.ledger.free_bytes(name) for name in state.ledger.devices}
     for resident in going:
         for name, bytes_ in resident.need.items():
             free[name] += bytes_
@@ -231,7 +231,7 @@ def _overgrown(state: State) -> Unload | None:
     for device in sorted(ledger.devices):
         there = [one for one in ledger.residents.values() if one.need.get(device)]
         # A single model that turned out larger than the room has found room nonetheless.
-        if ledger.room_for_models(device) >= 0 or len(there) < 2:
+        if ledger.free_bytes(device) >= 0 or len(there) < 2:
             continue
         idle = [one for one in there if one.leases == 0 and _may_go(one.model, state)]
         if idle:
@@ -264,7 +264,7 @@ def _prefetch(state: State) -> Load | None:
         return None
     choice = Choice(state)
     load = choice.best(dict.fromkeys(choice.wanted_next, "it is used next"))
-    if load is None or load.guests or not all(map(choice.can_go, load.evict)):
+    if load is None or not all(map(choice.can_go, load.evict)):
         return None
     return load
 
@@ -346,13 +346,9 @@ class Choice:
         if not found:
             return None
         _, model, victims = min(found, key=lambda one: one[0])
-        ledger = self._state.ledger
-        for victim in victims:
-            ledger = ledger.without(victim)
         return Load(
             model=model,
             evict=victims,
-            guests=guests_in_the_way(ledger, self._tenants[model].need),
             reason=", ".join([reasons[model], *map(self._why_it_goes, victims)]),
             is_prefetch=all(call.model != model for call in self._state.waiting),
         )
@@ -402,7 +398,7 @@ class Choice:
         ledger = self._state.ledger
         return all(
             bytes_
-            <= ledger.room_for_models(device)
+            <= ledger.free_bytes(device)
             + sum(ledger.residents[victim].need.get(device, 0) for victim in victims)
             for device, bytes_ in self._tenants[model].need.items()
         )

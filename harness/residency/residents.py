@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from harness.errors import EndpointUnreachable, LoadFailed
 from harness.inference import MACHINE, Host, HostReport
 from harness.log import log_debug, log_warning
-from harness.residency.guests import Guests
 from harness.residency.ledger import Device, Need, Resident, Tenant
 from harness.residency.state import Load, State, Unload
 from harness.trace import Tracer, describe
@@ -120,7 +119,7 @@ class Residents:
     # --- coming and going -------------------------------------------------------------------------
 
     def begin_move(self, moving: Resident) -> None:
-        """A model, or a guest, sets out to come or go."""
+        """A model sets out to come or go."""
         self._moves[moving.model] += 1
         self.moving = moving
 
@@ -297,14 +296,7 @@ _BEFORE_A_PREFETCH_S = 0.05
 NOTHING_REFUSED: Mapping[str, Exception] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restore:
-    """A guest comes back."""
-
-    guest: str
-
-
-Move = Load | Unload | Restore
+Move = Load | Unload
 
 
 class Movers:
@@ -312,7 +304,6 @@ class Movers:
 
     Args:
         residents: The models.
-        guests: The guests.
         tracer: Sees every move.
         load_began: Called with the model of a load that begins.
         settled: Called when a move is over with the errors of models that will not come.
@@ -322,51 +313,29 @@ class Movers:
         self,
         residents: Residents,
         *,
-        guests: Guests,
         tracer: Tracer,
         load_began: Callable[[str], None],
         settled: Callable[[Mapping[str, Exception]], None],
     ) -> None:
         self._residents = residents
-        self._guests = guests
         self._tracer = tracer
         self._load_began = load_began
         self._settled = settled
         self._move: Move | None = None
         self._free: Need = {}
         self._begun = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._load: tuple[str, int] | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a move is under way."""
-        return self._move is not None
 
     def load_of(self, model: str) -> int | None:
         """The span of a model's load, while it is being loaded."""
         return self._load[1] if self._load is not None and self._load[0] == model else None
 
-    async def no_guest_returns(self) -> None:
-        """Returns when no guest is on its way back."""
-        while isinstance(self._move, Restore):
-            await self._idle.wait()
-
     def begin(self, move: Move, state: State) -> None:
         """Starts a move; none may be under way."""
         assert self._move is None, "one move at a time"
         self._move = move
-        if not isinstance(move, Restore):
-            self._guests.models_moved()
         self._residents.begin_move(self._what_moves(move, state))
-        # The guests that make room have gone when the load begins.
-        ledger = state.ledger.without_guests(move.guests if isinstance(move, Load) else ())
-        self._free = {device: ledger.free_bytes(device) for device in ledger.devices}
-        if isinstance(move, Load) and not move.evict:
-            for guest in move.guests:
-                self._guests.evict(guest, reason=f"room for {move.model}")
-        self._idle.clear()
+        self._free = {device: state.ledger.free_bytes(device) for device in state.ledger.devices}
         self._begun.set()
 
     async def work(self) -> None:
@@ -382,7 +351,6 @@ class Movers:
     def _end_move(self) -> None:
         self._move = self._load = None
         self._residents.end_move()
-        self._idle.set()
 
     async def unload_all(self, *, but: Collection[str], reason: str) -> None:
         """Unloads the models that do not stay, also after one could not be unloaded.
@@ -390,7 +358,7 @@ class Movers:
         To be called when `work` has ended: a move that it left unfinished is over.
         """
         if self._move is not None:
-            if not isinstance(self._move, Restore) and self._residents.moving is not None:
+            if self._residents.moving is not None:
                 # Loaded or not, it is unloaded with the others.
                 self._residents.kept(self._residents.moving)
             self._end_move()
@@ -404,9 +372,6 @@ class Movers:
                 return self._residents.went(victim)
             case Load():
                 return Resident(model=move.model, need=state.tenants[move.model].need)
-            case Restore():
-                # It is counted as a guest as soon as it grows.
-                return Resident(model=move.guest, need={MACHINE: 0})
 
     async def _perform(self, move: Move) -> Mapping[str, Exception]:
         match move:
@@ -417,8 +382,6 @@ class Movers:
                 return await self._bring_in(move)
             case Unload():
                 await self._take_out(move.reason)
-            case Restore():
-                await self._guests.restore(move.guest)
         return NOTHING_REFUSED
 
     async def _make_room(self, move: Load) -> Mapping[str, Exception]:

@@ -4,7 +4,7 @@ The policy is asked exactly when the budget asks it: a call comes, a call ends, 
 the time has come that a wait named. One move is under way at a time, and of a load that must make
 room only the first eviction is carried out before the policy is asked again. A server answers as
 many calls side by side as it has slots; calls granted beyond them wait there. Nothing fails here,
-there are no guests, and a model takes what its tenant says.
+and a model takes what its tenant says.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class _World:
         self._loads[move.model] += 1
         ledger = self._ledger()
         for device in ledger.devices:
-            assert ledger.room_for_models(device) >= 0, f"'{move.model}' has no room on '{device}'"
+            assert ledger.free_bytes(device) >= 0, f"'{move.model}' has no room on '{device}'"
         load_ns = _ns(self._tenants[move.model].load_s)
         self._at(self._now_ns + load_ns, self._came)
 

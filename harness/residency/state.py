@@ -101,8 +101,6 @@ class Load:
     model: str
     evict: tuple[str, ...] = ()
     """Idle models."""
-    guests: tuple[str, ...] = ()
-    """Guests, the largest first."""
     reason: str
     is_prefetch: bool = False
     """Whether no call waits for it yet."""

@@ -304,8 +304,7 @@ def _open_budget(
     settings: Settings,
     tracer: Tracer,
 ) -> KeepAliveBudget | None:
-    # Vectors of passages give way to models; without any, to what somebody wants kept free.
-    if not tenants and settings.budget.capacity_bytes is None:
+    if not tenants:
         return None
     named = [device for tenant in tenants.values() for device in tenant.need]
     devices = devices_of(settings.budget, named=named)

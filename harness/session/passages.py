@@ -35,7 +35,6 @@ from harness.memory import (
     Scalar,
     Vectors,
 )
-from harness.residency import KeepAliveBudget
 from harness.session.chat import open_shim
 from harness.session.settings import WORDLLAMA, MemorySettings, Settings
 from harness.trace import RunTrace, sha256_of
@@ -62,7 +61,6 @@ class PassageLibrary:
         tracer: The run's.
         ask: Calls the endpoint that embeds, if there is one.
         warn: Called for each refused passage.
-        budget: May drop the vectors from memory; None keeps them.
     """
 
     def __init__(
@@ -72,13 +70,11 @@ class PassageLibrary:
         tracer: RunTrace,
         ask: Ask,
         warn: Callable[[Notice], None],
-        budget: KeepAliveBudget | None = None,
     ) -> None:
         self._settings = settings
         self._tracer = tracer
         self._ask = ask
         self._warn = warn
-        self._budget = budget
         self._store: MemoryStore | None = None
         self._opening = asyncio.Lock()
         self._opened = AsyncExitStack()
@@ -138,7 +134,6 @@ class PassageLibrary:
         ) as span:
             store = await self._open()
             added = await self._in_thread(partial(store.add, passages))
-            self._recount()
             span.set(
                 passages=len(passages),
                 added=len(added.new),
@@ -179,7 +174,6 @@ class PassageLibrary:
             hits = await self._in_thread(
                 partial(store.search, query, limit=limit, mode=mode, where=where)
             )
-            self._recount()
             titles = [self._tracer.excerpt(hit.title) for hit in hits]
             span.set(
                 fallback=hits.fallback,
@@ -229,14 +223,7 @@ class PassageLibrary:
         )
         if embedder is not None:
             stack.callback(embedder.close)
-        if self._budget is not None:
-            self._budget.admit_guest(store.vector_index)
-            stack.push_async_callback(self._budget.dismiss_guest, store.vector_index)
         return store
-
-    def _recount(self) -> None:
-        if self._budget is not None:
-            self._budget.recount_guests()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         # With the context, so that calls for vectors stand under the right span.

@@ -194,7 +194,6 @@ async def open_session(
                 tracer=trace,
                 ask=client.embed,
                 warn=partial(casting.warn, tracer=trace),
-                budget=models.budget,
             )
             stack.push_async_callback(passages.aclose)
             session = Session(

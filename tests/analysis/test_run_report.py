@@ -484,7 +484,7 @@ def test_what_happened_to_calls_and_models_is_counted(tmp_path):
         *[instant("retry")] * 3,
         *[instant("fallback", model="a", to="b")] * 2,
         instant("evict", model="a", reason="room for b"),
-        # Neither models unloaded at the end of the run nor guests count as evicted.
+        # Neither models unloaded at the end of the run nor the vectors of older journals count.
         instant("evict", model="b", reason="end of run"),
         instant("evict", guest="vectors", reason="room for b"),
     )

@@ -131,4 +131,4 @@ def make_room(state: State, call: WaitingCall, *, keeping: Collection[str] = ())
 
 def short_of(ledger: Ledger, need: Need) -> set[str]:
     """The devices on which there is too little room."""
-    return {device for device, bytes_ in need.items() if ledger.room_for_models(device) < bytes_}
+    return {device for device, bytes_ in need.items() if ledger.free_bytes(device) < bytes_}

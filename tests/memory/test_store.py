@@ -261,6 +261,14 @@ def test_a_store_that_may_not_be_written_is_searched(tmp_path, store, embedder):
             reading.add([Passage(text="Badgers dig setts.")])
 
 
+def test_novelty_is_refused_where_no_vectors_can_be_made(tmp_path, store):
+    with (
+        MemoryStore.open(tmp_path, embedder=Compass(), read_only=True) as reading,
+        failing(MemoryStoreFailed, "memory.lane-away"),
+    ):
+        reading.novelty(["x"])
+
+
 def test_another_open_store_sees_what_was_written(tmp_path, store, embedder):
     with MemoryStore.open(tmp_path, embedder=embedder) as other:
         other.search("otters")
@@ -270,37 +278,7 @@ def test_another_open_store_sees_what_was_written(tmp_path, store, embedder):
             assert titles(other.search("badgers", mode=mode, limit=1)) == ["Badgers"]
 
 
-# --- when the vector lane is away ------------------------------------------------------------
-
-
-def test_words_alone_decide_while_the_vectors_are_away_and_every_hit_says_so(store):
-    questions = ["shells", "voles under the snow"]
-    before = [store.search(question) for question in questions]
-    away = "evicted: room for judge"
-    store.vector_index.evict("room for judge")
-    for mode in ("hybrid", "vector"):
-        hits = store.search("shells", mode=mode)
-        assert titles(hits) == ["Otters"]
-        assert hits.fallback == hits[0].fallback == away
-        assert hits[0].vector is None
-        assert store.search("nothing of this kind", mode=mode).fallback == away
-    assert store.search("shells", mode="lexical").fallback is None
-    with failing(MemoryStoreFailed, "memory.lane-away"):
-        store.novelty(["x"])
-
-    # What is added meanwhile is found, and does not bring it back.
-    lane = store.vector_index
-    needed = lane.needed_bytes
-    store.add(Passage(text=f"number{n} of many", title=str(n)) for n in range(300))
-    assert titles(store.search("number7", limit=1)) == ["7"]
-    assert (lane.resident_bytes, lane.needed_bytes >= needed + 300 * 256 * 4) == (0, True)
-
-    lane.restore()
-    assert lane.resident_bytes == lane.needed_bytes
-    assert [hits[0].passage for hits in map(store.search, questions)] == [
-        hits[0].passage for hits in before
-    ]
-    assert titles(store.search("number7 of many", mode="vector", limit=1)) == ["7"]
+# --- when vectors are missing ----------------------------------------------------------------
 
 
 def test_what_another_embedder_embedded_is_embedded_anew_in_the_background(tmp_path, store):
@@ -331,10 +309,14 @@ def test_an_embedder_that_cannot_be_reached_leaves_the_words(tmp_path, store):
     store.close()
     with MemoryStore.open(tmp_path, embedder=Unreachable()) as other:
         assert not other.wait(30)
-        hits = other.search("shells")
-
-        assert titles(hits) == ["Otters"]
-        assert "still to be embedded" in hits.fallback
+        for mode in ("hybrid", "vector"):
+            hits = other.search("shells", mode=mode)
+            assert titles(hits) == ["Otters"]
+            assert "still to be embedded" in hits.fallback
+            assert hits[0].fallback == hits.fallback
+            assert hits[0].vector is None
+            assert other.search("nothing of this kind", mode=mode).fallback == hits.fallback
+        assert other.search("shells", mode="lexical").fallback is None
         with pytest.raises(EndpointUnreachable):
             other.add([Passage(text="Badgers dig setts.")])
         assert len(other) == 4

@@ -266,49 +266,17 @@ def test_vectors_that_another_embedders_compaction_took_are_missed_and_made(prim
     assert nearest(large, MANY[0]) == [1]
 
 
-# --- giving way ------------------------------------------------------------------------------
-
-GONE = "evicted: room for a model"
+# --- closing ---------------------------------------------------------------------------------
 
 
-def test_evicted_it_takes_nothing_says_why_and_needs_more_as_the_store_grows(primary, open_lane):
-    add(primary, MANY[:10], WIDE)
-    lane = open_lane(WIDE)
-    taken = lane.resident_bytes
-    assert taken >= 10 * 16 * 4
-
-    lane.evict("room for a model")
-    assert (lane.resident_bytes, lane.needed_bytes, lane.unavailable) == (0, taken, GONE)
-    assert lane.search(MANY[0], limit=1) is None
-    add(primary, MANY[:500], WIDE)
-    lane.catch_up()
-    assert (lane.resident_bytes, lane.needed_bytes >= taken + 500 * 16 * 4) == (0, True)
-
-    lane.restore()
-    assert (len(lane), lane.unavailable) == (510, None)
-    assert lane.resident_bytes == lane.needed_bytes
-    assert nearest(lane, MANY[1]) == [2]
-
-
-def test_one_that_cannot_come_back_stays_away(primary, open_lane):
-    add(primary, [X], FLAT)
-    lane = open_lane()
-    lane.evict("room for a model")
-    primary.close()
-
-    with pytest.raises(MemoryStoreFailed):
-        lane.restore()
-    assert (lane.unavailable, lane.resident_bytes) == (GONE, 0)
-
-
-def test_evicting_waits_neither_for_a_search_nor_for_reading(primary, tmp_path):
+def test_closing_waits_neither_for_a_search_nor_for_reading(primary, tmp_path):
     add(primary, [X, Y], FLAT)
-    reading, evicted = Barrier(2, timeout=30), Event()
+    reading, closed = Barrier(2, timeout=30), Event()
 
     class Slow(PrimaryStore):
         def vectors_between(self, *arguments):
             reading.wait()
-            assert evicted.wait(30)
+            assert closed.wait(30)
             return super().vectors_between(*arguments)
 
     slow = Slow.open(tmp_path)
@@ -316,33 +284,23 @@ def test_evicting_waits_neither_for_a_search_nor_for_reading(primary, tmp_path):
     thread = Thread(target=lane.catch_up)
     thread.start()
     reading.wait()
-    lane.evict("room for a model")
-    lane.catch_up()  # as a search does: it does not wait for the other to read
-    evicted.set()
+    lane.close()
+    closed.set()
     thread.join()
 
-    assert (lane.unavailable, lane.resident_bytes) == (GONE, 0)
+    assert (lane.unavailable, lane.resident_bytes) == ("it is closed", 0)
     slow.close()
 
 
-def test_a_graph_is_given_back_too_and_ends_when_it_is_being_made(primary, large):
-    large.evict("room for a model")
-    assert large.resident_bytes == 0
-    large.restore()
-    assert large.kind == "hnsw"
-
+def test_a_graph_that_is_being_made_ends_when_the_index_is_closed(primary, large):
     add(primary, clustered(700, seed=3), WIDE)
-    large.build_graph(stop=NEVER, progress=lambda *_: large.evict("room for a model"))
-    assert large.unavailable == GONE
-    large.restore()
-    assert large.wants_graph
+    large.build_graph(stop=NEVER, progress=lambda *_: large.close())
+    assert (large.unavailable, large.resident_bytes) == ("it is closed", 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exact_up_to", [10_000, 1000], ids=["exact", "graph"])
-def test_searches_go_on_while_it_is_written_to_and_goes_and_comes_back(
-    primary, open_lane, exact_up_to
-):
+def test_searches_go_on_while_it_is_written_to(primary, open_lane, exact_up_to):
     add(primary, MANY, WIDE)
     lane = open_lane(WIDE, exact_up_to=exact_up_to)
     lane.build_graph(stop=NEVER)
@@ -366,8 +324,6 @@ def test_searches_go_on_while_it_is_written_to_and_goes_and_comes_back(
             for turn in range(20):
                 new = add(primary, -MANY[turn : turn + 5], WIDE)
                 primary.delete([f"p{new[0]}"])
-                lane.evict("room for a model")
-                lane.restore()
         finally:
             done.set()
         assert all(one.result() > 0 for one in searching)

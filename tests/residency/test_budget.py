@@ -281,7 +281,7 @@ async def test_a_model_that_is_there_unasked_is_counted_and_lent_without_a_load(
     async with machine.lending(Tracer(records.append, clock=loop_ns)) as budget:
         machine.taken["a"] = 7
         await asyncio.sleep(when_s)
-        assert budget.ledger.model_bytes("machine") == 7
+        assert budget.ledger.taken_bytes("machine") == 7
         await use(budget, "a")
         assert machine.log == []
         await use(budget, "b")

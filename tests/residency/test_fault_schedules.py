@@ -90,7 +90,6 @@ class Machine:
         self.log: list[str] = []
         self.broken_promises: list[str] = []
         self.open_spans: Counter[int] = Counter()
-        self.guests: list[Guest] = []
         self._moves = 0
         self._fault_rate = chance.choice([0.0, 0.05, 0.3])
         self._sizes_are_right = chance.random() < 0.4
@@ -160,8 +159,7 @@ class Machine:
     def _has_room(self, server: Server) -> bool:
         def taken_bytes(device: str) -> int:
             there = [one for one in self.servers.values() if one.is_resident or one.is_coming]
-            guests = self.guests if device == "machine" else []
-            return sum(o.real.get(device, 0) for o in there) + sum(g.resident_bytes for g in guests)
+            return sum(one.real.get(device, 0) for one in there)
 
         return all(taken_bytes(d) + size <= self.real_bytes[d] for d, size in server.real.items())
 
@@ -200,7 +198,7 @@ class Machine:
     def check_room(self, server: Server) -> None:
         """What the budget loads has room in its ledger, where all is as it was told."""
         if self._sizes_are_right:
-            rooms = [self.budget.ledger.room_for_models(device) for device in server.real]
+            rooms = [self.budget.ledger.free_bytes(device) for device in server.real]
             self.must(min(rooms) >= 0, f"{server.model} had no room")
 
     def check_fault(self, server: Server) -> None:
@@ -255,8 +253,6 @@ class Machine:
         self.is_faulty = False
         for server in self.servers.values():
             server.is_dead, server.lies = False, 1.0
-        for guest in self.guests:
-            guest.is_broken = False
 
 
 class Host:
@@ -356,37 +352,11 @@ class Host:
         pass
 
 
-class Guest:
-    """Takes of the machine's memory, grows, and may fail to come back."""
-
-    def __init__(self, name: str, machine: Machine) -> None:
-        self.name = name
-        self.needed_bytes = self.resident_bytes = machine.chance.randint(0, 6)
-        self.is_broken = self.is_out = False
-        self._machine = machine
-
-    def grow(self) -> None:
-        """Or shrinks."""
-        self.needed_bytes = self._machine.chance.randint(0, 8)
-        if not self.is_out:
-            self.resident_bytes = self.needed_bytes
-
-    def evict(self, reason: str) -> None:
-        self._machine.note(f"guest {self.name} goes: {reason}")
-        self.is_out, self.resident_bytes = True, 0
-
-    def restore(self) -> None:
-        self._machine.must(self.is_out, f"guest {self.name} comes, and is there")
-        if self.is_broken:
-            raise OSError("its file is gone")
-        self.is_out, self.resident_bytes = False, self.needed_bytes
-
-
 # --- a schedule -----------------------------------------------------------------------------------
 
 
 class Schedule:
-    """Calls, forecasts, guests and cancellations, by chance."""
+    """Calls, forecasts and cancellations, by chance."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -397,9 +367,7 @@ class Schedule:
         """All of it, with what must be so at the end."""
         chance, machine = self.chance, self.machine
         async with self.budget.opened():
-            for name in "gh"[: chance.choice([0, 0, 1, 2])]:
-                self._admit(name)
-            works = (machine.make_trouble(), self._forecast(), self._grow_guests())
+            works = (machine.make_trouble(), self._forecast())
             others = [asyncio.create_task(work) for work in works]
             await self._call()
             await asyncio.sleep(max(TROUBLE_S - asyncio.get_running_loop().time(), 0.0))
@@ -412,18 +380,7 @@ class Schedule:
             self._check_ledger()
             for model in chance.sample(list(machine.servers), len(machine.servers)):
                 await self._check_answer(model)
-            for guest in list(machine.guests):
-                await self._dismiss(guest)
         self._check_end()
-
-    def _admit(self, name: str) -> None:
-        guest = Guest(name, self.machine)
-        self.machine.guests.append(guest)
-        self.budget.admit_guest(guest)
-
-    async def _dismiss(self, guest: Guest) -> None:
-        await self.budget.dismiss_guest(guest)
-        self.machine.guests.remove(guest)
 
     async def _call(self) -> None:
         """Callers, each of which makes one call after the other; some are cancelled."""
@@ -475,21 +432,6 @@ class Schedule:
             self.machine.something_happened()
             self.budget.expect(Forecast(strands=tuple(strands), is_complete=is_complete))
             await asyncio.sleep(chance.uniform(0.0, 100.0))
-
-    async def _grow_guests(self) -> None:
-        while self.machine.guests:
-            await asyncio.sleep(self.chance.uniform(0.0, 100.0))
-            guest = self.chance.choice(self.machine.guests)
-            guest.is_broken = self.machine.goes_wrong()
-            self.machine.something_happened()
-            does = self.chance.choice(["grows", "grows and says so", "leaves"])
-            if does == "leaves":
-                await self._dismiss(guest)
-                self._admit(guest.name)
-                continue
-            guest.grow()
-            if does == "grows and says so":
-                self.budget.recount_guests()
 
     # --- what must be so --------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from small_runs import played, rough_run
 from states import SECOND, calls, expected, resident, state, tenant, wait
 
 from harness.errors import DoesNotFit
-from harness.residency import Grant, GuestEntry, Load, State, Unload, Wait, decide
+from harness.residency import Grant, Load, State, Unload, Wait, decide
 from harness.residency.policy import Choice
 
 A, B, C = (tenant(model) for model in "abc")
@@ -350,16 +350,6 @@ def test_the_model_whose_load_saves_another_comes_first_else_the_one_named_first
     assert best([A, B], [], models=("b", "a"), room=1).model == "b"
 
 
-def test_guests_go_for_what_the_machine_has_no_room_for_otherwise():
-    present = state([tenant("new", 3)], [], calls("new"), room=4)
-    guests = tuple(
-        GuestEntry(name=name, resident_bytes=size, needed_bytes=size)
-        for name, size in (("small", 1), ("large", 2))
-    )
-    present = replace(present, ledger=replace(present.ledger, guests=guests))
-    assert Choice(present).best({"new": "why"}).guests == ("large",)
-
-
 # --- any state ----------------------------------------------------------------------------------
 
 
@@ -396,7 +386,7 @@ def check(present, decision):
                 assert not tenants[victim].pin
                 ledger = ledger.without(victim)
             for device, bytes_ in tenants[model].need.items():
-                assert bytes_ <= ledger.room_for_models(device)
+                assert bytes_ <= ledger.free_bytes(device)
         case Unload(model=model):
             assert ledger.moving is None
             assert not ledger.residents[model].leases

@@ -125,19 +125,6 @@ def test_novelty_falls_when_a_text_is_known(tmp_path):
     assert run_node(measured, settings_of(tmp_path)).result == [10.0, pytest.approx(0, abs=0.1)]
 
 
-def test_vectors_give_way_to_what_the_budget_leaves(tmp_path):
-    async def crowded(run: Run) -> list[tuple[list[str], bool]]:
-        await run.remember(TEA)
-        both = [await run.recall(QUESTION, limit=1) for _ in range(2)]
-        return [([hit.title for hit in hits], hits.fallback is None) for hits in both]
-
-    result = run_node(crowded, settings_of(tmp_path, budget={"capacity": 1_000}))
-    assert [titles for titles, _ in result.result] == [["Tea"], ["Tea"]]
-    assert result.result[1] == (["Tea"], False)
-    assert "evicted" in str(spans_of(result, "recall")[1]["fallback"])
-    assert instants_of(result, "evict")
-
-
 # --- an endpoint that embeds ---------------------------------------------------------------------
 
 
