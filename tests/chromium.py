@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from harness.trace.timelines.viewer import TraceViewer
+from harness.trace.viewer import TraceViewer
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = [

@@ -11,8 +11,7 @@ from typing import TypeVar
 from harness.analysis.finding import Found, said_ns
 from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.trace.calls import Call, Interval, calls_of
-from harness.trace.journal_file import Item
-from harness.trace.journal_reader import Journal
+from harness.trace.journal_reader import Item, Journal
 from harness.trace.records import (
     Attributes,
     Content,

@@ -38,8 +38,8 @@ from harness.analysis.otlp_names import (
     span_name,
 )
 from harness.errors import ExportFailed, InvalidInput
+from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
-from harness.trace.lenient_json import dump_json
 from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord
 from harness.trace.secrets import Redactor
 from harness.version import __version__

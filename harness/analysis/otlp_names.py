@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from harness.analysis.facts import provider_named
-from harness.trace.lenient_json import dump_json
+from harness.trace.journal_line import dump_json
 from harness.trace.records import Attributes, SpanRecord
 
 TextOf = Callable[[str], str | None]

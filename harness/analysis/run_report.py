@@ -9,13 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.trace.calls import Call, CallGroup, Interval, call_group, calls_of, group_calls
-from harness.trace.costs import RunCost, cost_of, priced_asides
-from harness.trace.critical_path import CriticalPath, critical_path
+from harness.trace.calls import (
+    Call,
+    CallGroup,
+    Interval,
+    RunCost,
+    call_group,
+    calls_of,
+    cost_of,
+    group_calls,
+    priced_asides,
+)
 from harness.trace.journal_reader import Journal
-from harness.trace.open_span import OpenSpan
-from harness.trace.records import Instant, RunState, SpanRecord
-from harness.trace.timelines.timeline import title
+from harness.trace.node_records import CriticalPath, critical_path
+from harness.trace.records import Instant, OpenSpan, RunState, SpanRecord, title
 from harness.wiggum import LOOP_RECORDS, RecordedLoop, recorded_loops
 
 _NOT_EVICTED_FOR_ROOM = "end of run"

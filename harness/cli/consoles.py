@@ -32,7 +32,7 @@ from harness.errors import (
     ModelFileInvalid,
     NodeFailed,
 )
-from harness.trace.lenient_json import dump_json
+from harness.trace.journal_line import dump_json
 from harness.trace.secrets import Redactor, secret_values
 
 LogFormat = Literal["text", "json"]

@@ -37,7 +37,7 @@ from harness.session import (
     rehearse,
     run_to_its_end,
 )
-from harness.trace.salvage import salvage_run
+from harness.trace.damage import salvage_run
 from harness.wiggum import Limits
 
 _MANY_TOKENS, _MANY_USD = 50_000, 1.0

@@ -42,7 +42,7 @@ from harness.inference import Limits
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
 from harness.session.trust import SETTINGS_FILE
 from harness.trace import Record, RunStarted
-from harness.trace.run_files import JOURNAL_SUFFIX
+from harness.trace.journal_reader import JOURNAL_SUFFIX
 
 _COUNT = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0, min_open=True)

@@ -29,7 +29,7 @@ from harness.errors import InvalidInput
 from harness.trace import TIMELINES, Journal, TimelineFormat
 
 if TYPE_CHECKING:
-    from harness.trace.check import FileCheck, JournalCheck
+    from harness.trace.damage import FileCheck, JournalCheck
 
 _RUN = click.argument("run", default=LATEST)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
@@ -190,8 +190,7 @@ def check(run: str, traces: Path | None, repair: Path | None, *, as_json: bool) 
 
     Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
     """
-    from harness.trace.check import check_journal  # noqa: PLC0415
-    from harness.trace.salvage import repair_journal  # noqa: PLC0415
+    from harness.trace.damage import check_journal, repair_journal  # noqa: PLC0415
 
     with _complaints(as_json=as_json):
         journal = find_journal(run, traces)
@@ -323,7 +322,7 @@ def show(trace: Path, *, open_browser: bool = True, port: int = 0) -> None:
     Raises:
         InvalidInput: There is no such file, the port is taken, or the UI is not installed.
     """
-    from harness.trace.timelines.viewer import TraceViewer  # noqa: PLC0415 - it brings a server
+    from harness.trace.viewer import TraceViewer  # noqa: PLC0415 - it brings a server
 
     with TraceViewer(trace, port=port) as viewer:
         # Not cleaned of secrets: without its token, the address opens nothing.

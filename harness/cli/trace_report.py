@@ -14,11 +14,9 @@ from rich.text import Text
 
 from harness.analysis import LAYERS, Aside, Diagnosis, Finding, RunReport, Severity
 from harness.analysis.run_report import Goodput, Occupancy
-from harness.trace.calls import CallGroup, Percentiles
-from harness.trace.costs import RunCost
-from harness.trace.critical_path import CriticalPath
-from harness.trace.open_span import OpenSpan
-from harness.trace.records import RunState
+from harness.trace.calls import CallGroup, Percentiles, RunCost
+from harness.trace.node_records import CriticalPath
+from harness.trace.records import OpenSpan, RunState
 from harness.wiggum import RecordedLoop
 
 T = TypeVar("T")

@@ -19,8 +19,7 @@ from rich.cells import cell_len
 from harness.graph.graph import Graph
 from harness.graph.node import Node, Parameter, When
 from harness.trace import Interval, Journal
-from harness.trace.critical_path import critical_path
-from harness.trace.node_records import NodeRecord, NodeStatus, node_records
+from harness.trace.node_records import NodeRecord, NodeStatus, critical_path, node_records
 from harness.trace.records import RunState
 
 Way = Literal["value", "item", "list", "when"]

@@ -21,7 +21,7 @@ from harness.graph import Graph
 from harness.residency import NOTHING_KNOWN, Forecast, Strand
 from harness.session.roles import EVALUATOR, PRODUCER, Roles
 from harness.trace import AUDIT_LOG, Journal, SpanRecord
-from harness.trace.run_files import JOURNAL_SUFFIX
+from harness.trace.journal_reader import JOURNAL_SUFFIX
 
 MEMORY = "memory"
 """The role of calls for the vectors of passages; an endpoint need not play it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.inference import Spent, most_tokens_of_messages
 from harness.trace import Call, Content, Instant, Journal, SpanRecord, calls_of
-from harness.trace.costs import charges_of, cost_of, priced_asides
+from harness.trace.calls import charges_of, cost_of, priced_asides
 
 _PAID = ("embed", "schema probe")
 """Spans of what models are asked beside chats, and charge for."""

@@ -17,12 +17,11 @@ from harness.trace.audit_log import (
     with_unended,
 )
 from harness.trace.calls import Call, CallGroup, Interval, call_group, calls_of, group_calls
+from harness.trace.chrome import write_chrome_trace
 from harness.trace.clock import Clock, ManualClock, monotonic
-from harness.trace.joined_trace import JoinedTrace
 from harness.trace.journal import Durability, JournalWriter, OnFailure
-from harness.trace.journal_file import Item
-from harness.trace.journal_reader import Journal
-from harness.trace.journal_tracer import TraceOptions
+from harness.trace.journal_reader import Item, Journal, RunRecord, load_run
+from harness.trace.perfetto import write_perfetto_trace
 from harness.trace.records import (
     Attributes,
     Content,
@@ -41,17 +40,9 @@ from harness.trace.records import (
     SpanStarted,
     SpanStatus,
 )
-from harness.trace.run_record import RunRecord, load_run
-from harness.trace.run_trace import RunTrace
+from harness.trace.run_trace import TIMELINES, JoinedTrace, RunTrace, TimelineFormat, TraceOptions
 from harness.trace.secrets import Redactor
-from harness.trace.timelines import (
-    TIMELINES,
-    Lane,
-    Lanes,
-    TimelineFormat,
-    write_chrome_trace,
-    write_perfetto_trace,
-)
+from harness.trace.timeline import Lane, Lanes
 from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Span, Tracer, describe, sha256_of
 
 __all__ = [

@@ -23,12 +23,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from harness.errors import InvalidInput, JournalInvalid, Notice
 from harness.files import private
 from harness.log import log_warning
-from harness.trace.journal_line import line_start
-from harness.trace.journal_reader import Journal
-from harness.trace.lenient_json import dump_json
+from harness.trace.journal_line import dump_json, line_start
+from harness.trace.journal_reader import JOURNAL_SUFFIX, Journal, journal_of, part_of, paths_beside
 from harness.trace.records import RunEnded
-from harness.trace.run_files import JOURNAL_SUFFIX, journal_of, part_of, paths_beside
-from harness.trace.run_lock import is_going
+from harness.trace.run_trace import is_going
 
 _TAIL_BYTES = 4096
 

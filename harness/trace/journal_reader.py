@@ -1,30 +1,69 @@
-"""Reading a run's journal, however large, and whatever ended it.
+"""Reads a run's journal, however large, and whatever ended it.
 
-A journal is read from beginning to end as often as needed, and never held in memory. One that is
-still being written reads as it was when it was opened.
+A journal is read from beginning to end as often as needed and never held in memory: only its flows
+are, and eight bytes for each span recorded in two records. A journal that is still being written
+reads as it was when it was opened.
 
-A run that was killed, or waits, goes on in a further file when it is resumed: a further part of one
-and the same run. Its clock goes on where it had stopped, so that the pause between two parts, in
-which nothing ran, is in no figure and on no timeline; an instant says how long it was. Processes
-that joined a part left files of their own too. All are merged by time.
+The files of a run, where RUN is the journal's name without `.jsonl`:
 
-What is damaged in a part of the main process, nobody can do without, so that it is an error; a
-process that joined takes nothing from the run but what stands in its file from there on.
+    RUN.jsonl                   the journal: the first part of the run, by its main process
+    RUN.1.jsonl, RUN.2.jsonl    the parts that resumed it
+    RUN.77-00c0ffee0bad.jsonl   a process that joined a part: its id, and chance
+
+All are merged by time. The run's clock is the main process's in the first part. A part that resumes
+the run begins where the run had ended before, so that the pause between them, in which nothing ran,
+is in no figure and on no timeline; an instant says how long it was. Joined processes have clocks of
+their own.
+
+Damage in a part of the main process is an error, since the rest of the run builds on it. Damage in
+the file of a joined process only costs what that file holds from there on.
 """
 
 from __future__ import annotations
 
 import heapq
+import mmap
+import re
+from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
+from typing import BinaryIO
 
 from harness.errors import JournalInvalid
 from harness.log import log_warning
-from harness.trace.journal_file import HINT, Item, JournalFile, first_record
-from harness.trace.journal_line import decode
-from harness.trace.records import CounterSet, Flow, Instant, RunStarted, SpanRecord
-from harness.trace.run_clock import joined_shift_ns, part_shift_ns
-from harness.trace.run_files import part_of, paths_beside
+from harness.trace.journal_line import decode, line_start
+from harness.trace.records import (
+    SCHEMA_VERSION,
+    Content,
+    CounterSet,
+    Flow,
+    Flows,
+    Instant,
+    NodeOutput,
+    Record,
+    RunEnded,
+    RunStarted,
+    SpanEnded,
+    SpanRecord,
+    SpanStarted,
+    joined,
+    last_moment,
+)
+
+JOURNAL_SUFFIX = ".jsonl"
+
+_BESIDE = re.compile(r"(?P<run>.+)\.(?:(?P<part>[1-9]\d{0,8})|\d+-[0-9a-f]+)")
+"""The stem of a file beside a journal."""
+
+Item = SpanRecord | Instant | CounterSet | Content | NodeOutput
+"""What a journal holds between its first record and its last; flows are kept apart."""
+
+HINT = "harness trace check says what is wrong, harness resume --salvage goes on without it"
+"""How a message about a damaged journal ends."""
+
+_INDEXED = tuple(map(line_start, (SpanEnded, Flow, Flows, RunEnded)))
 
 
 class Journal:
@@ -119,6 +158,52 @@ class Journal:
     def duration_ns(self) -> int:
         """From the first record to the last, the pauses before it was resumed left out."""
         return self.last_ns - self.started.time_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """Everything a journal holds."""
+
+    started: RunStarted
+    """The run's identity and its clock's anchor."""
+    ended: RunEnded | None
+    """None when the run was killed."""
+    duration_ns: int
+    """From the first record to the last."""
+    spans: tuple[SpanRecord, ...]
+    """In the order of `Journal.items`: a parent stands before its children, and those known only
+    afterwards stand where they became known."""
+    instants: tuple[Instant, ...]
+    """In order."""
+    counters: tuple[CounterSet, ...]
+    """In order."""
+    flows: tuple[Flow, ...]
+    """In order."""
+    outputs: tuple[NodeOutput, ...]
+    """What nodes returned, in order."""
+    contents: dict[str, str]
+    """Texts by their SHA-256."""
+
+
+def load_run(path: Path) -> RunRecord:
+    """Reads a journal, of a run that ended, was killed, or is still going.
+
+    Raises:
+        JournalInvalid: The file is not a journal, or cannot be read.
+    """
+    journal = Journal(path)
+    items = list(journal.items())
+    return RunRecord(
+        started=journal.started,
+        ended=journal.ended,
+        duration_ns=journal.duration_ns,
+        spans=tuple(item for item in items if isinstance(item, SpanRecord)),
+        instants=tuple(item for item in items if isinstance(item, Instant)),
+        counters=tuple(item for item in items if isinstance(item, CounterSet)),
+        flows=journal.flows,
+        outputs=tuple(item for item in items if isinstance(item, NodeOutput)),
+        contents={item.sha256: item.text for item in items if isinstance(item, Content)},
+    )
 
 
 class _Process:
@@ -248,3 +333,221 @@ def _sound_bytes(path: Path) -> int:
                 break
             size += len(line)
     return size
+
+
+class JournalFile:
+    """One file's records, with the two ends of each span joined.
+
+    Args:
+        path: It is read as it is now; what is appended later is not seen.
+        size: How many bytes of it, if not all.
+
+    Raises:
+        JournalInvalid: It is no journal, or a newer version wrote it.
+        OSError: It cannot be read.
+
+    Attributes:
+        path: As given.
+        started: Its first record.
+        ended: Its last; None when the process was killed, or is not over.
+        flows: Every flow.
+    """
+
+    def __init__(self, path: Path, *, size: int | None = None) -> None:
+        self.path = path
+        self.ended: RunEnded | None = None
+        self.flows: list[Flow] = []
+        self._ends = array("q")  # by span id: where the line of its end begins, or 0
+        self._last_ns: int | None = None
+        with path.open("rb") as file:
+            first = file.readline()
+            self.started = first_record(first, path)
+            self._size = self._index(file, offset=len(first), size=size)
+
+    def items(self) -> Iterator[Item]:
+        """Every item, in the order of the lines.
+
+        Raises:
+            JournalInvalid: A line in the middle is not a record.
+        """
+        with (
+            self.path.open("rb") as file,
+            mmap.mmap(file.fileno(), self._size, access=mmap.ACCESS_READ) as whole,
+        ):
+            for number, line in self._lines():
+                record = _decoded(line, self.path, number)
+                if type(record) is SpanRecord:
+                    yield record
+                elif type(record) is SpanStarted:
+                    yield joined(record, self._end_of(record, whole))
+                elif isinstance(record, Item):
+                    yield record
+
+    @property
+    def last_ns(self) -> int:
+        """When the last thing in it happened, on its own clock."""
+        if self.ended is not None:
+            return self.ended.time_ns
+        if self._last_ns is None:
+            records = (_decoded(line, self.path, number) for number, line in self._lines())
+            self._last_ns = max(map(last_moment, records))
+        return self._last_ns
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """The lines that were whole when the file was opened, counted from 1."""
+        offset = 0
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                offset += len(line)
+                if offset > self._size:
+                    return
+                yield number, line
+
+    def _index(self, file: BinaryIO, *, offset: int, size: int | None) -> int:
+        """Notes flows, and where spans end; returns where the last whole line does."""
+        for number, line in enumerate(file, start=2):
+            if not line.endswith(b"\n"):
+                break  # cut off by a crash, or being written
+            if size is not None and offset + len(line) > size:
+                break
+            if line.startswith(_INDEXED):
+                match _decoded(line, self.path, number):
+                    case SpanEnded(id=span):
+                        if span >= len(self._ends):
+                            self._ends.extend([0] * (2 * span - len(self._ends)))
+                        self._ends[span] = offset
+                    case Flow() as flow:
+                        self.flows.append(flow)
+                    case Flows(name=name, sources=sources, target=target):
+                        self.flows += [Flow(name, source, target) for source in sources]
+                    case RunEnded() as ended:
+                        self.ended = ended
+            offset += len(line)
+        return offset
+
+    def _end_of(self, started: SpanStarted, whole: mmap.mmap) -> SpanEnded:
+        offset = self._ends[started.id] if started.id < len(self._ends) else 0
+        if offset == 0:
+            # A thread may begin a span when the run is over.
+            last_ns = max(self.last_ns, started.time_ns)
+            return SpanEnded(started.id, last_ns, "unfinished")
+        whole.seek(offset)
+        end = decode(whole.readline())
+        assert isinstance(end, SpanEnded), "as the index found it"
+        return end
+
+
+def first_record(line: bytes, path: Path) -> RunStarted:
+    """The record that a file of a run begins with.
+
+    Raises:
+        JournalInvalid: It does not, or a newer version wrote it.
+    """
+    try:
+        record = decode(line, number=1) if line.endswith(b"\n") else None
+    except ValueError:
+        record = None
+    if not isinstance(record, RunStarted):
+        raise JournalInvalid("not a journal: it does not begin with a run", path=path, line=1)
+    if record.schema > SCHEMA_VERSION:
+        raise JournalInvalid(
+            f"written by a newer version (schema {record.schema}, this one reads up to "
+            f"{SCHEMA_VERSION}); upgrade wiggum-harness to read it",
+            code="journal.newer-version",
+            path=path,
+            line=1,
+        )
+    return record
+
+
+def _decoded(line: bytes, path: Path, number: int) -> Record:
+    try:
+        return decode(line, number=number)
+    except ValueError as error:
+        raise JournalInvalid(f"{error}; {HINT}", path=path, line=number) from error
+
+
+def part_shift_ns(part: RunStarted) -> int:
+    """What to add to the times of a part that resumes a run to have them on the run's clock.
+
+    Args:
+        part: Its first record.
+    """
+    assert part.joined_ns is not None, "as readers make sure"
+    return part.joined_ns - part.time_ns
+
+
+def joined_shift_ns(
+    own: RunStarted, ended: RunEnded | None, *, main: RunStarted, main_ended: RunEnded | None
+) -> int:
+    """What to add to the times of a process that joined to have them on the main process's clock.
+
+    Args:
+        own: The first record of the process.
+        ended: Its last, if it came to its end.
+        main: The first record of the main process, in the part that was joined.
+        main_ended: Its last in that part, if that came to its end.
+    """
+    by_wall_ns = (own.wall_ns - own.time_ns) - (main.wall_ns - main.time_ns)
+    if own.joined_ns is None:
+        return by_wall_ns
+    earliest_ns = own.joined_ns - own.time_ns
+    if own.boot_id is not None and own.boot_id == main.boot_id and earliest_ns <= 0:
+        return 0  # the clock is the same
+    # Wall clocks are set, and differ between machines; that it was asked before it began is
+    # certain, and that it ended before the main process is likely where there was time for it.
+    shift_ns = max(by_wall_ns, earliest_ns)
+    if ended is None or main_ended is None:
+        return shift_ns
+    latest_ns = main_ended.time_ns - ended.time_ns
+    return min(shift_ns, latest_ns) if latest_ns >= earliest_ns else shift_ns
+
+
+def part_path(journal: Path, part: int) -> Path:
+    """The file of a part that resumes a run.
+
+    Args:
+        journal: The run's journal.
+        part: Which, from 1.
+    """
+    return journal.with_suffix(f".{part}{JOURNAL_SUFFIX}")
+
+
+def next_part(journal: Path) -> int:
+    """The first number that no part of a run has: there may be gaps before it.
+
+    Args:
+        journal: The run's journal.
+    """
+    return 1 + max((part_of(path, journal) or 0 for path in paths_beside(journal)), default=0)
+
+
+def joined_path(journal: Path, process_id: int, chance: str) -> Path:
+    """The file of a process that joins a run.
+
+    Args:
+        journal: The run's journal.
+        process_id: The process.
+        chance: Hexadecimal digits, since machines may share a directory and not their processes.
+    """
+    return journal.with_suffix(f".{process_id}-{chance}{JOURNAL_SUFFIX}")
+
+
+def paths_beside(journal: Path) -> list[Path]:
+    """The files beside a journal that may be of its run: further parts first, in their order."""
+    found = journal.parent.glob(f"{escape(journal.stem)}.*{JOURNAL_SUFFIX}")
+    return sorted(found, key=lambda path: (part_of(path, journal) or 10**9, path))
+
+
+def part_of(path: Path, journal: Path) -> int | None:
+    """Which part of a run a file is by its name, from 1; None if that is no part's."""
+    named = _BESIDE.fullmatch(path.stem)
+    if named is None or named["part"] is None or named["run"] != journal.stem:
+        return None
+    return int(named["part"])
+
+
+def journal_of(path: Path) -> Path:
+    """The journal that a file of a run belongs to, by its name; the file itself if it is that."""
+    beside = _BESIDE.fullmatch(path.stem)
+    return path.with_name(beside["run"] + JOURNAL_SUFFIX) if beside else path

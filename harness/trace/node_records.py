@@ -1,19 +1,26 @@
-"""The calls of a run's nodes: how each ended, what it took, what it returned."""
+"""The nodes of a run: how each call ended, what it took and returned, and the critical path."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import orjson
 
-from harness.trace.calls import Call, Interval, calls_of
-from harness.trace.costs import charges_of
+from harness.trace.calls import Call, Interval, calls_of, charges_of
 from harness.trace.journal_reader import Journal
-from harness.trace.records import Attributes, Instant, NodeOutput, SpanEnded, SpanRecord, SpanStatus
-from harness.trace.timelines.timeline import title
+from harness.trace.records import (
+    Attributes,
+    Flow,
+    Instant,
+    NodeOutput,
+    SpanEnded,
+    SpanRecord,
+    SpanStatus,
+    title,
+)
 
 NodeStatus = Literal[
     "done", "reused", "skipped", "failed", "stopped", "waiting", "cancelled", "unfinished"
@@ -23,6 +30,7 @@ person has to answer. `cancelled`: what stopped it was not its doing. `unfinishe
 killed first."""
 
 _BY_ERROR: Mapping[str, NodeStatus] = {"RunLimitReached": "stopped", "Suspended": "waiting"}
+
 _BY_SPAN: Mapping[SpanStatus, NodeStatus] = {
     "ok": "done",
     "error": "failed",
@@ -75,14 +83,60 @@ class NodeRecord:
         return sum(one.duration_ns for one in self.times)
 
 
+_Key = tuple[str, int | None]
+
+
 def _digest(value: object) -> str:
     """The same for the same value, whatever the order of its keys."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-_NOTHING = _digest(None)
+_DIGEST_OF_NONE = _digest(None)
 
-_Key = tuple[str, int | None]
+
+def node_records(journal: Journal) -> tuple[NodeRecord, ...]:
+    """Reads a journal twice, and keeps no output of it, only its digest.
+
+    Args:
+        journal: Of a run that ended, was killed, or is still going.
+
+    Returns:
+        One for each call of a node, in the order in which they are first heard of.
+
+    Raises:
+        JournalInvalid: A line in the middle is not a record.
+    """
+    found: dict[_Key, _Found] = {}
+    inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
+    endpoints: list[Instant] = []
+    for item in journal.items():
+        if type(item) is SpanRecord:
+            key = (
+                _key(item.attributes, item) if item.name == "node" else inside.get(item.parent or 0)
+            )
+            if key is not None:
+                inside[item.id] = key
+                if item.name == "node":
+                    found.setdefault(key, _Found()).begin(item)
+        elif type(item) is NodeOutput:
+            found.setdefault((item.node, item.item), _Found()).keep(item)
+        elif type(item) is Instant and item.name == "skip":
+            one = found.setdefault(_key(item.attributes), _Found())
+            one.skipped = str(item.attributes.get("detail"))
+        elif type(item) is Instant and item.name == "endpoint":
+            endpoints.append(item)
+    calls = calls_of(journal.spans())
+    for call in calls:
+        if call.id in inside:
+            found[inside[call.id]].calls.append(call)
+    charges = charges_of((call for call in calls if not call.from_cache), endpoints)
+    # A run that records no texts has None for every output, which says nothing of any.
+    if all(one.value_sha256 in (None, _DIGEST_OF_NONE) for one in found.values()):
+        for one in found.values():
+            one.value_sha256 = None
+    return tuple(
+        _record(key, one, charges) for key, one in found.items() if not _is_part(key, found)
+    )
 
 
 class _Found:
@@ -126,51 +180,6 @@ def attempt_status(span: SpanRecord | SpanEnded) -> NodeStatus:
     return _BY_ERROR.get(error, _BY_SPAN[span.status])
 
 
-def node_records(journal: Journal) -> tuple[NodeRecord, ...]:
-    """Reads a journal twice, and keeps no output of it, only its digest.
-
-    Args:
-        journal: Of a run that ended, was killed, or is still going.
-
-    Returns:
-        One for each call of a node, in the order in which they are first heard of.
-
-    Raises:
-        JournalInvalid: A line in the middle is not a record.
-    """
-    found: dict[_Key, _Found] = {}
-    inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
-    endpoints: list[Instant] = []
-    for item in journal.items():
-        if type(item) is SpanRecord:
-            key = (
-                _key(item.attributes, item) if item.name == "node" else inside.get(item.parent or 0)
-            )
-            if key is not None:
-                inside[item.id] = key
-                if item.name == "node":
-                    found.setdefault(key, _Found()).begin(item)
-        elif type(item) is NodeOutput:
-            found.setdefault((item.node, item.item), _Found()).keep(item)
-        elif type(item) is Instant and item.name == "skip":
-            one = found.setdefault(_key(item.attributes), _Found())
-            one.skipped = str(item.attributes.get("detail"))
-        elif type(item) is Instant and item.name == "endpoint":
-            endpoints.append(item)
-    calls = calls_of(journal.spans())
-    for call in calls:
-        if call.id in inside:
-            found[inside[call.id]].calls.append(call)
-    charges = charges_of((call for call in calls if not call.from_cache), endpoints)
-    # A run that records no texts has None for every output, which says nothing of any.
-    if all(one.value_sha256 in (None, _NOTHING) for one in found.values()):
-        for one in found.values():
-            one.value_sha256 = None
-    return tuple(
-        _record(key, one, charges) for key, one in found.items() if not _is_part(key, found)
-    )
-
-
 def _is_part(key: _Key, found: Mapping[_Key, _Found]) -> bool:
     """Whether it is one item of what a single call generates, item by item."""
     node, item = key
@@ -212,3 +221,90 @@ def models_by_role(calls: Iterable[Call]) -> dict[str, tuple[str, ...]]:
         said = f"{call.model} ({served})" if served and served != call.model else call.model
         roles.setdefault(call.role or "no role", {})[said] = None
     return {role: tuple(sorted(models)) for role, models in roles.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathStep:
+    """One node on the path; each item of a mapped node is a step of its own."""
+
+    node: str
+    """As in the timeline: `text`, `sections[1]`."""
+    status: SpanStatus
+    wait_ns: int
+    """From the end of the step before it, or the run's start, until it began."""
+    start_ns: int
+    duration_ns: int
+    run_share: float | None
+    """Of the run's time, from 0 to 1; None when it took none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticalPath:
+    """The chain that ends in the node that ended last.
+
+    Each step waited for the one before it: of all whose output it was given, the one that ended
+    last. The waits, the steps and what came after them add up to the run.
+    """
+
+    steps: tuple[PathStep, ...]
+    """In order; none when no node began."""
+    after_ns: int
+    """From the end of the last step to the end of the run."""
+
+
+def critical_path(
+    nodes: Sequence[SpanRecord], flows: Iterable[Flow], *, run: Interval
+) -> CriticalPath:
+    """Looks for it from its end.
+
+    Args:
+        nodes: The `node` spans.
+        flows: The run's; those called `output` say who waited for whom.
+        run: From its first record to its last.
+    """
+    steps = []
+    free_ns = run.start_ns
+    for span in _chain(nodes, flows):
+        steps.append(
+            PathStep(
+                node=title(span),
+                status=span.status,
+                wait_ns=span.start_ns - free_ns,
+                start_ns=span.start_ns - run.start_ns,
+                duration_ns=span.duration_ns,
+                run_share=span.duration_ns / run.duration_ns if run.duration_ns else None,
+            )
+        )
+        free_ns = span.end_ns
+    return CriticalPath(steps=tuple(steps), after_ns=run.end_ns - free_ns)
+
+
+def _chain(nodes: Sequence[SpanRecord], flows: Iterable[Flow]) -> list[SpanRecord]:
+    """The path, from its first node to its last."""
+    by_id = {span.id: span for span in nodes}
+    sources: dict[int, list[SpanRecord]] = {}
+    for flow in flows:
+        # Spans are numbered as they begin, so a source has the smaller number.
+        if flow.name == "output" and flow.source in by_id and flow.source < flow.target:
+            sources.setdefault(flow.target, []).append(by_id[flow.source])
+    calls: dict[str, list[SpanRecord]] = {}  # by label, and by node for those of all its items
+    for span in nodes:
+        for name in {title(span), str(span.attributes.get("node"))}:
+            calls.setdefault(name, []).append(span)
+    for span in nodes:
+        # What an earlier part of the run made has a label here, and no flow.
+        needs = span.attributes.get("needs")
+        for name in needs if isinstance(needs, list) else ():
+            earlier = (one for one in calls.get(str(name), ()) if one.end_ns <= span.start_ns)
+            sources.setdefault(span.id, []).extend(earlier)
+    chain: dict[int, SpanRecord] = {}
+    last = _last(nodes)
+    while last is not None and last.id not in chain:  # as in a journal that was tampered with
+        chain[last.id] = last
+        last = _last(sources.get(last.id, ()))
+    return [*chain.values()][::-1]
+
+
+def _last(spans: Iterable[SpanRecord]) -> SpanRecord | None:
+    """The one that ended last; of several that were cut off together, the one that ran longest."""
+    return max(spans, key=lambda span: (span.end_ns, -span.start_ns, -span.id), default=None)

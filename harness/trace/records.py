@@ -11,6 +11,7 @@ long run has millions of records.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 SCHEMA_VERSION = 1
@@ -259,3 +260,23 @@ def joined(started: SpanStarted, ended: SpanEnded) -> SpanRecord:
         ended.error,
         {**started.attributes, **ended.attributes} if ended.attributes else started.attributes,
     )
+
+
+def title(span: SpanRecord | SpanStarted) -> str:
+    """What people call a span: its label, or else its name."""
+    label = span.attributes.get("label")
+    return str(label) if label else span.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSpan:
+    """A span without an end: the run was killed, is still going, or a thread outlived it."""
+
+    name: str
+    """The span's fixed phrase."""
+    title: str
+    """As in the timeline."""
+    start_ns: int
+    """When it began, from the run's start."""
+    open_ns: int
+    """How long it had taken by the last record."""

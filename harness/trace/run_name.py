@@ -8,9 +8,9 @@ from pathlib import Path
 from harness.errors import InvalidInput, did_you_mean
 from harness.trace.audit_log import AUDIT_LOG
 from harness.trace.journal_line import decode
+from harness.trace.journal_reader import JOURNAL_SUFFIX, journal_of, part_of
 from harness.trace.records import RunStarted
-from harness.trace.run_files import JOURNAL_SUFFIX, journal_of, part_of
-from harness.trace.timelines.formats import TIMELINES
+from harness.trace.run_trace import TIMELINES
 
 LATEST = "latest"
 

@@ -1,33 +1,158 @@
-"""RunTrace: the tracer of one run, and the files it leaves.
+"""The tracer of one run, and the files it leaves.
 
-Inside the `with` block the journal grows; on leaving it, however it is left, the journal is closed
-and the timelines are written beside it. A record that cannot be written, or an observer that fails,
-is a warning in the log: the run goes on.
+Inside the `with` block of a `RunTrace` the journal grows; when the block ends, in whatever way, the
+journal is closed and the timelines are written beside it. A record that cannot be written, or an
+observer that fails, is a warning in the log: the run goes on. A `JoinedTrace` records the work of
+another process for the run, and a `RunLock` keeps a run from being resumed while it goes on.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Self
+from weakref import WeakSet
 
-from harness.errors import InvalidInput, JournalInvalid
+from pydantic import BaseModel, ValidationError
+
+from harness.errors import InvalidInput, JournalInvalid, RunLimitReached
 from harness.log import log_warning
-from harness.trace.clock import Clock, monotonic
-from harness.trace.joined_trace import Invitation
-from harness.trace.journal import sync_path
-from harness.trace.journal_reader import Journal
-from harness.trace.journal_tracer import JournalTracer, TraceOptions, boot_id_of
-from harness.trace.records import SCHEMA_VERSION, Instant, RunStarted
-from harness.trace.run_files import JOURNAL_SUFFIX, journal_of, next_part, part_path
-from harness.trace.run_lock import RunLock
-from harness.trace.timelines.formats import TIMELINES
-from harness.trace.tracer import Sink, describe
+from harness.trace.chrome import write_chrome_trace
+from harness.trace.clock import Clock, boot_id, monotonic
+from harness.trace.journal import Durability, JournalWriter, OnFailure, sync_path
+from harness.trace.journal_reader import (
+    JOURNAL_SUFFIX,
+    Journal,
+    joined_path,
+    journal_of,
+    next_part,
+    part_path,
+)
+from harness.trace.perfetto import write_perfetto_trace
+from harness.trace.records import SCHEMA_VERSION, Instant, RunEnd, RunEnded, RunStarted
+from harness.trace.secrets import Redactor, secret_values
+from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Tracer, describe, status_of
+
+TimelineFormat = Literal["chrome", "perfetto"]
+
+TIMELINES: dict[TimelineFormat, tuple[str, Callable[[Journal, Path], None]]] = {
+    "chrome": (".json", write_chrome_trace),
+    "perfetto": (".pftrace", write_perfetto_trace),
+}
+"""By format: how a file of it ends, and what writes one."""
+
+_held: WeakSet[RunLock] = WeakSet()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """How a run is recorded."""
+
+    content: ContentPolicy = "full"
+    """What is recorded of prompts, completions, drafts and outputs."""
+    durability: Durability = "node"
+    """When records are safe from a crash."""
+    timelines: tuple[TimelineFormat, ...] = ("chrome", "perfetto")
+    """What is written beside the journal when the run ends."""
+    on_failure: OnFailure = "stop"
+    """What becomes of the run when its journal cannot be written any more."""
+    secrets: Collection[str] = field(default=(), repr=False)
+    """Values that no file may hold."""
+    secret_variables: tuple[str, ...] = ()
+    """Names of variables that are secret, so that a process that joins can look up theirs."""
+
+
+class JournalTracer(Tracer):
+    """A tracer whose records go to a file of its own."""
+
+    def __init__(
+        self,
+        path: Path,
+        started: RunStarted,
+        *,
+        options: TraceOptions,
+        clock: Clock,
+        observers: Sequence[Sink] = (),
+    ) -> None:
+        super().__init__(clock=clock, content=options.content)
+        self.name = started.name
+        self.run_id = started.run_id
+        self.part = started.part
+        self.redactor = Redactor(options.secrets)
+        self._options = options
+        self._journal = JournalWriter(
+            path,
+            maker=RecordMaker(content=options.content, redactor=self.redactor),
+            redactor=self.redactor,
+            durability=options.durability,
+            observers=observers,
+        )
+        self._take = self._journal.append
+        self._end: tuple[RunEnd, str | None] | None = None
+        self._take(started)
+
+    def end_as(self, status: RunEnd, error: str | None = None) -> None:
+        """Says how it ended, in place of what would be said by the way in which the block is left.
+
+        For a run that failed and leaves its block in peace, that waits, or that was stopped.
+
+        Args:
+            status: What the last record will say.
+            error: What ended it.
+        """
+        self._end = (status, error)
+
+    def warned(self, message: str, details: Mapping[str, object]) -> dict[str, object]:
+        """See `Tracer.warned`."""
+        return {"run_id": self.run_id, **super().warned(message, details)}
+
+    async def persisted(self) -> None:
+        """See `Tracer.persisted`, and `Durability`."""
+        await self._journal.persisted()
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why the journal lacks what came after, if it does."""
+        return self._journal.failure
+
+    def check_written(self) -> None:
+        """See `Tracer.check_written`, and `OnFailure`."""
+        if self.failure is not None and self._options.on_failure == "stop":
+            raise RunLimitReached(
+                f"the journal cannot be written ({self.failure.strerror}), so nothing more was "
+                'begun; make room, or set on_failure = "continue" under [trace]',
+                limit="journal",
+                code="run.journal-failed",
+            )
+
+    def flush(self) -> None:
+        """See `Tracer.flush`."""
+        self._journal.flush()
+
+    def _relieve(self) -> None:
+        self._journal.relieve()
+
+    def __enter__(self) -> Self:
+        self._journal.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        status, error = self._end or (status_of(exc), describe(exc))
+        self._take(RunEnded(self.now_ns(), status, error))
+        self._journal.close()
 
 
 class RunTrace(JournalTracer):
@@ -73,7 +198,7 @@ class RunTrace(JournalTracer):
     ) -> None:
         chosen = options or TraceOptions()
         started = RunStarted(
-            SCHEMA_VERSION, "", name, wall_ns(), clock(), os.getpid(), boot_id=boot_id_of(clock)
+            SCHEMA_VERSION, "", name, wall_ns(), clock(), os.getpid(), boot_id=_boot_id_of(clock)
         )
         if resume is None:
             directory.mkdir(parents=True, exist_ok=True)
@@ -159,6 +284,89 @@ class RunTrace(JournalTracer):
                 )
 
 
+class Invitation(BaseModel):
+    """What another process needs to know to join a run: text to hand over, without secrets."""
+
+    journal: Path
+    """The run's journal, by the main process."""
+    run_id: str
+    """The run's."""
+    name: str
+    """The run's."""
+    span: int | None
+    """The span that the other process works for."""
+    part: int = 0
+    """Which part of the run."""
+    time_ns: int
+    """The main process's clock when it asked."""
+    content: ContentPolicy
+    """As in the main process."""
+    durability: Durability
+    """As in the main process."""
+    secret_variables: tuple[str, ...] = ()
+    """Names, never values, of what is secret in the other process's environment too."""
+
+
+class JoinedTrace(JournalTracer):
+    """Traces what another process does for a run, into a file beside the run's journal.
+
+    The values of secret variables are kept out of it: of those that the run names, and those whose
+    names say so. What the run knows as secret from elsewhere, such as the credentials in an
+    endpoint's address, is not known here: what no pattern gives away has to be given as `secrets`.
+
+    Args:
+        invitation: Of `RunTrace.invitation`.
+        secrets: Further values that no file may hold; the invitation does not carry them.
+        environment: Where the secret variables' values are.
+        clock: This process's time.
+        wall_ns: Unix time in nanoseconds.
+
+    Raises:
+        InvalidInput: The invitation is none.
+        OSError: The file cannot be made.
+    """
+
+    def __init__(
+        self,
+        invitation: str,
+        *,
+        secrets: Collection[str] = (),
+        environment: Mapping[str, str] = os.environ,
+        clock: Clock = monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        try:
+            invited = Invitation.model_validate_json(invitation)
+        except ValidationError as error:
+            raise InvalidInput(
+                "not an invitation to a run; hand over what RunTrace.invitation returned",
+                code="run.not-an-invitation",
+            ) from error
+        self.journal_path = joined_path(invited.journal, os.getpid(), token_hex(6))
+        super().__init__(
+            self.journal_path,
+            RunStarted(
+                SCHEMA_VERSION,
+                invited.run_id,
+                invited.name,
+                wall_ns(),
+                clock(),
+                os.getpid(),
+                parent=invited.span,
+                joined_ns=invited.time_ns,
+                boot_id=_boot_id_of(clock),
+                part=invited.part,
+            ),
+            options=TraceOptions(
+                content=invited.content,
+                durability=invited.durability,
+                secrets=secret_values(environment, named=invited.secret_variables).union(secrets),
+                secret_variables=invited.secret_variables,
+            ),
+            clock=clock,
+        )
+
+
 def new_run_id(wall_ns: int) -> str:
     """A run's name: sorts by time, and no two are the same.
 
@@ -167,6 +375,11 @@ def new_run_id(wall_ns: int) -> str:
     """
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
     return f"{moment:%Y%m%dT%H%M%SZ}-{token_hex(6)}"
+
+
+def _boot_id_of(clock: Clock) -> str | None:
+    """Names the clock, if it is the machine's own: other processes' clocks show the same then."""
+    return boot_id() if clock is monotonic else None
 
 
 class _Part(NamedTuple):
@@ -198,3 +411,66 @@ def _next_part(path: Path, started: RunStarted) -> _Part:
         resumed=Instant(None, "resumed", started.time_ns, {"part": part, "away_s": away_ns / 1e9}),
         earlier=journal.paths,
     )
+
+
+class RunLock:
+    """Holds a run until it is released, or its process has ended in whatever way.
+
+    It is a lock on the journal's file (`man 2 flock`) that keeps nobody from reading or writing.
+    Where files cannot be locked, as in some network directories, the run goes on without.
+
+    Args:
+        journal: The run's journal.
+
+    Raises:
+        InvalidInput: Another process, or another part of this one, has the run.
+        OSError: The journal cannot be opened.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        # For writing, although nothing is written: over NFS, no other file can be locked.
+        self._descriptor: int | None = os.open(journal, os.O_RDWR)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.release()
+            raise InvalidInput(
+                "the run is still going, in another process; resume it when that has ended",
+                code="run.still-going",
+                path=journal,
+            ) from error
+        except OSError as error:
+            log_warning(
+                "the run cannot be kept from being resumed while it goes on",
+                code="trace.lock-refused",
+                path=str(journal),
+                error=str(error),
+            )
+        _held.add(self)
+        _let_go_in_children()
+
+    def release(self) -> None:
+        """Lets the run go."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def is_going(journal: Path) -> bool:
+    """Whether somebody has the run."""
+    try:
+        RunLock(journal).release()
+    except InvalidInput:
+        return True
+    return False
+
+
+@cache
+def _let_go_in_children() -> None:
+    """A forked child has the lock too, and might outlive a process that was killed."""
+    os.register_at_fork(after_in_child=_release_all)
+
+
+def _release_all() -> None:
+    for lock in _held:
+        lock.release()

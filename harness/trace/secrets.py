@@ -20,7 +20,7 @@ from urllib.parse import quote, quote_plus
 
 import orjson
 
-from harness.trace.lenient_json import dump_json
+from harness.trace.journal_line import dump_json
 
 REDACTED = "[redacted]"
 

@@ -21,9 +21,8 @@ from harness.trace import (
     call_group,
     calls_of,
 )
-from harness.trace.calls import Call, Interval, percentiles_of
-from harness.trace.costs import cost_of
-from harness.trace.critical_path import critical_path
+from harness.trace.calls import Call, Interval, cost_of, percentiles_of
+from harness.trace.node_records import critical_path
 
 MS = 1_000_000
 S = 1_000_000_000

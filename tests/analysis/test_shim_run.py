@@ -14,7 +14,7 @@ from harness.errors import EndpointUnreachable
 from harness.inference import ChatRequest, CountRequest, EmbedRequest, Endpoint, as_messages
 from harness.session.settings import Settings
 from harness.trace import RunTrace, TraceOptions
-from harness.trace.timelines.perfetto import perfetto_packets
+from harness.trace.perfetto import perfetto_packets
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 

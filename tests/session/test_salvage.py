@@ -11,8 +11,7 @@ from session_runs import BAD, GOOD, codes, fail, refused, run, settings_of
 
 from harness import Pipeline, Run, ScriptedBackend
 from harness.errors import InvalidInput
-from harness.trace.check import check_journal
-from harness.trace.salvage import repair_journal, salvage_run
+from harness.trace.damage import check_journal, repair_journal, salvage_run
 
 INPUTS = {"task": "two words", "times": 4}
 

@@ -7,8 +7,8 @@ from sample_runs import STARTED, span, write_journal
 
 from harness.errors import JournalInvalid
 from harness.trace import CounterSet, Flow, write_chrome_trace
-from harness.trace.timelines.chrome import chrome_events
-from harness.trace.timelines.whole_file import whole_file
+from harness.trace.chrome import chrome_events
+from harness.trace.timeline import whole_file
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.trace.lenient_json import dump_json
+from harness.trace.journal_line import dump_json
 
 
 class Mute:

@@ -27,7 +27,7 @@ from harness.trace import (
     TraceOptions,
     load_run,
 )
-from harness.trace.check import check_journal
+from harness.trace.damage import check_journal
 from harness.trace.journal_line import encode
 
 SECOND_NS = 1_000_000_000

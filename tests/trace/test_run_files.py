@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.trace.run_files import (
+from harness.trace.journal_reader import (
     joined_path,
     journal_of,
     next_part,

@@ -13,7 +13,7 @@ import pytest
 
 from harness.errors import InvalidInput
 from harness.trace import ManualClock
-from harness.trace.timelines.viewer import TraceViewer
+from harness.trace.viewer import TraceViewer
 
 SHOW = """\
 import sys

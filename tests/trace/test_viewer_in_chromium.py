@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from harness.trace.timelines.viewer import TraceViewer
+from harness.trace.viewer import TraceViewer
 from tests.chromium import Chromium, open_trace
 
 pytestmark = pytest.mark.slow

@@ -12,33 +12,80 @@ referred to by number.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 from harness.trace.journal_reader import Journal
-from harness.trace.protobuf import (
-    SHORT_VARINTS,
-    double,
-    fixed64,
-    integer,
-    message,
-    tag,
-    text,
-    varint,
-)
 from harness.trace.records import Attributes, CounterSet, Instant, SpanRecord
-from harness.trace.timelines.lanes import Lane, Lanes
-from harness.trace.timelines.timeline import (
+from harness.trace.timeline import (
+    Lane,
+    Lanes,
     flow_ends,
     lane_title,
     on_lane,
     slice_title,
     span_arguments,
     track_rank,
+    whole_file,
 )
-from harness.trace.timelines.whole_file import whole_file
 
+# --- Protocol buffers, as far as writing needs them --------------------------------------------
+# https://protobuf.dev/programming-guides/encoding/: a message is a sequence of fields, each a tag
+# (field number and wire type) and a value. The library for it builds an object for every packet,
+# which takes several times as long as the packet itself.
+
+_DIGIT = 1 << 14
+_SHORT_VARINTS = [bytes([n]) if n < 128 else bytes([n & 127 | 128, n >> 7]) for n in range(_DIGIT)]
+"""The varints of the integers below 2**14, by integer: to look one up is faster than to call."""
+_MORE = [bytes([n & 127 | 128, n >> 7 | 128]) for n in range(_DIGIT)]
+_UINT64 = (1 << 64) - 1
+
+
+def _varint(number: int) -> bytes:
+    """An integer, seven bits a byte; negative ones as 64 bits of two's complement."""
+    if 0 <= number < _DIGIT:
+        return _SHORT_VARINTS[number]
+    number &= _UINT64
+    digits = b""
+    while number >= _DIGIT:
+        digits += _MORE[number & _DIGIT - 1]
+        number >>= 14
+    return digits + _SHORT_VARINTS[number]
+
+
+def _tag(field: int, wire_type: int) -> bytes:
+    """What stands before a value."""
+    return _varint(field << 3 | wire_type)
+
+
+def _integer(field: int, number: int) -> bytes:
+    """A field of type int64, uint64, bool or enum."""
+    return _tag(field, 0) + _varint(number)
+
+
+def _text(field: int, value: str) -> bytes:
+    """A field of type string."""
+    return _message(field, value.encode("utf-8", "replace"))
+
+
+def _message(field: int, body: bytes) -> bytes:
+    """A field that holds a message, or bytes."""
+    return _tag(field, 2) + _varint(len(body)) + body
+
+
+def _fixed64(field: int, number: int) -> bytes:
+    """A field of type fixed64."""
+    return _tag(field, 1) + struct.pack("<Q", number)
+
+
+def _double(field: int, number: float) -> bytes:
+    """A field of type double."""
+    return _tag(field, 1) + struct.pack("<d", number)
+
+
+# --- Packets ------------------------------------------------------------------------------------
 _BATCH_BYTES = 1 << 18
 _MOST = 10_000
 """Texts of one kind that are referred to by number: a viewer holds all of them."""
@@ -48,20 +95,20 @@ _SHORT = 40
 _ROOT = 1
 """The uuid of the group around all others."""
 
-_PACKET = tag(1, 2)
+_PACKET = _tag(1, 2)
 # TracePacket: trusted_packet_sequence_id 1, and sequence_flags that say whether numbers of texts
 # start afresh or go on.
-_TIMESTAMP, _TRACK_EVENT = tag(8, 0), tag(11, 2)
-_SEQUENCE, _STATE_BEGINS, _STATE_GOES_ON = integer(10, 1), integer(13, 3), integer(13, 2)
+_TIMESTAMP, _TRACK_EVENT = _tag(8, 0), _tag(11, 2)
+_SEQUENCE, _STATE_BEGINS, _STATE_GOES_ON = _integer(10, 1), _integer(13, 3), _integer(13, 2)
 _IN_SEQUENCE = _SEQUENCE + _STATE_GOES_ON
 # TrackEvent: its type, then fields that are written often.
-_BEGIN, _END, _INSTANT, _COUNTER = (integer(9, kind) for kind in (1, 2, 3, 4))
-_TRACK, _CATEGORY, _NAME, _ANNOTATION = tag(11, 0), tag(3, 0), tag(10, 0), tag(4, 2)
+_BEGIN, _END, _INSTANT, _COUNTER = (_integer(9, kind) for kind in (1, 2, 3, 4))
+_TRACK, _CATEGORY, _NAME, _ANNOTATION = _tag(11, 0), _tag(3, 0), _tag(10, 0), _tag(4, 2)
 _FLOW, _LAST_FLOW = 47, 48
 # TrackDescriptor
-_IN_GIVEN_ORDER, _NOT_MERGED = integer(11, 3), integer(15, 2)
+_IN_GIVEN_ORDER, _NOT_MERGED = _integer(11, 3), _integer(15, 2)
 # DebugAnnotation
-_KEY, _INTEGER, _TEXT_NUMBER = tag(1, 0), tag(4, 0), tag(17, 0)
+_KEY, _INTEGER, _TEXT_NUMBER = _tag(1, 0), _tag(4, 0), _tag(17, 0)
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -107,7 +154,7 @@ class _Packets:
         self._integers: dict[str, bytes] = {}
 
     def all(self) -> Iterator[bytes]:
-        yield message(1, _SEQUENCE + _STATE_BEGINS)
+        yield _message(1, _SEQUENCE + _STATE_BEGINS)
         yield self._tracks.root(self._journal.started.run_id)
         yield from self._tracks.describe(self._lanes.track(None))
         for item in self._journal.items():
@@ -133,16 +180,16 @@ class _Packets:
             _BEGIN
             + self._tracks.on[lane.number]
             + self._name(slice_title(span))
-            + (self._categories.field(_CATEGORY, span.name) or text(22, span.name))
+            + (self._categories.field(_CATEGORY, span.name) or _text(22, span.name))
             + self._annotations(span_arguments(span, lane))
         )
         for end in self._flows.get(span.id, ()):
-            event += fixed64(_FLOW if end.is_source else _LAST_FLOW, end.number)
+            event += _fixed64(_FLOW if end.is_source else _LAST_FLOW, end.number)
         return self._packet(span.start_ns, event)
 
     def _end(self, lane: Lane, end_ns: int) -> bytes:
-        body = _TIMESTAMP + varint(end_ns - self._origin_ns) + self._tracks.ends[lane.number]
-        return _PACKET + SHORT_VARINTS[len(body)] + body
+        body = _TIMESTAMP + _varint(end_ns - self._origin_ns) + self._tracks.ends[lane.number]
+        return _PACKET + _SHORT_VARINTS[len(body)] + body
 
     def _count(self, counter: CounterSet) -> Iterator[bytes]:
         lane = self._lanes.of(counter.span, counter.track)
@@ -150,64 +197,64 @@ class _Packets:
         key = (lane.number, counter.name, counter.unit)
         if key not in self._counters:
             name = f"{on_lane(counter.name, lane)} {counter.unit}"
-            uuid, packet = self._tracks.add(name, lane.track, message(8, text(6, counter.unit)))
-            self._counters[key] = _TRACK + varint(uuid)
+            uuid, packet = self._tracks.add(name, lane.track, _message(8, _text(6, counter.unit)))
+            self._counters[key] = _TRACK + _varint(uuid)
             yield packet
         value = counter.value
-        number = integer(30, value) if isinstance(value, int) else double(44, value)
+        number = _integer(30, value) if isinstance(value, int) else _double(44, value)
         yield self._packet(counter.time_ns, _COUNTER + self._counters[key] + number)
 
     def _packet(self, time_ns: int, event: bytes) -> bytes:
-        body = _TIMESTAMP + varint(time_ns - self._origin_ns) + _IN_SEQUENCE
+        body = _TIMESTAMP + _varint(time_ns - self._origin_ns) + _IN_SEQUENCE
         if self._fresh:
-            body += message(12, b"".join(self._fresh))
+            body += _message(12, b"".join(self._fresh))
             self._fresh.clear()
-        body += _TRACK_EVENT + varint(len(event)) + event
-        return _PACKET + varint(len(body)) + body
+        body += _TRACK_EVENT + _varint(len(event)) + event
+        return _PACKET + _varint(len(body)) + body
 
     def _name(self, name: str) -> bytes:
-        return self._names.field(_NAME, name) or text(23, name)
+        return self._names.field(_NAME, name) or _text(23, name)
 
     def _annotations(self, attributes: Attributes) -> bytes:
         """Every attribute as a DebugAnnotation; what has no value has no annotation."""
         parts = []
         for key, value in attributes.items():
             if type(value) is int and value in _INT64:
-                body = (self._integers.get(key) or self._integer(key)) + varint(value)
-                parts.append(_ANNOTATION + SHORT_VARINTS[len(body)] + body)
+                body = (self._integers.get(key) or self._integer(key)) + _varint(value)
+                parts.append(_ANNOTATION + _SHORT_VARINTS[len(body)] + body)
             elif type(value) is str:
                 # Most are words that recur.
                 parts.append(self._said.get((key, value)) or self._word(key, value))
             elif value is not None:
-                parts.append(message(4, self._annotation(key, value)))
+                parts.append(_message(4, self._annotation(key, value)))
         return b"".join(parts)
 
     def _integer(self, key: str) -> bytes:
         """All of an integer's annotation but its value."""
-        beginning = (self._keys.field(_KEY, key) or text(10, key)) + _INTEGER
+        beginning = (self._keys.field(_KEY, key) or _text(10, key)) + _INTEGER
         if len(self._integers) < _MOST:
             self._integers[key] = beginning
         return beginning
 
     def _word(self, key: str, value: str) -> bytes:
         """A text's whole annotation."""
-        whole = message(4, self._annotation(key, value))
+        whole = _message(4, self._annotation(key, value))
         if len(value) <= _SHORT and len(self._said) < _MOST:
             self._said[key, value] = whole
         return whole
 
     def _annotation(self, key: str, value: object) -> bytes:
-        return (self._keys.field(_KEY, key) or text(10, key)) + self._value(value)
+        return (self._keys.field(_KEY, key) or _text(10, key)) + self._value(value)
 
     def _value(self, value: object) -> bytes:
         if isinstance(value, str):
             number = self._texts.field(_TEXT_NUMBER, value) if len(value) <= _SHORT else None
-            return number or text(6, value)
+            return number or _text(6, value)
         if isinstance(value, dict):
             entries = [(str(key), one) for key, one in value.items() if one is not None]
-            return b"".join(message(11, self._annotation(key, one)) for key, one in entries)
+            return b"".join(_message(11, self._annotation(key, one)) for key, one in entries)
         if isinstance(value, list):
-            return b"".join(message(12, self._value(one)) for one in value if one is not None)
+            return b"".join(_message(12, self._value(one)) for one in value if one is not None)
         return _scalar(value)
 
 
@@ -233,18 +280,20 @@ class _Tracks:
         if lane.track not in self._groups:
             self._groups[lane.track] = uuid = next(self._uuids)
             rank = track_rank(lane.track) * 1000 + uuid
-            place = integer(5, _ROOT) + integer(12, rank)
+            place = _integer(5, _ROOT) + _integer(12, rank)
             yield _descriptor(uuid, lane.track, _IN_GIVEN_ORDER + place)
-        uuid, packet = self.add(lane_title(lane), lane.track, integer(12, lane.index) + _NOT_MERGED)
+        uuid, packet = self.add(
+            lane_title(lane), lane.track, _integer(12, lane.index) + _NOT_MERGED
+        )
         yield packet
-        self.on.append(_TRACK + varint(uuid))
+        self.on.append(_TRACK + _varint(uuid))
         # Nothing in it is a number that stands for a text.
-        self.ends.append(_SEQUENCE + message(11, _END + self.on[-1]))
+        self.ends.append(_SEQUENCE + _message(11, _END + self.on[-1]))
 
     def add(self, name: str, group: str, more: bytes) -> tuple[int, bytes]:
         """A new track in a group: its uuid, and the packet that describes it."""
         uuid = next(self._uuids)
-        return uuid, _descriptor(uuid, name, integer(5, self._groups[group]) + more)
+        return uuid, _descriptor(uuid, name, _integer(5, self._groups[group]) + more)
 
 
 class _Interned:
@@ -270,18 +319,18 @@ class _Interned:
         known = self._fields.get(said)
         if known is None and len(self._fields) < _MOST:
             number = len(self._fields) + 1
-            known = self._fields[said] = tag + varint(number)
-            self._fresh.append(message(self._kind, integer(1, number) + text(2, said)))
+            known = self._fields[said] = tag + _varint(number)
+            self._fresh.append(_message(self._kind, _integer(1, number) + _text(2, said)))
         return known
 
 
 def _scalar(value: object) -> bytes:
     if isinstance(value, bool):
-        return integer(2, value)
+        return _integer(2, value)
     if isinstance(value, int) and _INT64.start <= value < _INT64.stop:
-        return _INTEGER + varint(value)
-    return double(5, value) if isinstance(value, float) else text(6, str(value))
+        return _INTEGER + _varint(value)
+    return _double(5, value) if isinstance(value, float) else _text(6, str(value))
 
 
 def _descriptor(uuid: int, name: str, more: bytes) -> bytes:
-    return message(1, _IN_SEQUENCE + message(60, integer(1, uuid) + text(2, name) + more))
+    return _message(1, _IN_SEQUENCE + _message(60, _integer(1, uuid) + _text(2, name) + more))

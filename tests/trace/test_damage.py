@@ -3,7 +3,7 @@ from sample_runs import STARTED, write_journal
 
 from harness.errors import JournalInvalid
 from harness.trace import Flow, Instant, Journal, RunEnded, SpanEnded, SpanRecord, SpanStarted
-from harness.trace.check import check_journal
+from harness.trace.damage import check_journal
 from harness.trace.journal_line import encode
 
 RUN = SpanStarted(1, None, "run", 10, {"label": "tea"})

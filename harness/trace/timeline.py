@@ -1,24 +1,32 @@
-"""Where each span is drawn: on which track, and on which lane of it.
+"""What both timeline formats share: where each span is drawn, its words, and its arrows.
 
 A timeline draws nested slices, and slices that overlap without nesting cannot share a line
 (Perfetto drops the second). So a track has as many lanes as it needs. A span is drawn under its
-parent where it lies inside it and nothing that was drawn there before is in its way; else on the
-first lane of its track that is free from then on. On every lane any two spans are therefore
-disjoint or nested, and a span is nested only in its ancestors.
+parent where it lies inside it and nothing drawn there before is in its way; else on the first lane
+of its track that is free from then on. On every lane any two spans are therefore disjoint or
+nested, and a span is nested only in its ancestors.
 
-Spans come in the order they began, more or less: one that comes late, as a phase does that is known
-only afterwards, may get a lane that a second look would have spared, never a wrong one.
+Spans come roughly in the order they began. One that comes late, such as a phase known only
+afterwards, may get a lane that a second look would have spared, never a wrong one.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO, NamedTuple
 
-from harness.trace.records import SpanRecord
+from harness.files import private
+from harness.trace.records import Flow, SpanRecord, title
 
 _NOWHERE = -1
+
 _OVER: list[int] = []
+
+_KINDS = ("run", "node", "model", "server")
 
 
 class Lane:
@@ -148,3 +156,92 @@ def _nest(lane: Lane, here: _Slice, start_ns: int, parent: int | None) -> bool:
             stack.append(here)
             return True
     return False
+
+
+class FlowEnd(NamedTuple):
+    """One end of an arrow."""
+
+    number: int
+    """The arrow's, counted from 1."""
+    name: str
+    """What went along."""
+    is_source: bool
+    """Whether the arrow begins here."""
+
+
+def slice_title(span: SpanRecord) -> str:
+    """What people read on a slice: the title, and how it ended if not well."""
+    return title(span) if span.status == "ok" else f"{title(span)}: {span.status}"
+
+
+def lane_title(lane: Lane) -> str:
+    """What people read on a lane."""
+    return on_lane(lane.track, lane)
+
+
+def on_lane(name: str, lane: Lane) -> str:
+    """A name, and which of its track's lanes it is on when there are several."""
+    return f"{name} ({lane.index + 1})" if lane.index else name
+
+
+def track_rank(track: str) -> int:
+    """Where a track stands among the others, by the first word of its name."""
+    kind = track.partition(" ")[0]
+    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
+
+
+def flow_ends(flows: Iterable[Flow]) -> dict[int, list[FlowEnd]]:
+    """The ends of arrows at each span, by its id."""
+    ends: dict[int, list[FlowEnd]] = {}
+    for number, flow in enumerate(flows, start=1):
+        ends.setdefault(flow.source, []).append(FlowEnd(number, flow.name, is_source=True))
+        ends.setdefault(flow.target, []).append(FlowEnd(number, flow.name, is_source=False))
+    return ends
+
+
+def span_arguments(span: SpanRecord, lane: Lane) -> dict[str, object]:
+    """What a click on a slice shows: its id, its attributes, how it ended.
+
+    Its parent's id only where it is not drawn in its parent; and not `track` and `label`, which are
+    to be seen where it is.
+
+    Args:
+        span: The last that was placed on the lane.
+        lane: Where it is drawn.
+    """
+    arguments: dict[str, object] = {"span": span.id, **span.attributes}
+    if span.parent is not None and len(lane.open) == 1:
+        arguments["parent"] = span.parent
+    arguments.pop("track", None)
+    arguments.pop("label", None)
+    if span.status != "ok":
+        arguments["status"] = span.status
+    if span.error:
+        arguments["error"] = span.error
+    return arguments
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes its name when the block is left without an error.
+
+    What is there and is no regular file, such as `/dev/stdout`, is written to as it is.
+
+    Raises:
+        OSError: The file cannot be written; it is named as it was given.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                yield file
+            return
+        # A name of its own: two may write the same timeline at once.
+        partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
+        try:
+            with open(partial, "wb", opener=private) as file:
+                yield file
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error

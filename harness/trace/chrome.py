@@ -14,19 +14,20 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
-from harness.trace.lenient_json import dump_json
 from harness.trace.records import CounterSet, Instant, SpanRecord
-from harness.trace.timelines.lanes import Lane, Lanes
-from harness.trace.timelines.timeline import (
+from harness.trace.timeline import (
+    Lane,
+    Lanes,
     flow_ends,
     lane_title,
     on_lane,
     slice_title,
     span_arguments,
     track_rank,
+    whole_file,
 )
-from harness.trace.timelines.whole_file import whole_file
 
 _BATCH = 500
 
