@@ -1,6 +1,6 @@
 """The dual store: passages in a primary store, a lexical and a vector index, and their fusion."""
 
-from harness.memory.embedder import Embedder, FunctionEmbedder, Vectors, WordLlamaEmbedder
+from harness.memory.embedder import Embedder, Vectors, WordLlamaEmbedder
 from harness.memory.guard import Suspicion, injected_instruction
 from harness.memory.passage import (
     Added,
@@ -15,7 +15,7 @@ from harness.memory.passage import (
 )
 from harness.memory.primary import FILE_NAME, Merging, Progress
 from harness.memory.ranking import Mode, Ranking
-from harness.memory.store import MemoryStore, PassageStore
+from harness.memory.store import MemoryStore
 from harness.memory.terms import LANGUAGES
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "Added",
     "Embedder",
     "Filter",
-    "FunctionEmbedder",
     "Hit",
     "Hits",
     "MemoryStore",
@@ -32,7 +31,6 @@ __all__ = [
     "Merging",
     "Mode",
     "Passage",
-    "PassageStore",
     "Progress",
     "Ranking",
     "Refusal",

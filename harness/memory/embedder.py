@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from harness.errors import InvalidInput
 
@@ -91,46 +91,6 @@ def _loaded() -> WordLlamaInference:
     return wordllama.WordLlama.load(
         cache_dir=Path(wordllama.__file__).parent, disable_download=True
     )
-
-
-class FunctionEmbedder:
-    """Any function from texts to vectors.
-
-    Args:
-        name: Model and settings. Vectors are stored under this name: a function that gives other
-            vectors needs another name.
-        function: Takes n texts, in any thread, and returns n vectors as an array or lists of
-            numbers, of any length but zero: they are normalized here.
-        dimensions: d, how many numbers each has.
-
-    Raises:
-        InvalidInput: The name is blank, or `dimensions` is not positive.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[Sequence[str]], ArrayLike],
-        dimensions: int,
-    ) -> None:
-        if not name.strip():
-            raise InvalidInput(
-                "an embedder needs a name: its vectors are kept under it", code="embedder.no-name"
-            )
-        if dimensions < 1:
-            raise InvalidInput(
-                f"embedder '{name}' has {dimensions} dimensions; it needs some",
-                code="embedder.no-dimensions",
-            )
-        self.name = name
-        self.dimensions = dimensions
-        self._function = function
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embedder`."""
-        if not texts:
-            return np.empty((0, self.dimensions), dtype=np.float32)
-        return normalized(np.array(self._function(texts), dtype=np.float32))
 
 
 def normalized(vectors: Vectors) -> Vectors:

@@ -194,10 +194,7 @@ class PrimaryStore:
     def put_vectors(
         self, embedder: Embedder, sequences: Sequence[int] | Numbers, vectors: Vectors
     ) -> None:
-        """Keeps (n, d) vectors of the passages with these numbers, if they still exist.
-
-        Raises `InvalidInput` for another shape.
-        """
+        """Keeps (n, d) vectors of the passages with these numbers, if they still exist."""
         with self._connections.writing() as db:
             _put_vectors(db, embedder, sequences, vectors)
 
@@ -567,12 +564,6 @@ def _put_vectors(
     vectors: Vectors,
 ) -> None:
     """Keeps the vectors of those passages that are there, in place of older ones."""
-    if vectors.shape != (len(sequences), embedder.dimensions):
-        raise InvalidInput(
-            f"vectors of shape {vectors.shape} for {len(sequences)} passages; embedder "
-            f"'{embedder.name}' gives {(len(sequences), embedder.dimensions)}",
-            code="memory.vectors-wrong-shape",
-        )
     db.executemany(
         f"INSERT OR REPLACE INTO {_make_table(db, embedder)}"  # noqa: S608  # constants
         " SELECT sequence, ? FROM passage WHERE sequence = ?",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest, nsmallest
 from typing import Literal
@@ -53,20 +53,29 @@ class Searcher:
         """
         # 1. What each index proposes, if it is available.
         self._lexical.catch_up(until=until)
-        scores = self._scores(query, mode, limit=limit, where=where)
+        lexical, vector, fallback = self._scores(query, mode, limit=limit, where=where)
         # 2. One score of both, and the passages with the best.
-        fused = scores.fused()
+        fused = fuse(lexical, vector)
         count = self._ranking.candidates(limit)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
-        candidates = self._candidates(best, fused, scores)
+        passages = self._primary.fetch(best)
+        candidates = [
+            Candidate(
+                passage=passages[sequence],
+                sequence=sequence,
+                fused=fused[sequence],
+                lexical=(lexical or {}).get(sequence),
+                vector=(vector or {}).get(sequence),
+            )
+            for sequence in best
+            if sequence in passages  # and was not deleted meanwhile
+        ]
         # 3. The best of these by relevance and quality.
-        floor = Floor(
-            cosine=self.unrelated() if scores.by_meaning else 0,
-            ceiling=self._lexical.ceiling(query) if scores.by_words else 0,
-        )
-        relevant = [one for one in candidates if is_relevant(one, floor=floor)]
-        hits = rank(relevant, limit=limit, ranking=self._ranking, fallback=scores.fallback)
-        return Hits(hits, fallback=scores.fallback)
+        unrelated = 0.0 if vector is None else self.unrelated()
+        ceiling = 0.0 if lexical is None else self._lexical.ceiling(query)
+        relevant = [c for c in candidates if is_relevant(c, unrelated=unrelated, ceiling=ceiling)]
+        hits = rank(relevant, limit=limit, ranking=self._ranking, fallback=fallback)
+        return Hits(hits, fallback=fallback)
 
     def novelty(self, texts: Sequence[str]) -> float:
         """See `MemoryStore.novelty`."""
@@ -100,86 +109,42 @@ class Searcher:
             self._unrelated = known
         return self._unrelated
 
-    def _scores(self, query: str, mode: Mode, *, limit: int, where: Where | None) -> _Scores:
-        depth = max(self._ranking.candidates(limit), _PROPOSALS)
+    def _scores(
+        self, query: str, mode: Mode, *, limit: int, where: Where | None
+    ) -> tuple[dict[int, float] | None, dict[int, float] | None, str | None]:
+        """Scores by words, by meaning (None if not asked), and why there are none by meaning."""
+        count = self._ranking.candidates(limit)
+        depth = max(count, _PROPOSALS)
         # In this order, so that the vector index scores all that the lexical index proposes.
-        lexical: dict[int, float] = {}
-        vector: dict[int, float] = {}
-        fallback = None
+        lexical = None
         if mode != "vector":
             lexical = self._lexical.search(query, limit=depth, where=where)
-        if mode != "lexical":
-            try:
-                vector = self._by_meaning(query, depth=depth, including=lexical, where=where)
-            except _Unavailable as reason:
-                fallback = str(reason)
-        if mode == "hybrid" and len(lexical) == depth:  # else these are all that have any word
-            count = self._ranking.candidates(limit)
-            hopeful = contenders(lexical, vector, count=count)
-            lexical |= self._lexical.scores(query, hopeful)
-        elif mode == "vector" and fallback:
-            lexical = self._lexical.search(query, limit=depth, where=where)
-        return _Scores(
-            lexical=lexical,
-            vector=vector,
-            by_words=mode != "vector" or fallback is not None,
-            by_meaning=mode != "lexical" and fallback is None,
-            fallback=fallback,
-        )
+        if mode == "lexical":
+            return lexical, None, None
+        vector = self._by_meaning(query, depth=depth, including=lexical or (), where=where)
+        if isinstance(vector, str):
+            if lexical is None:
+                lexical = self._lexical.search(query, limit=depth, where=where)
+            return lexical, None, vector
+        if lexical is not None and len(lexical) == depth:  # else these are all with any word
+            lexical |= self._lexical.scores(query, contenders(lexical, vector, count=count))
+        return lexical, vector, None
 
     def _by_meaning(
         self, query: str, *, depth: int, including: Collection[int], where: Where | None
-    ) -> dict[int, float]:
+    ) -> dict[int, float] | str:
+        """Cosines by sequence number, or why there are none."""
         self._vector.catch_up()
         if reason := self._vector.unavailable:
-            raise _Unavailable(reason)
+            return reason
         try:
             (embedded,) = embed(self._embedder, [query])
             self.unrelated()
         except InferenceError as error:
-            raise _Unavailable(f"the query cannot be embedded: {error}") from error
+            return f"the query cannot be embedded: {error}"
         within = None if where is None else self._primary.tagged(where)
         found = self._vector.search(embedded, limit=depth, including=including, within=within)
-        if found is None:
-            raise _Unavailable(self._vector.unavailable or "it is closed")
-        return found
-
-    def _candidates(
-        self, best: list[int], fused: dict[int, float], scores: _Scores
-    ) -> Iterator[Candidate]:
-        passages = self._primary.fetch(best)
-        for sequence in best:
-            if sequence in passages:  # and was not deleted meanwhile
-                yield Candidate(
-                    passage=passages[sequence],
-                    sequence=sequence,
-                    fused=fused[sequence],
-                    lexical=scores.lexical.get(sequence),
-                    vector=scores.vector.get(sequence),
-                )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scores:
-    """What the indexes gave, by sequence number."""
-
-    lexical: dict[int, float]
-    vector: dict[int, float]
-    by_words: bool
-    by_meaning: bool
-    fallback: str | None
-
-    def fused(self) -> dict[int, float]:
-        """One score of what there is, 0 to 1."""
-        if self.by_words and self.by_meaning:
-            return convex_combination(self.lexical, self.vector)
-        if self.by_meaning:
-            return min_max(self.vector, least=LEAST_COSINE)
-        return min_max(self.lexical, least=LEAST_BM25)
-
-
-class _Unavailable(Exception):
-    """The vector index cannot answer."""
+        return (self._vector.unavailable or "it is closed") if found is None else found
 
 
 # --- ranking: which candidates to return, and in what order ----------------------------------
@@ -200,19 +165,10 @@ class Candidate:
     """Cosine to the query; None if the vector index was not asked or had no answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
-    """What a passage must reach to be related to a query."""
-
-    cosine: float
-    """The embedder's `unrelated_cosine`."""
-    ceiling: float
-    """The BM25 score that no passage can exceed for this query; 0 if it has no words, or the
-    lexical index was not asked."""
-    share: float = 0.1
-    """How much a passage must have, 0 to 1, of what is possible. By words, 0.1 is a little more
-    than a fifth of the query's, by weight, each once in a passage of average length (once is worth
-    1 / (k1 + 1) of the ceiling); by meaning, a tenth of the way from unrelated to equal."""
+# How much of what is possible a passage must have, 0 to 1. By words, 0.1 is a little more than a
+# fifth of the query's, by weight, each once in a passage of average length (once is worth
+# 1 / (k1 + 1) of the ceiling); by meaning, a tenth of the way from unrelated to equal.
+_FLOOR = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,18 +210,24 @@ class Ranking:
         return (1 - self.quality_weight) * candidate.fused + self.quality_weight * quality
 
 
-def is_relevant(candidate: Candidate, *, floor: Floor) -> bool:
+def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bool:
     """Whether the mean of words and meaning, or the one that was measured, reaches the floor.
 
     The mean and not the better one: unrelated text has some of the words, or is a little alike in
     meaning, but seldom both.
+
+    Args:
+        candidate: What an index proposed.
+        unrelated: The embedder's `unrelated_cosine`.
+        ceiling: The BM25 score that no passage can exceed for this query; 0 if it has no words, or
+            the lexical index was not asked.
     """
     measures = []
-    if floor.ceiling > 0:
-        measures.append((candidate.lexical or 0) / floor.ceiling)
+    if ceiling > 0:
+        measures.append((candidate.lexical or 0) / ceiling)
     if candidate.vector is not None:
-        measures.append(max(0, candidate.vector - floor.cosine) / (1 - floor.cosine))
-    return bool(measures) and sum(measures) / len(measures) > floor.share
+        measures.append(max(0, candidate.vector - unrelated) / (1 - unrelated))
+    return bool(measures) and sum(measures) / len(measures) > _FLOOR
 
 
 def rank(
@@ -309,10 +271,17 @@ def min_max(scores: Scores, *, least: float) -> dict[int, float]:
     return {sequence: (s - least) / (high - least) for sequence, s in scores.items()}
 
 
-def convex_combination(lexical: Scores, vector: Scores, *, weight: float = 0.5) -> dict[int, float]:
-    """The sum of weight x lexical and (1 - weight) x vector, both min-max normalized.
+def fuse(lexical: Scores | None, vector: Scores | None) -> dict[int, float]:
+    """One score, 0 to 1, of what was asked; None stands for an index that was not."""
+    if lexical is None:
+        return min_max(vector or {}, least=LEAST_COSINE)
+    if vector is None:
+        return min_max(lexical, least=LEAST_BM25)
+    return convex_combination(lexical, vector)
 
-    A missing score counts 0.
+
+def convex_combination(lexical: Scores, vector: Scores) -> dict[int, float]:
+    """The mean of both scores, min-max normalized. A missing score counts 0.
 
     Bruch, Gai, Ingber: "An Analysis of Fusion Functions for Hybrid Retrieval", ACM TOIS 2023
     (arXiv 2210.11934), where it beats reciprocal rank fusion in and out of domain, and normalizing
@@ -321,7 +290,7 @@ def convex_combination(lexical: Scores, vector: Scores, *, weight: float = 0.5) 
     lexical = min_max(lexical, least=LEAST_BM25)
     vector = min_max(vector, least=LEAST_COSINE)
     return {
-        sequence: weight * lexical.get(sequence, 0) + (1 - weight) * vector.get(sequence, 0)
+        sequence: 0.5 * lexical.get(sequence, 0) + 0.5 * vector.get(sequence, 0)
         for sequence in lexical | vector
     }
 
@@ -352,16 +321,8 @@ def novelty(nearest: NDArray[np.float32], *, unrelated: float) -> float:
 
     Args:
         nearest: For each text its greatest cosine to a known text (n,); -1 if nothing is known.
-        unrelated: The cosine above which two texts are related.
-
-    Raises:
-        InvalidInput: `unrelated` is not in [-1, 1).
+        unrelated: The cosine above which two texts are related, below 1.
     """
-    if not -1 <= unrelated < 1:
-        raise InvalidInput(
-            f"unrelated is {unrelated}; it must be at least -1, and below 1",
-            code="memory.unrelated-out-of-range",
-        )
     if not len(nearest):
         return 0.0
     # Clipped at both ends: rounding takes the cosine of equal texts a little above 1.

@@ -17,7 +17,7 @@ from numbers import Integral
 from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Protocol, Self, get_args
+from typing import Self, get_args
 
 from harness.errors import InvalidInput, did_you_mean, message_of
 from harness.log import log_warning
@@ -28,28 +28,6 @@ from harness.memory.passage import Added, Filter, Hits, Passage, Refusal, Stats,
 from harness.memory.primary import Merging, PrimaryStore, Progress
 from harness.memory.ranking import Mode, Ranking, Searcher
 from harness.memory.vector_index import EXACT_UP_TO, VectorIndex
-
-
-class PassageStore(Protocol):
-    """What a pipeline needs of a store. May be used from any thread; see `MemoryStore`."""
-
-    def add(self, passages: Iterable[Passage]) -> Added:
-        """Stores passages, durably once this returns: all of them or, if it raises, none."""
-        ...
-
-    def search(
-        self, query: str, *, limit: int = 4, mode: Mode = "hybrid", where: Filter | None = None
-    ) -> Hits:
-        """The best `limit` passages for a query, best first; fewer if fewer are relevant."""
-        ...
-
-    def novelty(self, texts: Iterable[str]) -> float:
-        """How much of what these texts say is not stored yet, 0 to 10."""
-        ...
-
-    def close(self) -> None:
-        """Closes its files and ends its threads."""
-        ...
 
 
 class MemoryStore:

@@ -232,7 +232,7 @@ def test_looking_into_a_store_that_is_not_there_makes_none(tmp_path: Path, comma
 # --- upkeep --------------------------------------------------------------------------------------
 
 
-def test_lanes_can_be_thrown_away_and_made_again(place: Path) -> None:
+def test_indexes_can_be_thrown_away_and_made_again(place: Path) -> None:
     for path in sorted((place / "kept").rglob("*"), reverse=True):
         if not path.name.startswith("passages.sqlite"):
             path.rmdir() if path.is_dir() else path.unlink()

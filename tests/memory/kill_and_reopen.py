@@ -3,12 +3,12 @@
     python tests/memory/kill_and_reopen.py DIRECTORY KILLS
 
 Two processes add, update and delete passages, a third one searches, and all three are killed
-(SIGKILL) at a random moment; now and then a file of a lane is then deleted or damaged. After each
+(SIGKILL) at a random moment; now and then a file of an index is then deleted or damaged. After each
 kill the store is opened again:
 
-- what was acknowledged is there, and both lanes find it, in its last wording alone;
+- what was acknowledged is there, and both indexes find it, in its last wording alone;
 - what was not is there as a whole, or not at all;
-- what was deleted is found by neither lane.
+- what was deleted is found by neither index.
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ def read(directory: Path, *, life: int, alive: dict[str, int]) -> None:
 
 
 def damage(directory: Path, chance: random.Random) -> None:
-    """Deletes or spoils a file of a lane, or a whole lane, in three of ten cases."""
-    files = [path for lane in ("lexical", "vector") for path in directory.glob(f"{lane}/*")]
+    """Deletes or spoils a file of an index, or a whole index, in three of ten cases."""
+    files = [path for index in ("lexical", "vector") for path in directory.glob(f"{index}/*")]
     if not files or chance.random() > 0.3:
         return
     path = chance.choice(sorted(files))
-    kind = chance.choice(("delete", "truncate", "flip", "empty the lane"))
+    kind = chance.choice(("delete", "truncate", "flip", "empty the index"))
     content = bytearray(path.read_bytes())
-    if kind == "empty the lane":
+    if kind == "empty the index":
         shutil.rmtree(path.parent)
     elif kind == "delete" or not content:
         path.unlink()

@@ -47,7 +47,7 @@ def put(primary: PrimaryStore, *texts: str) -> None:
 
 
 def add(primary: PrimaryStore, *texts: str, **fields: object) -> None:
-    """Stores texts without vectors, as a lexical lane reads them."""
+    """Stores texts without vectors, as a lexical index reads them."""
     passages = [(Passage(text=text, **fields), None) for text in texts]
     primary.add(passages, embedder=None, merge=False)
 

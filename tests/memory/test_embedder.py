@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stored import failing
 
 from harness.errors import InvalidInput
-from harness.memory.embedder import FunctionEmbedder, WordLlamaEmbedder, embed, unrelated_cosine
+from harness.memory.embedder import WordLlamaEmbedder, embed, normalized, unrelated_cosine
 from harness.memory.ranking import novelty
 
 # --- embedders ---------------------------------------------------------------------------------
@@ -53,23 +53,6 @@ def test_embedders_of_one_process_share_their_weights(peak_bytes):
     assert peak_bytes() < 5e6  # the weights are 33 MB
 
 
-REPLIES = {
-    "lists": [[3.0, 4.0], [0.0, 0.0]],
-    "half precision": np.array([[3, 4], [0, 0]], dtype="f2"),
-    "as it should be, and not ours to change": np.array([[3, 4], [0, 0]], dtype=np.float32),
-}
-
-
-@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
-def test_any_function_is_an_embedder_whatever_the_lengths_of_its_vectors(reply):
-    vectors = embed(FunctionEmbedder("mine", lambda _: reply, 2), ["one", ""])
-
-    assert vectors.dtype == np.float32
-    assert vectors.tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0, 0]]
-    assert np.array_equal(reply, [[3, 4], [0, 0]])
-    assert embed(FunctionEmbedder("mine", pytest.fail, 2), []).shape == (0, 2)
-
-
 WRONG = {
     "a row short": np.ones((1, 3)),
     "a column short": np.ones((2, 2)),
@@ -79,20 +62,11 @@ WRONG = {
 
 @pytest.mark.parametrize("reply", WRONG.values(), ids=WRONG)
 def test_an_embedder_that_breaks_its_promise_is_named(reply):
-    # A function's vectors are looked at on their way.
-    own = SimpleNamespace(name="broken", dimensions=3, embed=lambda _: reply)
-    for broken in (own, FunctionEmbedder("mine", lambda _: reply, 3)):
-        with failing(InvalidInput, "embedder.wrong-vectors"):
-            embed(broken, ["one", "two"])
-        with failing(InvalidInput, "embedder.wrong-vectors"):
-            unrelated_cosine(broken)
-
-
-def test_an_embedder_that_cannot_be_kept_apart_or_searched_is_refused():
-    with failing(InvalidInput, "embedder.no-name"):
-        FunctionEmbedder(" ", pytest.fail, 2)
-    with failing(InvalidInput, "embedder.no-dimensions"):
-        FunctionEmbedder("mine", pytest.fail, 0)
+    broken = SimpleNamespace(name="broken", dimensions=3, embed=lambda _: reply)
+    with failing(InvalidInput, "embedder.wrong-vectors"):
+        embed(broken, ["one", "two"])
+    with failing(InvalidInput, "embedder.wrong-vectors"):
+        unrelated_cosine(broken)
 
 
 OFFLINE = """
@@ -136,9 +110,9 @@ def test_unrelated_is_the_mean_of_all_pairs_and_two_deviations():
 
     def remember(texts):
         seen.extend(texts)
-        return np.random.default_rng(1).standard_normal((len(texts), 8)) + 1
+        return normalized(np.random.default_rng(1).standard_normal((len(texts), 8)) + 1)
 
-    found = unrelated_cosine(FunctionEmbedder("random", remember, 8))
+    found = unrelated_cosine(SimpleNamespace(name="random", dimensions=8, embed=remember))
 
     unit = [v / np.sqrt((v**2).sum()) for v in remember(range(28))]
     pairs = [float((a * b).sum()) for i, a in enumerate(unit) for b in unit[:i]]
@@ -149,7 +123,9 @@ def test_unrelated_is_the_mean_of_all_pairs_and_two_deviations():
 
 
 def test_there_is_room_above_it_even_when_all_texts_are_alike():
-    constant = FunctionEmbedder("constant", lambda texts: [[1.0, 0.0]] * len(texts), 2)
+    constant = SimpleNamespace(
+        name="constant", dimensions=2, embed=lambda texts: [[1.0, 0.0]] * len(texts)
+    )
 
     assert unrelated_cosine(constant) == 0.99
 
@@ -184,12 +160,6 @@ def test_it_is_the_mean_distance_as_far_as_distance_means_anything(cosines, unre
 
     assert of(*cosines, unrelated=unrelated) == pytest.approx(10 * sum(naive) / len(naive))
     assert of() == of(1.0000001) == 0  # nothing is said; a rounding above 1
-
-
-@pytest.mark.parametrize("unrelated", [1, 1.5, -1.1, float("nan")])
-def test_a_cosine_without_room_above_it_is_refused(unrelated):
-    with failing(InvalidInput, "memory.unrelated-out-of-range"):
-        of(0.5, unrelated=unrelated)
 
 
 WATCHED = """

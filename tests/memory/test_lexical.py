@@ -1,4 +1,4 @@
-"""The lexical lane: what it finds, how it follows the primary, and what damage it survives."""
+"""The lexical index: what it finds, how it follows the primary, and what damage it survives."""
 
 import fcntl
 import math
@@ -20,8 +20,8 @@ from harness.memory.primary import PrimaryStore
 from harness.memory.terms import LexicalSchema
 
 
-def read_on(lane, primary):
-    lane.catch_up(until=primary.last_sequence())
+def read_on(index, primary):
+    index.catch_up(until=primary.last_sequence())
 
 
 @pytest.fixture
@@ -32,14 +32,14 @@ def primary(primary):
 
 
 @pytest.fixture
-def lane(tmp_path, primary):
+def index(tmp_path, primary):
     return LexicalIndex.open(tmp_path / "lexical", primary)
 
 
 # --- searching -------------------------------------------------------------------------------
 
 
-def test_scores_are_those_of_the_published_formula(lane):
+def test_scores_are_those_of_the_published_formula(index):
     # Robertson and Zaragoza 2009, with k1 = 1.2, b = 0.75 and Lucene's idf. tantivy rounds the
     # length of a document, but not below 40 words.
     documents = {
@@ -47,7 +47,7 @@ def test_scores_are_those_of_the_published_formula(lane):
         2: ["a", "red", "hous"],
         3: ["green", "pear"],
         4: ["hous", "of", "brick"],
-        0: [],  # where the lane notes how far it has read
+        0: [],  # where the index notes how far it has read
     }
     mean_length = sum(map(len, documents.values())) / len(documents)
 
@@ -61,65 +61,65 @@ def test_scores_are_those_of_the_published_formula(lane):
         return total
 
     naive = {n: bm25(words, ["red", "red", "appl"]) for n, words in documents.items()}
-    found = lane.search("RED red apple", limit=10)
+    found = index.search("RED red apple", limit=10)
 
     assert found == pytest.approx({n: s for n, s in naive.items() if s}, rel=1e-5)
-    assert list(lane.search("RED red apple", limit=1)) == list(found)[:1]
-    assert lane.scores("RED red apple", [2, 3]) == pytest.approx({2: naive[2]}, rel=1e-5)
-    assert lane.scores("red", []) == {}
+    assert list(index.search("RED red apple", limit=1)) == list(found)[:1]
+    assert index.scores("RED red apple", [2, 3]) == pytest.approx({2: naive[2]}, rel=1e-5)
+    assert index.scores("red", []) == {}
 
 
 @pytest.mark.parametrize("query", ["body:apples", "+apples -red", "[a TO apples", "*", '"red'])
-def test_the_signs_of_query_languages_mean_nothing(lane, query):
-    found = lane.search(query, limit=10)
+def test_the_signs_of_query_languages_mean_nothing(index, query):
+    found = index.search(query, limit=10)
 
-    assert found == lane.search("".join(c if c.isalnum() else " " for c in query), limit=10)
+    assert found == index.search("".join(c if c.isalnum() else " " for c in query), limit=10)
 
 
-def test_a_phrase_in_quotes_and_a_word_of_a_title_count_extra(lane, primary):
+def test_a_phrase_in_quotes_and_a_word_of_a_title_count_extra(index, primary):
     add(primary, "apples, and something red", "something like apples red and round")
     add(primary, "On their colours.", title="Plums")
     add(primary, "Plums, plums, plums and other fruit.", title="Fruit")
-    read_on(lane, primary)
+    read_on(index, primary)
 
-    with_phrase = list(lane.search('"apples red"', limit=10))
+    with_phrase = list(index.search('"apples red"', limit=10))
     assert with_phrase[0] == 6
     assert len(with_phrase) > 1  # it is not required
-    assert next(iter(lane.search("plums", limit=9))) == 8
-    assert next(iter(lane.search("title:plums", limit=9))) == 7
+    assert next(iter(index.search("plums", limit=9))) == 8
+    assert next(iter(index.search("title:plums", limit=9))) == 7
 
 
-def test_no_score_exceeds_the_ceiling_and_a_passage_of_nothing_else_comes_near(lane, primary):
+def test_no_score_exceeds_the_ceiling_and_a_passage_of_nothing_else_comes_near(index, primary):
     add(primary, "quince " * 200)
-    lane.rebuild()
+    index.rebuild()
 
-    (score,) = lane.search("quince", limit=1).values()
-    assert 0.95 * lane.ceiling("quince") < score <= lane.ceiling("quince")
+    (score,) = index.search("quince", limit=1).values()
+    assert 0.95 * index.ceiling("quince") < score <= index.ceiling("quince")
     # A word that is nowhere counts as the rarest.
-    assert lane.ceiling("quince medlar") == pytest.approx(2 * lane.ceiling("quince"))
-    assert lane.ceiling("...") == 0
+    assert index.ceiling("quince medlar") == pytest.approx(2 * index.ceiling("quince"))
+    assert index.ceiling("...") == 0
 
 
-def test_the_ceiling_stays_above_all_scores_when_most_that_have_a_word_are_deleted(lane, primary):
+def test_the_ceiling_stays_above_all_scores_when_most_that_have_a_word_are_deleted(index, primary):
     texts = [f"quince number {n}" for n in range(500)]
     primary.add([(Passage(id=t, text=t), None) for t in texts], embedder=None, merge=False)
-    read_on(lane, primary)
+    read_on(index, primary)
     primary.delete(texts[:-1])
-    read_on(lane, primary)
+    read_on(index, primary)
 
-    assert len(lane) == len(primary)
-    (score,) = lane.search("quince", limit=5).values()
-    assert 0 < score < lane.ceiling("quince")
+    assert len(index) == len(primary)
+    (score,) = index.search("quince", limit=5).values()
+    assert 0 < score < index.ceiling("quince")
 
 
-def test_a_filter_leaves_the_scores_as_they_are(lane, primary):
+def test_a_filter_leaves_the_scores_as_they_are(index, primary):
     add(primary, "red plums", metadata={"ripe": True, "year": 2024})
     add(primary, "red cherries", metadata={"ripe": True, "year": 2025}, source="orchard")
-    read_on(lane, primary)
-    everything = lane.search("red", limit=10)
+    read_on(index, primary)
+    everything = index.search("red", limit=10)
 
     def found(**where):
-        return lane.search("red", limit=10, where=Where.parse(where))
+        return index.search("red", limit=10, where=Where.parse(where))
 
     assert found(ripe=True) == {n: everything[n] for n in everything if n in (5, 6)}
     assert list(found(year=[2025, 2026])) == list(found(source="orchard")) == [6]
@@ -131,70 +131,72 @@ def test_words_are_those_of_the_stores_language(tmp_path):
         PrimaryStore.open(tmp_path, language="germann")
     primary = PrimaryStore.open(tmp_path, language="german")  # nothing was left behind
     add(primary, "Die Häuser stehen leer.", "Der Hausherr schläft.")
-    lane = LexicalIndex.open(tmp_path / "lexical", primary)
+    index = LexicalIndex.open(tmp_path / "lexical", primary)
 
-    assert list(lane.search("haus", limit=5)) == [1]
+    assert list(index.search("haus", limit=5)) == [1]
     primary.close()
 
 
-def test_a_hundred_kilobytes_of_different_words_are_a_query(lane):
+def test_a_hundred_kilobytes_of_different_words_are_a_query(index):
     many = " ".join(f"word{n}" for n in range(10_000))
 
-    assert list(lane.search(f"apples {many}", limit=10)) == [1]
+    assert list(index.search(f"apples {many}", limit=10)) == [1]
 
 
 # --- reading on ------------------------------------------------------------------------------
 
 
-def test_it_follows_what_is_written_changed_and_deleted(lane, primary):
+def test_it_follows_what_is_written_changed_and_deleted(index, primary):
     apples, house = primary.fetch([1, 2]).values()
     add(primary, "purple plums")
     primary.delete([apples.id])
     primary.update(Passage(id=house.id, text="a blue boat"), None, None)
-    assert not lane.search("plum", limit=10)
+    assert not index.search("plum", limit=10)
 
-    read_on(lane, primary)
-    assert lane.search("plum", limit=10).keys() == {5}
-    assert lane.search("apples", limit=10) == {}
-    assert lane.search("house", limit=10).keys() == {4}
-    assert lane.search("boat", limit=10).keys() == {7}
-    assert len(lane) == len(primary) == 4
+    read_on(index, primary)
+    assert index.search("plum", limit=10).keys() == {5}
+    assert index.search("apples", limit=10) == {}
+    assert index.search("house", limit=10).keys() == {4}
+    assert index.search("boat", limit=10).keys() == {7}
+    assert len(index) == len(primary) == 4
 
 
-def test_a_lane_behind_a_compaction_is_made_again_and_another_reads_nothing_twice(
-    tmp_path, lane, primary
+def test_an_index_behind_a_compaction_is_made_again_and_another_reads_nothing_twice(
+    tmp_path, index, primary
 ):
     primary.delete([primary.fetch([1])[1].id])
     primary.compact(SimpleNamespace(name="none", dimensions=2))
 
     again = LexicalIndex.open(tmp_path / "lexical", primary)
     add(primary, "purple plums")
-    for one in (again, lane):
+    for one in (again, index):
         read_on(one, primary)
         assert one.search("apples", limit=10) == {}
         assert one.search("plums", limit=10).keys() == {primary.last_sequence()}
         assert len(one) == len(primary)
 
 
-def test_only_what_is_ones_own_is_worth_waiting_for(tmp_path, lane, primary, monkeypatch):
+def test_only_what_is_ones_own_is_worth_waiting_for(tmp_path, index, primary, monkeypatch):
     monkeypatch.setattr(lexical, "_TURN_WAIT_S", 0)
-    before = lane.position
+    before = index.position
     add(primary, "purple plums")
 
     with (tmp_path / "lexical.lock").open("w") as theirs:  # as another process has it
         fcntl.flock(theirs, fcntl.LOCK_EX)
-        lane.catch_up(until=before)  # somebody else's: found later
-        assert lane.position == before
+        index.catch_up(until=before)  # somebody else's: found later
+        assert index.position == before
         with failing(MemoryStoreFailed, "memory.lane-busy"):
-            read_on(lane, primary)
+            read_on(index, primary)
         monkeypatch.undo()
-        waiting = Thread(target=read_on, args=(lane, primary))
+        waiting = Thread(target=read_on, args=(index, primary))
         waiting.start()
     waiting.join()
-    assert lane.search("plums", limit=1)
+    assert index.search("plums", limit=1)
 
 
-def test_where_another_program_writes_a_lane_fails_and_is_not_thrown_away(tmp_path, lane, primary):
+def test_an_index_that_another_program_writes_fails_and_is_not_thrown_away(
+    tmp_path, index, primary
+):
     add(primary, "purple plums")
     files = set((tmp_path / "lexical").iterdir())
     writer = tantivy.Index.open(str(tmp_path / "lexical")).writer(15_000_000, 1)
@@ -207,21 +209,21 @@ def test_where_another_program_writes_a_lane_fails_and_is_not_thrown_away(tmp_pa
     assert LexicalIndex.open(tmp_path / "lexical", primary).search("plum", limit=10)
 
 
-def test_where_nothing_may_be_written_the_lane_is_in_memory_and_follows(tmp_path, primary):
+def test_where_nothing_may_be_written_the_index_is_in_memory_and_follows(tmp_path, primary):
     reader = PrimaryStore.open(tmp_path, read_only=True)
     told = []
-    lane = LexicalIndex.open(tmp_path / "lexical", reader, progress=lambda *one: told.append(one))
+    index = LexicalIndex.open(tmp_path / "lexical", reader, progress=lambda *one: told.append(one))
 
     add(primary, "purple plums")
-    read_on(lane, reader)
-    assert list(lane.search("plums", limit=5)) == [5]
+    read_on(index, reader)
+    assert list(index.search("plums", limit=5)) == [5]
     assert told == [("reading words", 4, 4)]
     assert not (tmp_path / "lexical").exists()
     reader.close()
 
 
 @pytest.mark.slow
-def test_a_lane_that_is_made_again_is_never_there_in_part(tmp_path, lane):
+def test_an_index_that_is_made_again_is_never_there_in_part(tmp_path, index):
     # tantivy makes an empty index where it finds a directory without one.
     directory = tmp_path / "lexical"
     for number in range(300):
@@ -239,7 +241,7 @@ def test_a_lane_that_is_made_again_is_never_there_in_part(tmp_path, lane):
     looking = Thread(target=look)
     looking.start()
     for _ in range(5):
-        lane.rebuild()
+        index.rebuild()
     done.set()
     looking.join()
     assert seen
@@ -248,21 +250,21 @@ def test_a_lane_that_is_made_again_is_never_there_in_part(tmp_path, lane):
 
 
 def test_without_room_on_the_disk_what_was_there_stays_and_goes_on_when_there_is(
-    tmp_path, lane, primary
+    tmp_path, index, primary
 ):
     add(primary, " ".join(f"word{n}" for n in range(50_000)))
     with files_up_to(100_000):
         for attempt in (
-            lambda: read_on(lane, primary),
-            lane.rebuild,
+            lambda: read_on(index, primary),
+            index.rebuild,
             lambda: LexicalIndex.open(tmp_path / "lexical", primary),
         ):
             with failing(MemoryStoreFailed, "memory.lane-unreadable"):
                 attempt()
-            assert list(lane.search("apples", limit=5)) == [1]
+            assert list(index.search("apples", limit=5)) == [1]
     assert not (tmp_path / "lexical.new").exists()
-    read_on(lane, primary)
-    assert list(lane.search("word49999", limit=5)) == [5]
+    read_on(index, primary)
+    assert list(index.search("word49999", limit=5)) == [5]
 
 
 # --- damage ----------------------------------------------------------------------------------
@@ -315,7 +317,7 @@ HARM = {
 
 
 @pytest.mark.parametrize("harm", HARM.values(), ids=HARM)
-def test_a_lane_that_is_not_as_it_should_be_is_made_again(tmp_path, lane, primary, harm):
+def test_an_index_that_is_not_as_it_should_be_is_made_again(tmp_path, index, primary, harm):
     directory = tmp_path / "lexical"
     harm(directory)
 
@@ -325,16 +327,16 @@ def test_a_lane_that_is_not_as_it_should_be_is_made_again(tmp_path, lane, primar
     assert damaged_file(directory) is None
 
 
-def test_a_lane_that_is_damaged_while_it_is_open_is_made_again(tmp_path, lane, primary):
+def test_an_index_that_is_damaged_while_it_is_open_is_made_again(tmp_path, index, primary):
     shutil.rmtree(tmp_path / "lexical")
     add(primary, "purple plums")
-    read_on(lane, primary)
+    read_on(index, primary)
 
-    assert lane.search("plums", limit=1)
+    assert index.search("plums", limit=1)
     assert len(LexicalIndex.open(tmp_path / "lexical", primary)) == 5
 
 
-def test_a_place_that_cannot_hold_a_lane_is_an_error_with_the_path_of_the_store(tmp_path, primary):
+def test_a_place_that_cannot_hold_an_index_is_an_error_with_the_stores_path(tmp_path, primary):
     (tmp_path / "lexical").write_text("a file")
 
     with pytest.raises(MemoryStoreFailed) as caught:
@@ -347,9 +349,9 @@ def test_a_place_that_cannot_hold_a_lane_is_an_error_with_the_path_of_the_store(
 KINDS = ["term", "idx", "pos", "fieldnorm", "fast", "store", "del"]
 
 
-def test_a_single_wrong_bit_is_found_wherever_it_is(tmp_path, lane, primary, monkeypatch):
+def test_a_single_wrong_bit_is_found_wherever_it_is(tmp_path, index, primary, monkeypatch):
     primary.delete([primary.fetch([1])[1].id])
-    read_on(lane, primary)
+    read_on(index, primary)
     monkeypatch.setattr(lexical, "_BLOCK_BYTES", 10)  # a file is read in many parts
     directory = tmp_path / "lexical"
     assert damaged_file(directory) is None
@@ -374,7 +376,7 @@ NOT_TANTIVYS = {
 
 
 @pytest.mark.parametrize("content", NOT_TANTIVYS.values(), ids=NOT_TANTIVYS)
-def test_what_tantivy_did_not_write_is_damaged(tmp_path, lane, content):
+def test_what_tantivy_did_not_write_is_damaged(tmp_path, index, content):
     file = min((tmp_path / "lexical").glob("*.term"))
     replace(file, content)
 

@@ -63,7 +63,7 @@ OTTERS = Passage(
 
 
 def matches(passage: Passage, where: object) -> bool:
-    """By tags, as both lanes do it."""
+    """By tags, as both indexes do it."""
     tags = set(tags_of(passage))
     return all(tags & set(alternatives) for alternatives in Where.parse(where).tags)
 
@@ -103,7 +103,7 @@ def test_values_match_when_they_are_equal_and_both_or_neither_are_booleans(name,
 
 def test_a_passage_has_a_tag_for_each_field_and_these_never_change():
     assert len(set(tags_of(OTTERS))) == 6
-    # Lanes on disk hold these: another digest or another way to write JSON would lose them.
+    # Indexes on disk hold these: another digest or another way to write JSON would lose them.
     assert tags_of(Passage(text="x", source="a.md"))[0] == "ea92d382bd9d9c6fde547881e95e66bc"
 
 

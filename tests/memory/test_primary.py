@@ -99,9 +99,9 @@ def test_a_delete_takes_all_that_hangs_on_a_passage(primary):
 
 def test_an_add_that_fails_half_way_stores_nothing(primary):
     put(primary, "before")
-    with failing(InvalidInput, "memory.vectors-wrong-shape"):
+    with pytest.raises(TypeError):
         primary.add(
-            [(Passage(text="one"), vector(1, 2)), (Passage(text="two"), vector(1))],
+            [(Passage(text="one"), vector(1, 2)), (Passage(text="two"), "no vector")],
             embedder=EMBEDDER,
         )
     assert primary.extent() == (1, 1)
@@ -149,7 +149,7 @@ def test_vectors_are_kept_for_each_embedder_and_those_that_lack_are_known(primar
 
 
 class Follower:
-    """A lane at its plainest: what it knows of the primary, by numbers."""
+    """An index at its plainest: what it knows of the primary, by numbers."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -227,7 +227,7 @@ def test_compacting_gives_room_back_and_forgets_other_embedders(primary, tmp_pat
     assert primary.compacted() == primary.last_sequence() == 399
     assert primary.count_without_vector(EMBEDDER) == 0
     assert primary.count_without_vector(OTHER) == 1
-    # With nothing to forget, no lane has to begin again.
+    # With nothing to forget, no index has to begin again.
     put(primary, "new")
     primary.compact(EMBEDDER)
     assert (primary.compacted(), primary.last_sequence()) == (399, 400)

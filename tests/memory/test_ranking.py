@@ -12,7 +12,6 @@ from harness.errors import InvalidInput
 from harness.memory.passage import Passage
 from harness.memory.ranking import (
     Candidate,
-    Floor,
     Ranking,
     contenders,
     convex_combination,
@@ -48,17 +47,17 @@ def test_min_max_of_the_least_that_there_can_be_is_0():
     assert min_max({}, least=0) == {}
 
 
-@given(lexical=bm25, vector=cosines, weight=st.sampled_from([0, 0.25, 0.5, 1]))
-def test_convex_combination_is_the_weighted_sum(lexical, vector, weight):
-    fused = convex_combination(lexical, vector, weight=weight)
+@given(lexical=bm25, vector=cosines)
+def test_convex_combination_is_the_mean(lexical, vector):
+    fused = convex_combination(lexical, vector)
 
     assert fused.keys() == lexical.keys() | vector.keys()
     for sequence, score in fused.items():
         naive = 0.0
         if sequence in lexical and lexical[sequence] > 0:
-            naive += weight * lexical[sequence] / max(lexical.values())
+            naive += 0.5 * lexical[sequence] / max(lexical.values())
         if sequence in vector and vector[sequence] > -1:
-            naive += (1 - weight) * (vector[sequence] + 1) / (max(vector.values()) + 1)
+            naive += 0.5 * (vector[sequence] + 1) / (max(vector.values()) + 1)
         assert score == pytest.approx(naive)
         assert 0 <= score <= 1
 
@@ -95,8 +94,6 @@ def test_only_who_might_be_among_the_best_is_a_contender():
 
 
 # --- ranking -----------------------------------------------------------------------------------
-
-FLOOR = Floor(cosine=0.2, ceiling=40.0)
 
 
 def candidate(sequence=1, *, fused=0.5, quality=None, title="", lexical=None, vector=None):
@@ -168,11 +165,10 @@ FLOORED = {
 
 @pytest.mark.parametrize(("lexical", "vector", "relevant"), FLOORED.values(), ids=FLOORED)
 def test_the_floor_is_for_words_and_meaning_together(lexical, vector, relevant):
-    assert is_relevant(candidate(lexical=lexical, vector=vector), floor=FLOOR) is relevant
+    proposed = candidate(lexical=lexical, vector=vector)
+    assert is_relevant(proposed, unrelated=0.2, ceiling=40) is relevant
 
 
 @pytest.mark.parametrize(("vector", "relevant"), [(0.29, True), (0.27, False)])
 def test_meaning_alone_decides_where_no_words_were_asked_for(vector, relevant):
-    floor = replace(FLOOR, ceiling=0.0)
-
-    assert is_relevant(candidate(vector=vector), floor=floor) is relevant
+    assert is_relevant(candidate(vector=vector), unrelated=0.2, ceiling=0) is relevant

@@ -1,4 +1,4 @@
-"""The store as its users see it: both lanes, writing, and the work that goes on behind it."""
+"""The store as its users see it: both indexes, writing, and the work that goes on behind it."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def test_each_mode_finds_the_passage_that_answers(store):
         assert store.search("", mode=mode) == store.search(" \n\t", mode=mode) == []
 
 
-def test_hits_carry_both_lanes_scores_and_the_fused_one(store):
+def test_hits_carry_both_indexes_scores_and_the_fused_one(store):
     best, *_ = store.search("an otter cracks shells")
     (lexical,) = store.search("shells", mode="lexical")
     vector, *_ = store.search("cracks shells", mode="vector")
@@ -62,13 +62,13 @@ def test_hits_carry_both_lanes_scores_and_the_fused_one(store):
     assert (best.id, best.text) == (best.passage.id, best.passage.text)
     assert best.lexical > 0
     assert 0 < best.vector <= 1
-    assert best.fused == pytest.approx(1)  # the first of both lanes
+    assert best.fused == pytest.approx(1)  # the first of both indexes
     assert best.score == pytest.approx(0.7 + 0.3 * 0.5)  # nobody judged it
     assert lexical.vector is vector.lexical is None
     assert lexical.fused == vector.fused == 1
 
 
-def test_what_one_lane_proposes_has_the_other_lanes_score_too(tmp_path):
+def test_what_one_index_proposes_has_the_other_indexes_score_too(tmp_path):
     with MemoryStore.open(tmp_path, embedder=Compass()) as store:
         store.add([Passage(text="a far zebra")])
         store.add(Passage(text=f"near number {number}") for number in range(200))
@@ -90,7 +90,7 @@ def test_ranking_and_what_counts_as_the_same_can_be_chosen(tmp_path, embedder):
         assert best.fused == best.score == pytest.approx(1)
 
 
-def test_a_filter_binds_both_lanes(tmp_path, embedder):
+def test_a_filter_binds_both_indexes(tmp_path, embedder):
     with MemoryStore.open(tmp_path, embedder=embedder) as store:
         assert [store.search("anything", mode=mode) for mode in MODES] == [[], [], []]
         store.add(Passage(text=f"Otters swim, day {n}.", metadata={"day": n}) for n in range(9))
@@ -195,7 +195,7 @@ def test_the_statistics_say_what_is_there(tmp_path, store, animals):
 # --- surviving -------------------------------------------------------------------------------
 
 
-def test_reopening_finds_everything_even_without_the_lexical_lane(tmp_path, store, embedder):
+def test_reopening_finds_everything_even_without_the_lexical_index(tmp_path, store, embedder):
     before = {mode: store.search("hunting in water", mode=mode) for mode in MODES}
     store.close()
     with failing(MemoryStoreFailed, "memory.store-closed"):
@@ -216,7 +216,7 @@ def test_waiting_leaves_a_large_store_with_its_graph(tmp_path):
         assert store.search("150 otters", mode="vector", limit=1)[0].text == "150 otters"
 
 
-def test_both_lanes_are_made_again_when_that_is_asked_for(store):
+def test_both_indexes_are_made_again_when_that_is_asked_for(store):
     told = []
     before = store.search("otters")
     store.rebuild(lambda what, done, total: told.append((what, done, total)))
@@ -225,7 +225,7 @@ def test_both_lanes_are_made_again_when_that_is_asked_for(store):
     assert told
 
 
-def test_compacting_loses_nothing_and_makes_no_lane_again(tmp_path, store, animals):
+def test_compacting_loses_nothing_and_makes_no_index_again(tmp_path, store, animals):
     store.delete(animals[3].id)
     before = store.search("hunting voles")
     made = (tmp_path / "lexical").stat().st_ino
