@@ -55,7 +55,7 @@ async def execute(
     run_of: Callable[[NodeCall], object],
     tracer: Tracer,
     executor: Executor | None = None,
-    parallel_calls: int | None = None,
+    max_parallel: int | None = None,
     earlier: Earlier | None = None,
     cache: OutputCache | None = None,
     answers: Answers | None = None,
@@ -71,7 +71,7 @@ async def execute(
         run_of: Makes the `run` of the nodes that take one.
         tracer: Records every call, and its output.
         executor: Makes the calls; in this process by default.
-        parallel_calls: How many may be under way at once; None for any number.
+        max_parallel: How many may be under way at once; None for any number.
         earlier: Outputs of earlier parts of the run, which are not made again.
         cache: Outputs of other runs, for nodes with a `Cache`.
         answers: Answers of people to questions of earlier parts.
@@ -83,7 +83,7 @@ async def execute(
         run_of=run_of,
         tracer=tracer,
         executor=executor or InProcess(),
-        places=Places(parallel_calls),
+        places=Places(max_parallel),
         earlier=earlier,
         cache=cache,
         answers=dict(answers or {}),

@@ -182,7 +182,7 @@ class NodeCall:
         items: Sequence[object],
         *,
         name: str | None = None,
-        parallel: int | None = None,
+        max_parallel: int | None = None,
         retry: Retry | None = None,
     ) -> list[Any]:
         """Calls a function for each item, in parallel, each call a step like a node's item.
@@ -191,7 +191,7 @@ class NodeCall:
             function: Plain or async, with one parameter, and `run` if it likes.
             items: The arguments.
             name: Of the step; the function's by default.
-            parallel: How many at once; None for any number.
+            max_parallel: How many at once; None for any number.
             retry: Of each call.
 
         Returns:
@@ -203,7 +203,7 @@ class NodeCall:
             RunLimitReached: A limit of the run ended it.
         """
         policies = Policies(
-            retry=retry, concurrency=Concurrency(parallel) if parallel is not None else None
+            retry=retry, concurrency=None if max_parallel is None else Concurrency(max_parallel)
         )
         node = read_node(function, name=name, policies=policies)
         if len(node.parameters) != 1:

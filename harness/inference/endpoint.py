@@ -18,7 +18,7 @@ from harness.errors import Mistake
 from harness.hardware import CacheType, parse_bytes
 from harness.inference.completion import StructuredMode
 from harness.inference.retry import RetryPolicy
-from harness.log import log_warning
+from harness.log import warn_renamed
 
 WireName = Literal[
     "openai",
@@ -206,12 +206,7 @@ class Endpoint(BaseModel):
         filled = dict(values)
         if "max_concurrency" in filled:
             filled.setdefault("max_parallel", filled.pop("max_concurrency"))
-            log_warning(
-                "'max_concurrency' is now called 'max_parallel', and will not be read any more in "
-                "the next release",
-                code="config.renamed",
-                endpoint=filled.get("tag"),
-            )
+            warn_renamed("max_concurrency", "max_parallel", endpoint=filled.get("tag"))
         filled.setdefault("backend", "openai" if filled.get("path") is None else "embedded")
         filled.setdefault("model_id", filled.get("tag", ""))
         return filled

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, TypeVar
 
 from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Timeout, graph_inputs
 from harness.inference import Backend, Limits
+from harness.log import warn_renamed
 from harness.session.pipeline_run import PipelineRun
 from harness.session.result import RunResult
 from harness.session.resume import Origin
@@ -34,7 +36,8 @@ class Pipeline(Graph):
         fail_fast: Whether the first failure ends the whole run, not only what depends on it.
         result: The node whose output is the result; the last one when None.
         limits: What a whole run may take; they go before those of the settings.
-        parallel_calls: How many calls of all nodes run at once; no limit when None.
+        max_parallel: How many calls of all nodes run at once; no limit when None.
+        parallel_calls: The former name of `max_parallel`.
     """
 
     def __init__(
@@ -49,7 +52,8 @@ class Pipeline(Graph):
         fail_fast: bool = False,
         result: str | None = None,
         limits: Limits | None = None,
-        parallel_calls: int | None = 16,
+        max_parallel: int | None = 16,
+        parallel_calls: int | EllipsisType | None = ...,
     ) -> None:
         super().__init__(
             name,
@@ -62,13 +66,16 @@ class Pipeline(Graph):
             result=result,
         )
         _check_limits(limits)
-        if parallel_calls is not None and parallel_calls < 1:
+        if not isinstance(parallel_calls, EllipsisType):
+            warn_renamed("parallel_calls", "max_parallel", pipeline=name)
+            max_parallel = parallel_calls
+        if max_parallel is not None and max_parallel < 1:
             raise InvalidInput(
-                f"parallel_calls={parallel_calls} would let no call begin; give 1 or more",
+                f"max_parallel={max_parallel} would let no call begin; give 1 or more",
                 code="pipeline.parallel-calls-not-positive",
             )
         self.limits = limits
-        self.parallel_calls = parallel_calls
+        self.max_parallel = max_parallel
 
     def check(self) -> None:
         """Checks the pipeline as a whole, before every run.
@@ -214,7 +221,7 @@ class Pipeline(Graph):
             settings=settings_or_default(settings),
             limits=limits,
             own_limits=self.limits,
-            parallel_calls=self.parallel_calls,
+            max_parallel=self.max_parallel,
             backends=backends,
             observers=observers,
             asker=asker,

@@ -82,7 +82,7 @@ class PipelineRun:
     """As given for this run."""
     own_limits: Limits | None
     """The pipeline's."""
-    parallel_calls: int | None
+    max_parallel: int | None
     backends: Mapping[str, Backend] | None
     observers: Sequence[Sink]
     asker: Asker | None
@@ -232,7 +232,7 @@ class PipelineRun:
                 part.inputs,
                 run_of=run_of,
                 tracer=trace,
-                parallel_calls=self.parallel_calls,
+                max_parallel=self.max_parallel,
                 earlier=earlier.outputs if earlier else None,
                 cache=cache,
                 answers=answers,

@@ -27,6 +27,7 @@ from harness.inference import (
     chat_request,
     whole_reply,
 )
+from harness.log import warn_renamed
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import Draft, Rubric, Verdict
 from harness.session.demand import CallDemand
@@ -148,7 +149,7 @@ class Run:
         items: Sequence[object],
         *,
         name: str | None = ...,
-        parallel: int | None = ...,
+        max_parallel: int | None = ...,
         retry: Retry | None = ...,
     ) -> list[T]: ...
     @overload
@@ -158,7 +159,7 @@ class Run:
         items: Sequence[object],
         *,
         name: str | None = ...,
-        parallel: int | None = ...,
+        max_parallel: int | None = ...,
         retry: Retry | None = ...,
     ) -> list[T]: ...
     async def map(
@@ -167,8 +168,9 @@ class Run:
         items: Sequence[object],
         *,
         name: str | None = None,
-        parallel: int | None = None,
+        max_parallel: int | None = None,
         retry: Retry | None = None,
+        parallel: int | None = None,
     ) -> list[Any]:
         """Calls a function for each item, in parallel: a fan-out known only inside a node.
 
@@ -179,8 +181,9 @@ class Run:
             function: Plain or async, of one parameter, and optionally `run`.
             items: Its arguments.
             name: The step's name; the function's when left out.
-            parallel: How many calls at once; as many as the run allows when left out.
+            max_parallel: How many calls at once; as many as the run allows when left out.
             retry: Whether a call that raised is made again.
+            parallel: The former name of `max_parallel`.
 
         Returns:
             The results, in the order of the items.
@@ -190,7 +193,12 @@ class Run:
             NodeFailed: A call failed.
             RunLimitReached: A limit of the run ended it.
         """
-        return await self._call.map(function, items, name=name, parallel=parallel, retry=retry)
+        if parallel is not None:
+            warn_renamed("parallel", "max_parallel", pipeline=self._call.label)
+            max_parallel = parallel
+        return await self._call.map(
+            function, items, name=name, max_parallel=max_parallel, retry=retry
+        )
 
     @overload
     async def chat(

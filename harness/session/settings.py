@@ -28,7 +28,7 @@ from pydantic import (
 from harness.errors import ConfigurationInvalid, InvalidInput, Mistake, Notice, did_you_mean
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
-from harness.log import log_warning
+from harness.log import log_warning, warn_renamed
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
 from harness.session.roles import PRODUCER, Roles
@@ -215,11 +215,7 @@ class EvaluationSettings(BaseModel):
             return values
         renamed = dict(values)
         renamed.setdefault("summarizer", renamed.pop("summariser"))
-        log_warning(
-            "'summariser' is now called 'summarizer', and will not be read any more in the next "
-            "release",
-            code="config.renamed",
-        )
+        warn_renamed("summariser", "summarizer")
         return renamed
 
 

@@ -179,7 +179,7 @@ def inputs_of(graph: Graph) -> dict[str, object]:
 def test_every_run_ends_and_accounts_for_every_call(seed):
     random = Random(seed)
     graph = Made(random, wrong=random.choice((0.1, 0.3, 0.8))).graph("top")
-    how = {"parallel_calls": random.choice((None, 1, 2, 5)), "deadline_s": DEADLINE_S}
+    how = {"max_parallel": random.choice((None, 1, 2, 5)), "deadline_s": DEADLINE_S}
     watched = watch(graph, inputs_of(graph), **how)
     execution = watched.ended
 
@@ -217,7 +217,7 @@ def test_every_run_ends_and_accounts_for_every_call(seed):
 def test_a_run_that_is_cancelled_at_any_moment_ends_within_the_grace(seed):
     random = Random(seed)
     graph = Made(random, wrong=random.choice((0.1, 0.3, 0.8))).graph("top")
-    after_s, parallel_calls = random.choice((0.0, 0.5, 1.0, 2.5, 7.0)), random.choice((None, 1, 3))
+    after_s, max_parallel = random.choice((0.0, 0.5, 1.0, 2.5, 7.0)), random.choice((None, 1, 3))
     records = []
 
     async def main():
@@ -228,7 +228,7 @@ def test_a_run_that_is_cancelled_at_any_moment_ends_within_the_grace(seed):
                 bind_inputs(graph, inputs_of(graph)),
                 run_of=lambda call: call,
                 tracer=Tracer(records.append, clock=lambda: round(loop.time() * 1e9)),
-                parallel_calls=parallel_calls,
+                max_parallel=max_parallel,
             )
         )
         await asyncio.wait({running}, timeout=after_s)

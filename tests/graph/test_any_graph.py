@@ -262,8 +262,8 @@ def test_a_graph_gives_what_reading_it_gives_however_parallel(seed):
     nodes = made_to_order(seed)
     graph = graph_of(nodes, Calls())
 
-    for parallel_calls in (None, Random(seed).randint(1, 3)):
-        assert seen(run(graph, parallel_calls=parallel_calls)) == Reader(nodes).read()
+    for max_parallel in (None, Random(seed).randint(1, 3)):
+        assert seen(run(graph, max_parallel=max_parallel)) == Reader(nodes).read()
 
 
 @given(seed=SEED)
@@ -271,13 +271,11 @@ def test_a_graph_that_is_cut_off_anywhere_gives_the_same_and_calls_nothing_twice
     nodes, random = made_to_order(seed), Random(-seed)
     calls = Calls()
     graph = graph_of(nodes, calls)
-    first, records = run_recorded(graph, parallel_calls=random.choice((None, 1, 3)))
+    first, records = run_recorded(graph, max_parallel=random.choice((None, 1, 3)))
 
     kept = as_read(records[: random.randint(0, len(records))])
     calls.clear()
-    ended, more = run_recorded(
-        graph, earlier=Earlier(kept), parallel_calls=random.choice((None, 2))
-    )
+    ended, more = run_recorded(graph, earlier=Earlier(kept), max_parallel=random.choice((None, 2)))
 
     assert seen(ended) == seen(first) == Reader(nodes).read()
     assert ended.reruns == ()

@@ -124,7 +124,7 @@ def test_who_ignores_it_is_left_behind(hasty, stubborn):
     step(hasty, "after", "stubborn", raises=AssertionError)
     step(hasty, "items", each={"number": "numbers"}, gives=lambda _: forever())
 
-    watched = watch(hasty, {"numbers": [1, 2, 3]}, parallel_calls=2)
+    watched = watch(hasty, {"numbers": [1, 2, 3]}, max_parallel=2)
 
     assert watched.failures == [("fails", ValueError, 1)]
     left_out = ["stubborn", "after", "items[0]", "items[1]", "items[2]"]
@@ -184,7 +184,7 @@ def test_a_run_whose_time_is_over_waits_a_grace_for_who_ignores_it(graph, stubbo
     # What waits for its place is not waited for.
     step(graph, "items", each={"number": "numbers"}, seconds=9, raises=AssertionError)
 
-    watched = watch(graph, {"numbers": [1, 2]}, deadline_s=2, parallel_calls=1)
+    watched = watch(graph, {"numbers": [1, 2]}, deadline_s=2, max_parallel=1)
 
     assert watched.ended.status == "stopped"
     assert watched.skips == {"stubborn": None, "items[0]": None, "items[1]": None}

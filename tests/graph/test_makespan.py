@@ -50,7 +50,7 @@ def run_timed(shape: Shape, *, workers: int | None = None) -> Timed:
         return partial(calls.take, call.label, shape.seconds[call.label])
 
     async def main() -> Timed:
-        execution = await execute(graph, {}, run_of=run_of, tracer=Tracer(), parallel_calls=workers)
+        execution = await execute(graph, {}, run_of=run_of, tracer=Tracer(), max_parallel=workers)
         assert execution.status == "finished", execution
         return Timed(asyncio.get_running_loop().time(), dict(execution.outputs), calls)
 

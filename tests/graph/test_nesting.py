@@ -51,7 +51,7 @@ def test_what_is_nested_is_recorded_under_the_call_and_its_spans_are_inside(grap
 
     step(graph, "other", each={"text": "texts"}, seconds=0.3)
 
-    ended, records = run_recorded(graph, {"texts": ["a b c", "d"]}, parallel_calls=2)
+    ended, records = run_recorded(graph, {"texts": ["a b c", "d"]}, max_parallel=2)
 
     assert ended.outputs["page"] == ["A B", "D"]
     nested = {"topics", "findings[0]", "answer"}
@@ -88,7 +88,7 @@ def test_a_graph_may_call_itself_for_something_smaller(graph):
         calls = (run.call(graph, {"numbers": part}) for part in parts)
         return sum(one["total"] for one in await asyncio.gather(*calls))
 
-    ended = run(graph, {"numbers": [*range(20)]}, parallel_calls=1)
+    ended = run(graph, {"numbers": [*range(20)]}, max_parallel=1)
 
     assert ended.outputs == {"total": sum(range(20))}
 
@@ -140,10 +140,10 @@ def test_maps_are_numbered_named_and_limited(graph):
 
     @graph.node
     async def page(run) -> list[int]:
-        first = await run.map(work, range(6), parallel=2)
+        first = await run.map(work, range(6), max_parallel=2)
         second = await run.map(work, first, name="again")
         third = await run.map(lambda one: one + 1, second, name="more")
-        return await run.map(work, third, parallel=1)
+        return await run.map(work, third, max_parallel=1)
 
     ended, records = run_recorded(graph)
 
@@ -197,8 +197,8 @@ def test_keys_are_the_same_for_the_same_inputs_and_code_and_differ_else():
     assert [key.partition("@")[0] for key in keys("a")] == ["page#1", "page#2", "page#1"]
 
 
-@pytest.mark.parametrize("parallel_calls", [1, 5])
-def test_calls_that_have_begun_are_brought_to_their_end_before_others_begin(graph, parallel_calls):
+@pytest.mark.parametrize("max_parallel", [1, 5])
+def test_calls_that_have_begun_are_brought_to_their_end_before_others_begin(graph, max_parallel):
     inside, works = UnderWay(), UnderWay()
 
     async def work(item: int) -> int:
@@ -213,11 +213,11 @@ def test_calls_that_have_begun_are_brought_to_their_end_before_others_begin(grap
         inside.now -= 1
         return found
 
-    ended = run(graph, {"numbers": [*range(20)]}, parallel_calls=parallel_calls)
+    ended = run(graph, {"numbers": [*range(20)]}, max_parallel=max_parallel)
 
     assert ended.outputs["pages"] == [[n, n] for n in range(20)]
-    assert works.most == parallel_calls
-    assert inside.most <= 2 * parallel_calls
+    assert works.most == max_parallel
+    assert inside.most <= 2 * max_parallel
 
 
 def test_what_a_nested_map_held_is_let_go_when_its_call_has_ended(graph):

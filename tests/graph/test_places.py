@@ -32,9 +32,9 @@ def graph():
 
 
 @pytest.mark.parametrize(
-    ("way", "parallel_calls"), [("call", 1), ("call", 3), ("map", 2), ("map", None)]
+    ("way", "max_parallel"), [("call", 1), ("call", 3), ("map", 2), ("map", None)]
 )
-def test_nesting_three_deep_comes_to_its_end_with_any_number_of_places(graph, parallel_calls, way):
+def test_nesting_three_deep_comes_to_its_end_with_any_number_of_places(graph, max_parallel, way):
     under_way = UnderWay()
     graphs = [graph, *(Graph(f"level{number}") for number in range(3))]
     step(graphs[3], "bottom", each=EACH, gives=lambda _: under_way.spend())
@@ -51,27 +51,27 @@ def test_nesting_three_deep_comes_to_its_end_with_any_number_of_places(graph, pa
 
         step(level, "nest", "run", each=EACH, gives=lambda *given, nest=nest: nest(*given))
 
-    watched = watch(graph, {"numbers": [1, 2, 3]}, parallel_calls=parallel_calls)
+    watched = watch(graph, {"numbers": [1, 2, 3]}, max_parallel=max_parallel)
 
     leaves = 3 * 2 * 2 * 2
     assert watched.ended.status == "finished"
-    assert under_way.most == min(parallel_calls or leaves, leaves)
+    assert under_way.most == min(max_parallel or leaves, leaves)
     assert watched.seconds == math.ceil(leaves / under_way.most)
 
 
-@pytest.mark.parametrize("parallel_calls", [1, 2, 5])
-def test_a_node_that_nests_two_at_once_lends_one_place_and_takes_one_again(graph, parallel_calls):
+@pytest.mark.parametrize("max_parallel", [1, 2, 5])
+def test_a_node_that_nests_two_at_once_lends_one_place_and_takes_one_again(graph, max_parallel):
     left, right, under_way = Graph("left"), Graph("right"), UnderWay()
     step(left, "left", each=EACH, gives=lambda _: under_way.spend())
     step(right, "right", each=EACH, gives=lambda _: under_way.spend(2))
     nests(graph, "outer", left, right, inputs={"numbers": [1, 2]})
     step(graph, "others", "outer", each=EACH, gives=lambda *_: under_way.spend())
 
-    watched = watch(graph, {"numbers": [1, 2, 3, 4, 5]}, parallel_calls=parallel_calls)
+    watched = watch(graph, {"numbers": [1, 2, 3, 4, 5]}, max_parallel=max_parallel)
 
     # No place is lost, and none is won.
     assert watched.ended.status == "finished"
-    assert under_way.most == parallel_calls
+    assert under_way.most == max_parallel
     assert watched.skips == {}
 
 
@@ -80,7 +80,7 @@ def raises_plainly():
 
 
 @pytest.mark.parametrize(
-    ("function", "parallel_calls", "concurrency", "is_nested"),
+    ("function", "max_parallel", "concurrency", "is_nested"),
     [
         (raises_plainly, 1, None, False),
         (raises_plainly, 2, Concurrency(1), True),
@@ -91,7 +91,7 @@ def raises_plainly():
     ],
 )
 def test_however_a_call_ends_its_place_is_free_again(
-    graph, function, parallel_calls, concurrency, is_nested
+    graph, function, max_parallel, concurrency, is_nested
 ):
     under_way = UnderWay()
     how = {"timeout": Timeout(total_s=1), "retry": Retry(2, first_delay_s=0)}
@@ -118,11 +118,11 @@ def test_however_a_call_ends_its_place_is_free_again(
         await under_way.spend()
         return number
 
-    watched = watch(graph, {"numbers": [*range(4)]}, parallel_calls=parallel_calls)
+    watched = watch(graph, {"numbers": [*range(4)]}, max_parallel=max_parallel)
 
     assert watched.ended.outputs["others"] == [*range(4)]
     assert watched.ended.status == "failed"
-    assert under_way.most <= parallel_calls + (parallel_calls if is_nested else 0)
+    assert under_way.most <= max_parallel + (max_parallel if is_nested else 0)
     assert watched.tasks_left == set()
 
 
@@ -134,7 +134,7 @@ def test_what_waits_for_a_place_costs_no_task(graph):
         tasks.append(len(asyncio.all_tasks()))
         await asyncio.sleep(1)
 
-    watch(graph, {"numbers": [*range(300)]}, parallel_calls=3)
+    watch(graph, {"numbers": [*range(300)]}, max_parallel=3)
 
     assert max(tasks) <= 1 + 2 * 3
 
@@ -142,6 +142,6 @@ def test_what_waits_for_a_place_costs_no_task(graph):
 def test_a_call_that_is_over_makes_way_while_its_output_is_written(graph):
     step(graph, "items", each=EACH, seconds=1)
 
-    watched = watch(graph, {"numbers": [*range(5)]}, parallel_calls=1, tracer_class=SlowTracer)
+    watched = watch(graph, {"numbers": [*range(5)]}, max_parallel=1, tracer_class=SlowTracer)
 
     assert watched.seconds == 5 + 0.75

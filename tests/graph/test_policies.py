@@ -201,7 +201,7 @@ def test_items_that_come_and_what_is_nested_and_ends_are_signs_of_life(graph):
         for number in range(2):
             await asyncio.sleep(1.5)
             yield number
-        await run.map(mapped, [1, 2, 3], parallel=1)
+        await run.map(mapped, [1, 2, 3], max_parallel=1)
         await asyncio.sleep(10)
 
     assert timed_out(graph) == ("idle_s", 5 * 1.5 + 2)
@@ -260,15 +260,15 @@ def test_a_timeout_of_a_node_that_nests_ends_what_is_nested(graph):
 
 
 @pytest.mark.parametrize(
-    ("limit", "parallel_calls", "allowed"),
+    ("limit", "max_parallel", "allowed"),
     [(1, None, 1), (2, 3, 2), (5, 3, 3), (20, None, 10)],
 )
-def test_so_many_items_are_under_way_and_no_more(graph, limit, parallel_calls, allowed):
+def test_so_many_items_are_under_way_and_no_more(graph, limit, max_parallel, allowed):
     under_way = UnderWay()
     works = lambda _: under_way.spend()  # noqa: E731
     step(graph, "items", each=EACH, gives=works, concurrency=Concurrency(limit))
 
-    watched = watch(graph, {"numbers": [*range(10)]}, parallel_calls=parallel_calls)
+    watched = watch(graph, {"numbers": [*range(10)]}, max_parallel=max_parallel)
 
     assert under_way.most == allowed
     assert watched.seconds == math.ceil(10 / allowed)

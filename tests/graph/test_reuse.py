@@ -288,7 +288,7 @@ def test_a_list_that_one_consumer_changes_is_whole_for_those_that_map_over_it(gr
     step(graph, "emptied", "copied", gives=list.clear)
     step(graph, "again", each={"one": "copied"}, gives=str)
 
-    assert run(graph, parallel_calls=1).outputs["again"] == ["a", "b", "c"]
+    assert run(graph, max_parallel=1).outputs["again"] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(

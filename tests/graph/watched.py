@@ -100,7 +100,7 @@ def watch(
     *,
     runs: RunsCoroutine = virtual_time.run,
     tracer_class: type[Tracer] = Tracer,
-    parallel_calls: int | None = None,
+    max_parallel: int | None = None,
     deadline_s: float | None = None,
 ) -> Watched:
     """Runs a graph, in virtual time if not told otherwise; nodes' runs are their `NodeCall`."""
@@ -115,7 +115,7 @@ def watch(
             bind_inputs(graph, inputs or {}),
             run_of=lambda call: call,
             tracer=tracer_class(records.append, clock=lambda: round(loop.time() * 1e9)),
-            parallel_calls=parallel_calls,
+            max_parallel=max_parallel,
             deadline_s=deadline_s,
         )
         seconds = loop.time() - begun_s

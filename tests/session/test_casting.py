@@ -186,11 +186,11 @@ def test_a_fallback_is_asked_too(tmp_path):
         among(tmp_path, *(llama_server(f"/m/{path}.gguf") for path in paths), fallback=("f",))
 
 
-@pytest.mark.slow  # it waits for two seconds
+@pytest.mark.slow  # it waits for five seconds
 def test_servers_that_do_not_tell_are_asked_at_once_and_hold_nothing_up(tmp_path):
     began = time.monotonic()
     result = among(tmp_path, Pages("silent"), Pages("silent"))
-    assert time.monotonic() - began < 3.5, "two seconds for both, not for each"
+    assert time.monotonic() - began < 9, "five seconds for both, not for each"
     (separation,) = instants_of(result, "separation")
     assert (separation["relation"], separation["evaluator"]["source"]) == ("unknown", "name")
     (asked,) = spans_of(result, "ask servers")

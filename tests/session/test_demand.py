@@ -61,7 +61,7 @@ async def run_watched(
     expect,
     seen=None,
     earlier=None,
-    parallel_calls=None,
+    max_parallel=None,
     **inputs,
 ):
     """Runs a pipeline, its forecast told to whoever is given."""
@@ -83,7 +83,7 @@ async def run_watched(
             tracer=session.trace,
             watcher=forecaster,
             earlier=earlier,
-            parallel_calls=parallel_calls,
+            max_parallel=max_parallel,
         )
 
 
@@ -252,7 +252,7 @@ def test_earlier_items_show_what_later_ones_ask(watch):
         await run.chat("critic", word)
         return await run.chat("producer", f"{word} end")
 
-    watched, _ = watch(pipeline, words=["a", "b"], parallel_calls=1)
+    watched, _ = watch(pipeline, words=["a", "b"], max_parallel=1)
     assert watched.seen["critic a"] == "texts[0]: critic producer; ..."
     assert watched.seen["producer b"] == "texts[1]: producer critic producer; ..."
     assert watched.seen["critic b"] == "texts[1]: critic producer; ..."

@@ -532,7 +532,7 @@ def test_what_a_second_attempt_had_done_is_found_by_the_first_of_a_resumed_run(s
         return item
 
     async def many(run: Run) -> list[str]:
-        done = await run.map(paid, ["a", "b"], parallel=1)
+        done = await run.map(paid, ["a", "b"], max_parallel=1)
         if tries.note("behind all items") == 1:
             raise ValueError("the second attempt")
         return done

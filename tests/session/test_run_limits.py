@@ -141,7 +141,7 @@ STOPPED = {
 def test_a_run_that_reaches_a_limit_is_stopped_with_what_it_has(tmp_path, limits, at_once, given):
     writer = two_words()
     settings = settings_of(tmp_path, **limits)
-    result = run(mapping(16, parallel_calls=at_once), settings, backends={"writer": writer})
+    result = run(mapping(16, max_parallel=at_once), settings, backends={"writer": writer})
     assert result.status == "stopped"
     assert next(iter(limits)) in result.stopped_by
     assert len(writer.requests) == result.spent.calls == given
@@ -149,7 +149,7 @@ def test_a_run_that_reaches_a_limit_is_stopped_with_what_it_has(tmp_path, limits
 
 
 def test_a_run_that_is_stopped_and_resumed_again_and_again_pays_for_nothing_twice(tmp_path):
-    writer, pipeline = two_words(), mapping(8, parallel_calls=1)
+    writer, pipeline = two_words(), mapping(8, max_parallel=1)
     for most in (3, 6, 9):
         limits = Limits(max_calls=most)  # which go before those of the settings
         result = run(
