@@ -4,7 +4,7 @@ from harness.inference import Host, HostReport
 from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget, most_kv_tokens
 from harness.residency.keep_alive import ObservedGaps
 from harness.residency.ledger import Device, Ledger, Need, Resident, Tenant, check_fits
-from harness.residency.policy import decide
+from harness.residency.policy import decide, planned_loads
 from harness.residency.state import (
     NOTHING_KNOWN,
     Decision,
@@ -42,4 +42,5 @@ __all__ = [
     "check_fits",
     "decide",
     "most_kv_tokens",
+    "planned_loads",
 ]

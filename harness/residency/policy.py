@@ -9,11 +9,23 @@ for the forecast. The next model is loaded ahead when there is room for it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from harness.residency.ledger import Resident, Tenant
-from harness.residency.state import Decision, Grant, Load, State, Strand, Unload, Wait, WaitingCall
+from harness.residency.ledger import Device, Ledger, Resident, Tenant
+from harness.residency.state import (
+    Decision,
+    Forecast,
+    Grant,
+    Load,
+    State,
+    Strand,
+    Unload,
+    Wait,
+    WaitingCall,
+)
 
 _MOMENT_NS: Final = 50_000_000
 """How long an idle model stays after a call: the next call comes soon, and may be for a model that
@@ -40,6 +52,33 @@ def decide(state: State) -> Decision:
     if isinstance(switch, Load):
         return switch
     return _pinned(state) or _prefetch(state) or _release(state) or switch
+
+
+def planned_loads(
+    strands: Iterable[Strand], *, devices: Mapping[str, Device], tenants: Mapping[str, Tenant]
+) -> Counter[str]:
+    """How often each model is loaded if these strands run and no call waits too long.
+
+    Nothing is in memory at first; what is pinned is loaded once. Each of the models fits.
+    """
+    pinned = [model for model, tenant in tenants.items() if tenant.pin]
+    loads = Counter(pinned)
+    ledger = Ledger(devices=devices)
+    for model in pinned:
+        ledger = ledger.with_resident(Resident(model=model, need=tenants[model].need))
+    left = tuple(strands)
+    while True:
+        forecast = Forecast(strands=left, is_complete=True)
+        choice = Choice(State(now_ns=0, ledger=ledger, tenants=tenants, forecast=forecast))
+        wanted = dict.fromkeys(choice.wanted_next, "it is used next")
+        load = choice.best(_of_highest_rank(wanted, tenants)) if wanted else None
+        if load is None:
+            return loads
+        loads[load.model] += 1
+        for model in load.evict:
+            ledger = ledger.without(model)
+        ledger = ledger.with_resident(Resident(model=load.model, need=tenants[load.model].need))
+        left = choice.left
 
 
 def why_it_waits(call: WaitingCall, state: State) -> str:
@@ -322,6 +361,16 @@ class Choice:
             if self._at[n] < len(self._uses[n])
         }
         return sorted(wanted - self._state.ledger.residents.keys() - self._state.failed)
+
+    @property
+    def left(self) -> tuple[Strand, ...]:
+        """The strands as they are once all has run that can run now."""
+        strands = _strands(self._state)
+        return tuple(
+            replace(strand, uses=uses[behind:])
+            for strand, uses, behind in zip(strands, self._uses, self._at, strict=True)
+            if behind < len(uses)
+        )
 
     @property
     def idle(self) -> list[str]:

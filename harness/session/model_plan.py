@@ -1,7 +1,7 @@
 """The plan of a pipeline's models: what each takes, where it fits, how often it will be loaded.
 
-Nothing is loaded for it. The loads are those of a run in numbers, by the budget's own policy, from
-what the nodes declare or asked in the last run.
+Nothing is loaded for it. The loads follow from the budget's own choice of models, and from what the
+nodes declare or asked in the last run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
-from typing import Final
 
 from harness.errors import (
     ConfigurationInvalid,
@@ -21,8 +20,7 @@ from harness.errors import (
 )
 from harness.graph import Graph, Node
 from harness.inference import Endpoint
-from harness.residency import Device, Tenant
-from harness.residency.simulation import Job, simulate
+from harness.residency import Device, Strand, Tenant, planned_loads
 from harness.session import plan_warnings as warnings
 from harness.session.casting import Casting
 from harness.session.demand import MEMORY, Demand, Players, demand_of, last_asked
@@ -45,8 +43,6 @@ from harness.trace import Tracer
 
 ITEMS = 4
 """Of every mapped node, unless told otherwise."""
-CALL_S: Final = 5.0
-"""What every call is taken to last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +137,15 @@ async def plan_models(
         Notice(code=error.code, message=str(error)) for error in _refusals(needed, memory)
     )
 
-    # 3. A run in numbers.
+    # 3. How often they are loaded.
     seated = replace(players, roles=casting.roles.with_evaluators(*judges.seated(memory.tenants)))
     uses = {name: _uses(one, seated, memory, times=items) for name, one in demand.items()}
     is_predicted = not refusals and not unknown
-    loads = _loads(graph, uses, memory, settings, items=items) if is_predicted else None
+    loads = None
+    if is_predicted:
+        strands = planned_strands(graph, uses, items=items)
+        counted = planned_loads(strands, devices=memory.devices, tenants=memory.tenants)
+        loads = {tag: counted[tag] for tag in memory.tenants}
 
     # 4. All of it side by side.
     models = tuple(
@@ -167,11 +167,9 @@ async def plan_models(
         notes.append(f"'{casting.summarizer}' shortens drafts that are too long; not counted")
     if loads:
         notes.append(
-            f"every call is taken to last {CALL_S:g} s, and every mapped node to have {items} "
-            "items; no model is taken to be in memory yet"
+            f"every mapped node is taken to have {items} items; no model is taken to be in memory "
+            "yet, and no call to wait longer than max_wait_s"
         )
-    if is_predicted and loads is None:
-        notes.append("the budget's policy came to no end with these models")
     if judges.is_drawn:
         largest = seated.of(EVALUATOR)[0]
         notes.append(
@@ -317,7 +315,7 @@ def _purposes(
     return found
 
 
-# --- a run in numbers -----------------------------------------------------------------------------
+# --- how often they are loaded --------------------------------------------------------------------
 
 
 def _uses(
@@ -353,35 +351,17 @@ def _notes(
             )
 
 
-def _loads(
-    graph: Graph,
-    uses: Mapping[str, Sequence[str]],
-    memory: PlannedMemory,
-    settings: Settings,
-    *,
-    items: int,
-) -> Mapping[str, int] | None:
-    """How often each model will be loaded; None if the run in numbers has no end."""
-    run = simulate(
-        planned_jobs(graph, uses, items=items),
-        devices=memory.devices.values(),
-        tenants=memory.tenants.values(),
-        max_wait_s=settings.budget.max_wait_s,
-    )
-    return None if run.unfinished else {tag: run.loads_of.get(tag, 0) for tag in memory.tenants}
-
-
-def planned_jobs(graph: Graph, uses: Mapping[str, Sequence[str]], *, items: int) -> list[Job]:
-    """The calls to models of one run, and which of them come after which.
+def planned_strands(graph: Graph, uses: Mapping[str, Sequence[str]], *, items: int) -> list[Strand]:
+    """The calls of nodes in one run, with the models that each uses.
 
     A mapped node is taken to have as many items as said, each call of it to ask the same, and a
     condition (`when`) to hold. How many calls a run makes at once is left open.
     """
-    jobs: list[Job] = []
-    ends: dict[str, list[tuple[str, ...]]] = {}  # by node and call, the jobs after which it is over
+    strands: list[Strand] = []
+    ends: dict[str, list[frozenset[str]]] = {}  # by node and call, the strands that end with it
     sources = {name: graph.dependencies(node) for name, node in graph.nodes.items()}
     for name in TopologicalSorter(sources).static_order():
-        node, ends_here = graph.nodes[name], []
+        node, ends[name] = graph.nodes[name], []
         # Side by side with another mapped node, it takes up each item as soon as that is there.
         by_item = {
             one.source
@@ -389,20 +369,17 @@ def planned_jobs(graph: Graph, uses: Mapping[str, Sequence[str]], *, items: int)
             if one.is_mapped and node.combine == "zip" and _is_mapped(one.source, graph)
         }
         for index in range(_calls_of(node, graph, ends, items=items)):
-            after: tuple[str, ...] = ()
+            after: frozenset[str] = frozenset()
             for source in sources[name]:
                 calls = ends[source]
-                if source in by_item and index < len(calls):
-                    calls = [calls[index]]
-                after += tuple(job for call in calls for job in call)
-            after = tuple(dict.fromkeys(after))
-            for number, model in enumerate(uses[name]):
-                id_ = f"{name}[{index}].{number}.{model}"
-                jobs.append(Job(id=id_, model=model, call_s=CALL_S, after=after))
-                after = (id_,)
-            ends_here.append(after)
-        ends[name] = ends_here
-    return jobs
+                is_matched = source in by_item and index < len(calls)
+                after = after.union(*([calls[index]] if is_matched else calls))
+            if uses[name]:
+                strand = Strand(name=f"{name}[{index}]", uses=tuple(uses[name]), after=after)
+                strands.append(strand)
+                after = frozenset({strand.name})
+            ends[name].append(after)
+    return strands
 
 
 def _calls_of(node: Node, graph: Graph, ends: Mapping[str, Sequence[object]], *, items: int) -> int:

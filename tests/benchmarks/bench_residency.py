@@ -30,12 +30,12 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent.parent / "residency"))
 
 from residency_peers import PEERS
+from simulation import Known, Policy, SimulatedRun, simulate
 from small_runs import SmallRun, fewest_loads, small_run
 from workloads import Workload, workloads
 
 from harness.residency import MAX_WAIT_S
 from harness.residency.policy import decide
-from harness.residency.simulation import Known, Policy, SimulatedRun, simulate
 
 OURS, OURS_BLIND = "ours", "ours without a forecast"
 FIFO = "FIFO + LRU"

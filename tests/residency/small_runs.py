@@ -11,8 +11,9 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
+from simulation import Job, Known, Policy, SimulatedRun, simulate
+
 from harness.residency import Device, Tenant
-from harness.residency.simulation import Job, Known, Policy, SimulatedRun, simulate
 
 
 class SmallRun(NamedTuple):

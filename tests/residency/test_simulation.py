@@ -1,9 +1,9 @@
 import pytest
+from simulation import Job, simulate
 from states import tenant
 
 from harness.errors import DoesNotFit
 from harness.residency import Device, Forecast, Grant, Load, Strand, Unload, Wait, decide
-from harness.residency.simulation import Job, simulate
 
 
 def job(id_, model="a", call_s=1.0, **settings):

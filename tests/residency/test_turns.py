@@ -4,12 +4,12 @@ import statistics
 from random import Random
 
 import pytest
+from simulation import Job, simulate
 from small_runs import fewest_loads, small_run
 from states import tenant
 from workloads import alternation
 
 from harness.residency import Device
-from harness.residency.simulation import Job, simulate
 
 
 def job(id_, model, *, call_s=1, **how):

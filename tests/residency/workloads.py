@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from random import Random
 
+from simulation import Job, Known
+
 from harness.residency import Device, Tenant
-from harness.residency.simulation import Job, Known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A run in numbers: the loads and waits that a list of calls would meet, decided by the policy.
+"""The loads and waits that a list of calls would meet, decided by the policy.
 
 The policy is asked exactly when the budget asks it: a call comes, a call ends, a move is over, or
 the time has come that a wait named. One move is under way at a time, and of a load that must make
