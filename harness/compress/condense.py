@@ -474,21 +474,20 @@ def _elided(texts: Sequence[str]) -> str:
 # --- the last resort ---
 
 _HEAD_SHARE = 0.85
-_MARK = f"\n\n{LEFT_OUT}"
+_MARK = f"\n\n{LEFT_OUT}\n\n"
 
 
 def cut_middle(text: str, *, end_of: str, chars: int) -> str:
     """At most `chars` characters: 85 % are the beginning of `text`, the rest the end of `end_of`.
 
-    Between them is a mark. A heading or code that would be cut at the beginning's end is left out;
-    code in which the end begins has its fence opened again. Empty without room for the mark.
+    Between them is a mark. A heading or code that would be cut at the beginning's end is left out.
+    Empty without room for the mark.
     """
     head_chars = int(_HEAD_SHARE * chars) - len(_MARK)
     if head_chars < 0:
         return ""
-    tail = _tail(end_of, chars - head_chars - len(_MARK))
-    # Even the shortest end takes some room.
-    return (_head(text, head_chars) + _MARK + tail)[:chars]
+    tail_chars = chars - head_chars - len(_MARK)
+    return _head(text, head_chars) + _MARK + end_of[len(end_of) - tail_chars :]
 
 
 def _head(text: str, chars: int) -> str:
@@ -500,24 +499,3 @@ def _head(text: str, chars: int) -> str:
             return text[: start if block.kind in {"heading", "code", "other"} else chars]
         start = end
     return text
-
-
-def _tail(text: str, chars: int) -> str:
-    """The text after the mark; on the mark's line if the end begins within a block."""
-    whole = "\n\n"
-    cut = len(text) - chars + len(whole)
-    start = 0
-    for block in blocks_of(text):
-        end = start + len(block.text)
-        if start < cut < end and block.fence:
-            opening = f"{whole}{block.fence}{block.label}\n"
-            line = text.find("\n", len(text) - chars + len(opening), end) + 1
-            rest = text[line:end] if line else ""
-            # Not if only the closing line is left.
-            return (
-                opening + text[line:] if rest.strip(BLANK + block.fence[0]) else whole + text[end:]
-            )
-        if start < cut < end:
-            return " " + text[cut:]
-        start = end
-    return whole + text[cut:]
