@@ -145,32 +145,24 @@ def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
     return Footprint(
         kv_is_exact=header.exact_caches,
         weights_bytes=header.weights.loaded_bytes,
-        kv_bytes=kv_cache_bytes(header, loading),
+        kv_bytes=sum(layer_cache_bytes(header, loading)),
         compute_bytes=compute_bytes(header, loading),
     )
 
 
-def kv_cache_bytes(header: GgufHeader, loading: Loading) -> int:
-    """The KV cache as llama.cpp allocates it.
+def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
+    """The KV cache of each layer as llama.cpp allocates it.
 
-    Exact if `header.exact_caches`; else usually too high.
+    bytes = cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
 
     Raises:
         InvalidInput: The cache type does not suit the model.
-    """
-    return sum(layer_cache_bytes(header, loading))
-
-
-def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
-    """The cache of each layer; raises as `kv_cache_bytes` does.
-
-    bytes = cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
     """
     keys, values = cache_format(loading.cache_type_k), cache_format(loading.cache_type_v)
 
     def bytes_of(layer: LayerCache) -> int:
         cells = loading.cells(window_tokens=layer.window_tokens)
-        token_bytes = layer_token_bytes(header, layer, keys=keys, values=values)
+        token_bytes = layer_token_bytes(layer, keys=keys, values=values, model=header.name)
         return cells * token_bytes + loading.slots * state_bytes(layer)
 
     return [bytes_of(layer) for layer in header.caches]
@@ -188,7 +180,8 @@ def kv_bytes_per_token(
     """
     keys, values = cache_format(cache_type_k), cache_format(cache_type_v)
     return sum(
-        layer_token_bytes(header, layer, keys=keys, values=values) for layer in header.caches
+        layer_token_bytes(layer, keys=keys, values=values, model=header.name)
+        for layer in header.caches
     )
 
 

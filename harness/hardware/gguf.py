@@ -150,7 +150,7 @@ def _header(keys: ModelKeys, *, tensor_bytes: int, file_bytes: int, weights: Wei
         raise keys.unusable("attention.head_count", "was left out; ask the server for all there is")
     heads = keys.counts("attention.head_count", default=(0,) * keys.layers)
     head_length = embedding_length // heads[0] if heads[0] else 0
-    caches = model_caches(
+    caches, is_exact = model_caches(
         keys,
         heads=heads[0],
         heads_kv=keys.counts("attention.head_count_kv", default=heads),
@@ -178,8 +178,8 @@ def _header(keys: ModelKeys, *, tensor_bytes: int, file_bytes: int, weights: Wei
         expert_used_count=used,
         head_count=heads[0],
         vocabulary_size=_vocabulary_size(keys),
-        caches=caches.layers,
-        exact_caches=caches.exact,
+        caches=caches,
+        exact_caches=is_exact,
         weights=weights,
     )
 

@@ -10,11 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from harness.errors import InvalidInput
 from harness.hardware.gguf_file import ModelKeys
 from harness.hardware.quantization import BlockFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCache:
+    """What one layer keeps of the tokens it has seen; by default nothing."""
+
+    heads: int = 0
+    """Key-value heads."""
+    key_length: int = 0
+    """Elements of one head's key; with latent attention (MLA), of a token's latent."""
+    value_length: int = 0
+    """Elements of one head's value; 0 with latent attention, whose values come from the latent."""
+    window_tokens: int | None = None
+    """Tokens that it looks back; None for all."""
+    index_length: int = 0
+    """Elements of a token in the index of sparse attention, one head for all."""
+    state_elements: int = 0
+    """What a recurrent layer keeps of a sequence of any length."""
+
 
 NO_OUTPUT: Final = frozenset(
     {
@@ -50,19 +69,10 @@ _SHARED: Final = "attention.shared_kv_layers"
 _GEMMA3N_OWN_LAYERS: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCaches:
-    """What each layer of a model keeps."""
-
-    layers: tuple[LayerCache, ...]
-    exact: bool
-    """Whether llama.cpp keeps exactly that; else it is usually too much."""
-
-
 def model_caches(
     keys: ModelKeys, *, heads: int, heads_kv: tuple[int, ...], key_length: int, value_length: int
-) -> ModelCaches:
-    """What llama.cpp keeps for each layer.
+) -> tuple[tuple[LayerCache, ...], bool]:
+    """What llama.cpp keeps for each layer, and whether that is exact; else it is usually too much.
 
     Args:
         keys: Of the model.
@@ -75,36 +85,35 @@ def model_caches(
         ModelFileInvalid: A key is impossible.
     """
     if keys.architecture in _NO_CACHE:
-        return ModelCaches(layers=(LayerCache(),) * keys.layers, exact=True)
+        return (LayerCache(),) * keys.layers, True
     if _is_latent(keys):
         value_length = 0
     full = [
         LayerCache(heads=count, key_length=key_length, value_length=value_length)
         for count in heads_kv
     ]
-    state = state_elements(keys, heads=heads, key_length=key_length)
+    state = _state_elements(keys, heads=heads, key_length=key_length)
     if not _is_known(keys):
-        return ModelCaches(layers=tuple(_at_most(keys, full, state)), exact=False)
+        return tuple(_at_most(keys, full, state)), False
     # 1. Attention and recurrence.
-    kinds = layer_kinds(keys, heads_kv)
     caches = [
-        replace(cache if kind.attends else LayerCache(), state_elements=state * kind.recurs)
-        for cache, kind in zip(full, kinds, strict=True)
+        replace(cache if attends else LayerCache(), state_elements=state * recurs)
+        for cache, (attends, recurs) in zip(full, _layer_kinds(keys, heads_kv), strict=True)
     ]
     # 2. Sliding windows.
-    windows = layer_windows(keys)
-    for number, windowed in enumerate(windows.layers or ()):
+    window_tokens, windows = _layer_windows(keys)
+    for number, windowed in enumerate(windows or ()):
         if windowed and caches[number].heads:
             caches[number] = replace(
                 caches[number],
-                window_tokens=windows.tokens,
+                window_tokens=window_tokens,
                 key_length=keys.count("attention.key_length_swa", default=key_length),
                 value_length=keys.count("attention.value_length_swa", default=value_length),
             )
     # 3. Layers that use an earlier layer's cache, or belong to a draft that is not loaded.
     own = _own_layers(keys)
     caches[own:] = [LayerCache()] * (keys.layers - own)
-    return ModelCaches(layers=tuple(caches), exact=windows.layers is not None)
+    return tuple(caches), windows is not None
 
 
 def draft_layers(keys: ModelKeys) -> int:
@@ -120,11 +129,11 @@ def draft_layers(keys: ModelKeys) -> int:
 def _is_known(keys: ModelKeys) -> bool:
     if keys.architecture in _CACHES_OF_THEIR_OWN or keys.any_begins(*_SIGNS_OF_AN_INDEX):
         return False
-    if keys.architecture not in RECURRENT and keys.any_begins(*_SIGNS_OF_A_STATE):
+    if keys.architecture not in _RECURRENT and keys.any_begins(*_SIGNS_OF_A_STATE):
         return False
     if any(map(keys.is_untold, _BY_LAYER)):
         return False
-    if keys.architecture in RECURRENT - RECURRENT_WITH_DRAFTS and draft_layers(keys):
+    if keys.architecture in _RECURRENT - _RECURRENT_WITH_DRAFTS and draft_layers(keys):
         return False
     return keys.architecture in {"gemma3n", "gemma4"} or not keys.any_begins(_SHARED)
 
@@ -168,41 +177,29 @@ _ATTENTION_INTERVAL: Final = {"minimax-01": 8, "qwen35": 4, "qwen35moe": 4, "qwe
 """One layer in so many attends, the last; the others are recurrent. A header may say otherwise."""
 _NO_GROUPS: Final = frozenset({"jamba", "mamba"})
 
-RECURRENT: Final = (
+_RECURRENT: Final = (
     _ALL_RECURRENT | _WITHOUT_HEADS | _NEMOTRON | _ATTENTION_INTERVAL.keys() | {"falcon-h1"}
 )
 """Architectures whose recurrent layers are known here."""
-RECURRENT_WITH_DRAFTS: Final = frozenset(_ATTENTION_INTERVAL)
+_RECURRENT_WITH_DRAFTS: Final = frozenset(_ATTENTION_INTERVAL)
 """Those whose draft layers (NextN) are known to keep nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerKind:
-    """Whether a layer keeps keys and values, and whether a state. Some do both, some neither."""
-
-    attends: bool
-    recurs: bool
-
-
-def layer_kinds(keys: ModelKeys, heads_kv: tuple[int, ...]) -> tuple[LayerKind, ...]:
-    """The kind of each layer.
-
-    Raises:
-        ModelFileInvalid: A key is impossible.
-    """
+def _layer_kinds(keys: ModelKeys, heads_kv: tuple[int, ...]) -> list[tuple[bool, bool]]:
+    """Whether each layer keeps keys and values, and whether a state: some do both, some neither."""
     architecture = keys.architecture
     if architecture == "falcon-h1":
-        return (LayerKind(attends=True, recurs=True),) * keys.layers
+        return [(True, True)] * keys.layers
     if architecture in _ALL_RECURRENT:
-        return (LayerKind(attends=False, recurs=True),) * keys.layers
+        return [(False, True)] * keys.layers
     if architecture in _WITHOUT_HEADS:
-        return tuple(LayerKind(attends=heads > 0, recurs=heads == 0) for heads in heads_kv)
+        return [(heads > 0, heads == 0) for heads in heads_kv]
     if architecture in _NEMOTRON:
         inner = keys.counts("feed_forward_length", default=(0,) * keys.layers)
-        return tuple(
-            LayerKind(attends=heads > 0 and not length, recurs=heads == 0 and not length)
+        return [
+            (heads > 0 and not length, heads == 0 and not length)
             for heads, length in zip(heads_kv, inner, strict=True)
-        )
+        ]
     if architecture in _ATTENTION_INTERVAL:
         recurrent = keys.flags("attention.recurrent_layers")
         if recurrent is None:
@@ -211,21 +208,12 @@ def layer_kinds(keys: ModelKeys, heads_kv: tuple[int, ...]) -> tuple[LayerKind, 
             if interval == 0:
                 raise keys.unusable(key, "is 0; the file is damaged, download it again")
             recurrent = tuple((number + 1) % interval != 0 for number in range(keys.layers))
-        return tuple(LayerKind(attends=not recurs, recurs=recurs) for recurs in recurrent)
-    return (LayerKind(attends=True, recurs=False),) * keys.layers
+        return [(not recurs, recurs) for recurs in recurrent]
+    return [(True, False)] * keys.layers
 
 
-def state_elements(keys: ModelKeys, *, heads: int, key_length: int) -> int:
-    """What one recurrent layer keeps of a sequence: its last inputs, and its state.
-
-    Args:
-        keys: Of the model.
-        heads: Attention heads of its first layer.
-        key_length: Elements of one head's key.
-
-    Raises:
-        ModelFileInvalid: A key is impossible.
-    """
+def _state_elements(keys: ModelKeys, *, heads: int, key_length: int) -> int:
+    """What one recurrent layer keeps of a sequence: its last inputs, and its state."""
     width = keys.count("embedding_length")
     if head_size := keys.count("wkv.head_size", default=0):  # RWKV
         return width * (keys.count("token_shift_count", default=2) + head_size)
@@ -306,32 +294,19 @@ _EXAONE4_LARGE_LAYERS: Final = 64  # its smaller sizes have no windows, whatever
 _IGNORED: Final = frozenset({"exaone4", "lfm2moe", "phi3"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWindows:
-    """The sliding windows of a model."""
-
-    tokens: int
-    layers: tuple[bool, ...] | None
-    """Which layers have one; None if unknown."""
-
-
-def layer_windows(keys: ModelKeys) -> LayerWindows:
-    """The windows of a model's layers.
-
-    Raises:
-        ModelFileInvalid: A key is impossible.
-    """
-    none = LayerWindows(tokens=0, layers=(False,) * keys.layers)
+def _layer_windows(keys: ModelKeys) -> tuple[int, tuple[bool, ...] | None]:
+    """The tokens of a sliding window, and which layers have one; None if unknown."""
+    none = 0, (False,) * keys.layers
     windows = _ARCHITECTURES.get(keys.architecture)
     if keys.architecture == "exaone4" and keys.layers == _EXAONE4_LARGE_LAYERS:
         windows = _EXAONE4_LARGE
     if windows is None:
         ignored = keys.architecture in _IGNORED or not keys.any_begins("attention.sliding_window")
-        return none if ignored else LayerWindows(tokens=0, layers=None)
+        return none if ignored else (0, None)
     tokens = keys.count("attention.sliding_window", default=windows.default_tokens)
     if not tokens:
         return none
-    return LayerWindows(tokens=windows.fixed_tokens or tokens, layers=_pattern(keys, windows))
+    return windows.fixed_tokens or tokens, _pattern(keys, windows)
 
 
 def _pattern(keys: ModelKeys, windows: _Windows) -> tuple[bool, ...] | None:
@@ -351,49 +326,17 @@ def _pattern(keys: ModelKeys, windows: _Windows) -> tuple[bool, ...] | None:
 _STATE_ELEMENT_BYTES: Final = 4  # llama.cpp keeps recurrent states in f32 whatever the cache types
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCache:
-    """What one layer keeps of the tokens it has seen; by default nothing."""
-
-    heads: int = 0
-    """Key-value heads."""
-    key_length: int = 0
-    """Elements of one head's key; with latent attention (MLA), of a token's latent."""
-    value_length: int = 0
-    """Elements of one head's value; 0 with latent attention, whose values come from the latent."""
-    window_tokens: int | None = None
-    """Tokens that it looks back; None for all."""
-    index_length: int = 0
-    """Elements of a token in the index of sparse attention, one head for all."""
-    state_elements: int = 0
-    """What a recurrent layer keeps of a sequence of any length."""
-
-
-class CachedModel(Protocol):
-    """What the arithmetic of caches needs of a model."""
-
-    @property
-    def name(self) -> str:
-        """For error messages."""
-        ...
-
-    @property
-    def caches(self) -> Sequence[LayerCache]:
-        """One for each layer."""
-        ...
-
-
 def layer_token_bytes(
-    model: CachedModel, layer: LayerCache, *, keys: BlockFormat, values: BlockFormat
+    layer: LayerCache, *, keys: BlockFormat, values: BlockFormat, model: str
 ) -> int:
     """Bytes of one token in one layer: heads * (key bytes + value bytes) + index bytes.
 
     Raises:
-        InvalidInput: A head is not a whole number of the format's blocks.
+        InvalidInput: A head is not a whole number of the format's blocks; it names the model.
     """
-    head_bytes = _head_bytes(model, layer.key_length, keys)
-    head_bytes += _head_bytes(model, layer.value_length, values)
-    return layer.heads * head_bytes + _head_bytes(model, layer.index_length, keys)
+    head_bytes = _head_bytes(layer.key_length, keys, model)
+    head_bytes += _head_bytes(layer.value_length, values, model)
+    return layer.heads * head_bytes + _head_bytes(layer.index_length, keys, model)
 
 
 def state_bytes(layer: LayerCache) -> int:
@@ -401,11 +344,11 @@ def state_bytes(layer: LayerCache) -> int:
     return layer.state_elements * _STATE_ELEMENT_BYTES
 
 
-def _head_bytes(model: CachedModel, length: int, block: BlockFormat) -> int:
+def _head_bytes(length: int, block: BlockFormat, model: str) -> int:
     try:
         return block.row_bytes(length)
     except ValueError as error:
         raise InvalidInput(
-            f"{model.name} cannot have a {block.name.lower()} KV cache: {error}; use f16",
+            f"{model} cannot have a {block.name.lower()} KV cache: {error}; use f16",
             code="model.cache-type-does-not-fit",
         ) from error

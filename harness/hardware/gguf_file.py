@@ -95,16 +95,6 @@ class GgufFile:
             raise self.unusable(key, f"is not a count, or not one for each layer; {_DAMAGED}")
         return numbers
 
-    def flags(self, key: str, *, layers: int) -> tuple[bool, ...] | None:
-        """Whether each layer is of a kind; None if the key holds no array, or one too long.
-
-        As in llama.cpp the array may be longer than the layers, or shorter: the rest are False.
-        """
-        value = self.values.get(key)
-        if value is None or not isinstance(value.content, tuple):
-            return None
-        return tuple(map(bool, value.content[:layers])) + (False,) * (layers - value.length)
-
     def unusable(self, key: str, problem: str) -> ModelFileInvalid:
         """The error for an impossible value of a key."""
         return ModelFileInvalid(
@@ -322,8 +312,16 @@ class ModelKeys:
         return self.file.counts(f"{self.architecture}.{key}", layers=self.layers, default=default)
 
     def flags(self, key: str) -> tuple[bool, ...] | None:
-        """Whether each layer is of a kind; None if the key holds no array."""
-        return self.file.flags(f"{self.architecture}.{key}", layers=self.layers)
+        """Whether each layer is of a kind; None if the key holds no array, or one too long.
+
+        As in llama.cpp the array may be longer than the layers, or shorter: the rest are False.
+        """
+        value = self.file.values.get(f"{self.architecture}.{key}")
+        if value is None or not isinstance(value.content, tuple):
+            return None
+        return tuple(map(bool, value.content[: self.layers])) + (False,) * (
+            self.layers - value.length
+        )
 
     def is_untold(self, key: str) -> bool:
         """Whether a server gave the key without the array it holds."""

@@ -160,7 +160,7 @@ def safetensors_footprint(
             # A batch is kept beside the window, and may begin within a block.
             tokens = min(tokens, layer.window_tokens - 1 + batch_tokens + _BLOCK_TOKENS)
         blocks = -(-tokens // _BLOCK_TOKENS)
-        token_bytes = layer_token_bytes(model, layer, keys=element, values=element)
+        token_bytes = layer_token_bytes(layer, keys=element, values=element, model=model.name)
         kv_bytes += sequences * blocks * _BLOCK_TOKENS * token_bytes
     widths = 3 * model.feed_forward_length + 5 * model.embedding_length
     return Footprint(

@@ -11,18 +11,16 @@ from harness.errors import InvalidInput
 from harness.hardware import (
     Footprint,
     GgufHeader,
-    LayerCache,
     Loading,
-    compute_bytes,
     format_bytes,
     gguf_footprint,
     gguf_header_from_values,
-    kv_bytes_per_token,
-    kv_cache_bytes,
     parse_bytes,
     read_gguf_header,
 )
+from harness.hardware.footprint import compute_bytes, kv_bytes_per_token, layer_cache_bytes
 from harness.hardware.gguf import even_weights
+from harness.hardware.gguf_caches import LayerCache
 
 
 def model(
@@ -60,14 +58,8 @@ def shaped(layers, heads_kv, head):
     ("cache_type", "mib"), [("f16", "90.0"), ("q8_0", "47.8"), ("q4_0", "25.3")]
 )
 def test_4096_tokens_of_the_demo_model_take_what_llama_cpp_allocates(demo_model, cache_type, mib):
-    cache_bytes = kv_cache_bytes(
-        read_gguf_header(demo_model),
-        Loading(
-            context_tokens=4096,
-            cache_type_k=cache_type,
-            cache_type_v=cache_type,
-        ),
-    )
+    loading = Loading(context_tokens=4096, cache_type_k=cache_type, cache_type_v=cache_type)
+    cache_bytes = sum(layer_cache_bytes(read_gguf_header(demo_model), loading))
     assert f"{cache_bytes / MIB:.1f}" == mib
 
 
@@ -85,7 +77,7 @@ def test_4096_tokens_of_the_demo_model_take_what_llama_cpp_allocates(demo_model,
 )
 def test_every_slot_has_its_context_padded_to_256(context_tokens, slots, cells):
     one = shaped(1, 1, 64)
-    needed = kv_cache_bytes(one, Loading(context_tokens=context_tokens, slots=slots))
+    needed = sum(layer_cache_bytes(one, Loading(context_tokens=context_tokens, slots=slots)))
     assert needed == cells * kv_bytes_per_token(one)
 
 

@@ -18,14 +18,14 @@ from gguf_writer import (
 
 from harness.errors import ModelFileInvalid
 from harness.hardware import (
-    LayerCache,
     Loading,
-    Weights,
     file_type_name,
     gguf_footprint,
     gguf_header_from_values,
     read_gguf_header,
 )
+from harness.hardware.gguf import Weights
+from harness.hardware.gguf_caches import LayerCache
 from harness.hardware.gguf_file import read_gguf_file
 
 

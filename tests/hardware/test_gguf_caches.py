@@ -7,14 +7,9 @@ import pytest
 from logged_memory import MIB, exact_bytes, logged_memory
 from tiny_models import MODELS, write_model
 
-from harness.hardware import (
-    LayerCache,
-    Loading,
-    gguf_header_from_values,
-    kv_bytes_per_token,
-    kv_cache_bytes,
-    read_gguf_header,
-)
+from harness.hardware import Loading, gguf_header_from_values, read_gguf_header
+from harness.hardware.footprint import kv_bytes_per_token, layer_cache_bytes
+from harness.hardware.gguf_caches import LayerCache
 
 # --- as llama.cpp has it ---------------------------------------------------------------------
 
@@ -39,7 +34,9 @@ def test_the_caches_of_every_kind_of_model_are_those_that_llama_cpp_makes(tmp_pa
     assert sorted(windows.values()) == sorted(c.layers for c in logged.caches if c.layers)
 
     states = [cache.state_elements for cache in model.caches if cache.state_elements]
-    cached_bytes = kv_cache_bytes(model, Loading(context_tokens=CONTEXT_TOKENS, slots=SLOTS))
+    cached_bytes = sum(
+        layer_cache_bytes(model, Loading(context_tokens=CONTEXT_TOKENS, slots=SLOTS))
+    )
     assert cached_bytes - 4 * SLOTS * sum(states) == sum(
         exact_bytes(cache.cells, mib)
         for cache in logged.caches
@@ -124,7 +121,9 @@ def test_layers_have_the_windows_of_their_architecture(architecture, keys, expec
 )
 def test_a_window_takes_its_cells(window, slots, unified, cells):
     model = replace(told("llama"), caches=(replace(FULL, window_tokens=window),))
-    cached_bytes = kv_cache_bytes(model, Loading(context_tokens=8192, slots=slots, unified=unified))
+    cached_bytes = sum(
+        layer_cache_bytes(model, Loading(context_tokens=8192, slots=slots, unified=unified))
+    )
     assert cached_bytes == cells * 2 * 2 * 32
 
 
@@ -203,7 +202,7 @@ def test_recurrent_layers_keep_a_state_that_does_not_grow(architecture, keys, re
     )
     for context_tokens in (1024, 65_536):
         both, keys_only = (
-            kv_cache_bytes(one, Loading(context_tokens=context_tokens, slots=3))
+            sum(layer_cache_bytes(one, Loading(context_tokens=context_tokens, slots=3)))
             for one in (model, attending)
         )
         assert both - keys_only == 3 * 4 * elements * sum(kind in "rb" for kind in kinds)

@@ -2,12 +2,8 @@
 
 import pytest
 
-from harness.hardware import (
-    file_type_name,
-    is_below_evaluator_floor,
-    label_bits,
-)
-from harness.hardware.quantization import TENSOR_FORMATS, cache_format
+from harness.hardware import file_type_name, is_below_evaluator_floor
+from harness.hardware.quantization import TENSOR_FORMATS, cache_format, label_bits
 
 
 @pytest.mark.parametrize(

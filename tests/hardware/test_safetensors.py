@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from harness.errors import InvalidInput, ModelFileInvalid
-from harness.hardware import (
-    LayerCache,
+from harness.hardware.gguf_caches import LayerCache
+from harness.hardware.safetensors import (
     read_safetensors_model,
     reserved_bytes,
     safetensors_footprint,

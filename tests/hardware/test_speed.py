@@ -7,22 +7,19 @@ from dataclasses import replace
 import pytest
 
 from harness.errors import InvalidInput
-from harness.hardware import (
+from harness.hardware import Loading, gguf_footprint, read_gguf_header, split_footprint
+from harness.hardware.gguf import weights_of
+from harness.hardware.speed import (
     BANDWIDTHS,
-    Loading,
     decode_limit_tokens_per_s,
     fit,
-    gguf_footprint,
     layers_that_fit,
     move_s,
     offload_speedup,
-    read_gguf_header,
     sequences_that_fit,
-    split_footprint,
     step_bytes,
     weights_per_sequence,
 )
-from harness.hardware.gguf import weights_of
 
 GB = 10**9
 H100 = BANDWIDTHS["h100"]
