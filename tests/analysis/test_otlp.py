@@ -343,6 +343,23 @@ def test_a_run_that_recorded_no_texts_has_none_to_send(tmp_path):
     assert call.kind == INTERNAL  # a model in this process is no remote call
 
 
+def test_a_traceback_which_may_quote_a_text_leaves_only_with_the_texts(tmp_path):
+    with new_run(tmp_path) as trace, trace.span("node", label="asked", node="asked") as span:
+        span.set(traceback=f"ValueError: {REPLY}")
+    journal = trace.journal()
+
+    sent = [
+        [
+            one.value.string_value
+            for span in spans_of(journal, content=content)
+            for one in span.attributes
+            if one.key == "harness.traceback"
+        ]
+        for content in (False, True)
+    ]
+    assert sent == [[], [f"ValueError: {REPLY}"]]
+
+
 def test_every_attribute_that_may_quote_a_text_is_known_to_the_export():
     sources = [path.read_text() for path in Path(harness.__file__).parent.rglob("*.py")]
     quoting = {name for text in sources for name in re.findall(r"(\w+)=[\w.]+\.excerpt\(", text)}

@@ -93,6 +93,17 @@ def test_a_panel_judges_every_draft_and_what_each_finds_reaches_the_reviser(judg
     assert line_of(result)["evaluator_model"] == "strict, kind"
 
 
+def test_a_lone_source_is_one_source_and_not_its_letters(judged, rubric):
+    asked = []
+    for sources in (SOURCE, [SOURCE]):
+        strict = judge(9)
+        judged(evaluating(rubric, sources=sources), strict=strict)
+        asked.append([one.messages for one in strict.requests])
+
+    assert asked[0] == asked[1]
+    assert SOURCE in str(asked[0])
+
+
 # --- limits ----------------------------------------------------------------------------------
 
 

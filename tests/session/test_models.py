@@ -221,14 +221,19 @@ def test_a_node_may_listen_embed_and_count(tmp_path):
     async def shape(run: Run, task: str) -> tuple[int, ...]:
         return (await run.embed("producer", [task, task])).vectors.shape
 
+    async def lone(run: Run) -> int:
+        return len((await run.embed("producer", "one text")).vectors)
+
     async def use(server):
         chosen = settings(tmp_path, {"producer": vllm(server.url)})
-        return await pipeline_of(answer, size, shape).run_async({"task": "?"}, settings=chosen)
+        nodes = pipeline_of(answer, size, shape, lone)
+        return await nodes.run_async({"task": "?"}, settings=chosen)
 
     outputs = serving(use).outputs
     assert outputs["answer"] == "".join(heard).strip() == ANSWER.strip()
     assert outputs["size"] > 0
     assert outputs["shape"][0] == 2
+    assert outputs["lone"] == 1
 
 
 def test_a_call_in_a_run_may_have_less_time_than_its_endpoint(tmp_path):

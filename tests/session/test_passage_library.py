@@ -120,9 +120,12 @@ def test_novelty_falls_when_a_text_is_known(tmp_path):
     async def measured(run: Run) -> list[float]:
         before = await run.novelty(["Steep green tea for three minutes."])
         await run.remember(TEA)
-        return [before, await run.novelty(["Tea Steep green tea for three minutes."])]
+        known = "Tea Steep green tea for three minutes."
+        # A lone text is one text, and not its letters.
+        return [before, await run.novelty([known]), await run.novelty(known)]
 
-    assert run_node(measured, settings_of(tmp_path)).result == [10.0, pytest.approx(0, abs=0.1)]
+    known = pytest.approx(0, abs=0.1)
+    assert run_node(measured, settings_of(tmp_path)).result == [10.0, known, known]
 
 
 # --- an endpoint that embeds ---------------------------------------------------------------------
