@@ -91,6 +91,11 @@ class Limits:
     def __post_init__(self) -> None:
         for name in FIELD_OF.values():
             limit = getattr(self, name)
+            if isinstance(limit, bool) or not isinstance(limit, int | float | None):
+                raise InvalidInput(
+                    f"{name} is {limit!r:.80}; give a number, or leave it out",
+                    code="loop.limit-wrong-type",
+                )
             if limit is not None and not limit > 0:
                 raise InvalidInput(
                     f"{name} is {limit:g}; it must be more than 0, or left out",

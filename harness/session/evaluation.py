@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from harness.compress import Summarize
-from harness.errors import Notice, ReplyInvalid
+from harness.errors import InvalidInput, Notice, ReplyInvalid
 from harness.inference import (
     NOTHING,
     ChatRequest,
@@ -133,6 +133,9 @@ async def run_loop(
 ) -> WiggumResult:
     """Writes a draft, if none is given, and revises it; see `Run.wiggum`."""
     # 1. Whatever can be wrong with the arguments, before any model is asked.
+    _check_choice("revise", revise, RevisionMode)
+    _check_choice("revise_from", revise_from, Literal["best", "last"])
+    _check_choice("rescore", rescore, Literal["all", "changed"])
     rubric = chosen.rubric
     noise = noise_of(session, chosen)
     before = sum((one.spent for one in rounds), NOTHING)
@@ -200,6 +203,14 @@ async def run_loop(
     warn_of_no_price(limits, result.spent, casting=session.casting, tracer=session.trace)
     session.loops.append(result)
     return result
+
+
+def _check_choice(name: str, value: str, choices: Any) -> None:  # noqa: ANN401 - a Literal
+    if value not in get_args(choices):
+        raise InvalidInput(
+            f"{name} is {value!r:.80}; it can be {' or '.join(get_args(choices))}",
+            code="loop.choice-unknown",
+        )
 
 
 def _tokens_to_keep(

@@ -216,6 +216,7 @@ class Pipeline(Graph):
                 code="resume.not-a-run",
             )
         _check_limits(limits)
+        _check_backends(backends)
         run = PipelineRun(
             graph=self,
             settings=settings_or_default(settings),
@@ -253,6 +254,18 @@ def _check_limits(limits: object) -> None:
         raise InvalidInput(
             f"limits={limits!r} is no Limits object; write Limits(max_calls=9), for example",
             code="pipeline.limits-invalid",
+        )
+
+
+def _check_backends(backends: object) -> None:
+    if backends is None:
+        return
+    given = backends.values() if isinstance(backends, Mapping) else [None]
+    if not all(hasattr(one, "chat") for one in given):
+        raise InvalidInput(
+            f"backends={backends!r:.80} maps no tags to backends; write "
+            '{"producer": ScriptedBackend(["A reply."])}, for example',
+            code="pipeline.backends-invalid",
         )
 
 

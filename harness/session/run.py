@@ -491,6 +491,12 @@ class Run:
         # Before anything is awaited, so that loops that begin together have different keys.
         call_key = self._call.key("wiggum")
         sources = as_texts(sources)
+        limits = LoopLimits(
+            max_rounds=max_rounds,
+            max_tokens=max_tokens,
+            max_cost_usd=max_cost_usd,
+            max_seconds=max_seconds,
+        )
         chosen = await self._choose(rubric)
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=sources, draft=draft)
         before = rounds or self._rounds_before(key, chosen.rubric, draft)
@@ -504,12 +510,7 @@ class Run:
                 chosen=chosen,
                 sources=sources,
                 draft=draft,
-                limits=LoopLimits(
-                    max_rounds=max_rounds,
-                    max_tokens=max_tokens,
-                    max_cost_usd=max_cost_usd,
-                    max_seconds=max_seconds,
-                ),
+                limits=limits,
                 revise=revise,
                 revise_from=revise_from,
                 rescore=rescore,

@@ -41,6 +41,11 @@ class LoopLimits(Limits):
     """Those of them that are all that the whole run has left; the loop itself was given more."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.max_rounds, int):
+            raise InvalidInput(
+                f"max_rounds is {self.max_rounds!r:.80}; give a whole number",
+                code="loop.limit-wrong-type",
+            )
         if self.max_rounds < 1:
             raise InvalidInput(
                 f"max_rounds is {self.max_rounds}; at least one round is needed",

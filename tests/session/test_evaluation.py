@@ -104,6 +104,25 @@ def test_a_lone_source_is_one_source_and_not_its_letters(judged, rubric):
     assert SOURCE in str(asked[0])
 
 
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"max_rounds": "3"}, "loop.limit-wrong-type"),
+        ({"max_tokens": "5"}, "loop.limit-wrong-type"),
+        ({"revise": "all"}, "loop.choice-unknown"),
+        ({"revise_from": "first"}, "loop.choice-unknown"),
+        ({"rescore": "none"}, "loop.choice-unknown"),
+        ({"max_output_tokens": "5", "draft": None}, "request.wrong-type"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_a_loop_with_an_argument_of_the_wrong_kind_asks_no_model(judged, rubric, given, code):
+    failed = judged(looping(rubric, **given), GOOD, strict=judge(9), fails=True)
+
+    assert failed.__cause__.code == code
+    assert [one.requests for one in judged.backends.values()] == [[], []]
+
+
 # --- limits ----------------------------------------------------------------------------------
 
 

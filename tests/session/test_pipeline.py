@@ -527,6 +527,8 @@ def test_inputs_are_given_by_name_or_as_a_mapping_apart_from_options(tmp_path):
         pytest.param({"task": "a"}, {"task": "b"}, "pipeline.input-given-twice", id="twice"),
         pytest.param({}, {"limits": 3}, "pipeline.limits-invalid", id="limits"),
         pytest.param({}, {"resume": 3}, "resume.not-a-run", id="resume"),
+        pytest.param({}, {"backends": "x"}, "pipeline.backends-invalid", id="backends"),
+        pytest.param({}, {"backends": {"a": 3}}, "pipeline.backends-invalid", id="no backend"),
     ],
 )
 def test_an_option_or_input_that_is_none_is_refused(tmp_path, inputs, named, code):

@@ -38,6 +38,9 @@ from harness.wiggum import LoopLimits, LoopMeter
         (LoopLimits, {"max_cost_usd": -1.5}, "loop.limit-not-positive"),
         (LoopLimits, {"max_seconds": math.nan}, "loop.limit-not-positive"),
         (LoopLimits, {"max_rounds": 0}, "loop.rounds-not-positive"),
+        (Limits, {"max_tokens": "5"}, "loop.limit-wrong-type"),
+        (Limits, {"max_calls": True}, "loop.limit-wrong-type"),
+        (LoopLimits, {"max_rounds": "3"}, "loop.limit-wrong-type"),
     ],
 )
 def test_limits_that_leave_nothing_to_be_done_are_refused(kind, limits, code):
