@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.errors import InvalidInput
-from harness.trace import run_name
+from harness.trace import run_list
 
 if TYPE_CHECKING:
     from harness.memory import Scalar
@@ -131,7 +131,7 @@ def scalar_of(text: str) -> Scalar:
     return value if isinstance(value, str | int | float | bool) else text
 
 
-LATEST = run_name.LATEST
+LATEST = run_list.LATEST
 
 
 def traces_directory(given: Path | None) -> Path:
@@ -159,4 +159,4 @@ def find_journal(run: str, traces: Path | None) -> Path:
         InvalidInput: No run has this name, or several do.
         ConfigurationInvalid: `harness.toml` cannot be read.
     """
-    return run_name.find_journal(run, partial(traces_directory, traces))
+    return run_list.find_journal(run, partial(traces_directory, traces))

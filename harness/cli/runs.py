@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from pathlib import Path
 
 import click
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from harness.cli.arguments import find_journal, traces_directory, traces_option
 from harness.cli.consoles import failures_told, log_to_stderr, results, say, write_json
-from harness.trace import AUDIT_LOG, AuditLine, Journal, latest_lines, read_audit_log, with_unended
+from harness.trace import AUDIT_LOG, AuditLine, Journal, list_runs
 
 
 @click.group(invoke_without_command=True)
@@ -35,14 +34,13 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
         _refuse_options(context)
         return
     with failures_told(as_json=as_json):
-        path = traces_directory(traces) / AUDIT_LOG
-        ended = latest_lines(read_audit_log(path))
-        lines = deque(with_unended(ended, path.parent), maxlen=limit or None)
+        directory = traces_directory(traces)
+        lines = list_runs(directory)[-limit:]
     if as_json:
         for line in lines:
             write_json(orjson.dumps(line.model_dump()) + b"\n")
     elif not lines:
-        say(f"there is no run yet, by {path}", err=True)
+        say(f"there is no run yet, by {directory / AUDIT_LOG}", err=True)
     else:
         console = results()
         console.print(_table(lines, is_wide=console.width >= _WIDE))
@@ -82,7 +80,7 @@ _WIDE = 100
 """Columns, from which the models fit too; --json has them anyway."""
 
 
-def _table(lines: deque[AuditLine], *, is_wide: bool) -> Table:
+def _table(lines: list[AuditLine], *, is_wide: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("run", "end"):
         table.add_column(column, no_wrap=True)

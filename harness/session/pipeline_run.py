@@ -47,7 +47,7 @@ from harness.session.run import Run
 from harness.session.session import Session, open_session
 from harness.session.settings import Settings
 from harness.trace import AUDIT_LOG, Instant, Record, Sink, describe, monotonic
-from harness.trace.run_name import find_journal
+from harness.trace.run_list import find_journal
 
 _WRAP_UP_S = 1.0
 """After the run's time is over, model calls end at once; nodes have so long to return what they

@@ -24,7 +24,7 @@ from harness.inference import (
 )
 from harness.log import log_warning, warnings_heard_by
 from harness.residency import KeepAliveBudget
-from harness.session.audit import audit_entry
+from harness.session.audit import audit_line
 from harness.session.casting import Casting, warn_of_no_price
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary
@@ -41,6 +41,7 @@ from harness.trace import (
     append_line,
     calls_of,
     describe,
+    dump_json,
     group_calls,
     monotonic,
 )
@@ -286,7 +287,7 @@ def _conclude(
         calls = calls_of(journal.spans())
         if session is not None:
             session.models.extend(group_calls(calls, by=lambda call: call.model))
-        entry = audit_entry(
+        line = audit_line(
             journal,
             calls=calls,
             task=task,
@@ -296,7 +297,7 @@ def _conclude(
             redactor=trace.redactor,
             content=settings.trace.content,
         )
-        append_line(path, trace.redactor.clean_line(entry.as_line()))
+        append_line(path, trace.redactor.clean_line(dump_json(line) + b"\n"))
     except Exception as error:  # noqa: BLE001 - as above
         log_warning(
             "the run is not in the audit log",

@@ -3,23 +3,11 @@
 Knows nothing of models or rubrics.
 """
 
-from harness.trace.audit_log import (
-    AUDIT_LOG,
-    AuditEntry,
-    AuditLine,
-    LoopEntry,
-    RoundEntry,
-    RunVerdict,
-    StageUse,
-    append_line,
-    latest_lines,
-    read_audit_log,
-    with_unended,
-)
 from harness.trace.calls import Call, CallGroup, Interval, call_group, calls_of, group_calls
 from harness.trace.chrome import write_chrome_trace
 from harness.trace.clock import Clock, ManualClock, monotonic
 from harness.trace.journal import Durability, JournalWriter, OnFailure
+from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Item, Journal, RunRecord, load_run
 from harness.trace.perfetto import write_perfetto_trace
 from harness.trace.records import (
@@ -40,6 +28,7 @@ from harness.trace.records import (
     SpanStarted,
     SpanStatus,
 )
+from harness.trace.run_list import AUDIT_LOG, AuditLine, append_line, list_runs, read_audit_log
 from harness.trace.run_trace import TIMELINES, JoinedTrace, RunTrace, TimelineFormat, TraceOptions
 from harness.trace.secrets import Redactor
 from harness.trace.timeline import Lane, Lanes
@@ -49,7 +38,6 @@ __all__ = [
     "AUDIT_LOG",
     "TIMELINES",
     "Attributes",
-    "AuditEntry",
     "AuditLine",
     "Call",
     "CallGroup",
@@ -68,28 +56,24 @@ __all__ = [
     "JournalWriter",
     "Lane",
     "Lanes",
-    "LoopEntry",
     "ManualClock",
     "NodeOutput",
     "OnFailure",
     "Record",
     "RecordMaker",
     "Redactor",
-    "RoundEntry",
     "RunEnd",
     "RunEnded",
     "RunRecord",
     "RunStarted",
     "RunState",
     "RunTrace",
-    "RunVerdict",
     "Sink",
     "Span",
     "SpanEnded",
     "SpanRecord",
     "SpanStarted",
     "SpanStatus",
-    "StageUse",
     "TimelineFormat",
     "TraceOptions",
     "Tracer",
@@ -97,13 +81,13 @@ __all__ = [
     "call_group",
     "calls_of",
     "describe",
+    "dump_json",
     "group_calls",
-    "latest_lines",
+    "list_runs",
     "load_run",
     "monotonic",
     "read_audit_log",
     "sha256_of",
-    "with_unended",
     "write_chrome_trace",
     "write_perfetto_trace",
 ]

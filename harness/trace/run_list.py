@@ -1,0 +1,260 @@
+"""The runs in a directory: the audit log that lists them, and the run that a name means.
+
+The audit log, `runs.jsonl`, has a line for every run that ended. A run that was resumed ended more
+than once: each end adds a line under the same id, about the whole run so far, and the last counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from harness.errors import InvalidInput, JournalInvalid, did_you_mean
+from harness.files import private
+from harness.log import log_warning
+from harness.trace.journal_line import decode, line_start
+from harness.trace.journal_reader import (
+    JOURNAL_SUFFIX,
+    Journal,
+    journal_of,
+    part_of,
+    paths_beside,
+)
+from harness.trace.records import RunEnded, RunStarted
+from harness.trace.run_trace import TIMELINES, is_going
+
+AUDIT_LOG = "runs.jsonl"
+"""The file's name, beside the journals."""
+LATEST = "latest"
+
+_TAIL_BYTES = 4096
+
+
+class AuditLine(BaseModel):
+    """A line of an audit log: ours, or one of the Agentic Harness Engineering series.
+
+    Lines of the series lack some of the fields; further fields are kept as they are.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    run_id: str | None = None
+    timestamp: str | None = None
+    """When it began: ISO 8601, UTC."""
+    pipeline: str | None = None
+    task: str = ""
+    producer_model: str | None = None
+    evaluator_model: str | None = None
+    run_duration_s: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    wiggum_scores: tuple[float, ...] = ()
+    """The composite of each round of the last loop."""
+    stop_reason: str | None = None
+    """Why that loop ended."""
+    final: str | None = None
+    """How the run ended; KILLED or GOING for a run that has no line in the log."""
+    error: str | None = None
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _no_task(cls, value: object) -> object:
+        return value or ""
+
+    @field_validator("wiggum_scores", mode="before")
+    @classmethod
+    def _no_scores(cls, value: object) -> object:
+        return value or ()
+
+
+def list_runs(directory: Path) -> list[AuditLine]:
+    """Every run in a directory, oldest first: ended, killed or still going.
+
+    Raises:
+        InvalidInput: The audit log cannot be read.
+    """
+    return _with_unended(_latest(read_audit_log(directory / AUDIT_LOG)), directory)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Adds a line to the audit log, in one write, so that runs side by side do not mix theirs."""
+    with open(path, "a+b", buffering=0, opener=private) as file:
+        if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+            line = b"\n" + line  # after a line that a full disk cut off
+        while line:
+            line = line[file.write(line) :]
+
+
+def read_audit_log(path: Path) -> Iterator[AuditLine]:
+    """The lines of an audit log, oldest first; none if there is no such file yet.
+
+    A line that is not a run is left out with a warning, so that it does not hide all others.
+
+    Raises:
+        InvalidInput: The file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip() or not line.endswith(b"\n"):
+                    continue
+                try:
+                    yield AuditLine.model_validate_json(line)
+                except ValidationError:
+                    log_warning(
+                        "not a run, and left out",
+                        code="audit.line-skipped",
+                        path=str(path),
+                        line=number,
+                    )
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot be read ({error.strerror})", code="audit.unreadable", path=path
+        ) from error
+
+
+def _latest(lines: Iterable[AuditLine]) -> list[AuditLine]:
+    """Only the last line of each run; a line without an id counts as a run of its own."""
+    latest: dict[object, AuditLine] = {}
+    for number, line in enumerate(lines):
+        key = number if line.run_id is None else line.run_id
+        latest.pop(key, None)
+        latest[key] = line
+    return list(latest.values())
+
+
+def _with_unended(listed: list[AuditLine], directory: Path) -> list[AuditLine]:
+    """Adds a line for each run that was killed or is still going, placed by when it began."""
+    for path in sorted(directory.glob(f"*{JOURNAL_SUFFIX}")):
+        beside = [one for one in paths_beside(path) if part_of(one, path)]
+        try:
+            if journal_of(path) != path or _has_end([path, *beside][-1]):
+                continue
+            journal = Journal(path)
+        except (JournalInvalid, OSError):
+            continue  # not a run's, or `trace check` has more to say of it
+        if journal.ended is not None:
+            continue
+        began = datetime.fromtimestamp(journal.started.wall_ns / 1e9, tz=UTC).isoformat()
+        line = AuditLine(
+            run_id=journal.started.run_id,
+            timestamp=began,
+            pipeline=journal.started.name,
+            run_duration_s=journal.duration_ns / 1e9,
+            final="GOING" if is_going(path) else "KILLED",
+        )
+        listed = [one for one in listed if one.run_id != line.run_id]
+        listed.insert(sum((one.timestamp or "") <= began for one in listed), line)
+    return listed
+
+
+def _has_end(path: Path) -> bool:
+    """Whether a file ends as a run does that was not killed: a guess, nearly always right."""
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
+        return line_start(RunEnded) in file.read()
+
+
+def find_journal(run: str | Path, directory: Callable[[], Path]) -> Path:
+    """The journal of a run.
+
+    Args:
+        run: `latest`; a run's id, or any part of it; or a file of the run.
+        directory: Tells where runs land; not asked for a file.
+
+    Raises:
+        InvalidInput: There is no such run, or more than one could be meant.
+    """
+    path = Path(run)
+    # Neither a dot nor a slash is part of an id.
+    if isinstance(run, Path) or path.suffix or len(path.parts) != 1 or run != path.name:
+        return _journal_beside(path)
+    return _journal_named(run, directory())
+
+
+def _journal_named(run: str, directory: Path) -> Path:
+    files = sorted(filter(Path.is_file, directory.glob(f"*{JOURNAL_SUFFIX}")))
+    journals = {found.stem: found for found in files if _is_run(found)}
+    if run == LATEST:
+        # Ids begin with the time, but a directory may hold journals of other names, and a run that
+        # began long ago may have been resumed since.
+        changed_ns: dict[Path, int] = {}
+        for file in files:
+            journal = journal_of(file)
+            if file == journal or part_of(file, journal) is not None:
+                changed_ns[journal] = max(changed_ns.get(journal, 0), file.stat().st_mtime_ns)
+        by_age = sorted(journals.values(), key=lambda one: (changed_ns[one], one.name))
+        journals = {one.stem: one for one in reversed(by_age) if _begins_a_run(one)}
+    if not journals:
+        raise InvalidInput(
+            f"there are no runs in '{directory}'; name a journal's file, or run something first: "
+            "harness run …",
+            code="run.none-yet",
+        )
+    if run == LATEST:
+        return next(iter(journals.values()))
+    meant = [run] if run in journals else [name for name in journals if run in name]
+    if len(meant) > 1:
+        raise InvalidInput(
+            f"'{run}' could be any of {', '.join(meant[:5])}; give more of the id",
+            code="run.ambiguous",
+        )
+    if not meant:
+        raise InvalidInput(
+            f"there is no run '{run}' in '{directory}'; {_near(run, journals)}",
+            code="run.not-found",
+        )
+    return journals[meant[0]]
+
+
+def _journal_beside(path: Path) -> Path:
+    """The journal of the run that a file is of."""
+    endings = [ending for ending, _ in TIMELINES.values()]
+    if path.is_dir():
+        raise InvalidInput(
+            f"a directory; name a run in it: latest --traces {path}, or one of its files",
+            code="run.is-directory",
+            path=path,
+        )
+    if not path.exists():
+        raise InvalidInput("there is no such file", code="run.file-missing", path=path)
+    if path.suffix not in {JOURNAL_SUFFIX, *endings}:
+        raise InvalidInput(
+            f"not a file of a run; give its journal ({JOURNAL_SUFFIX}) or a timeline "
+            f"({', '.join(endings)})",
+            code="run.not-its-file",
+            path=path,
+        )
+    journal = journal_of(path.with_suffix(JOURNAL_SUFFIX))
+    if not journal.is_file():
+        raise InvalidInput(
+            f"the run's journal, {journal.name}, is not beside it",
+            code="run.journal-missing",
+            path=path,
+        )
+    return journal
+
+
+def _near(run: str, journals: dict[str, Path]) -> str:
+    latest = list(journals)[-3:]
+    return did_you_mean(run, latest) + " (the latest; see harness runs)"
+
+
+def _is_run(path: Path) -> bool:
+    # The audit log lies there too, and further files of a run: its parts, and of processes that
+    # joined it.
+    return path.name != AUDIT_LOG and "." not in path.stem
+
+
+def _begins_a_run(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return isinstance(decode(file.readline()), RunStarted)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,71 @@
+import pytest
+from structlog.testing import capture_logs
+
+from harness.trace import AUDIT_LOG, append_line, dump_json, list_runs, read_audit_log
+
+ENTRY = {
+    "run_id": "20260102T030405Z-00",
+    "timestamp": "2026-01-02T03:04:05+00:00",
+    "pipeline": "essay",
+    "task": "Über 概要",
+    "final": "PASS",
+}
+
+
+def line_of(**more):
+    return dump_json({**ENTRY, **more}) + b"\n"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / AUDIT_LOG
+
+
+def test_entries_are_appended_a_line_each_and_read_back(path):
+    assert list(read_audit_log(path)) == []
+    append_line(path, line_of(wiggum_scores=[6.0, 8.5], input_tokens=100, tool_calls=[]))
+    # What Python makes of bytes on a command line that are not UTF-8.
+    task = b"two\ncaf\xe9".decode("utf-8", "surrogateescape")
+    append_line(path, line_of(run_id="another", task=task))
+
+    first, second = read_audit_log(path)
+    assert (first.run_id, first.task, first.final) == (ENTRY["run_id"], "Über 概要", "PASS")
+    assert (first.wiggum_scores, first.input_tokens, first.stop_reason) == ((6.0, 8.5), 100, None)
+    assert first.model_dump()["tool_calls"] == []  # further fields are kept
+    assert (second.run_id, second.task) == ("another", "two\ncaf?")
+
+
+def test_a_run_that_was_resumed_is_listed_once_where_it_ended_last(path):
+    ends = [("a", "WAITING"), ("b", "PASS"), ("a", "STOPPED"), (None, ""), (None, ""), ("a", "OK")]
+    for run_id, final in ends:
+        append_line(path, line_of(run_id=run_id, final=final))
+
+    # Those without an id are each of a run of its own.
+    assert [(line.run_id, line.final) for line in list_runs(path.parent)] == [
+        ("b", "PASS"), (None, ""), (None, ""), ("a", "OK")
+    ]  # fmt: skip
+
+
+def test_lines_of_the_series_that_lack_our_fields_are_read_too(path):
+    path.write_text('{"task": null, "wiggum_scores": null, "final": "PASS", "plan": ["a"]}\n\n')
+
+    (line,) = read_audit_log(path)
+
+    assert (line.run_id, line.task, line.wiggum_scores, line.final) == (None, "", (), "PASS")
+
+
+def test_what_is_no_whole_line_of_a_run_is_left_out(path):
+    whole = line_of()
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole + whole[:length])
+        assert len(list(read_audit_log(path))) == 1
+
+    # What a full disk cut off takes no other line with it.
+    append_line(path, whole)
+    path.write_bytes(path.read_bytes() + b"a note\n" + whole)
+    with capture_logs() as logs:
+        assert [line.run_id for line in read_audit_log(path)] == [ENTRY["run_id"]] * 3
+    assert [(log["code"], log["line"]) for log in logs] == [
+        ("audit.line-skipped", 2),
+        ("audit.line-skipped", 4),
+    ]
