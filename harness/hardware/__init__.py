@@ -1,6 +1,6 @@
 """Arithmetic of what models need from a machine: sizes, KV caches, footprints, speed limits.
 
-Pure but for reading a model file's header; nothing here asks the machine what it has.
+Pure but for reading a model file's header, and for `gpu_memory`, which asks NVIDIA's driver.
 """
 
 from harness.hardware.footprint import Footprint, Loading, format_bytes, gguf_footprint, parse_bytes

@@ -2,7 +2,6 @@
 
 from harness.inference import Host, HostReport
 from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget, most_kv_tokens
-from harness.residency.keep_alive import ObservedGaps
 from harness.residency.ledger import Device, Ledger, Need, Resident, Tenant, check_fits
 from harness.residency.policy import decide, planned_loads
 from harness.residency.state import (
@@ -31,7 +30,6 @@ __all__ = [
     "Ledger",
     "Load",
     "Need",
-    "ObservedGaps",
     "Resident",
     "State",
     "Strand",

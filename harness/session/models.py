@@ -186,9 +186,7 @@ async def open_models(
                 slots=None
                 if one.server is None
                 else slots_source(one.endpoint, api_key=one.api_key),
-                lease=_lease(
-                    one, budget=budget if tag in tenants else None, called=called, tracer=tracer
-                ),
+                lease=_lease(one, budget=budget if tag in tenants else None, called=called),
                 tracer=tracer,
             )
             lines[tag] = Line(
@@ -203,11 +201,7 @@ async def open_models(
 
 
 def _lease(
-    one: OpenedEndpoint,
-    *,
-    budget: KeepAliveBudget | None,
-    called: asyncio.Event | None,
-    tracer: Tracer,
+    one: OpenedEndpoint, *, budget: KeepAliveBudget | None, called: asyncio.Event | None
 ) -> Lease | None:
     """What a call to an endpoint holds while it is made; None for nothing.
 
@@ -215,9 +209,8 @@ def _lease(
         one: The endpoint.
         budget: Lends its model; None where the model is not the budget's.
         called: Set when the first call is sent, for the sampling of its server.
-        tracer: Its clock tells when the model is idle.
     """
-    if budget is None and called is None and one.gaps is None:
+    if budget is None and called is None:
         return None
     context_tokens = one.endpoint.context_tokens if one.endpoint.path is not None else None
 
@@ -227,8 +220,7 @@ def _lease(
         async with lease or nullcontext():
             if called is not None:
                 called.set()
-            with nullcontext() if one.gaps is None else one.gaps.noted(tracer.now_ns):
-                yield
+            yield
 
     return held
 

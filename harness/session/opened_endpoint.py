@@ -13,11 +13,9 @@ from harness.inference import (
     Host,
     connect,
     host_of,
-    provider_of,
     reply_identity,
     server_address,
 )
-from harness.residency import ObservedGaps
 from harness.session.tenancy import file_footprint, is_managed
 from harness.session.trust import api_key_of, control_key_of, not_allowed
 from harness.trace import Clock
@@ -39,8 +37,6 @@ class OpenedEndpoint:
     """What loads its model, if it is the budget's."""
     identity: str | None = None
     """What its replies are cached by; None for never."""
-    gaps: ObservedGaps | None = None
-    """Told when its model is idle, where the time that it is kept depends on that."""
     error: HarnessError | None = None
     """What is wrong with it; None where it can be used."""
 
@@ -69,8 +65,6 @@ def open_endpoint(
     # Files are read first: as long as they can be wrong, there is nothing to close.
     identity = reply_identity(endpoint) if cached else None
     file_footprint(endpoint)
-    keeps_alive = endpoint.manage and provider_of(endpoint).keeps_alive
-    gaps = ObservedGaps() if keeps_alive else None
 
     def check(url: str) -> None:
         for refusal in not_allowed(endpoint, environment, url=url):
@@ -80,7 +74,6 @@ def open_endpoint(
         api_key=api_key,
         control_key=control_key,
         clock=clock,
-        keep_alive=lambda: None if gaps is None else gaps.keep_alive_s,
         check_address=check,
     )
     backend = connect(endpoint, access)
@@ -92,5 +85,4 @@ def open_endpoint(
         server=endpoint.tag if endpoint.url is None else server_address(endpoint.url),
         host=host,
         identity=identity,
-        gaps=gaps,
     )

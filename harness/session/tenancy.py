@@ -14,6 +14,7 @@ from harness.hardware import (
     read_gguf_header,
     split_footprint,
 )
+from harness.hardware.gpu_memory import read_gpus
 from harness.inference import (
     FILE_BACKENDS,
     MACHINE,
@@ -26,7 +27,6 @@ from harness.inference import (
 )
 from harness.inference.providers.server_host import CLEARING_UP_S
 from harness.residency import Device, Need, Tenant
-from harness.residency.devices import read_gpus
 from harness.session.settings import BudgetSettings, DeviceSettings
 
 _DISK_BYTES_PER_S = 1_000_000_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,12 +16,14 @@ from pydantic import BaseModel, ValidationError
 
 from harness.errors import InferenceError, LoadFailed, ModelNotFound, NotOffered, ServerError
 from harness.hardware import Footprint, Loading, gguf_footprint, gguf_header_from_values
+from harness.inference.backend import Backend
 from harness.inference.completion import Completion, Embeddings, TokenLogprob, Usage, as_vectors
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata, metadata_from
 from harness.inference.model_names import packing
 from harness.inference.providers.counters import Reading
 from harness.inference.providers.http import Connection, Exchange, json_lines, root_of
+from harness.inference.providers.ollama_keep_alive import IdleGaps
 from harness.inference.providers.openai_wire import (
     WireLogprob,
     WireLogprobs,
@@ -82,8 +84,6 @@ class OllamaWire:
             the `/v1` that other protocols need.
         api_key: Sent as a bearer token, for a proxy that wants one.
         clock: The caller's clock.
-        keep_alive: Tells, for each call, how many seconds the model is to stay loaded after it,
-            where the endpoint's entry does not say.
 
     Raises:
         ConfigurationInvalid: The key cannot stand in an HTTP header.
@@ -95,15 +95,19 @@ class OllamaWire:
         *,
         api_key: str | None = None,
         clock: Clock = monotonic,
-        keep_alive: Callable[[], float | None] | None = None,
     ) -> None:
         assert endpoint.url is not None
         self._endpoint = endpoint
         self._clock = clock
-        self._keep_alive = keep_alive or (lambda: None)
+        self._gaps = IdleGaps()
         self._root = root_of(endpoint.url)
         self._connection = Connection(endpoint, api_key=api_key)
         self._refused = RefusedFields(endpoint.drop)
+
+    @property
+    def keep_alive_s(self) -> float | None:
+        """How long a model that runs load and let go stays after a call; None for any other."""
+        return self._gaps.keep_alive_s if self._endpoint.manage else None
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
@@ -112,18 +116,19 @@ class OllamaWire:
             Exchange(self._connection) as exchange,
             TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
         ):
-            while True:
-                sampling, dropped = self._refused.without(wanted)
-                fields = chat_fields(
-                    request, self._endpoint, sampling, keep_alive_s=self._keep_alive()
-                )
-                try:
-                    completion = await self._chat(request, fields, limits, exchange)
-                except ServerError as error:
-                    if not self._refused.learn(error, sampling):
-                        raise
-                else:
-                    return replace(completion, dropped=dropped, attempts=exchange.requests)
+            with self._gaps.noted(self._clock):
+                while True:
+                    sampling, dropped = self._refused.without(wanted)
+                    fields = chat_fields(
+                        request, self._endpoint, sampling, keep_alive_s=self.keep_alive_s
+                    )
+                    try:
+                        completion = await self._chat(request, fields, limits, exchange)
+                    except ServerError as error:
+                        if not self._refused.learn(error, sampling):
+                            raise
+                    else:
+                        return replace(completion, dropped=dropped, attempts=exchange.requests)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
@@ -134,9 +139,10 @@ class OllamaWire:
         }
         if options := context_option(self._endpoint):
             fields["options"] = options
-        fields |= keep_alive_field(self._endpoint, self._keep_alive())
         async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
-            body = await self._ask_to_embed(fields)
+            with self._gaps.noted(self._clock):
+                fields |= keep_alive_field(self._endpoint, self.keep_alive_s)
+                body = await self._ask_to_embed(fields)
         try:
             reply = OllamaEmbeddings.model_validate_json(body)
         except ValidationError as error:
@@ -458,9 +464,10 @@ class OllamaHost(ServerHost):
     say.
     """
 
-    def __init__(self, endpoint: Endpoint, access: Access) -> None:
+    def __init__(self, endpoint: Endpoint, access: Access, backend: Backend) -> None:
         super().__init__(endpoint, access)
-        self._keep_alive = access.keep_alive
+        assert isinstance(backend, OllamaWire)
+        self._wire = backend
 
     async def load(self) -> None:
         """Has it loaded, as calls will want it."""
@@ -498,7 +505,7 @@ class OllamaHost(ServerHost):
         fields: dict[str, object] = {"model": self.endpoint.model_id}
         if options := context_option(self.endpoint):
             fields["options"] = options
-        fields |= keep_alive_field(self.endpoint, self._keep_alive())
+        fields |= keep_alive_field(self.endpoint, self._wire.keep_alive_s)
         if self.endpoint.embeddings:
             page = await self.post("/api/embed", fields | {"input": []})
             if page.status != 200:
@@ -689,9 +696,7 @@ async def _footprint(endpoint: Endpoint, host: Host) -> Footprint | None:
 
 
 def _connect(endpoint: Endpoint, access: Access) -> OllamaWire:
-    return OllamaWire(
-        endpoint, api_key=access.api_key, clock=access.clock, keep_alive=access.keep_alive
-    )
+    return OllamaWire(endpoint, api_key=access.api_key, clock=access.clock)
 
 
 REMEDIES = remedies(
@@ -721,7 +726,7 @@ PROVIDER = Provider(
     title="Ollama",
     remedies=REMEDIES,
     connect=_connect,
-    host=lambda endpoint, access, _: OllamaHost(endpoint, access),
+    host=OllamaHost,
     footprint=_footprint,
     facts=_facts,
     served=_served,
@@ -732,5 +737,4 @@ PROVIDER = Provider(
     health="/",
     counters=Counters(path="/api/ps", read=_readings),
     takes_context=True,
-    keeps_alive=True,
 )

@@ -73,8 +73,6 @@ class Access:
     control_key: str | None = field(default=None, repr=False)
     """The key that loading and unloading need, if it is another."""
     clock: Clock = monotonic
-    keep_alive: Callable[[], float | None] = lambda: None
-    """Asked before each call: how many seconds the server should keep the model loaded after it."""
     check_address: Callable[[str], None] = lambda _url: None
     """Told where a request is about to go, by a provider that picks the address itself; raises
     `NotTrusted` to prevent it."""
@@ -277,8 +275,6 @@ class Provider:
     takes_context: bool = False
     """Whether each call says how long a context the model has; with another one, the server loads
     the model again."""
-    keeps_alive: bool = False
-    """Whether calls say how long the model stays loaded."""
 
 
 def ms_as_ns(value: object) -> int | None:

@@ -148,12 +148,12 @@ async def calls_to(root, kind, **fields):
 
 
 @asynccontextmanager
-async def host_at(root, kind, *, control_key="", observed=lambda: None, **fields):
+async def host_at(root, kind, *, control_key="", **fields):
     """A host, as the session makes it."""
     key = kind.control_key if control_key == "" else control_key
     async with calls_to(root, kind, **fields) as backend:
         endpoint = endpoint_at(root, kind, **fields)
-        access = Access(api_key=kind.api_key, control_key=key, keep_alive=observed)
+        access = Access(api_key=kind.api_key, control_key=key)
         host = host_of(endpoint, backend, access)
         try:
             async with asyncio.timeout(PATIENCE_S):

@@ -47,7 +47,13 @@ def report_of(server, **fields):
 def test_what_is_sent_is_what_ollama_documents_byte_for_byte():
     server = ollama()
     ask(OLLAMA, server, "load", "unload", context_tokens=8192)
-    fields = {"model": "m:1b", "options": {"num_ctx": 8192}, "messages": [], "shift": False}
+    fields = {
+        "model": "m:1b",
+        "options": {"num_ctx": 8192},
+        "keep_alive": 300.0,
+        "messages": [],
+        "shift": False,
+    }
     assert [(one.method, one.path, one.body) for one in server.asked] == [
         ("GET", "/api/ps", None),
         ("POST", "/api/chat", fields),
@@ -60,11 +66,10 @@ def test_what_is_sent_is_what_ollama_documents_byte_for_byte():
 @pytest.mark.parametrize(
     ("fields", "sent"),
     [
-        ({}, None),
-        ({"observed": lambda: 96.0}, 96.0),
-        ({"observed": lambda: 96.0, "keep_alive": "10m"}, "10m"),
+        ({}, 300.0),
+        ({"keep_alive": "10m"}, "10m"),
     ],
-    ids=["nothing is said", "what was observed", "the entry's own"],
+    ids=["as calls do", "the entry's own"],
 )
 def test_a_load_says_how_long_the_model_stays_as_calls_do(fields, sent):
     server = ollama()
@@ -100,7 +105,7 @@ def test_calls_find_the_runner_that_was_loaded_for_them(embeds, fields):
     server = asyncio.run(main())
     assert server.log == ["load m:1b"]
     if embeds:
-        body = {"model": "m:1b", "options": {"num_ctx": 512}, "input": []}
+        body = {"model": "m:1b", "options": {"num_ctx": 512}, "keep_alive": 300.0, "input": []}
         assert requests(server)[0] == ("/api/embed", body)
 
 

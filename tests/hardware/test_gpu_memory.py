@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.residency.devices import DeviceMemory, gpus_by, read_gpus
+from harness.hardware.gpu_memory import DeviceMemory, gpus_by, read_gpus
 
 GIB = 1 << 30
 

@@ -1,8 +1,8 @@
-"""How long Ollama is told to keep a model after a call, from how long it has lain idle before.
+"""How long Ollama is told to keep a model after a call, from how long it has been idle before.
 
-While a run goes on, the budget says when a model leaves. What Ollama is told matters where the
-budget does not reach: too short, and the model is gone before the next call; too long, and a run
-that was killed leaves it in memory. Never for ever: then it would stay.
+While a run goes on, the budget decides when a model leaves. This matters where the budget does not
+reach: too short, and the model is gone before the next call; too long, and a run that was killed
+leaves it in memory. Never for ever: then it would stay.
 """
 
 from __future__ import annotations
@@ -50,17 +50,14 @@ def keep_alive_s(gaps_ns: Sequence[int]) -> float:
     return min(max(float(wanted_s), least_s), MOST_S)
 
 
-class ObservedGaps:
+class IdleGaps:
     """The times that one model was idle, between the end of a call and the beginning of the next.
 
     Calls that overlap have no gap between them.
-
-    Args:
-        keep: How many gaps are remembered, the latest.
     """
 
-    def __init__(self, *, keep: int = KEPT_GAPS) -> None:
-        self._gaps_ns: deque[int] = deque(maxlen=keep)
+    def __init__(self) -> None:
+        self._gaps_ns: deque[int] = deque(maxlen=KEPT_GAPS)
         self._under_way = 0
         self._idle_since_ns: int | None = None
 

@@ -9,7 +9,13 @@ from servers.ollama import OllamaServer
 
 from harness.inference import ChatRequest, EmbedRequest, Endpoint, as_messages
 from harness.inference.providers.ollama import OllamaWire
-from harness.residency.keep_alive import BASE_S, ENOUGH_GAPS, LEAST_S, ObservedGaps, keep_alive_s
+from harness.inference.providers.ollama_keep_alive import (
+    BASE_S,
+    ENOUGH_GAPS,
+    LEAST_S,
+    IdleGaps,
+    keep_alive_s,
+)
 
 S = 1_000_000_000
 
@@ -51,7 +57,7 @@ def test_the_percentile_is_numpys_inverted_distribution_function(gaps_s):
     ],
 )
 def test_gaps_lie_between_calls(calls, gaps_ns):
-    gaps = ObservedGaps()
+    gaps = IdleGaps()
     for call in calls.split():
         (gaps.began if call[0] == "+" else gaps.ended)(int(call[1:]))
     assert gaps.gaps_ns == gaps_ns
@@ -60,33 +66,28 @@ def test_gaps_lie_between_calls(calls, gaps_ns):
 # --- the way into calls ----------------------------------------------------------------------
 
 
-def observed():
-    kept_s = iter([300.0, 96.0])
-    return lambda: next(kept_s)
-
-
 @pytest.mark.parametrize(
-    ("tells", "fields", "sent"),
+    ("fields", "sent"),
     [
-        pytest.param(observed(), {}, [300.0, 96.0], id="what holds when it is sent"),
-        pytest.param(lambda: 96.0, {"keep_alive": "10m"}, ["10m", "10m"], id="the entry's own"),
-        pytest.param(lambda: None, {}, [None, None], id="not known"),
-        pytest.param(None, {}, [None, None], id="nobody tells"),
+        pytest.param({"manage": True}, [BASE_S, BASE_S, 480.0], id="what was observed"),
+        pytest.param({"manage": True, "keep_alive": "10m"}, ["10m"] * 3, id="the entry's own"),
+        pytest.param({}, [None] * 3, id="a model that no run lets go"),
     ],
 )
-def test_every_call_says_how_long_the_model_is_kept_and_is_noted(tells, fields, sent):
-    gaps, clock = ObservedGaps(), iter([0, 10, 14, 15])
+def test_every_call_says_how_long_the_model_is_kept(fields, sent):
+    now_s = 0.0
 
     async def main():
+        nonlocal now_s
         async with OllamaServer() as server:
             endpoint = Endpoint(tag="a", backend="ollama", url=server.root, **fields)
-            wire = OllamaWire(endpoint, keep_alive=tells)
-            with gaps.noted(lambda: next(clock)):
-                await wire.chat(ChatRequest(model="a", messages=as_messages("Write.")))
-            with gaps.noted(lambda: next(clock)):
-                await wire.embed(EmbedRequest(model="a", texts=("Write.",)))
+            wire = OllamaWire(endpoint, clock=lambda: round(now_s * S))
+            await wire.chat(ChatRequest(model="a", messages=as_messages("Write.")))
+            now_s += 10.0
+            await wire.embed(EmbedRequest(model="a", texts=("Write.",)))
+            now_s += 400.0
+            await wire.chat(ChatRequest(model="a", messages=as_messages("Write.")))
             await wire.aclose()
             return [asked.body.get("keep_alive") for asked in server.asked]
 
     assert asyncio.run(main()) == sent
-    assert gaps.gaps_ns == (4,)
