@@ -86,6 +86,10 @@ class Draft:
         """Whether it has any source that is not blank."""
         return any(source.strip() for source in self.sources)
 
+    def finding(self, message: str, index: int, *, code: str) -> Finding:
+        """What is wrong with one of the sections."""
+        return Finding(message, self.sections[index].title, index, code=code)
+
     def has_subsections(self, index: int) -> bool:
         """Whether the section is followed by one with a deeper heading."""
         following = self.sections[index + 1 : index + 2]

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -57,10 +57,13 @@ class Check(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
+    asks: ClassVar[str] = ""
+    """The requirement; what stands in braces is filled in from the check, as `self`."""
+
     @property
-    @abstractmethod
     def requirement(self) -> str:
         """What a draft must be like, as an author is told: one sentence."""
+        return self.asks.format(self=self)
 
     @abstractmethod
     def grade(self, draft: Draft) -> Grade:
@@ -97,15 +100,15 @@ class InRange(Check):
         self, count: int, what: str, section: Section | None = None, index: int | None = None
     ) -> Grade:
         """Of a count, about a section or about the whole draft."""
-        share = share_in_range(count, self.min, self.max)
-        title = section.title if section else None
+        place = (section.title if section else None, index)
+        findings: tuple[Finding, ...] = ()
         if count < self.min:
             message = f"{count} {what}; at least {self.min} are needed"
-            return Grade(share, (Finding(message, title, index, code="check.too-few"),))
-        if self.max is not None and count > self.max:
+            findings = (Finding(message, *place, code="check.too-few"),)
+        elif self.max is not None and count > self.max:
             message = f"{count} {what}; at most {self.max} are allowed"
-            return Grade(share, (Finding(message, title, index, code="check.too-many"),))
-        return Grade(share)
+            findings = (Finding(message, *place, code="check.too-many"),)
+        return Grade(share_in_range(count, self.min, self.max), findings)
 
     def _grade_each(self, draft: Draft, count: Callable[[int, Section], int], what: str) -> Grade:
         """The mean over the draft's chapters."""

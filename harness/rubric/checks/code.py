@@ -10,12 +10,11 @@ import textwrap
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from harness.compress import Section
 from harness.rubric.checks.base import Check, Grade, quoted
 from harness.rubric.draft import Draft, Finding
 
@@ -30,8 +29,6 @@ class PythonBlock:
 
     index: int
     """Of its section in `draft.sections`."""
-    section: Section
-    """Where it stands."""
     code: str
     """Dedented; of an interactive session (`>>> `) only what was typed."""
     tree: ast.Module | None
@@ -41,12 +38,12 @@ class PythonBlock:
 
 def python_blocks(draft: Draft) -> Iterator[PythonBlock]:
     """The draft's fences labelled `python` or `py`, in order."""
-    for index, section, fence in draft.fences:
+    for index, _, fence in draft.fences:
         if fence.language in _LABELS:
             code = _typed(textwrap.dedent(fence.code))
             parsed = _parse(code)
             tree, problem = (None, parsed) if isinstance(parsed, str) else (parsed, "")
-            yield PythonBlock(index=index, section=section, code=code, tree=tree, problem=problem)
+            yield PythonBlock(index=index, code=code, tree=tree, problem=problem)
 
 
 class ParsesAsPython(Check):
@@ -71,9 +68,8 @@ class ParsesAsPython(Check):
         if not blocks and not self.min:
             return NO_PYTHON
         findings = [
-            Finding(
+            draft.finding(
                 f"this Python does not parse: {block.problem}",
-                block.section.title,
                 block.index,
                 code="check.python-invalid",
             )
@@ -143,10 +139,7 @@ class NoStubs(Check):
     """From how many statements in one block that only call an unknown function
     (`do_something()`) these count; fewer may rest on what the text around them says."""
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return "All code is written out: no stubs, placeholders or TODO comments."
+    asks: ClassVar[str] = "All code is written out: no stubs, placeholders or TODO comments."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of blocks of Python without any."""
@@ -163,8 +156,7 @@ class NoStubs(Check):
         for block, nodes in blocks:
             faults = [*_stubs(nodes), *_marks(block), *self._undefined_calls(nodes, known)]
             faulty += bool(faults)
-            title, index = block.section.title, block.index
-            findings += [replace(fault, section=title, section_index=index) for fault in faults]
+            findings += [draft.finding(f.message, block.index, code=f.code) for f in faults]
         return Grade(1 - faulty / len(blocks), tuple(findings))
 
     def _undefined_calls(self, nodes: Sequence[ast.AST], known: set[str] | None) -> list[Finding]:

@@ -145,14 +145,14 @@ class Regex(Check):
     def _grade(
         self, matches: list[str], section: Section | None = None, index: int | None = None
     ) -> Grade:
-        share = share_in_range(len(matches), self._least, self.max)
+        findings: tuple[Finding, ...] = ()
         if len(matches) < self._least:
             message = f"{len(matches)} of this: {self._meaning}; at least {self._least} are needed"
             title = section.title if section else None
-            return Grade(share, (Finding(message, title, index, code="check.too-few"),))
-        if self.max is not None and len(matches) > self.max:
-            return Grade(share, (self._too_many(matches, len(matches), section, index),))
-        return Grade(share)
+            findings = (Finding(message, title, index, code="check.too-few"),)
+        elif self.max is not None and len(matches) > self.max:
+            findings = (self._too_many(matches, len(matches), section, index),)
+        return Grade(share_in_range(len(matches), self._least, self.max), findings)
 
     def _too_many(
         self, matches: list[str], count: int, section: Section | None, index: int | None
@@ -211,20 +211,19 @@ class Json(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """0 for what is not JSON; else a half, a third … for one fault, two …; 1 without any."""
+        fenced = [one for one in draft.fences if one[2].language == "json"]
         text, title, index = draft.text, None, None
-        for number, section, fence in draft.fences:
-            if fence.language == "json":
-                text, title, index = fence.code, section.title, number
-                break
+        if fenced:
+            index, section, fence = fenced[0]
+            text, title = fence.code, section.title
         try:
-            instance = json.loads(text, parse_constant=_refuse)
-            faults = self._faults(instance)
+            faults = self._faults(json.loads(text, parse_constant=_refuse))
         except ValueError as error:  # JSONDecodeError, and numbers of 5,000 digits
-            message, code = f"this is not JSON: {error}", "check.json-invalid"
-            return Grade(0.0, (Finding(message, title, index, code=code),))
+            message = f"this is not JSON: {error}"
+            return Grade(0.0, (Finding(message, title, index, code="check.json-invalid"),))
         except RecursionError:
-            message, code = "this JSON is nested too deeply", "check.json-too-deep"
-            return Grade(0.0, (Finding(message, title, index, code=code),))
+            message = "this JSON is nested too deeply"
+            return Grade(0.0, (Finding(message, title, index, code="check.json-too-deep"),))
         findings = tuple(
             Finding(fault, title, index, code="check.schema-violated") for fault in faults
         )

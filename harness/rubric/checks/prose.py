@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -32,32 +32,19 @@ class Excludes(_Phrases):
 
     check: Literal["excludes"] = "excludes"
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return f"These do not occur: {self._listed}."
+    asks: ClassVar[str] = "These do not occur: {self._listed}."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sections without any of the phrases."""
         findings = []
         for index, section in enumerate(draft.sections):
             if found := self._found_in(section.body):
-                findings.append(
-                    Finding(
-                        f"remove {_quoted(found)}",
-                        section.title,
-                        index,
-                        code="check.phrase-excluded",
-                    )
-                )
+                message = f"remove {_quoted(found)}"
+                findings.append(draft.finding(message, index, code="check.phrase-excluded"))
             elif found := self._found_in(section.title):
                 # About the whole draft: a section that is written again keeps its heading.
-                findings.append(
-                    Finding(
-                        f'remove {_quoted(found)} from the heading "{section.title}"',
-                        code="check.phrase-excluded",
-                    )
-                )
+                message = f'remove {_quoted(found)} from the heading "{section.title}"'
+                findings.append(Finding(message, code="check.phrase-excluded"))
         return Grade(share_without(findings, len(draft.sections)), tuple(findings))
 
 
@@ -66,10 +53,7 @@ class ContainsAll(_Phrases):
 
     check: Literal["contains_all"] = "contains_all"
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return f"All of these occur: {self._listed}."
+    asks: ClassVar[str] = "All of these occur: {self._listed}."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of phrases that occur."""
@@ -87,19 +71,14 @@ class ContainsAny(_Phrases):
 
     check: Literal["contains_any"] = "contains_any"
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return f"At least one of these occurs: {self._listed}."
+    asks: ClassVar[str] = "At least one of these occurs: {self._listed}."
 
     def grade(self, draft: Draft) -> Grade:
         """All or nothing."""
         if self._found_in(draft.text):
             return Grade(1.0)
-        return Grade(
-            0.0,
-            (Finding(f"say one of these: {_quoted(self.phrases)}", code="check.phrase-missing"),),
-        )
+        message = f"say one of these: {_quoted(self.phrases)}"
+        return Grade(0.0, (Finding(message, code="check.phrase-missing"),))
 
 
 def _quoted(phrases: tuple[str, ...] | list[str]) -> str:
@@ -117,10 +96,7 @@ class Finished(Check):
 
     check: Literal["finished"] = "finished"
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return "Every section ends with a whole sentence."
+    asks: ClassVar[str] = "Every section ends with a whole sentence."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sections that are finished; 0 for a draft without text."""
@@ -128,7 +104,7 @@ class Finished(Check):
             return Grade(0.0, (NO_TEXT,))
         open_fence = {index for index, _, fence in draft.fences if not fence.closed}
         findings = tuple(
-            Finding(fault.message, section.title, index, code=fault.code)
+            draft.finding(fault.message, index, code=fault.code)
             for index, section in draft.parts
             if (
                 fault := _OPEN_FENCE
@@ -189,10 +165,7 @@ class NoRepetition(Check):
     similarity: float = Field(default=0.8, gt=0, le=1)
     """Two sentences repeat each other from this share of common words on (Jaccard index)."""
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return "Nothing is said twice."
+    asks: ClassVar[str] = "Nothing is said twice."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sentences that say something for the first time."""
@@ -300,10 +273,7 @@ class Language(Check):
     code: LanguageCode
     """The language by its code in ISO 639-1: `en`, `de`, `zh`."""
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return f"All prose is in the language with the code '{self.code}'."
+    asks: ClassVar[str] = "All prose is in the language with the code '{self.code}'."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of prose in that language, by the length of the sections."""
@@ -322,17 +292,10 @@ class Language(Check):
             if _same(found, self.code):
                 right += _bytes(text)
             else:
-                findings += [self._finding(i, draft.sections[i], found) for i in indices]
+                message = f"this reads as '{found}'; write it in '{self.code}'"
+                findings += [draft.finding(message, i, code="check.language") for i in indices]
         total = sum(_bytes(text) for _, text in texts)
         return Grade(right / total, tuple(sorted(findings, key=_section_index)))
-
-    def _finding(self, index: int, section: Section, found: str) -> Finding:
-        return Finding(
-            f"this reads as '{found}'; write it in '{self.code}'",
-            section.title,
-            index,
-            code="check.language",
-        )
 
 
 def _prose(draft: Draft) -> dict[int, str]:

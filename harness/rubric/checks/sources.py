@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, Finding, numbers, terms, value, values_named
+from harness.rubric.draft import Draft, numbers, terms, value, values_named
 
 _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 
@@ -28,10 +28,7 @@ class GroundedNumbers(Check):
 
     check: Literal["grounded_numbers"] = "grounded_numbers"
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return "Every number stands in the sources."
+    asks: ClassVar[str] = "Every number stands in the sources."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of numbers that have a source; 1 when there are none."""
@@ -44,9 +41,8 @@ class GroundedNumbers(Check):
             found = numbers(section.body)
             total += len(found)
             findings += [
-                Finding(
+                draft.finding(
                     f"the number {number} is not in the sources",
-                    section.title,
                     index,
                     code="check.number-not-in-sources",
                 )
@@ -68,10 +64,7 @@ class GroundedNames(Check):
     allowed: tuple[Phrase, ...] = ()
     """Names that need no source."""
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return "Every name stands in the sources."
+    asks: ClassVar[str] = "Every name stands in the sources."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of names that have a source, each counted once a section; 1 without any."""
@@ -79,19 +72,16 @@ class GroundedNames(Check):
             return _NO_SOURCES
         evidence = "\n".join((draft.evidence, *self.allowed))
         words, identifiers = set(terms(evidence)), set(identifier_parts(evidence))
-        named = {
-            (index, name): section
-            for index, section, sentence in draft.sentences
-            for name in names_in(sentence)
-        }
+        named = dict.fromkeys(
+            (index, name) for index, _, sentence in draft.sentences for name in names_in(sentence)
+        )
         findings = tuple(
-            Finding(
+            draft.finding(
                 f"the name {name.text} is not in the sources",
-                section.title,
                 index,
                 code="check.name-not-in-sources",
             )
-            for (index, name), section in named.items()
+            for index, name in named
             if not _is_known(name, identifiers if name.exact else words)
         )
         return Grade(share_without(findings, len(named)), findings)
@@ -104,10 +94,7 @@ class GroundedSentences(Check):
     overlap: float = Field(default=0.6, gt=0, le=1)
     """The share of a sentence's longer words that must occur in one source."""
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return "Every sentence rests on the sources and uses their words."
+    asks: ClassVar[str] = "Every sentence rests on the sources and uses their words."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sentences that rest on some source."""
@@ -115,18 +102,12 @@ class GroundedSentences(Check):
             return _NO_SOURCES
         sources = [frozenset(terms(source)) for source in draft.sources]
         findings = []
-        for index, section, sentence in draft.sentences:
+        for index, _, sentence in draft.sentences:
             # Words of four letters and more carry the matter; the rest are in every text.
             said = [term for term in terms(sentence) if len(term) >= 4]
             if said and max(_share_in(said, source) for source in sources) < self.overlap:
-                findings.append(
-                    Finding(
-                        f"no source says this: {quoted(sentence)}",
-                        section.title,
-                        index,
-                        code="check.not-in-sources",
-                    )
-                )
+                message = f"no source says this: {quoted(sentence)}"
+                findings.append(draft.finding(message, index, code="check.not-in-sources"))
         return Grade(share_without(findings, len(draft.sentences)), tuple(findings))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -28,10 +28,7 @@ class Words(InRange):
 
     check: Literal["words"] = "words"
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return f"The whole text has {self._range} words."
+    asks: ClassVar[str] = "The whole text has {self._range} words."
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
@@ -43,10 +40,7 @@ class Sections(InRange):
 
     check: Literal["sections"] = "sections"
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return f"The text has {self._range} sections."
+    asks: ClassVar[str] = "The text has {self._range} sections."
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
@@ -58,10 +52,7 @@ class SectionWords(InRange):
 
     check: Literal["section_words"] = "section_words"
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        return f"Each section has {self._range} words."
+    asks: ClassVar[str] = "Each section has {self._range} words."
 
     def grade(self, draft: Draft) -> Grade:
         """The mean over the sections; text above the first heading is not one."""
