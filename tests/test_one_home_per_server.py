@@ -25,7 +25,6 @@ ELSEWHERE = {
     "inference/endpoint.py": "the values of `backend`, and the settings that each one has",
     "inference/model_names.py": "publishers and packings, as words of a model's name",
     "memory/hnsw.py": "loads two C++ libraries in an order in which both work",
-    "rubric/judge.py": "a remedy that one server has",
     "session/settings.py": "an example of an endpoint",
 }
 

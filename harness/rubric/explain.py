@@ -42,27 +42,18 @@ def explain(problem: ErrorDetails) -> Notice:
         case "extra_forbidden" | "invalid_key":
             return _not_allowed(str(name), _fields_at(owner), problem["input"])
         case "missing":
-            return Notice(
-                code="rubric.field-missing",
-                message=f"'{name}' is missing{_EXAMPLES.get(str(name), '')}",
-            )
+            message = f"'{name}' is missing{_EXAMPLES.get(str(name), '')}"
+            return Notice(code="rubric.field-missing", message=message)
         case "union_tag_not_found":
-            return Notice(
-                code="rubric.check-unnamed",
-                message="'check' is missing, which says which check it is; "
-                + did_you_mean("", CHECKS),
-            )
+            message = "'check' is missing, which says which check it is; "
+            return Notice(code="rubric.check-unnamed", message=message + did_you_mean("", CHECKS))
         case "union_tag_invalid":
             tag = problem["ctx"]["tag"]
-            return Notice(
-                code="rubric.unknown-check",
-                message=f"there is no check '{tag}'; {did_you_mean(tag, CHECKS)}",
-            )
+            message = f"there is no check '{tag}'; {did_you_mean(tag, CHECKS)}"
+            return Notice(code="rubric.unknown-check", message=message)
         case "literal_error":
-            said = Notice(
-                code="rubric.unknown-choice",
-                message=f"there is no '{problem['input']}'; {_nearest_choice(problem)}",
-            )
+            message = f"there is no '{problem['input']}'; {_nearest_choice(problem)}"
+            said = Notice(code="rubric.unknown-choice", message=message)
         case str(code) if code.startswith("rubric."):
             return Notice(code=code, message=problem["msg"])
         case _:
@@ -101,10 +92,8 @@ def _of_value(problem: ErrorDetails) -> Notice:
     if kind == "string_pattern_mismatch":
         return _pattern(problem)
     if isinstance(given, str) and (decimal := _DECIMAL_COMMA.fullmatch(given.strip())):
-        return Notice(
-            code="rubric.decimal-comma",
-            message=f"must be a number with a point: {decimal[1]}.{decimal[2]}",
-        )
+        message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
+        return Notice(code="rubric.decimal-comma", message=message)
     if kind in _MESSAGES:
         said = _MESSAGES[kind]
         return _NO_SCORE if name == "[key]" and said is _NUMBER else said
@@ -114,51 +103,33 @@ def _of_value(problem: ErrorDetails) -> Notice:
     mistake = problem.get("ctx", {}).get("error")
     if isinstance(mistake, Mistake):
         return Notice(code=mistake.code, message=message)
-    if name == "weight":
-        return Notice(code="rubric.weight-not-positive", message=message)
-    return Notice(code="rubric.out-of-range", message=message)
+    code = "rubric.weight-not-positive" if name == "weight" else "rubric.out-of-range"
+    return Notice(code=code, message=message)
 
 
 def _shape(problem: ErrorDetails) -> Notice | None:
     """For one value in place of fields or a list, or the other way round; None for other cases."""
-    given = problem["input"]
-    said = None
-    is_check = isinstance(given, str) and given in CHECKS
+    given, code = problem["input"], "rubric.name-for-fields"
     match problem["loc"]:
-        case [*_, "checks", int()] if is_check:
-            said = Notice(
-                code="rubric.name-for-fields", message=f"write this as '- {{ check: {given} }}'"
-            )
-        case [*_, "unless"] if is_check:
-            said = Notice(
-                code="rubric.name-for-fields", message=f"write this as '{{ check: {given} }}'"
-            )
+        case [*_, "checks", int()] if isinstance(given, str) and given in CHECKS:
+            message = f"write this as '- {{ check: {given} }}'"
+        case [*_, "unless"] if isinstance(given, str) and given in CHECKS:
+            message = f"write this as '{{ check: {given} }}'"
         case ["dimensions", int()]:
-            said = Notice(
-                code="rubric.name-for-fields",
-                message="write this as '- name: …', and what else it has below that"
-                + _shown(given),
-            )
+            message = f"write this as '- name: …', and what else it has below that{_shown(given)}"
         case [*_, "when"] if isinstance(given, dict):
-            said = Notice(
-                code="rubric.check-for-text",
-                message="must be a statement in words; a check is put under 'unless'",
-            )
+            code = "rubric.check-for-text"
+            message = "must be a statement in words; a check is put under 'unless'"
         case [*_, str()] if isinstance(given, list) and problem["type"] == "string_type":
-            said = Notice(
-                code="rubric.list-for-text",
-                message="must be one text, not a list; put it in quotes",
-            )
+            code, message = "rubric.list-for-text", "must be one text, not a list; put it in quotes"
         case [*_, str()] if isinstance(given, str) and problem["type"] == "tuple_type":
-            said = Notice(
-                code="rubric.text-for-list", message=f"must be a list, even of one: [{given}]"
-            )
+            code, message = "rubric.text-for-list", f"must be a list, even of one: [{given}]"
         case [*_, str(name)] if name in _FORMS:
-            said = Notice(
-                code="rubric.not-fields",
-                message=f"must have fields, such as {_FORMS[name]}{_shown(given)}",
-            )
-    return said
+            code = "rubric.not-fields"
+            message = f"must have fields, such as {_FORMS[name]}{_shown(given)}"
+        case _:
+            return None
+    return Notice(code=code, message=message)
 
 
 def _shown(given: object) -> str:
@@ -176,17 +147,12 @@ def _quoted(given: str | float) -> str:
 def _pattern(problem: ErrorDetails) -> Notice:
     """For a malformed name, with the nearest that would do, or a malformed function."""
     if problem["loc"][-1] == "call":
-        return Notice(
-            code="rubric.call-malformed",
-            message="must be 'package.module:function' or './file.py:function'",
-        )
+        return _CALL
     plain = unicodedata.normalize("NFKD", problem["input"].lower()).encode("ascii", "ignore")
     near = re.sub(r"[^a-z0-9]+", "_", plain.decode()).strip("_0123456789")
     such = f", such as '{near}'" if near else ""
-    return Notice(
-        code="rubric.name-malformed",
-        message=f"must be lower-case letters, digits and underscores{such}",
-    )
+    message = f"must be lower-case letters, digits and underscores{such}"
+    return Notice(code="rubric.name-malformed", message=message)
 
 
 _LONG_CHARS = 60
@@ -204,6 +170,10 @@ _LIST = Notice(
 _MAPPING = Notice(
     code="rubric.not-fields",
     message="must be a mapping of names to values, such as 'name: value'",
+)
+_CALL = Notice(
+    code="rubric.call-malformed",
+    message="must be 'package.module:function' or './file.py:function'",
 )
 _NUMBER = Notice(code="rubric.not-a-number", message="must be a number")
 _NO_SCORE = Notice(

@@ -246,7 +246,6 @@ def _said(completion: Completion) -> str:
     if len(said) < len(completion.text) / 2:
         return (
             f"{shown}, and then ran on in white space until it was cut off, as a JSON grammar "
-            "allows (vLLM forbids it when started with --structured-outputs-config "
-            "'{\"disable_any_whitespace\": true}')"
+            "allows (some servers can forbid it: see their page in the documentation)"
         )
     return f"{shown} and ran on until it was cut off"

@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from harness.errors import Notice, Problem, RubricInvalid, did_you_mean
+from harness.errors import Problem, RubricInvalid, did_you_mean
 from harness.files import shipped_directory
 from harness.rubric.checks import AnyCheck, Check
 from harness.rubric.checks.function import Refuse
@@ -97,11 +97,8 @@ def _read(
         problems += misfits
     elif "without" in own.fields:
         problems.append(
-            Problem(
-                path=path,
-                line=own.fields["without"].line,
-                message="'without' leaves out dimensions of the rubric that this extends; it "
-                "extends none",
+            own.fields["without"].problem(
+                "'without' leaves out dimensions of the rubric that this extends; it extends none",
                 code="rubric.without-extends",
             )
         )
@@ -115,25 +112,18 @@ def _read(
 
 def _filled_in(own: Written) -> list[Problem]:
     return [
-        Problem(
-            path=field.path,
-            line=field.line,
-            message=f"'{name}' is filled in on loading; leave it out",
-            code="rubric.field-filled-in",
+        own.fields[name].problem(
+            f"'{name}' is filled in on loading; leave it out", code="rubric.field-filled-in"
         )
-        for name, field in own.fields.items()
-        if name in FILLED_IN
+        for name in own.fields.keys() & FILLED_IN
     ]
 
 
 def _empty_texts(own: Written) -> list[Problem]:
     """`judge:` with nothing after it: to YAML the same as no field, to its author not."""
-    dimensions = own.fields.get("dimensions")
     return [
-        Problem(
-            path=text.path, line=text.line, message=f"{name}: {NOTHING.message}", code=NOTHING.code
-        )
-        for dimension in (dimensions.items if dimensions else ())
+        text.problem(f"{name}: {NOTHING.message}", code=NOTHING.code)
+        for dimension in _listed(own, "dimensions")
         for name in ("judge", "feedback")
         if (text := dimension.fields.get(name)) is not None and text.value is None
     ]
@@ -160,14 +150,14 @@ def _with_checks(written: Written, refuse: Refuse | None) -> Written:
         value = {name: _with_checks(field, refuse) for name, field in written.fields.items()}
     elif written.items:
         value = [_with_checks(item, refuse) for item in written.items]
-    return Written(value, written.path, written.line)
+    return replace(written, value=value, cut="")
 
 
 def _as_written(value: Any, where: Written) -> Written:  # noqa: ANN401 - a preset's values
     """A preset's value as if it stood where the preset is named."""
     if isinstance(value, Mapping):
         value = {name: _as_written(field, where) for name, field in value.items()}
-    return Written(value, where.path, where.line)
+    return replace(where, value=value, cut="")
 
 
 def _refusal(problems: Iterable[Problem]) -> RubricInvalid:
@@ -271,20 +261,19 @@ def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path
             missing = f"there is no rubric '{name}' besides this one"
     links = " → ".join(map(str, (*chain, path)))
     if path is None or not path.is_file():
-        said = Notice(code="rubric.base-not-found", message=f"extends: {missing}")
+        said = wanted.problem(f"extends: {missing}", code="rubric.base-not-found")
     elif any(path.samefile(earlier) for earlier in chain):
-        said = Notice(
-            code="rubric.extends-circle",
-            message=f"the rubrics extend each other in a circle: {links}",
+        said = wanted.problem(
+            f"the rubrics extend each other in a circle: {links}", code="rubric.extends-circle"
         )
     elif len(chain) >= _MOST_LINKS:
-        said = Notice(
+        said = wanted.problem(
+            f"more than {_MOST_LINKS} rubrics extend each other: {links}",
             code="rubric.extends-too-many",
-            message=f"more than {_MOST_LINKS} rubrics extend each other: {links}",
         )
     else:
         return path
-    raise RubricInvalid(said.message, code=said.code, path=here, line=wanted.line)
+    raise _refusal([said])
 
 
 def extended(own: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]:
@@ -293,22 +282,20 @@ def extended(own: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]
     names = _by_name(inherited["dimensions"])
     left_out = {item.value for item in _without(own)}
     kept = [dimension for name, dimension in names.items() if name not in left_out]
-    inherited["dimensions"] = Written(kept, base.path, inherited["dimensions"].line)
+    inherited["dimensions"] = replace(inherited["dimensions"], value=kept)
     misspelt = _misspelt(own, names)
     problems = [*_unknown_in_without(own, names), *(_is_misspelt(d, names) for d in misspelt)]
-    merged = over(_leaving_out(misspelt, own), Written(inherited, base.path, base.line))
+    merged = over(_leaving_out(misspelt, own), replace(base, value=inherited))
     return merged, tuple(problems)
 
 
 def over(own: Written, base: Written) -> Written:
     """A rubric's fields, and the base's where it has none."""
-    fields = {**base.fields, **own.fields}
-    for name in ("scale", "shorten"):
-        fields = _merge_field(fields, name, own, base)
+    fields = _fields_over(own, base, merged=("scale", "shorten"))
     if "dimensions" in own.fields and "dimensions" in base.fields:
         both = own.fields["dimensions"], base.fields["dimensions"]
         fields["dimensions"] = _dimensions_over(*both)
-    return Written(fields, own.path, own.line)
+    return replace(own, value=fields)
 
 
 def _dimensions_over(own: Written, base: Written) -> Written:
@@ -322,7 +309,7 @@ def _dimensions_over(own: Written, base: Written) -> Written:
     known = _by_name(base).keys()
     # One that stands twice comes here the second time, and is refused for that.
     new = [d for d in own.items if _name(d) not in known or d is not mine[_name(d)]]
-    return Written([*merged, *new], own.path, own.line)
+    return replace(own, value=[*merged, *new])
 
 
 def _dimension_over(own: Written, base: Written) -> Written:
@@ -333,28 +320,24 @@ def _dimension_over(own: Written, base: Written) -> Written:
     elif "judge" in own.fields and "checks" in base.fields:
         dropped = _OF_CHECKING
     inherited = {name: field for name, field in base.fields.items() if name not in dropped}
-    merged = _merge_field(
-        {**inherited, **own.fields}, "anchors", own, Written(inherited, base.path, base.line)
-    )
-    return Written(merged, own.path, own.line)
+    merged = _fields_over(own, replace(base, value=inherited), merged=("anchors",))
+    return replace(own, value=merged)
 
 
-def _merge_field(
-    fields: dict[str, Written], name: str, own: Written, base: Written
-) -> dict[str, Written]:
-    mine, inherited = own.fields.get(name), base.fields.get(name)
-    if mine is None or inherited is None or not mine.fields:
-        return fields
-    both = Written({**inherited.fields, **mine.fields}, mine.path, mine.line)
-    return {**fields, name: both}
+def _fields_over(own: Written, base: Written, *, merged: Sequence[str]) -> dict[str, Written]:
+    """The fields of both; of one that both have, the own, or the two merged."""
+    fields = {**base.fields, **own.fields}
+    for name in merged:
+        mine, inherited = own.fields.get(name), base.fields.get(name)
+        if mine is not None and inherited is not None and mine.fields:
+            fields[name] = replace(mine, value={**inherited.fields, **mine.fields})
+    return fields
 
 
 def _unknown_in_without(own: Written, names: dict[str, Written]) -> list[Problem]:
     return [
-        Problem(
-            path=item.path,
-            line=item.line,
-            message=f"without: the rubric that this extends has no dimension '{item.value}'; "
+        item.problem(
+            f"without: the rubric that this extends has no dimension '{item.value}'; "
             + did_you_mean(str(item.value), names),
             code="rubric.unknown-left-out",
         )
@@ -365,10 +348,9 @@ def _unknown_in_without(own: Written, names: dict[str, Written]) -> list[Problem
 
 def _misspelt(own: Written, names: dict[str, Written]) -> list[Written]:
     """Dimensions that change one of the base, which it does not have."""
-    dimensions = own.fields.get("dimensions")
     return [
         dimension
-        for dimension in (dimensions.items if dimensions else ())
+        for dimension in _listed(own, "dimensions")
         if _name(dimension)
         and _name(dimension) not in names
         and not {"checks", "judge"} & dimension.fields.keys()
@@ -377,10 +359,8 @@ def _misspelt(own: Written, names: dict[str, Written]) -> list[Written]:
 
 def _is_misspelt(dimension: Written, names: dict[str, Written]) -> Problem:
     name = _name(dimension)
-    return Problem(
-        path=dimension.path,
-        line=dimension.line,
-        message=f"the rubric that this extends has no dimension '{name}', and a new one needs "
+    return dimension.problem(
+        f"the rubric that this extends has no dimension '{name}', and a new one needs "
         f"'checks' or 'judge'; {did_you_mean(name, names)}",
         code="rubric.unknown-dimension",
     )
@@ -391,13 +371,16 @@ def _leaving_out(dimensions: Sequence[Written], own: Written) -> Written:
         return own
     listed = own.fields["dimensions"]
     kept = [item for item in listed.items if all(item is not d for d in dimensions)]
-    fields = {**own.fields, "dimensions": Written(kept, listed.path, listed.line)}
-    return Written(fields, own.path, own.line)
+    return replace(own, value={**own.fields, "dimensions": replace(listed, value=kept)})
 
 
 def _without(own: Written) -> Sequence[Written]:
-    listed = own.fields.get("without")
-    return [item for item in listed.items if isinstance(item.value, str)] if listed else []
+    return [item for item in _listed(own, "without") if isinstance(item.value, str)]
+
+
+def _listed(own: Written, name: str) -> Sequence[Written]:
+    listed = own.fields.get(name)
+    return listed.items if listed else []
 
 
 def _by_name(dimensions: Written) -> dict[str, Written]:
@@ -493,8 +476,7 @@ def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
     found = written.at(details["loc"])
     said = explain(details)
     if found.path == path:
-        return Problem(path=path, line=found.line, message=said.message, code=said.code)
+        return found.problem(said.message, code=said.code)
     # The base is sound by itself: this file does not go with it.
     message = f"{said.message} (taken over from {found.path}:{found.line})"
-    line = written.fields["extends"].line
-    return Problem(path=path, line=line, message=message, code=said.code)
+    return written.fields["extends"].problem(message, code=said.code)

@@ -45,6 +45,10 @@ class Written:
         """In order; empty if it is not a list."""
         return self.value if isinstance(self.value, list) else []
 
+    def problem(self, message: str, *, code: str) -> Problem:
+        """A mistake on this line."""
+        return Problem(path=self.path, line=self.line, message=message, code=code)
+
     def plain(self) -> Any:  # noqa: ANN401 - whatever a person wrote
         """The values alone."""
         if isinstance(self.value, dict):
@@ -188,15 +192,12 @@ class _Reading:
                 )
             if key.value in lines:
                 # YAML would silently keep the last one.
-                self.problems.append(
-                    Problem(
-                        path=self._path,
-                        line=line,
-                        message=f"'{key.value}' stands twice, first on line {lines[key.value]}; "
-                        "delete one, or put '- ' before this if it begins the next item of a list",
-                        code="rubric.duplicate-field",
-                    )
+                said = (
+                    f"'{key.value}' stands twice, first on line {lines[key.value]}; delete one, or "
+                    "put '- ' before this if it begins the next item of a list"
                 )
+                field = Written(None, self._path, line)
+                self.problems.append(field.problem(said, code="rubric.duplicate-field"))
                 return  # without that '- ', all that follows stands twice
             lines.setdefault(key.value, line)
 
@@ -359,25 +360,25 @@ _WIDE_COLON = Notice(
 _ODD = re.compile(r"[ -]*(?:\xa0|[a-z_]+(?::\xa0|\uff1a))")
 _FIELD = re.compile(r"\s*(?:- +)*[^\s:]+:(?:\s|$)")
 _BRACKETS = re.compile(r"[:-] +([\[{]).*([\]}]) *[^\s\]},#]")
+_FIRST = Notice(
+    code="rubric.yaml-first-character",
+    message=f"a text cannot begin with this character, which YAML reads as its own; {_QUOTE}",
+)
 _MESSAGES = {
     "'\\t'": Notice(code="rubric.yaml-tab", message="a tab stands here; put spaces in its place"),
-    "that cannot start any token": Notice(
-        code="rubric.yaml-first-character",
-        message=f"a text cannot begin with this character; {_QUOTE}",
-    ),
-    "found undefined alias": Notice(
-        code="rubric.yaml-first-character", message=f"a text cannot begin with '*'; {_QUOTE}"
-    ),
-    "could not determine a constructor": Notice(
-        code="rubric.yaml-first-character", message=f"a text cannot begin with '!'; {_QUOTE}"
+    **dict.fromkeys(
+        (
+            "that cannot start any token",
+            "found undefined alias",
+            "could not determine a constructor",
+            "expected alphabetic or numeric character",
+            "mapping keys are not allowed",
+        ),
+        _FIRST,
     ),
     "but found another document": Notice(
         code="rubric.yaml-two-documents",
         message="a line '---' begins a second document; delete it",
-    ),
-    "expected alphabetic or numeric character": Notice(
-        code="rubric.yaml-first-character",
-        message=f"a text cannot begin with '*' or '&'; {_QUOTE}",
     ),
     "expected '<document start>'": _INDENTATION,
     "sequence entries are not allowed here": Notice(
@@ -386,9 +387,6 @@ _MESSAGES = {
     ),
     "expected chomping or indentation": _BLOCK,
     "expected a comment or a line break": _BLOCK,
-    "mapping keys are not allowed": Notice(
-        code="rubric.yaml-first-character", message=f"a text cannot begin with '?'; {_QUOTE}"
-    ),
     "unknown escape character": Notice(
         code="rubric.yaml-backslash",
         message="in double quotes a backslash has a meaning of its own; use single quotes",

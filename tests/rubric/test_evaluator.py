@@ -148,7 +148,7 @@ def test_two_unreadable_replies_are_an_abstention_and_never_a_score(first, secon
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
-        pytest.param('{"reason": "It' + " \n" * 999, "disable_any", id="white space"),
+        pytest.param('{"reason": "It' + " \n" * 999, "in white space", id="white space"),
         pytest.param('{"reason": "' + "and so on " * 99, "cut", id="words"),
     ],
 )

@@ -1,4 +1,8 @@
-"""vLLM, from version 0.32 of its code."""
+"""vLLM, from version 0.32 of its code.
+
+Its grammars for JSON allow white space without end, and small models then run on in it, unless it
+is started with `--structured-outputs-config '{"disable_any_whitespace": true}'`.
+"""
 
 from __future__ import annotations
 
