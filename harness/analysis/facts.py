@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import TypeVar
 
 from harness.analysis.finding import Found, said_ns
+from harness.analysis.intervals import depths, length_ns, parts_within, union
 from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.trace.calls import Call, Interval, calls_of
 from harness.trace.journal_reader import Item, Journal
@@ -435,109 +434,3 @@ def _full_house(calls: Sequence[Call]) -> list[Interval]:
     levels = depths(decoding(calls))
     seats = max((depth for _, depth in levels), default=0)
     return [stretch for stretch, depth in levels if depth == seats]
-
-
-def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same time as disjoint stretches, in order; empty ones are left out."""
-    joined: list[Interval] = []
-    for one in sorted(intervals, key=lambda i: i.start_ns):
-        if one.duration_ns <= 0:
-            continue
-        if joined and one.start_ns <= joined[-1].end_ns:
-            start_ns, end_ns = joined[-1].start_ns, max(joined[-1].end_ns, one.end_ns)
-            joined[-1] = Interval(start_ns=start_ns, end_ns=end_ns)
-        else:
-            joined.append(Interval(start_ns=one.start_ns, end_ns=one.end_ns))
-    return joined
-
-
-def length_ns(intervals: Iterable[Interval]) -> int:
-    """How long at least one of them lasted."""
-    return sum(one.duration_ns for one in union(intervals))
-
-
-def common(some: Iterable[Interval], others: Iterable[Interval]) -> list[Interval]:
-    """Where one of the first overlaps with one of the second."""
-    mine, theirs = union(some), union(others)
-    shared: list[Interval] = []
-    i = j = 0
-    while i < len(mine) and j < len(theirs):
-        start_ns = max(mine[i].start_ns, theirs[j].start_ns)
-        end_ns = min(mine[i].end_ns, theirs[j].end_ns)
-        if start_ns < end_ns:
-            shared.append(Interval(start_ns=start_ns, end_ns=end_ns))
-        if mine[i].end_ns < theirs[j].end_ns:
-            i += 1
-        else:
-            j += 1
-    return shared
-
-
-def parts_within(
-    windows: Iterable[Interval], stretches: Iterable[Interval]
-) -> list[list[Interval]]:
-    """For each window, what of the stretches lies in it."""
-    joined = union(stretches)
-    starts = [one.start_ns for one in joined]
-    parts = []
-    for window in windows:
-        inside: list[Interval] = []
-        at = max(0, bisect_right(starts, window.start_ns) - 1)
-        while at < len(joined) and joined[at].start_ns < window.end_ns:
-            start_ns = max(window.start_ns, joined[at].start_ns)
-            end_ns = min(window.end_ns, joined[at].end_ns)
-            if start_ns < end_ns:
-                inside.append(Interval(start_ns=start_ns, end_ns=end_ns))
-            at += 1
-        parts.append(inside)
-    return parts
-
-
-def without(some: Iterable[Interval], others: Iterable[Interval]) -> list[Interval]:
-    """The first less the second."""
-    mine = union(some)
-    if not mine:
-        return []
-    return common(mine, _gaps(union(others), mine[0].start_ns, mine[-1].end_ns))
-
-
-def depths(intervals: Iterable[Interval]) -> list[tuple[Interval, int]]:
-    """Stretches in order, each with how many of the intervals lie over it; 1 at least."""
-    edges = sorted(
-        (time_ns, step)
-        for one in intervals
-        if one.duration_ns > 0
-        for time_ns, step in ((one.start_ns, +1), (one.end_ns, -1))
-    )
-    stretches = []
-    depth, since_ns = 0, 0
-    for time_ns, step in edges:
-        if depth and time_ns > since_ns:
-            stretches.append((Interval(start_ns=since_ns, end_ns=time_ns), depth))
-        depth, since_ns = depth + step, time_ns
-    return stretches
-
-
-def mean_depths(intervals: Sequence[Interval]) -> list[float]:
-    """For each interval, how many of them lie over it on average, itself included: 1 at least."""
-    levels = depths(intervals)
-    starts = [stretch.start_ns for stretch, _ in levels]
-    areas = [0, *accumulate(stretch.duration_ns * depth for stretch, depth in levels)]
-
-    def area_until(time_ns: int) -> int:
-        at = bisect_right(starts, time_ns) - 1
-        stretch, depth = levels[at]
-        return areas[at] + depth * (min(time_ns, stretch.end_ns) - stretch.start_ns)
-
-    return [
-        (area_until(one.end_ns) - area_until(one.start_ns)) / one.duration_ns
-        if one.duration_ns > 0
-        else 1.0
-        for one in intervals
-    ]
-
-
-def _gaps(taken: Sequence[Interval], start_ns: int, end_ns: int) -> list[Interval]:
-    edges = [start_ns, *(edge for one in taken for edge in (one.start_ns, one.end_ns)), end_ns]
-    pairs = zip(edges[::2], edges[1::2], strict=True)
-    return [Interval(start_ns=a, end_ns=b) for a, b in pairs if a < b]

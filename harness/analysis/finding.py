@@ -102,7 +102,7 @@ class Finding:
 
 def counted(count: float, noun: str) -> str:
     """A number of things for people: `1 call`, `3 calls`."""
-    return f"{count:.0f} {noun}" if count == 1 else f"{count:.0f} {noun}s"
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
 
 
 def named(names: Iterable[str]) -> str:

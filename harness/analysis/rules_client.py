@@ -12,17 +12,13 @@ from harness.analysis.facts import (
     TEXTS_OF_CALLS,
     Observed,
     busy_ns,
-    common,
-    depths,
-    length_ns,
-    parts_within,
     per_model,
     queues_in_server,
     tells_of_queues,
     ttft,
-    without,
 )
 from harness.analysis.finding import MOST_SPANS, Evidence, Found, named, said_ns
+from harness.analysis.intervals import common, depths, length_ns, parts_within, without
 from harness.analysis.rules_prompts import needed_replies
 from harness.analysis.rules_waiting import FULL_KV
 from harness.trace.calls import Call, Interval

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from harness.analysis.facts import Observed, common, decoding, length_ns, mean_depths, per_model
+from harness.analysis.facts import Observed, decoding, per_model
 from harness.analysis.finding import Evidence, Found, counted, said_ns
+from harness.analysis.intervals import common, length_ns, mean_depths
 from harness.trace.calls import Call
 
 FULL_KV = 0.85

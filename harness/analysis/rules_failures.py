@@ -6,8 +6,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
 
-from harness.analysis.facts import Observed, length_ns, per_model
+from harness.analysis.facts import Observed, per_model
 from harness.analysis.finding import MOST_SPANS, Evidence, Found, counted, named, said_ns
+from harness.analysis.intervals import length_ns
 from harness.trace.calls import Call
 
 LEAST_RETRIES = 2

@@ -8,15 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from harness.analysis.facts import (
-    Observed,
-    length_ns,
-    mean_depths,
-    per_model,
-    queues_in_server,
-    tells_of_queues,
-)
+from harness.analysis.facts import Observed, per_model, queues_in_server, tells_of_queues
 from harness.analysis.finding import Evidence, Found, said_ns
+from harness.analysis.intervals import length_ns, mean_depths
 from harness.trace.calls import Call
 
 HIGH_TTFT_NS = 500_000_000

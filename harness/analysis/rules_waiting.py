@@ -12,19 +12,15 @@ from harness.analysis.facts import (
     MACHINE,
     Load,
     Observed,
-    common,
     decoding,
-    depths,
-    length_ns,
-    parts_within,
     per_model,
     queues_in_server,
     tells_of_queues,
     ttft,
     waits_before_sending,
-    without,
 )
 from harness.analysis.finding import Evidence, Found, named, said_ns
+from harness.analysis.intervals import common, depths, length_ns, parts_within, without
 from harness.trace.calls import Call, Interval, percentiles_of
 
 LONG_LOAD_NS = 200_000_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.analysis.intervals import depths, without
 from harness.trace.calls import (
     Call,
     CallGroup,
@@ -201,27 +202,22 @@ class Aside:
     output_tokens: int | None
 
 
-def asides_of(spans: Iterable[SpanRecord]) -> tuple[Aside, ...]:
-    """One for each kind and model, in the order of their first requests.
-
-    Args:
-        spans: Those of `ASIDE`.
-    """
+def asides_of(asides: Iterable[SpanRecord]) -> tuple[Aside, ...]:
+    """One for each kind and model, in the order of their first requests."""
     groups: dict[tuple[str, str], list[SpanRecord]] = {}
-    for span in spans:
+    for span in asides:
         groups.setdefault((span.name, str(span.attributes.get("model"))), []).append(span)
-    return tuple(_aside(name, model, group) for (name, model), group in groups.items())
-
-
-def _aside(name: str, model: str, spans: list[SpanRecord]) -> Aside:
-    return Aside(
-        name=name,
-        model=model,
-        requests=len(spans),
-        failed=sum(span.status == "error" for span in spans),
-        total_ns=sum(span.duration_ns for span in spans),
-        input_tokens=_sum(spans, "input_tokens"),
-        output_tokens=_sum(spans, "output_tokens"),
+    return tuple(
+        Aside(
+            name=name,
+            model=model,
+            requests=len(spans),
+            failed=sum(span.status == "error" for span in spans),
+            total_ns=sum(span.duration_ns for span in spans),
+            input_tokens=_sum(spans, "input_tokens"),
+            output_tokens=_sum(spans, "output_tokens"),
+        )
+        for (name, model), spans in groups.items()
     )
 
 
@@ -321,41 +317,20 @@ class Occupancy:
 
 def occupancy_of(calls: Sequence[Interval], *, run: Interval) -> Occupancy:
     """Of these calls in this run."""
-    gaps = list(_gaps(calls, run))
+    gaps = without([run], calls)
     idle_ns = sum(gap.duration_ns for gap in gaps)
     longest = max(gaps, key=lambda gap: gap.duration_ns, default=None)
+    if longest is not None:
+        start_ns, end_ns = longest.start_ns - run.start_ns, longest.end_ns - run.start_ns
+        longest = Interval(start_ns=start_ns, end_ns=end_ns)
+    # A call that took no time was under way at the moment it happened.
+    lasting = (
+        Interval(start_ns=one.start_ns, end_ns=max(one.end_ns, one.start_ns + 1)) for one in calls
+    )
     return Occupancy(
-        most_at_once=_most_at_once(calls),
+        most_at_once=max((depth for _, depth in depths(lasting)), default=0),
         idle_ns=idle_ns,
         idle_share=idle_ns / run.duration_ns if run.duration_ns else None,
         idle_gaps=len(gaps),
-        longest_gap=None if longest is None else _since(run.start_ns, longest),
+        longest_gap=longest,
     )
-
-
-def _gaps(calls: Iterable[Interval], run: Interval) -> Iterator[Interval]:
-    """The stretches of the run that no call covers, in order."""
-    idle_from_ns = run.start_ns
-    for call in sorted(calls, key=lambda call: call.start_ns):
-        if call.start_ns > idle_from_ns:
-            yield Interval(start_ns=idle_from_ns, end_ns=call.start_ns)
-        idle_from_ns = max(idle_from_ns, call.end_ns)
-    if idle_from_ns < run.end_ns:
-        yield Interval(start_ns=idle_from_ns, end_ns=run.end_ns)
-
-
-def _most_at_once(calls: Iterable[Interval]) -> int:
-    """Where one ends as another begins, they are not at once."""
-    changes: list[tuple[int, int]] = []
-    for call in calls:
-        # One that took no time still was under way at the moment it happened.
-        changes += [(call.start_ns, +1), (max(call.end_ns, call.start_ns + 1), -1)]
-    most = under_way = 0
-    for _, change in sorted(changes):
-        under_way += change
-        most = max(most, under_way)
-    return most
-
-
-def _since(zero_ns: int, interval: Interval) -> Interval:
-    return Interval(start_ns=interval.start_ns - zero_ns, end_ns=interval.end_ns - zero_ns)

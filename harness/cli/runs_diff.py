@@ -16,12 +16,12 @@ from harness.analysis.comparison import (
     NodeDifference,
     RunTotals,
 )
+from harness.cli.trace_report import UNKNOWN, composites, dollars, known, seconds
 from harness.trace.node_records import NodeRecord
 from harness.wiggum import RecordedLoop
 
 _MOST_NODES = 40
 """Lines that a person still reads; JSON has all."""
-_NONE = "-"
 _CAUSES: tuple[Difference, ...] = ("code", "inputs", "models")
 
 
@@ -60,8 +60,8 @@ def _totals_table(a: RunTotals, b: RunTotals) -> Table:
     table.add_row("ended", Text(_ended(a)), Text(_ended(b)), "")
     table.add_row(
         "time",
-        _seconds(a.duration_ns),
-        _seconds(b.duration_ns),
+        f"{seconds(a.duration_ns)} s",
+        f"{seconds(b.duration_ns)} s",
         _change(a.duration_ns, b.duration_ns),
     )
     for title, was, now in (
@@ -73,7 +73,7 @@ def _totals_table(a: RunTotals, b: RunTotals) -> Table:
         table.add_row(title, f"{was:,}", f"{now:,}", _change(was, now))
     if a.cost_usd is not None or b.cost_usd is not None:
         change = "" if a.cost_usd is None or b.cost_usd is None else _change(a.cost_usd, b.cost_usd)
-        table.add_row("dollars", _dollars(a.cost_usd), _dollars(b.cost_usd), change)
+        table.add_row("dollars", known(a.cost_usd, dollars), known(b.cost_usd, dollars), change)
     return table
 
 
@@ -92,12 +92,12 @@ def _node_table(nodes: list[NodeDifference]) -> Table:
         a, b = node.a, node.b
         cells = [
             _both(_time(a), _time(b)),
-            _both(*(f"{one.calls}" if one else _NONE for one in (a, b))),
-            _both(*(f"{one.input_tokens:,}" if one else _NONE for one in (a, b))),
-            _both(*(f"{one.output_tokens:,}" if one else _NONE for one in (a, b))),
+            _both(*(f"{one.calls}" if one else UNKNOWN for one in (a, b))),
+            _both(*(f"{one.input_tokens:,}" if one else UNKNOWN for one in (a, b))),
+            _both(*(f"{one.output_tokens:,}" if one else UNKNOWN for one in (a, b))),
         ]
         if has_cost:
-            cells.append(_both(*(_dollars(one.cost_usd if one else None) for one in (a, b))))
+            cells.append(_both(*(known(one.cost_usd if one else None, dollars) for one in (a, b))))
         table.add_row(Text(node.node), Text("; ".join(_said(node))), *cells)
     if len(nodes) > _MOST_NODES:
         table.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
@@ -154,7 +154,7 @@ def _loop_table(loops: tuple[LoopDifference, ...]) -> Table:
             continue
         number = f", loop {loop.number}" if loop.number > 1 else ""
         table.add_row(
-            Text(f"{loop.node or _NONE}{number}"), *(_loop(one) for one in (loop.a, loop.b))
+            Text(f"{loop.node or UNKNOWN}{number}"), *(_loop(one) for one in (loop.a, loop.b))
         )
     if equal:
         table.add_row(f"and {equal:,} equal")
@@ -163,12 +163,8 @@ def _loop_table(loops: tuple[LoopDifference, ...]) -> Table:
 
 def _loop(loop: RecordedLoop | None) -> Text:
     if loop is None:
-        return Text(_NONE)
-    scores = (
-        f"{score:.1f}{'*' if number == loop.best_round else ''}"
-        for number, score in enumerate(loop.composites, start=1)
-    )
-    return Text(f"{' '.join(scores) or _NONE} {loop.stop_reason or loop.status}")
+        return Text(UNKNOWN)
+    return Text(f"{composites(loop)} {loop.stop_reason or loop.status}")
 
 
 def _both(a: str, b: str) -> str:
@@ -184,14 +180,4 @@ def _change(was: float, now: float) -> str:
 
 
 def _time(node: NodeRecord | None) -> str:
-    return _seconds(node.duration_ns) if node else _NONE
-
-
-def _seconds(time_ns: int) -> str:
-    if time_ns < 10_000_000:
-        return f"{time_ns / 1e6:.1f} ms"
-    return f"{time_ns / 1e9:,.{2 if time_ns < 10e9 else 1}f} s"
-
-
-def _dollars(usd: float | None) -> str:
-    return _NONE if usd is None else f"{usd:.6f}" if usd < 0.01 else f"{usd:,.4f}"
+    return f"{seconds(node.duration_ns)} s" if node else UNKNOWN

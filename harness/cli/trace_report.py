@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis import LAYERS, Aside, Diagnosis, Finding, RunReport, Severity
+from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy
 from harness.trace.calls import CallGroup, Percentiles, RunCost
 from harness.trace.node_records import CriticalPath
@@ -21,7 +22,7 @@ from harness.wiggum import RecordedLoop
 
 T = TypeVar("T")
 
-_UNKNOWN = "-"
+UNKNOWN = "-"
 _OPEN_SPANS_SHOWN = 20
 _ENDED: dict[RunState, str] = {
     "unfinished": "killed, or not over",
@@ -98,7 +99,7 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
         yield Text(_aside_line(aside))
     for one in report.loads:
         yield Text(
-            f"Loading {one.model}: {_seconds(one.load_ns)} s in {_count(one.loads, 'load')}."
+            f"Loading {one.model}: {seconds(one.load_ns)} s in {counted(one.loads, 'load')}."
         )
     if report.critical_path.steps:
         yield _path_table(report.critical_path)
@@ -116,7 +117,7 @@ def _headline(report: RunReport) -> str:
     ended = _ENDED.get(report.status, report.status)
     error = f" ({report.error})" if report.error else ""
     parts = f" in {report.parts} parts" if report.parts > 1 else ""
-    duration = f"{_seconds(report.duration_ns)} s{parts}"
+    duration = f"{seconds(report.duration_ns)} s{parts}"
     return f"{report.run_id}: {report.pipeline}, {duration}, {ended}{error}"
 
 
@@ -127,12 +128,12 @@ def _calls_line(report: RunReport) -> str:
     ends["answered from the cache"] = calls.from_cache
     told = "".join(f", {count} {end}" for end, count in ends.items() if count)
     elsewhere = {
-        f"; {_count(report.fallbacks, 'time')} another endpoint was asked": report.fallbacks,
+        f"; {counted(report.fallbacks, 'time')} another endpoint was asked": report.fallbacks,
     }
     return (
-        f"{_count(calls.calls, 'model call')}{told}; tried again {_count(report.retries, 'time')}"
+        f"{counted(calls.calls, 'model call')}{told}; tried again {counted(report.retries, 'time')}"
         + "".join(part for part, count in elsewhere.items() if count)
-        + f"; {_count(report.evictions, 'model')} evicted to make room."
+        + f"; {counted(report.evictions, 'model')} evicted to make room."
     )
 
 
@@ -146,7 +147,7 @@ def _latency_table(report: RunReport) -> Table:
             _attempts(group),
             _percentiles(group.ttft, _milliseconds),
             _percentiles(group.itl_mean, _milliseconds),
-            _percentiles(group.duration, _seconds),
+            _percentiles(group.duration, seconds),
         )
     table.caption = "First token: from sending the request. Between tokens: each call's mean."
     table.caption_justify = "left"
@@ -163,12 +164,12 @@ def _token_table(report: RunReport) -> Table:
             f"{group.input_tokens:,}",
             _share(group.cached_share),
             f"{group.output_tokens:,}",
-            _known(group.decode_tokens_per_s, _digits),
+            known(group.decode_tokens_per_s, _digits),
             *(
-                _known(time_ns or None, _seconds)
+                known(time_ns or None, seconds)
                 for time_ns in (group.queue_ns, group.load_ns, group.prefill_ns, group.decode_ns)
             ),
-            _seconds(group.total_ns),
+            seconds(group.total_ns),
         )
     return table
 
@@ -191,7 +192,7 @@ def _model_lines(model: CallGroup) -> Iterator[str]:
     if model.dropped:
         yield f"Not sent to {model.name}: {', '.join(model.dropped)}."
     if model.uncounted:
-        yield f"Tokens of {_count(model.uncounted, 'call')} to {model.name}: not counted."
+        yield f"Tokens of {counted(model.uncounted, 'call')} to {model.name}: not counted."
     if model.accepted_share is not None:
         yield (
             f"Drafts of {model.name}: {model.accepted_tokens:,} of {model.draft_tokens:,} tokens "
@@ -202,17 +203,18 @@ def _model_lines(model: CallGroup) -> Iterator[str]:
 def _aside_line(aside: Aside) -> str:
     failed = f", {aside.failed} failed" if aside.failed else ""
     tokens = f", {aside.input_tokens:,} tokens in" if aside.input_tokens is not None else ""
+    requests = counted(aside.requests, "request")
     return (
-        f"{aside.name.capitalize()} by {aside.model}: {_count(aside.requests, 'request')}{failed}, "
-        f"{_seconds(aside.total_ns)} s{tokens}."
+        f"{aside.name.capitalize()} by {aside.model}: {requests}{failed}, "
+        f"{seconds(aside.total_ns)} s{tokens}."
     )
 
 
 def _goodput_line(goodput: Goodput) -> str:
     targets = goodput.targets
     return (
-        f"Goodput: {_known(goodput.tokens_per_s, _digits)} of "
-        f"{_known(goodput.throughput_tokens_per_s, _digits)} tokens/s, efficiency "
+        f"Goodput: {known(goodput.tokens_per_s, _digits)} of "
+        f"{known(goodput.throughput_tokens_per_s, _digits)} tokens/s, efficiency "
         f"{_share(goodput.efficiency)}. First token within {_milliseconds(targets.ttft_ns)} ms and "
         f"the others {_milliseconds(targets.itl_ns)} ms apart: {goodput.met} met, "
         f"{goodput.missed} missed, {goodput.unknown} unknown and counted as neither."
@@ -222,14 +224,14 @@ def _goodput_line(goodput: Goodput) -> str:
 def _occupancy_line(occupancy: Occupancy) -> str:
     longest = occupancy.longest_gap
     where = (
-        f", the longest {_seconds(longest.duration_ns)} s from second {_seconds(longest.start_ns)}"
+        f", the longest {seconds(longest.duration_ns)} s from second {seconds(longest.start_ns)}"
         if longest
         else ""
     )
     return (
-        f"At most {_count(occupancy.most_at_once, 'call')} at once. No call under way: "
-        f"{_seconds(occupancy.idle_ns)} s ({_share(occupancy.idle_share)}) in "
-        f"{_count(occupancy.idle_gaps, 'gap')}{where}."
+        f"At most {counted(occupancy.most_at_once, 'call')} at once. No call under way: "
+        f"{seconds(occupancy.idle_ns)} s ({_share(occupancy.idle_share)}) in "
+        f"{counted(occupancy.idle_gaps, 'gap')}{where}."
     )
 
 
@@ -241,12 +243,12 @@ def _path_table(path: CriticalPath) -> Table:
         ended = "" if step.status == "ok" else f" ({step.status})"
         table.add_row(
             Text(step.node + ended),
-            _seconds(step.wait_ns),
-            _seconds(step.start_ns),
-            _seconds(step.duration_ns),
+            seconds(step.wait_ns),
+            seconds(step.start_ns),
+            seconds(step.duration_ns),
             _share(step.run_share),
         )
-    table.add_row(Text("until the end", style="dim"), _seconds(path.after_ns), "", "", "")
+    table.add_row(Text("until the end", style="dim"), seconds(path.after_ns), "", "", "")
     return table
 
 
@@ -257,18 +259,23 @@ def _loop_table(loops: tuple[RecordedLoop, ...]) -> Table:
     table.add_column("stopped", overflow="fold")
     table.add_column("took, s", justify="right")
     for loop in loops:
-        scores = (
-            f"{score:.1f}{'*' if number == loop.best_round else ''}"
-            for number, score in enumerate(loop.composites, start=1)
-        )
         table.add_row(
-            Text(loop.node or _UNKNOWN),
+            Text(loop.node or UNKNOWN),
             Text(loop.rubric),
-            " ".join(scores) or _UNKNOWN,
+            composites(loop),
             Text(loop.stop_reason or loop.status),
-            _seconds(loop.duration_ns),
+            seconds(loop.duration_ns),
         )
     return table
+
+
+def composites(loop: RecordedLoop) -> str:
+    """The composite of each round, with a star at the one that was returned."""
+    scores = (
+        f"{score:.1f}{'*' if number == loop.best_round else ''}"
+        for number, score in enumerate(loop.composites, start=1)
+    )
+    return " ".join(scores) or UNKNOWN
 
 
 def _cost_table(cost: RunCost) -> Table:
@@ -279,11 +286,11 @@ def _cost_table(cost: RunCost) -> Table:
     for model in cost.models:
         table.add_row(
             Text(model.model),
-            ", ".join(model.basis) or _UNKNOWN,
-            _known(model.usd, _dollars),
+            ", ".join(model.basis) or UNKNOWN,
+            known(model.usd, dollars),
             f"{model.unpriced_calls}",
             f"{model.output_tokens:,}",
-            _known(model.usd_per_million_output_tokens, _dollars),
+            known(model.usd_per_million_output_tokens, dollars),
         )
     return table
 
@@ -294,18 +301,18 @@ def _cost_line(cost: RunCost) -> str:
         return f"Cost: unknown; no price was found for {unpriced}."
     without = f", without {unpriced}, whose price is unknown" if unpriced else ""
     return (
-        f"Cost: {_dollars(cost.usd)} dollars{without}; per million output tokens "
-        f"{_known(cost.usd_per_million_output_tokens, _dollars)}."
+        f"Cost: {dollars(cost.usd)} dollars{without}; per million output tokens "
+        f"{known(cost.usd_per_million_output_tokens, dollars)}."
     )
 
 
 def _open_table(spans: tuple[OpenSpan, ...]) -> Table:
-    table = _table(f"Still under way: {_count(len(spans), 'span')}", "what")
+    table = _table(f"Still under way: {counted(len(spans), 'span')}", "what")
     for column in ("from second", "for, s"):
         table.add_column(column, justify="right")
     for span in spans[:_OPEN_SPANS_SHOWN]:
         title = span.name if span.title == span.name else f"{span.name}: {span.title}"
-        table.add_row(Text(title), _seconds(span.start_ns), _seconds(span.open_ns))
+        table.add_row(Text(title), seconds(span.start_ns), seconds(span.open_ns))
     if len(spans) > _OPEN_SPANS_SHOWN:
         table.add_row(f"and {len(spans) - _OPEN_SPANS_SHOWN} more", "", "")
     return table
@@ -324,28 +331,26 @@ def _attempts(group: CallGroup) -> str:
 
 def _percentiles(percentiles: Percentiles | None, shown: Callable[[int], str]) -> str:
     if percentiles is None:
-        return _UNKNOWN
+        return UNKNOWN
     three = (percentiles.p50_ns, percentiles.p95_ns, percentiles.p99_ns)
     return " / ".join(shown(value) for value in three)
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _known(value: T | None, shown: Callable[[T], str]) -> str:
-    return _UNKNOWN if value is None else shown(value)
+def known(value: T | None, shown: Callable[[T], str]) -> str:
+    """A value for people; a dash if it is unknown."""
+    return UNKNOWN if value is None else shown(value)
 
 
 def _share(share: float | None) -> str:
-    return _known(share, lambda share: f"{share:.1%}")
+    return known(share, lambda share: f"{share:.1%}")
 
 
 def _milliseconds(time_ns: int) -> str:
     return _digits(time_ns / 1e6)
 
 
-def _seconds(time_ns: int) -> str:
+def seconds(time_ns: int) -> str:
+    """Three digits that count, without the unit."""
     return _digits(time_ns / 1e9)
 
 
@@ -354,7 +359,7 @@ def _digits(value: float) -> str:
     return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
-def _dollars(usd: float) -> str:
+def dollars(usd: float) -> str:
     """Cents and more; where there is less than a dollar, down to its millionth."""
     return f"{usd:,.2f}" if usd >= 1 else f"{usd:.4f}" if usd >= 0.01 else f"{usd:.6f}"
 

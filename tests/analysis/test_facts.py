@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.facts import (
+from harness.analysis.intervals import (
     common,
     depths,
     length_ns,
