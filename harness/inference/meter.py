@@ -147,9 +147,9 @@ class Meter:
         try:
             yield sending
             if sending.answer is not None:
-                self._taken += self._charges.taken(request, sending.answer)
+                self._take(self._charges.taken(request, sending.answer), call)
         except BaseException:
-            self._taken += self._charges.lost(request, pieces=sending.pieces)
+            self._take(self._charges.lost(request, pieces=sending.pieces), call)
             raise
         finally:
             self._under_way = _without(self._under_way, need)
@@ -242,6 +242,11 @@ class Meter:
         while quiet < _QUIET_TURNS:
             await asyncio.sleep(0)
             ready, quiet = self._ready, quiet + 1 if ready == self._ready else 0
+
+    def _take(self, spent: Spent, call: Admission[R]) -> None:
+        self._taken += spent
+        if isinstance(call.request, ChatRequest) and call.request.on_taken:
+            call.request.on_taken(spent)
 
     def _await_no_more(self, call: Admission[R]) -> None:
         """An admitted call sends something now, or will not."""

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from harness.errors import InvalidInput
+from harness.inference.limits import Spent
 
 Role = Literal["system", "user", "assistant"]
 
@@ -183,6 +184,9 @@ class ChatRequest:
     not tried again."""
     on_piece: Callable[[], None] | None = field(default=None, compare=False, repr=False)
     """Told that a piece of a reply has arrived, whatever it is: a sign of life."""
+    on_taken: Callable[[Spent], None] | None = field(default=None, compare=False, repr=False)
+    """Told what each request of the call took, its schema probe and its retries included, if a run
+    counts them."""
 
     def __post_init__(self) -> None:
         _check_types(self)

@@ -12,6 +12,7 @@ from harness.inference import ChatRequest, Completion
 from harness.inference.limits import (
     FIELD_OF,
     LEAST_S,
+    NOTHING,
     LimitName,
     Limits,
     Room,
@@ -125,18 +126,22 @@ class LoopMeter:
         left_s = self._check(request.model, need)
         if left_s is not None:
             request = replace(request, timeout_s=min(left_s, request.timeout_s or left_s))
+        # Of each request that the run counts; empty if it counts none, or the reply was kept.
+        heard: list[Spent] = []
         with self._holding(need):
             try:
-                completion = await self._ask(request)
+                completion = await self._ask(replace(request, on_taken=heard.append))
             except BaseException as error:
-                self._lap += self._charges.lost(request)
+                self._lap += sum(heard, NOTHING) if heard else self._charges.lost(request)
                 if isinstance(error, CallTimeout) and self._is_out_of_time:
                     message = f"{self.limits.said('time')} were over: {error}"
                     raise self._reached("time", message) from error
                 raise
             # From the cache: no model was asked.
             taken = self._charges.taken(request, completion)
-            self._lap += Spent(calls=1) if completion.from_cache else taken
+            if completion.from_cache:
+                taken = Spent(calls=1)
+            self._lap += sum(heard, NOTHING) if heard else taken
         return completion
 
     def check_room(self, tokens: int, *, what: str) -> None:

@@ -33,7 +33,7 @@ from harness.inference import (
     most_tokens_of,
 )
 from harness.trace import ManualClock, Tracer
-from harness.wiggum import LoopLimits
+from harness.wiggum import LoopLimits, LoopMeter
 
 
 class Embedding(ScriptedBackend):
@@ -398,6 +398,28 @@ def test_a_call_whose_probe_took_of_its_room_is_sent_with_what_is_left():
     asyncio.run(use())
     probe, room = rooms
     assert (probe, room < 1_900 - 82) == (256, True)
+
+
+def test_a_loop_counts_probes_and_retries_as_its_run_does():
+    sent = []
+
+    async def send(asked):
+        sent.append(asked)
+        if len(sent) == 2:
+            raise StreamCut("cut", endpoint="m")
+        return reply(40, 60)
+
+    async def use():
+        clock = ManualClock()
+        line = {"schemas": SchemaKnowledge()}
+        client = client_on(send, clock, limits=Limits(), line=line, retry=AT_ONCE)
+        loop = LoopMeter(client.chat, limits=LoopLimits(), clock=clock)
+        await loop.ask(request(reply_schema={"type": "object"}))
+        return loop.spent, client.meter.spent
+
+    of_loop, of_run = asyncio.run(use())
+    assert (len(sent), of_run.calls) == (3, 3)
+    assert of_loop == of_run
 
 
 def test_what_came_of_a_reply_before_it_broke_off_counts():
