@@ -80,7 +80,7 @@ def models() -> None:
     type=click.IntRange(1, 100),
     default=ITEMS,
     show_default=True,
-    help="How many items every mapped node is taken to have.",
+    help="How often a node is taken to alternate between the roles that it declares.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(

@@ -288,7 +288,7 @@ class Forecaster:
                 by_turns=one.source == "declared",
                 is_all=one.is_all,
                 total=None if graph.nodes[name].is_mapped else 1,
-                after=_ancestors(graph, name),
+                after=ancestors(graph, name),
             )
             for name, one in demand.items()
             if one.roles or not one.is_all
@@ -413,7 +413,7 @@ def _label(node: str, item: int | None) -> str:
     return node if item is None else f"{node}[{item}]"
 
 
-def _ancestors(graph: Graph, name: str) -> tuple[str, ...]:
+def ancestors(graph: Graph, name: str) -> tuple[str, ...]:
     """All nodes that a node waits for, directly or not."""
     found: dict[str, None] = {}
     open_ = [name]

@@ -10,7 +10,6 @@ import asyncio
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from graphlib import TopologicalSorter
 
 from harness.errors import (
     ConfigurationInvalid,
@@ -18,18 +17,18 @@ from harness.errors import (
     ModelFileInvalid,
     Notice,
 )
-from harness.graph import Graph, Node
+from harness.graph import Graph
 from harness.inference import Endpoint
-from harness.residency import Device, Strand, Tenant, planned_loads
-from harness.session import plan_warnings as warnings
+from harness.residency import Device, Strand, planned_loads
 from harness.session.casting import Casting
-from harness.session.demand import MEMORY, Demand, Players, demand_of, last_asked
+from harness.session.demand import MEMORY, Demand, Players, ancestors, demand_of, last_asked
 from harness.session.models import known_endpoints
 from harness.session.planned_models import (
     PlannedMemory,
     PlannedModel,
     planned_memory,
     planned_model,
+    planned_warnings,
     size_up,
 )
 from harness.session.roles import EVALUATOR
@@ -42,7 +41,7 @@ from harness.session.tenancy import (
 from harness.trace import Tracer
 
 ITEMS = 4
-"""Of every mapped node, unless told otherwise."""
+"""How often a node alternates between the roles that it declares, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +68,7 @@ class ModelPlan:
 
     pipeline: str
     items: int
-    """How many items every mapped node was taken to have."""
+    """How often a node was taken to alternate between roles."""
     devices: tuple[PlannedDevice, ...]
     """`machine` is the first."""
     models: tuple[PlannedModel, ...]
@@ -99,8 +98,7 @@ async def plan_models(
         graph: The pipeline.
         settings: Say who plays what, and how much memory there is.
         environment: Holds the keys that endpoints name.
-        items: How many items every mapped node is taken to have, and how often a node is taken to
-            alternate between the roles that it declares.
+        items: How often a node is taken to alternate between the roles that it declares.
 
     Raises:
         PipelineInvalid: The pipeline has a mistake.
@@ -116,10 +114,10 @@ async def plan_models(
     check_managed(endpoints.values())
     casting = Casting(endpoints, settings)
     await casting.ask_servers(Tracer(), environment=environment)
-    judges = _judges(casting, settings)
+    judges, is_drawn = _judges(casting, settings)
     embedder = settings.memory.embedder
     players = Players(
-        roles=casting.roles.with_evaluators(*judges.tags),
+        roles=casting.roles.with_evaluators(*judges),
         embedder=None if embedder == WORDLLAMA else embedder,
         summarizer=casting.summarizer,
     )
@@ -138,12 +136,18 @@ async def plan_models(
     )
 
     # 3. How often they are loaded.
-    seated = replace(players, roles=casting.roles.with_evaluators(*judges.seated(memory.tenants)))
+    seated = players
+    if is_drawn:  # counted with the largest, so that a run is no worse
+        largest = max(judges, key=memory.need_bytes)
+        seated = replace(players, roles=casting.roles.with_evaluators(largest))
     uses = {name: _uses(one, seated, memory, times=items) for name, one in demand.items()}
     is_predicted = not refusals and not unknown
     loads = None
     if is_predicted:
-        strands = planned_strands(graph, uses, items=items)
+        strands = [
+            Strand(name=name, uses=used, after=frozenset(ancestors(graph, name)))
+            for name, used in uses.items()
+        ]
         counted = planned_loads(strands, devices=memory.devices, tenants=memory.tenants)
         loads = {tag: counted[tag] for tag in memory.tenants}
 
@@ -167,11 +171,10 @@ async def plan_models(
         notes.append(f"'{casting.summarizer}' shortens drafts that are too long; not counted")
     if loads:
         notes.append(
-            f"every mapped node is taken to have {items} items; no model is taken to be in memory "
-            "yet, and no call to wait longer than max_wait_s"
+            "no model is taken to be in memory yet, all items of a mapped node to be under way at "
+            "once, and no call to wait longer than max_wait_s"
         )
-    if judges.is_drawn:
-        largest = seated.of(EVALUATOR)[0]
+    if is_drawn:
         notes.append(
             f"the evaluator is drawn from the pool when a run begins; counted with '{largest}', "
             "the largest"
@@ -185,13 +188,17 @@ async def plan_models(
         loads=None if loads is None else sum(loads.values()),
         load_s=load_s,
         notes=tuple(notes),
-        warnings=(
-            *warnings.on_evaluators(judges.tags, casting),
-            *warnings.on_same_weights(models, endpoints, casting.models),
-            *warnings.on_turns(uses, memory, loads),
-            *warnings.on_offload(models, endpoints),
-            *warnings.on_unsized(models),
-            *warnings.on_spares(models, needed | memory.pinned),
+        warnings=tuple(
+            planned_warnings(
+                models,
+                memory,
+                endpoints,
+                casting,
+                evaluators=judges,
+                uses=uses,
+                loads=loads,
+                needed=needed | memory.pinned,
+            )
         ),
         refusals=refusals,
     )
@@ -219,30 +226,15 @@ def _planned_device(device: Device, models: Sequence[PlannedModel]) -> PlannedDe
 # --- who is asked ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judges:
-    """The models that evaluate, or may come to."""
-
-    tags: tuple[str, ...]
-    is_drawn: bool = False
-    """Whether one of them will be drawn when a run begins."""
-
-    def seated(self, tenants: Mapping[str, Tenant]) -> tuple[str, ...]:
-        """Those to count with: of a pool to draw from the largest, so that a run is no worse."""
-        if not self.is_drawn:
-            return self.tags
-        return (max(self.tags, key=lambda tag: tenants[tag].need_bytes if tag in tenants else 0),)
-
-
-def _judges(casting: Casting, settings: Settings) -> _Judges:
+def _judges(casting: Casting, settings: Settings) -> tuple[tuple[str, ...], bool]:
+    """The models that evaluate, and whether one of them will be drawn when a run begins."""
     pool = casting.roles.pool
-    if pool is None:
-        return _Judges(tags=casting.roles.evaluators)
-    if settings.evaluation.panel is None and settings.separation.pool_seed is None:
+    if pool is not None and settings.evaluation.panel is settings.separation.pool_seed is None:
         members = evaluator_pool(pool, producer=casting.roles.producer, models=casting.models)
-        return _Judges(tags=tuple(dict.fromkeys(members.members)), is_drawn=True)
-    casting.choose_evaluators(Tracer(), task="", run_id="")
-    return _Judges(tags=casting.roles.evaluators)
+        return tuple(dict.fromkeys(members.members)), True
+    if pool is not None:
+        casting.choose_evaluators(Tracer(), task="", run_id="")
+    return casting.roles.evaluators, False
 
 
 def _asked(demand: Mapping[str, Demand], players: Players) -> dict[str, tuple[str, ...]]:
@@ -285,12 +277,7 @@ def _purposes(
 ) -> dict[str, _Purpose]:
     """What each endpoint is there for that a run needs or has in memory; those asked first.
 
-    Args:
-        asked: By role, the tags of its models.
-        casting: Knows who else is needed.
-        settings: Name roles.
-        endpoints: By tag.
-        all_of_them: Whether any endpoint may be asked, since what some node asks is unknown.
+    With `all_of_them`, any endpoint may be asked: what some node asks is unknown.
     """
     found: dict[str, _Purpose] = {}
 
@@ -349,47 +336,3 @@ def _notes(
                 f"node '{node}' alternates between {listed} an unknown number of times; "
                 f"assuming {times}"
             )
-
-
-def planned_strands(graph: Graph, uses: Mapping[str, Sequence[str]], *, items: int) -> list[Strand]:
-    """The calls of nodes in one run, with the models that each uses.
-
-    A mapped node is taken to have as many items as said, each call of it to ask the same, and a
-    condition (`when`) to hold. How many calls a run makes at once is left open.
-    """
-    strands: list[Strand] = []
-    ends: dict[str, list[frozenset[str]]] = {}  # by node and call, the strands that end with it
-    sources = {name: graph.dependencies(node) for name, node in graph.nodes.items()}
-    for name in TopologicalSorter(sources).static_order():
-        node, ends[name] = graph.nodes[name], []
-        # Side by side with another mapped node, it takes up each item as soon as that is there.
-        by_item = {
-            one.source
-            for one in node.parameters
-            if one.is_mapped and node.combine == "zip" and _is_mapped(one.source, graph)
-        }
-        for index in range(_calls_of(node, graph, ends, items=items)):
-            after: frozenset[str] = frozenset()
-            for source in sources[name]:
-                calls = ends[source]
-                is_matched = source in by_item and index < len(calls)
-                after = after.union(*([calls[index]] if is_matched else calls))
-            if uses[name]:
-                strand = Strand(name=f"{name}[{index}]", uses=tuple(uses[name]), after=after)
-                strands.append(strand)
-                after = frozenset({strand.name})
-            ends[name].append(after)
-    return strands
-
-
-def _calls_of(node: Node, graph: Graph, ends: Mapping[str, Sequence[object]], *, items: int) -> int:
-    counts = [
-        len(ends[one.source]) if _is_mapped(one.source, graph) else items
-        for one in node.parameters
-        if one.is_mapped
-    ]
-    return math.prod(counts) if node.combine == "product" else max(counts, default=1)
-
-
-def _is_mapped(source: str, graph: Graph) -> bool:
-    return source in graph.nodes and graph.nodes[source].is_mapped

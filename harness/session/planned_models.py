@@ -1,9 +1,10 @@
-"""The models of a plan: how large each is, how long it loads, and where there is room for it."""
+"""The models of a plan: how large each is, where it has room, and what is to be said against it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, groupby
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -13,10 +14,27 @@ from harness.errors import (
     HarnessError,
     JournalInvalid,
     ModelFileInvalid,
+    Notice,
 )
-from harness.hardware import Footprint
-from harness.inference import FILE_BACKENDS, Endpoint, provider_of
+from harness.hardware import (
+    Footprint,
+    first_gpu_layer,
+    format_bytes,
+    read_gguf_header,
+    split_footprint,
+)
+from harness.hardware.speed import GPU_SPEEDUP
+from harness.inference import (
+    FILE_BACKENDS,
+    MACHINE,
+    Endpoint,
+    loading_of,
+    provider_of,
+    server_address,
+)
 from harness.residency import Device, Tenant, check_fits
+from harness.residency.ledger import capacity_table
+from harness.session.casting import Casting
 from harness.session.demand import latest_journals
 from harness.session.opened_endpoint import open_endpoint
 from harness.session.separation import ComparedModels
@@ -29,6 +47,9 @@ from harness.session.tenancy import (
     tenant_of,
 )
 from harness.trace import monotonic
+
+_FILE_SETTINGS = ("context_tokens", "cache_type_k", "cache_type_v", "gpu_layers", "embeddings")
+"""With another of these, a file is loaded another way."""
 
 Fit = Literal["whole", "split", "never", "unknown", "not counted"]
 """On one device; over several; on none, whatever goes; its size is unknown; or its server alone
@@ -50,14 +71,12 @@ class PlannedModel:
 
     tag: str
     roles: tuple[str, ...]
-    """Those in which the pipeline asks it."""
     others: tuple[str, ...]
     """What else it is there for, in words."""
     backend: str
     model: str
     """The name of its file, or its server's name for it."""
     quantization: str | None
-    """None if unknown."""
     context_tokens: int | None
     """Of one call; None if its server decides that."""
     slots: int | None
@@ -69,32 +88,25 @@ class PlannedModel:
     is_managed: bool
     """Whether the budget loads it and lets it go."""
     device: str
-    """The one that its endpoint names."""
     fit: Fit
     beside: tuple[str, ...]
     """Tags of the others of the plan that can each be in memory at the same time."""
     pin: bool
     priority: int
     loads: int | None
-    """How often it will be loaded; None if not predicted."""
+    """None if not predicted."""
     load_time: LoadTime | None
     """None if it is not the budget's, or its size is unknown."""
     problem: str | None
     """Why its size is unknown."""
 
-    @property
-    def need_bytes(self) -> int:
-        """What it takes on all devices together, as far as is known."""
-        return sum(self.need.values())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """What could be found out of a model; nothing if it is not the budget's."""
+    """What could be found out about a model; nothing if it is not the budget's."""
 
     tenant: Tenant | None = None
     footprint: Footprint | None = None
-    """The parts of a model from a file."""
     error: HarnessError | None = None
     """Why no more is known."""
 
@@ -106,16 +118,19 @@ class PlannedMemory:
     devices: Mapping[str, Device]
     """By name; `machine` is the first."""
     sizes: Mapping[str, ModelSize]
-    """By tag, of every model of the plan."""
+    """By tag, of all models of the plan."""
     tenants: Mapping[str, Tenant]
     """Those of known size."""
     times: Mapping[str, LoadTime]
-    """How long loading these takes."""
 
     @property
     def pinned(self) -> frozenset[str]:
-        """The models that stay for the whole run."""
+        """Models that stay for the whole run."""
         return frozenset(tag for tag, tenant in self.tenants.items() if tenant.pin)
+
+    def need_bytes(self, tag: str) -> int:
+        """0 if unknown."""
+        return self.tenants[tag].need_bytes if tag in self.tenants else 0
 
     def fit(self, tag: str) -> Fit:
         """Whether there is room for a model."""
@@ -257,4 +272,211 @@ def planned_model(
         loads=loads,
         load_time=memory.times.get(tag),
         problem=None if size.error is None else str(size.error).removeprefix(f"{tag}: "),
+    )
+
+
+# --- what is warned of ----------------------------------------------------------------------------
+
+
+def planned_warnings(
+    models: Sequence[PlannedModel],
+    memory: PlannedMemory,
+    endpoints: Mapping[str, Endpoint],
+    casting: Casting,
+    *,
+    evaluators: Sequence[str],
+    uses: Mapping[str, Sequence[str]],
+    loads: Mapping[str, int] | None,
+    needed: Collection[str],
+) -> Iterator[Notice]:
+    """What a person should know before the run.
+
+    Args:
+        models: The rows of the plan.
+        memory: Where they have room.
+        endpoints: By tag.
+        casting: Knows which models are relatives.
+        evaluators: Tags of those that evaluate, or may come to.
+        uses: By node, the models that one call of it asks, in order.
+        loads: By tag; None if not predicted.
+        needed: Tags of the models without which the run does not begin.
+    """
+    yield from _on_evaluators(evaluators, casting)
+    yield from _on_same_weights(models, endpoints, casting.models)
+    yield from _on_turns(uses, memory, loads)
+    yield from _on_offload(models, endpoints)
+    for model in models:
+        if model.is_managed and model.problem is not None:
+            begins = "a run that needs it does not begin, and " if model.roles else ""
+            yield Notice(
+                code="plan.size-unknown",
+                message=f"it is not known what '{model.tag}' takes ({model.problem}): {begins}what "
+                "is predicted leaves it out",
+            )
+    for model in models:
+        if model.fit == "never" and model.tag not in needed:
+            yield Notice(
+                code="plan.never-fits",
+                message=f"'{model.tag}' never fits: a call that falls back on it fails",
+            )
+
+
+def _on_evaluators(evaluators: Sequence[str], casting: Casting) -> Iterator[Notice]:
+    """What a run warns of: kinship between models, and an evaluator of few bits."""
+    producer = casting.roles.producer
+    if producer is None:
+        return
+    for tag in evaluators:
+        yield from casting.models.warnings(casting.models.refuse_kin(producer, tag))
+
+
+def _on_same_weights(
+    models: Sequence[PlannedModel], endpoints: Mapping[str, Endpoint], compared: ComparedModels
+) -> Iterator[Notice]:
+    """Endpoints of different roles that lead to one file or one model of a server."""
+    used = [model for model in models if model.roles and model.problem is None]
+    for one, other in combinations(used, 2):
+        mine, its = endpoints[one.tag], endpoints[other.tag]
+        if _weights(mine, compared) != _weights(its, compared):
+            continue
+        both = f"{_who(one)} and {_who(other)}"
+        differing = ", ".join(_differences(mine, its))
+        if mine.backend in FILE_BACKENDS:
+            size = format_bytes(sum(one.need.values()) + sum(other.need.values()))
+            file = " and ".join(dict.fromkeys((one.model, other.model)))
+            why = f", with different {differing}" if differing else ""
+            yield Notice(
+                code="plan.weights-twice",
+                message=f"{both} want the same weights ({file}){why}: they are loaded twice, and "
+                f"take {size} together; give both roles one endpoint, whose settings do for either",
+            )
+        elif differing:
+            yield Notice(
+                code="plan.model-reloaded",
+                message=f"{both} want the same model of one server, '{one.model}', with different "
+                f"{differing}: {_reloads(mine)}; give both roles one endpoint, or the two the same "
+                f"{differing}",
+            )
+        elif mine.manage and its.manage:
+            yield Notice(
+                code="plan.managed-twice",
+                message=f"{both} are the same model of one server, '{one.model}', and both are "
+                "managed: it is counted twice, and when one is let go the other is gone; give "
+                "both roles one endpoint",
+            )
+
+
+def _on_turns(
+    uses: Mapping[str, Sequence[str]], memory: PlannedMemory, loads: Mapping[str, int] | None
+) -> Iterator[Notice]:
+    """Models that take turns within one call of a node, and have no room beside each other."""
+    nodes: dict[tuple[str, str], tuple[str, int]] = {}
+    for node, tags in uses.items():
+        for pair, turns in _taking_turns(tags):
+            nodes.setdefault(pair, (node, turns))
+    for (one, other), (node, turns) in nodes.items():
+        both = "" if loads is None else f", and the run {loads[one] + loads[other]} of these two"
+        for device, excess_bytes in memory.overflows({one, other}):
+            yield Notice(
+                code="plan.takes-turns",
+                message=f"node '{node}' goes back and forth between '{one}' and '{other}', "
+                f"{turns} turns in one call, and '{device.name}' has no room for both "
+                f"({_sum([one, other], memory, device)}: {format_bytes(excess_bytes)} too much), "
+                f"so that each round costs two loads{both}; "
+                f"{_remedies([one, other], memory, device)}",
+            )
+
+
+def _on_offload(
+    models: Sequence[PlannedModel], endpoints: Mapping[str, Endpoint]
+) -> Iterator[Notice]:
+    """Models with only a part on a GPU, and the speed that Amdahl's law leaves them."""
+    for model in models:
+        estimate = None if model.problem else _offload_estimate(endpoints[model.tag])
+        if estimate is not None:
+            yield Notice(code="plan.split", message=f"'{model.tag}' is split: {estimate}")
+
+
+def _weights(endpoint: Endpoint, compared: ComparedModels) -> object:
+    """Equal for endpoints that lead to the same weights in the same place."""
+    if endpoint.path is not None:
+        return compared.identity(endpoint.tag).fingerprint
+    if endpoint.url is None:
+        return endpoint.tag
+    return server_address(endpoint.url), endpoint.model_id
+
+
+def _who(model: PlannedModel) -> str:
+    return f"'{model.tag}' ({', '.join(model.roles)})"
+
+
+def _differences(one: Endpoint, other: Endpoint) -> Iterator[str]:
+    names = _FILE_SETTINGS if one.backend in FILE_BACKENDS else ("context_tokens", "embeddings")
+    for name in names:
+        mine, its = (_said(name, endpoint) for endpoint in (one, other))
+        if mine != its:
+            yield f"{name} ({mine} and {its})"
+    if one.backend in FILE_BACKENDS and slots_of(one) != slots_of(other):
+        yield f"slots ({slots_of(one)} and {slots_of(other)})"
+
+
+def _said(name: str, endpoint: Endpoint) -> object:
+    value: object = getattr(endpoint, name)
+    told = endpoint.backend in FILE_BACKENDS or name in endpoint.model_fields_set
+    if name == "context_tokens" and not told:
+        return "the server's own"
+    return "all" if name == "gpu_layers" and value is None else value
+
+
+def _reloads(endpoint: Endpoint) -> str:
+    provider = provider_of(endpoint)
+    if provider.takes_context:
+        return f"{provider.title} loads it again whenever a call has another context than the last"
+    return "the server may load it again for each"
+
+
+def _taking_turns(tags: Sequence[str]) -> Iterator[tuple[tuple[str, str], int]]:
+    for one, other in combinations(dict.fromkeys(tags), 2):
+        turns = [tag for tag, _ in groupby(tag for tag in tags if tag in (one, other))]
+        if len(turns) > 2:
+            yield (one, other), len(turns)
+
+
+def _sum(both: Sequence[str], memory: PlannedMemory, device: Device) -> str:
+    def size(tag: str) -> str:
+        return format_bytes(memory.tenants[tag].need.get(device.name, 0))
+
+    parts = [size(tag) for tag in both]
+    parts += [f"{size(tag)} of pinned '{tag}'" for tag in sorted(memory.pinned.difference(both))]
+    return f"{' + '.join(parts)} of {format_bytes(device.room_bytes)}"
+
+
+def _remedies(both: Sequence[str], memory: PlannedMemory, device: Device) -> str:
+    ways = [f"more capacity under {capacity_table(device)}"]
+    caches = [(tag, parts.kv_bytes) for tag in both if (parts := memory.sizes[tag].footprint)]
+    if caches:
+        sizes = " and ".join(f"{format_bytes(size)} of '{tag}'" for tag, size in caches)
+        ways.append(
+            f'a smaller cache ({sizes}) by less context_tokens or slots, or by "q8_0" for '
+            "cache_type_k and cache_type_v"
+        )
+    return f"what would help: {', '.join(ways)}, or a smaller quantization"
+
+
+def _offload_estimate(endpoint: Endpoint) -> str | None:
+    layers = endpoint.gpu_layers
+    if layers is None or endpoint.backend not in FILE_BACKENDS or endpoint.device == MACHINE:
+        return None
+    assert endpoint.path is not None
+    header = read_gguf_header(endpoint.path)
+    on_machine = first_gpu_layer(header, layers)
+    if on_machine == 0:
+        return None
+    split = split_footprint(header, loading_of(endpoint, header), gpu_layers=layers)
+    return (
+        f"with gpu_layers = {layers}, {max(header.block_count - on_machine, 0)} of its "
+        f"{header.block_count} layers and {split.gpu_share:.0%} of its weights are on "
+        f"'{endpoint.device}': {split.speedup():.1f} times as fast as without, where all of it "
+        f"there would be {GPU_SPEEDUP:g} times as fast (Amdahl's law, for a GPU of that speed); a "
+        "smaller model that fits whole is nearly always faster"
     )
