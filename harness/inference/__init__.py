@@ -61,7 +61,7 @@ from harness.inference.request import (
     most_tokens_of_messages,
 )
 from harness.inference.retry import RetryPolicy, retry_delay_s
-from harness.inference.structured import ReplyType, SchemaKnowledge, chat_request
+from harness.inference.structured import ChatOptions, ReplyType, SchemaKnowledge, chat_request
 from harness.inference.to_its_end import to_its_end
 from harness.inference.whole_reply import OnCut, check_whole, whole_reply
 
@@ -72,6 +72,7 @@ __all__ = [
     "Access",
     "Backend",
     "Caller",
+    "ChatOptions",
     "ChatRequest",
     "Client",
     "Completion",

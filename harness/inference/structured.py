@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from inspect import isroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
@@ -31,6 +31,7 @@ from harness.inference.request import (
     as_messages,
     as_texts,
 )
+from harness.inference.whole_reply import OnCut
 from harness.trace import Tracer
 
 T = TypeVar("T")
@@ -110,6 +111,21 @@ class ReplyType(Generic[T]):
             ) from error
         value: T = parsed.answer if self._wrapped else parsed
         return value
+
+
+class ChatOptions(TypedDict, total=False):
+    """What every form of `chat` takes; `harness.chat` says what they mean."""
+
+    max_output_tokens: int | None
+    on_cut: OnCut
+    temperature: float
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    frequency_penalty: float
+    seed: int | None
+    stop: Sequence[str]
+    timeout_s: float | None
 
 
 def chat_request(

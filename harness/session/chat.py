@@ -1,13 +1,14 @@
-"""One call to one model, for whoever wants only the shim."""
+"""Calls to models without a pipeline."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from harness.inference import (
+    ChatOptions,
     Client,
     Completion,
     CountRequest,
@@ -66,19 +67,10 @@ async def chat(
     model: str,
     messages: Prompt,
     *,
-    max_output_tokens: int | None = ...,
-    on_cut: OnCut = ...,
-    temperature: float = ...,
-    top_p: float | None = ...,
-    top_k: int | None = ...,
-    min_p: float | None = ...,
-    frequency_penalty: float = ...,
-    seed: int | None = ...,
-    stop: Sequence[str] = ...,
     top_logprobs: int | None = ...,
-    timeout_s: float | None = ...,
     on_text: Callable[[str], None] | None = ...,
     settings: Settings | None = ...,
+    **options: Unpack[ChatOptions],
 ) -> Completion: ...
 @overload
 async def chat(
@@ -86,17 +78,8 @@ async def chat(
     messages: Prompt,
     *,
     returns: type[T],
-    max_output_tokens: int | None = ...,
-    on_cut: OnCut = ...,
-    temperature: float = ...,
-    top_p: float | None = ...,
-    top_k: int | None = ...,
-    min_p: float | None = ...,
-    frequency_penalty: float = ...,
-    seed: int | None = ...,
-    stop: Sequence[str] = ...,
-    timeout_s: float | None = ...,
     settings: Settings | None = ...,
+    **options: Unpack[ChatOptions],
 ) -> T: ...
 # Annotated and Literal forms are types to pydantic, and not `type[T]` to the type checker.
 @overload
@@ -105,17 +88,8 @@ async def chat(
     messages: Prompt,
     *,
     returns: Any,  # noqa: ANN401
-    max_output_tokens: int | None = ...,
-    on_cut: OnCut = ...,
-    temperature: float = ...,
-    top_p: float | None = ...,
-    top_k: int | None = ...,
-    min_p: float | None = ...,
-    frequency_penalty: float = ...,
-    seed: int | None = ...,
-    stop: Sequence[str] = ...,
-    timeout_s: float | None = ...,
     settings: Settings | None = ...,
+    **options: Unpack[ChatOptions],
 ) -> Any: ...  # noqa: ANN401
 async def chat(
     model: str,

@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from harness.errors import InvalidInput, Notice, ReplyInvalid
 from harness.graph import Graph, NodeCall, Retry
 from harness.inference import (
     Caller,
+    ChatOptions,
     ChatRequest,
     Completion,
     CountRequest,
@@ -206,35 +207,12 @@ class Run:
         role: str,
         prompt: Prompt,
         *,
-        max_output_tokens: int | None = ...,
-        on_cut: OnCut = ...,
-        temperature: float = ...,
-        top_p: float | None = ...,
-        top_k: int | None = ...,
-        min_p: float | None = ...,
-        frequency_penalty: float = ...,
-        seed: int | None = ...,
-        stop: Sequence[str] = ...,
-        timeout_s: float | None = ...,
         on_text: Callable[[str], None] | None = ...,
+        **options: Unpack[ChatOptions],
     ) -> str: ...
     @overload
     async def chat(
-        self,
-        role: str,
-        prompt: Prompt,
-        *,
-        returns: type[T],
-        max_output_tokens: int | None = ...,
-        on_cut: OnCut = ...,
-        temperature: float = ...,
-        top_p: float | None = ...,
-        top_k: int | None = ...,
-        min_p: float | None = ...,
-        frequency_penalty: float = ...,
-        seed: int | None = ...,
-        stop: Sequence[str] = ...,
-        timeout_s: float | None = ...,
+        self, role: str, prompt: Prompt, *, returns: type[T], **options: Unpack[ChatOptions]
     ) -> T: ...
     # Annotated and Literal forms are types to pydantic, and not `type[T]` to the type checker.
     @overload
@@ -244,16 +222,7 @@ class Run:
         prompt: Prompt,
         *,
         returns: Any,  # noqa: ANN401
-        max_output_tokens: int | None = ...,
-        on_cut: OnCut = ...,
-        temperature: float = ...,
-        top_p: float | None = ...,
-        top_k: int | None = ...,
-        min_p: float | None = ...,
-        frequency_penalty: float = ...,
-        seed: int | None = ...,
-        stop: Sequence[str] = ...,
-        timeout_s: float | None = ...,
+        **options: Unpack[ChatOptions],
     ) -> Any: ...  # noqa: ANN401
     async def chat(
         self,
