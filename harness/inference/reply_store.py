@@ -1,7 +1,7 @@
-"""Replies that are given again: the cache of a run or of the disk, and the journal's for a resume.
+"""What is given again: cached replies, a run's replies for its resume, and outputs of nodes.
 
-All of them are texts by key in SQLite. A key is made of what decides a reply: the request, and the
-model that answers it.
+All of them are texts by key in SQLite. A reply's key is made of the request and of the model that
+answers it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import sqlite3
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +45,8 @@ _DECIDES = {
 }
 """The fields of an endpoint that decide its replies, beside the file."""
 _REPLIES_ENDING = ".replies.sqlite"
+OUTPUT_CACHE = "outputs.sqlite"
+"""The name of the file of `StoredOutputs`, among the runs."""
 
 
 class ReplyCache:
@@ -113,11 +116,18 @@ class KeptReplies:
         self._is_finished = False
         self._resumed = resumed
         self._trace = trace
-        self._warn = warn
         self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._anew: Collection[str] = ()
-        self._store: TextStore | None = None
-        self._was_opened = not is_wanted
+        self._is_wanted = is_wanted
+        self._file = _LateStore(
+            self._path,
+            unusable=lambda error: warn(
+                Notice(
+                    code="resume.replies-not-kept",
+                    message=f"a resumed run will ask again what it had asked: {error}",
+                )
+            ),
+        )
 
     @asynccontextmanager
     async def slot(self, request: ChatRequest, *, label: str) -> AsyncIterator[Slot]:
@@ -128,7 +138,7 @@ class KeptReplies:
             label: The node's call: `findings[2]`.
         """
         slot = Slot()
-        store = self._opened()
+        store = self._file.opened() if self._is_wanted else None
         if store is None:
             yield slot
             return
@@ -162,8 +172,7 @@ class KeptReplies:
 
     async def aclose(self) -> None:
         """Closes the file, and deletes it when there is nothing left to resume."""
-        if self._store is not None:
-            await self._store.aclose()
+        await self._file.aclose()
         if self._is_finished:
             for path in self._path.parent.glob(f"{self._path.name}*"):
                 path.unlink(missing_ok=True)
@@ -194,20 +203,6 @@ class KeptReplies:
         said = f"{completion.text}\n{completion.reasoning}"
         return self._trace.redactor.clean(said) != said
 
-    def _opened(self) -> TextStore | None:
-        if not self._was_opened:
-            self._was_opened = True
-            try:
-                self._store = TextStore(self._path)
-            except ConfigurationInvalid as error:
-                self._warn(
-                    Notice(
-                        code="resume.replies-not-kept",
-                        message=f"a resumed run will ask again what it had asked: {error}",
-                    )
-                )
-        return self._store
-
 
 class Slot:
     """The place of one call's reply.
@@ -220,6 +215,59 @@ class Slot:
     def __init__(self) -> None:
         self.known: Completion | None = None
         self.reply: Completion | None = None
+
+
+class StoredOutputs:
+    """Outputs of nodes over many runs, for nodes with a `Cache`; see `harness.graph.OutputCache`.
+
+    Args:
+        path: The file, opened when a node first asks for an output. Where it cannot be opened,
+            nodes are called as without it.
+        warn: Told, once, why it cannot be opened.
+        clean: Takes secrets out of a text; an output that holds any is not kept.
+        wall_s: Unix time, in seconds.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        warn: Callable[[Notice], None],
+        clean: Callable[[str], str] = str,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._file = _LateStore(
+            path,
+            unusable=lambda error: warn(
+                Notice(
+                    code="cache.outputs-not-kept",
+                    message=f"outputs are not kept for other runs: {error}",
+                )
+            ),
+            clean=clean,
+        )
+        self._wall_s = wall_s
+
+    async def find(self, key: str, *, max_age_s: float | None) -> bytes | None:
+        """The output of this key, if it is not older than that."""
+        store = self._file.opened()
+        text = await store.find(key) if store is not None else None
+        if text is None:
+            return None
+        stored_s, _, value = text.partition("\n")
+        if max_age_s is not None and self._wall_s() - float(stored_s) > max_age_s:
+            return None
+        return value.encode()
+
+    def keep(self, key: str, value: bytes) -> None:
+        """Stores an output."""
+        store = self._file.opened()
+        if store is not None:
+            store.keep(key, f"{self._wall_s()}\n{value.decode()}")
+
+    async def aclose(self) -> None:
+        """Writes what is still unwritten."""
+        await self._file.aclose()
 
 
 # --- keys, and replies as texts -------------------------------------------------------------------
@@ -387,6 +435,36 @@ class TextStore:
         if not self._has_warned:
             self._has_warned = True
             log_warning(what, code=code, path=str(self._path), error=str(error))
+
+
+class _LateStore:
+    """A `TextStore` that is opened when it is needed; `unusable` is told once if it cannot be."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        unusable: Callable[[ConfigurationInvalid], None],
+        clean: Callable[[str], str] = str,
+    ) -> None:
+        self._path = path
+        self._unusable = unusable
+        self._clean = clean
+        self._store: TextStore | None = None
+        self._was_opened = False
+
+    def opened(self) -> TextStore | None:
+        if not self._was_opened:
+            self._was_opened = True
+            try:
+                self._store = TextStore(self._path, clean=self._clean)
+            except ConfigurationInvalid as error:
+                self._unusable(error)
+        return self._store
+
+    async def aclose(self) -> None:
+        if self._store is not None:
+            await self._store.aclose()
 
 
 def _open(path: Path | None) -> sqlite3.Connection:

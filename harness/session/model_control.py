@@ -20,7 +20,7 @@ from harness.errors import (
 from harness.inference import FILE_BACKENDS, Endpoint, server_facts
 from harness.inference.endpoint import MANAGED_BACKENDS
 from harness.residency import Host, HostReport, check_fits
-from harness.session.opened_endpoint import open_endpoint
+from harness.session.models import open_endpoint
 from harness.session.settings import Settings
 from harness.session.tenancy import devices_of, tenant_of
 from harness.session.trust import api_key_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.errors import (
     ConfigurationInvalid,
@@ -15,30 +15,34 @@ from harness.errors import (
     did_you_mean,
 )
 from harness.inference import (
+    Access,
     Backend,
     Client,
     Endpoint,
     Gate,
+    Host,
     Line,
+    MetricsSource,
     ReplyCache,
     Request,
     SchemaKnowledge,
     ScriptedBackend,
     TextStore,
+    connect,
+    host_of,
     metrics_source,
+    reply_identity,
     server_address,
     slots_source,
 )
 from harness.inference.gate import Lease
 from harness.log import log_warning
-from harness.residency import Host, KeepAliveBudget, Tenant, check_fits
-from harness.session.fallbacks import check_fallbacks
-from harness.session.opened_endpoint import OpenedEndpoint, open_endpoint
-from harness.session.sampler import Sampled, sampling
+from harness.residency import KeepAliveBudget, Tenant, check_fits
+from harness.session.separation import check_fallbacks
 from harness.session.settings import Settings, demo_endpoint
-from harness.session.tenancy import check_managed, devices_of, tenant_of
-from harness.session.trust import known_secrets
-from harness.trace import Tracer, describe
+from harness.session.tenancy import check_managed, devices_of, file_footprint, is_managed, tenant_of
+from harness.session.trust import api_key_of, control_key_of, known_secrets, not_allowed
+from harness.trace import Clock, Tracer, describe
 from harness.trace.secrets import Redactor
 
 CALL_CACHE = "calls.sqlite"
@@ -349,3 +353,126 @@ def _schema_knowledge(endpoints: Mapping[str, Endpoint]) -> dict[str, SchemaKnow
         )
         for tag, endpoint in endpoints.items()
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedEndpoint:
+    """An endpoint and its backend; of one that was not connected here, no more is known."""
+
+    endpoint: Endpoint
+    backend: Backend
+    api_key: str | None = field(default=None, repr=False)
+    server: str | None = None
+    """What tells servers apart: two tags may stand for models of one."""
+    host: Host | None = None
+    """What loads its model, if it is the budget's."""
+    identity: str | None = None
+    """What its replies are cached by; None for never."""
+    error: HarnessError | None = None
+    """What is wrong with it; None where it can be used."""
+
+
+def open_endpoint(
+    endpoint: Endpoint,
+    *,
+    environment: Mapping[str, str],
+    cached: bool,
+    clock: Clock,
+) -> OpenedEndpoint:
+    """Connects to nothing yet.
+
+    Args:
+        endpoint: As written down.
+        environment: Holds the keys that it names.
+        cached: Whether its replies are.
+        clock: In nanoseconds.
+
+    Raises:
+        ConfigurationInvalid: It cannot be used as it is written down, or a key may not be sent.
+        ModelFileInvalid: Its file is missing or not a GGUF.
+    """
+    api_key = api_key_of(endpoint, environment)
+    control_key = control_key_of(endpoint, environment)
+    # Files are read first: as long as they can be wrong, there is nothing to close.
+    identity = reply_identity(endpoint) if cached else None
+    file_footprint(endpoint)
+
+    def check(url: str) -> None:
+        for refusal in not_allowed(endpoint, environment, url=url):
+            raise refusal
+
+    access = Access(
+        api_key=api_key,
+        control_key=control_key,
+        clock=clock,
+        check_address=check,
+    )
+    backend = connect(endpoint, access)
+    host = host_of(endpoint, backend, access) if is_managed(endpoint) else None
+    return OpenedEndpoint(
+        endpoint=endpoint,
+        backend=backend,
+        api_key=api_key,
+        server=endpoint.tag if endpoint.url is None else server_address(endpoint.url),
+        host=host,
+        identity=identity,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """A server to sample."""
+
+    source: MetricsSource
+    """Asks it."""
+    track: str
+    """Where its counters are drawn: `server <tag>`."""
+    called: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at the first call to it: a server that the run does not use is left alone."""
+
+
+@asynccontextmanager
+async def sampling(
+    servers: Iterable[Sampled], *, tracer: Tracer, every_s: float = 0.25
+) -> AsyncIterator[None]:
+    """Samples every server from its first call until the block is left, then closes the sources.
+
+    A slow server delays nobody but its own next sample. A source may ask for longer pauses.
+
+    Args:
+        servers: Each once.
+        tracer: Gets a counter when a value is new.
+        every_s: The pause between two samples of one server.
+    """
+    group = asyncio.TaskGroup()
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            stack.push_async_callback(server.source.aclose)
+        # Not `async with group`: what goes wrong in the run would leave it in an exception group.
+        await group.__aenter__()
+        stack.push_async_callback(group.__aexit__, None, None, None)
+        for server in servers:
+            task = group.create_task(_sample(server, tracer=tracer, every_s=every_s))
+            stack.callback(task.cancel)
+        yield
+
+
+async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
+    await server.called.wait()
+    written: dict[str, float] = {}
+    try:
+        while True:
+            for reading in await server.source.read():
+                if reading.value != written.get(reading.name):
+                    written[reading.name] = reading.value
+                    tracer.counter(
+                        reading.name, reading.value, unit=reading.unit, track=server.track
+                    )
+            await asyncio.sleep(max(every_s, server.source.pause_s))
+    except Exception as error:  # noqa: BLE001 - a server's word about itself must not end the run
+        log_warning(
+            "a server is sampled no more",
+            code="sampling.stopped",
+            server=server.track,
+            error=describe(error),
+        )

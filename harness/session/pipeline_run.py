@@ -24,8 +24,8 @@ from harness.graph import (
     execute,
 )
 from harness.inference import NOTHING, Backend, Limits, merged
+from harness.inference.reply_store import OUTPUT_CACHE, StoredOutputs
 from harness.session.demand import Forecaster, Players, demand_of, last_asked
-from harness.session.output_cache import OUTPUT_CACHE, StoredOutputs
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (

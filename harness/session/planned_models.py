@@ -36,7 +36,7 @@ from harness.residency import Device, Tenant, check_fits
 from harness.residency.ledger import capacity_table
 from harness.session.casting import Casting
 from harness.session.demand import latest_journals
-from harness.session.opened_endpoint import open_endpoint
+from harness.session.models import open_endpoint
 from harness.session.separation import ComparedModels
 from harness.session.settings import Settings
 from harness.session.tenancy import (

@@ -16,7 +16,7 @@ from harness.graph.values import digest, value_form
 from harness.inference import Limits
 from harness.memory import Scalar
 from harness.session.passages import PassageLibrary
-from harness.session.run_spent import RunSpent, run_spent
+from harness.session.result import RunSpent, run_spent
 from harness.trace import (
     Content,
     ContentPolicy,

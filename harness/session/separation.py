@@ -14,7 +14,14 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.errors import ConfigurationInvalid, ModelFileInvalid, Notice, SameFamily, SameModel
+from harness.errors import (
+    ConfigurationInvalid,
+    ModelFileInvalid,
+    Notice,
+    SameFamily,
+    SameModel,
+    did_you_mean,
+)
 from harness.hardware import file_type_name
 from harness.hardware.gguf_file import read_gguf_file
 from harness.inference import (
@@ -27,7 +34,6 @@ from harness.inference import (
     relation_of,
 )
 from harness.rubric.verdict import Combine
-from harness.session.fallbacks import Chain, chains_from
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.settings import PoolHash, SameFamilyRule
 from harness.trace import sha256_of
@@ -327,3 +333,31 @@ def _why_not(producer: str, tag: str, models: ComparedModels) -> str | None:
 def _number_of(text: str) -> int:
     # MD5 since the pattern's published code draws by it: the same seed, the same evaluator.
     return int(hashlib.md5(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest(), 16)
+
+
+Chain = tuple[str, ...]
+"""Tags from a role's endpoint to the one that answers: one tag, or two."""
+
+
+def check_fallbacks(endpoints: Mapping[str, Endpoint]) -> None:
+    """Holds every fallback against the endpoints there are.
+
+    Raises:
+        ConfigurationInvalid: One does not exist.
+    """
+    for tag, endpoint in endpoints.items():
+        for fallback in endpoint.fallback:
+            if fallback not in endpoints:
+                raise ConfigurationInvalid(
+                    f"endpoint '{tag}' falls back on '{fallback}', and no endpoint is called that; "
+                    + did_you_mean(fallback, endpoints),
+                    code="endpoint.fallback-unknown",
+                )
+
+
+def chains_from(tag: str, endpoints: Mapping[str, Endpoint]) -> tuple[Chain, ...]:
+    """One chain to every endpoint that can answer for this one, itself first.
+
+    A fallback's own fallbacks are not among them: two endpoints may stand in for each other.
+    """
+    return ((tag,), *((tag, fallback) for fallback in endpoints[tag].fallback))

@@ -25,11 +25,10 @@ from harness.inference import (
 from harness.log import log_warning, warnings_heard_by
 from harness.residency import KeepAliveBudget
 from harness.session.audit import audit_line
-from harness.session.casting import Casting, warn_of_no_price
+from harness.session.casting import Casting, ServedModels, warn_of_no_price
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles
-from harness.session.served_models import ServedModels
 from harness.session.settings import WORDLLAMA, MemorySettings, Settings
 from harness.session.trust import known_secrets, secret_variables
 from harness.trace import (

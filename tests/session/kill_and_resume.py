@@ -33,7 +33,7 @@ from servers.emulated import Answer, Asked, Emulated
 
 from harness import Pipeline, Run, Settings
 from harness.graph import Retry
-from harness.session.run_spent import run_spent
+from harness.session.result import run_spent
 from harness.trace import Journal
 
 MODELS = ("writer-one", "judge-two")

@@ -11,7 +11,7 @@ from session_runs import Calls, codes, fail, pipeline_of, run, settings_of
 from harness import Cache, Run, ScriptedBackend
 from harness.errors import ServerError
 from harness.graph import Retry
-from harness.session.output_cache import OUTPUT_CACHE, StoredOutputs
+from harness.inference.reply_store import OUTPUT_CACHE, StoredOutputs
 from harness.session.resume import remembered_in
 from harness.trace import Journal
 from harness.trace.secrets import REDACTED

@@ -27,8 +27,7 @@ from harness.inference import (
 )
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session import Settings
-from harness.session.models import describe_endpoints, open_models
-from harness.session.sampler import Sampled, sampling
+from harness.session.models import Sampled, describe_endpoints, open_models, sampling
 from harness.session.settings import demo_endpoint
 from harness.session.tenancy import check_managed
 from harness.trace import CounterSet, Instant, Tracer

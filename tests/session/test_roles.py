@@ -10,9 +10,14 @@ from session_runs import refused
 
 from harness.inference import Endpoint
 from harness.session.demand import Demand, Players
-from harness.session.fallbacks import chains_from, check_fallbacks
 from harness.session.roles import Roles
-from harness.session.separation import ComparedModels, EvaluatorPool, evaluator_pool
+from harness.session.separation import (
+    ComparedModels,
+    EvaluatorPool,
+    chains_from,
+    check_fallbacks,
+    evaluator_pool,
+)
 
 
 def served(tag, **fields):

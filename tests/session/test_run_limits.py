@@ -21,7 +21,7 @@ from harness.inference import (
     Spent,
     most_prompt_tokens,
 )
-from harness.session.run_spent import run_spent
+from harness.session.result import run_spent
 from harness.session.session import open_session
 from harness.trace import ManualClock
 

@@ -13,9 +13,8 @@ from session_runs import BAD, GOOD, SOURCE, codes, pipeline_of, refused, setting
 from harness import Run, Settings
 from harness.errors import SameFamily, SameModel
 from harness.inference import ChatRequest, Completion, Endpoint, Message, ModelMetadata
-from harness.session.casting import Casting
+from harness.session.casting import Casting, ServedModels
 from harness.session.separation import ComparedModels
-from harness.session.served_models import ServedModels
 from harness.trace import Tracer
 
 
