@@ -334,12 +334,8 @@ def _hit_as_json(hit: Hit) -> dict[str, object]:
 def _passage_as_json(passage: Passage) -> dict[str, object]:
     return {
         "id": passage.id,
-        "title": passage.title,
-        "text": passage.text,
-        "source": passage.source,
-        "quality": passage.quality,
+        **asdict(passage),
         "created": None if passage.created is None else passage.created.isoformat(),
-        "metadata": dict(passage.metadata),
     }
 
 

@@ -105,14 +105,8 @@ def condense_around(
 ) -> Condensed:
     """The document with some sections whole, and the others condensed.
 
-    The named sections stay whole even if they alone are over the budget; the others are then only
-    headings and marks.
-
-    Args:
-        markdown: The whole document.
-        sections: Indices into `sections_of(markdown)`.
-        budget_chars: The length to stay within, if named sections, headings and marks allow it.
-        focus: A text whose words are preferred in the other sections.
+    The named sections, indices into `sections_of(markdown)`, stay whole even if they alone are over
+    the budget; the others are then only headings and marks. Words of `focus` are preferred.
 
     Raises:
         InvalidInput: There is no such section.
@@ -201,11 +195,6 @@ class BestFirst:
     the focus 2, a quotation 3, and a paragraph that breaks off at the end of its section 3, so that
     it is seen. The sum counts up to three times at the beginning and the end of a section, and up
     to four times in a part that shares words with the focus.
-
-    Args:
-        parts: Section by section.
-        focus: A text whose words are preferred.
-        kept: Parts that are kept already.
     """
 
     def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, kept: Kept) -> None:

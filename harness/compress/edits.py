@@ -324,12 +324,8 @@ def matches_of(
     """The index in `sections` of each returned section whose heading is there, by its own index.
 
     First come headings that can mean only one section: equal but for case and markup, then of
-    another level, then with other numbers. Then sections with one heading, in order.
-
-    Args:
-        returned: What a model wrote.
-        sections: What it was shown.
-        preferred: Indices to prefer among sections with the same heading.
+    another level, then with other numbers. Then sections with one heading, in order, `preferred`
+    ones first.
     """
     matches: dict[int, int] = {}
     likenesses: tuple[tuple[Callable[[Section], Hashable], bool], ...] = (
@@ -378,12 +374,8 @@ _FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`\r\n]*?)[ \
 def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     """The content of a fence around a reply; the reply itself if it has no such fence.
 
-    The fence must say Markdown or begin with one of the headings, and none of them may be outside
-    it. The parser cannot find the fence's end: to it, a nested fence of as many backticks ends it.
-
-    Args:
-        reply: As it came.
-        titles: The headings that the reply may have.
+    The fence must say Markdown or begin with one of these headings, and none may be outside it. The
+    parser cannot find the fence's end: to it, a nested fence of as many backticks ends it.
     """
     lines = lines_of(reply)
     found = (

@@ -42,15 +42,8 @@ async def condense_by(
     text verbatim. Its text is used only if it is within the budget and has all headings, verbatim
     and in order, and text under each that has text in the document. Otherwise, or if the call fails
     or is over a limit, `refused` says why. The model is not asked if headings and end alone are
-    over the budget.
-
-    Args:
-        summarize: Calls the model. Only `InferenceError` and `LimitReached` are caught.
-        markdown: As for `condense`, as are the others.
-        budget_chars: See `condense`.
-        focus: See `condense`.
-        keep_tail_chars: See `condense`.
-        cap_chars: See `condense`.
+    over the budget. The arguments are those of `condense`; of the errors of `summarize`,
+    `InferenceError` and `LimitReached` are caught.
     """
     deterministic = condense(
         markdown,

@@ -254,11 +254,8 @@ def weights_of(
 ) -> Weights:
     """Sorts tensors, names and bytes, by llama.cpp's names.
 
-    Args:
-        tensors: Names and bytes.
-        layers: How many the header has.
-        drafts: How many of them, at the end, only draft.
-        has_output: Whether it makes logits, with the matrix of its input if it has no other.
+    The last `drafts` layers only draft. A model with an output makes logits, with the matrix of its
+    input if it has no other.
     """
     by_layer = [0] * layers
     input_bytes = output_bytes = expert_bytes = shared_bytes = 0

@@ -74,12 +74,8 @@ def model_caches(
 ) -> tuple[tuple[LayerCache, ...], bool]:
     """What llama.cpp keeps for each layer, and whether that is exact; else it is usually too much.
 
-    Args:
-        keys: Of the model.
-        heads: Attention heads of the first layer.
-        heads_kv: Key-value heads of each layer.
-        key_length: Elements of one head's key.
-        value_length: Elements of one head's value.
+    `heads` are the first layer's attention heads, `heads_kv` the key-value heads of each layer; the
+    lengths are elements of one head.
 
     Raises:
         ModelFileInvalid: A key is impossible.

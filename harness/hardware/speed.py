@@ -48,11 +48,7 @@ some layers, 5 to 10 times slower; or there is not enough memory in both togethe
 def step_bytes(weight_bytes: int, *, sequences: int, tokens: int, token_bytes: int) -> int:
     """Bytes moved for one token of each sequence: weights + sequences * tokens * bytes of a token.
 
-    Args:
-        weight_bytes: Of the weights used; with experts, of the active ones.
-        sequences: In the batch.
-        tokens: In each sequence.
-        token_bytes: Of one token in the KV cache.
+    With experts, only the weights of active ones count. A token's bytes are those in the KV cache.
     """
     return weight_bytes + sequences * tokens * token_bytes
 
@@ -63,13 +59,7 @@ def move_s(size: int, *, bytes_per_s: float) -> float:
 
 
 def decode_limit_tokens_per_s(weight_bytes: int, *, kv_bytes: int = 0, bytes_per_s: float) -> float:
-    """Tokens a second of one request, at most: bandwidth / (weight bytes + KV bytes).
-
-    Args:
-        weight_bytes: Of the weights used; with experts, of the active ones.
-        kv_bytes: Of the request's tokens.
-        bytes_per_s: Of the memory they are in.
-    """
+    """Tokens a second of one request, at most: bandwidth / (weight bytes + KV bytes)."""
     return bytes_per_s / _positive(weight_bytes + kv_bytes, "a step's bytes")
 
 
@@ -87,10 +77,6 @@ def offload_speedup(share: float, *, speedup: float = GPU_SPEEDUP) -> float:
     """How much faster a model is with a share p of it on a GPU: 1 / ((1 - p) + p / s) (Amdahl).
 
     With s = 10, 90 % of it is only 5.26 times as fast.
-
-    Args:
-        share: Of the weights, from 0 to 1.
-        speedup: s, of the part on the GPU.
     """
     if not 0 <= share <= 1:
         raise InvalidInput(
@@ -165,10 +151,7 @@ def split_footprint(
     `gguf_footprint`. Compute buffers are an allowance that was not measured on a GPU: all of it on
     each side that has a layer; input and output buffers are always in the machine.
 
-    Args:
-        header: The model.
-        loading: How it is loaded.
-        gpu_layers: llama.cpp's `-ngl`: layers on the GPU, the output being one; None for all.
+    `gpu_layers` is llama.cpp's `-ngl`: layers on the GPU, the output being one; None for all.
 
     Raises:
         InvalidInput: The cache type does not suit the model.

@@ -14,7 +14,7 @@ from harness.memory.passage import (
     Stats,
 )
 from harness.memory.primary import FILE_NAME, Merging, Progress
-from harness.memory.ranking import Mode, Ranking
+from harness.memory.ranking import Mode
 from harness.memory.store import MemoryStore
 from harness.memory.terms import LANGUAGES
 
@@ -32,7 +32,6 @@ __all__ = [
     "Mode",
     "Passage",
     "Progress",
-    "Ranking",
     "Refusal",
     "Scalar",
     "Stats",

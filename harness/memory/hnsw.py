@@ -7,6 +7,7 @@ primary store.
 
 A file is a header, one line of JSON in 1,024 bytes, then usearch's bytes, then the CRC-32 of both.
 It is searched in memory, and only if the checksum is right: a damaged graph crashes the process.
+Writing and deleting raise `MemoryStoreFailed` if the file system refuses.
 """
 
 from __future__ import annotations
@@ -111,9 +112,6 @@ def write(
 
     Returns:
         Whether it was made; not if it was stopped, or another process is making one.
-
-    Raises:
-        MemoryStoreFailed: It cannot be written.
     """
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -146,11 +144,7 @@ def newest(directory: Path, embedder: Embedder) -> int:
 
 
 def forget(directory: Path, *, but: Embedder | None) -> None:
-    """Deletes the graphs of all embedders but one.
-
-    Raises:
-        MemoryStoreFailed: They cannot be.
-    """
+    """Deletes the graphs of all embedders but one."""
     kept = set() if but is None else set(_paths(directory, but))
     try:
         for path in set(directory.glob(f"*{_SUFFIX}")) - kept:

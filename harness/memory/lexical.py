@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from zlib import crc32
 
 from harness.errors import MemoryStoreFailed
-from harness.memory.passage import Where
+from harness.memory.passage import WantedTags
 from harness.memory.primary import PrimaryStore, Progress
 from harness.memory.terms import LexicalSchema, ceiling
 
@@ -41,7 +41,7 @@ class LexicalIndex:
     """BM25 (k1 = 1.2, b = 0.75, which tantivy fixes) over words of one language.
 
     May be used from any thread, and by several processes: searches run side by side, and see the
-    last commit.
+    last commit. Every method raises `MemoryStoreFailed` if the index cannot be read or written.
     """
 
     @classmethod
@@ -51,9 +51,6 @@ class LexicalIndex:
         """The index in `directory`, repaired if needed, holding all that `primary` holds.
 
         If it needs repair and nothing can be written, one is made in memory.
-
-        Raises:
-            MemoryStoreFailed: It cannot be made.
         """
         index = cls(directory, primary)
         index._prepare(progress)
@@ -78,11 +75,7 @@ class LexicalIndex:
         return self._position
 
     def catch_up(self, *, until: int) -> None:
-        """Reads new writes, at least as far as the write `until`.
-
-        Raises:
-            MemoryStoreFailed: It cannot; what was read before stays searchable.
-        """
+        """Reads new writes, at least as far as the write `until`."""
         last = self._primary.last_sequence()
         if self._position >= last:
             return
@@ -94,7 +87,9 @@ class LexicalIndex:
         finally:
             self._reading_on.release()
 
-    def search(self, query: str, *, limit: int, where: Where | None = None) -> dict[int, float]:
+    def search(
+        self, query: str, *, limit: int, where: WantedTags | None = None
+    ) -> dict[int, float]:
         """Sequence number to BM25 score of the best `limit` passages, best first."""
         wanted = self._schema.any_of(self._schema.asked(query))
         if where is not None:
@@ -119,11 +114,7 @@ class LexicalIndex:
             return ceiling(self._index.searcher(), self._schema.matter(query))
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Makes the index again from the primary store.
-
-        Raises:
-            MemoryStoreFailed: It cannot be written.
-        """
+        """Makes the index again from the primary store."""
         with self._reading_on:
             self._prepare(progress, again=True)
 

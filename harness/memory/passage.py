@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Self
+from typing import Literal
 
 from harness.errors import InvalidInput
 
@@ -128,30 +128,24 @@ Filter = Mapping[str, Scalar | Collection[Scalar]]
 _OWN_FIELDS = ("source", "title")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """A parsed filter. All names must match, each with any of its values.
+WantedTags = tuple[tuple[str, ...], ...]
+"""A parsed filter: for each name, the tags of which a passage must have one.
 
-    Each pair of a name and a value is a tag, a short text of fixed length. A passage has a tag for
-    each thing it can be filtered by: a row in the primary store, a term in the lexical index.
+Each pair of a name and a value is a tag, a short text of fixed length. A passage has a tag for each
+thing it can be filtered by: a row in the primary store, a term in the lexical index.
+"""
+
+
+def wanted_tags(where: Filter) -> WantedTags:
+    """Reads a filter. `2` and `2.0` are equal; booleans are not numbers.
+
+    Raises:
+        InvalidInput: No passage can have such a field, or such a value.
     """
-
-    tags: tuple[tuple[str, ...], ...]
-    """For each name, the tags of which a passage must have one."""
-
-    @classmethod
-    def parse(cls, mapping: Filter) -> Self:
-        """Reads a filter. `2` and `2.0` are equal; booleans are not numbers.
-
-        Raises:
-            InvalidInput: No passage can have such a field, or such a value.
-        """
-        return cls(
-            tags=tuple(
-                tuple(_tag(name, value) for value in _values(name, wanted))
-                for name, wanted in mapping.items()
-            )
-        )
+    return tuple(
+        tuple(_tag(name, value) for value in _values(name, wanted))
+        for name, wanted in where.items()
+    )
 
 
 def tags_of(passage: Passage) -> list[str]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from harness.errors import InvalidInput
 from harness.memory.embedder import Embedder, Vectors
-from harness.memory.passage import Added, Merge, Passage, Rule, Where, tags_of
+from harness.memory.passage import Added, Merge, Passage, Rule, WantedTags, tags_of
 from harness.memory.reading import number_of, reading
 from harness.memory.sqlite import Connections, prepare, vector_tables
 
@@ -282,12 +282,12 @@ class PrimaryStore:
             )
             return [sequence for (sequence,) in rows]
 
-    def tagged(self, where: Where) -> Numbers:
+    def tagged(self, where: WantedTags) -> Numbers:
         """The numbers of the passages that satisfy a filter (n,), ascending."""
         # Not one statement for all: SQLite limits the number of names and values.
         query = "SELECT sequence FROM tag WHERE tag IN (SELECT value FROM json_each(?))"
         with self._connections.reading() as db:
-            found = [db.execute(query, (json.dumps(tags),)).fetchall() for tags in where.tags]
+            found = [db.execute(query, (json.dumps(tags),)).fetchall() for tags in where]
             if not found:
                 found = [db.execute("SELECT sequence FROM passage").fetchall()]
         each = [np.fromiter((sequence for (sequence,) in rows), dtype=np.int64) for rows in found]

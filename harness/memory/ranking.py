@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import InferenceError, InvalidInput, MemoryStoreFailed
+from harness.errors import InferenceError, MemoryStoreFailed
 from harness.memory.embedder import Embedder, Vectors, embed, unrelated_cosine
 from harness.memory.lexical import LexicalIndex
-from harness.memory.passage import Hit, Hits, Passage, Where
+from harness.memory.passage import Hit, Hits, Passage, WantedTags
 from harness.memory.primary import PrimaryStore
 from harness.memory.vector_index import VectorIndex
 
@@ -35,17 +35,15 @@ class Searcher:
         lexical: LexicalIndex,
         vector: VectorIndex,
         embedder: Embedder,
-        ranking: Ranking,
     ) -> None:
         self._primary = primary
         self._lexical = lexical
         self._vector = vector
         self._embedder = embedder
-        self._ranking = ranking
         self._unrelated: float | None = None
 
     def search(
-        self, query: str, *, limit: int, mode: Mode, where: Where | None, until: int
+        self, query: str, *, limit: int, mode: Mode, where: WantedTags | None, until: int
     ) -> Hits:
         """The best passages, considering all writes up to `until` at least.
 
@@ -56,7 +54,7 @@ class Searcher:
         lexical, vector, fallback = self._scores(query, mode, limit=limit, where=where)
         # 2. One score of both, and the passages with the best.
         fused = fuse(lexical, vector)
-        count = self._ranking.candidates(limit)
+        count = candidates_for(limit)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
         passages = self._primary.fetch(best)
         candidates = [
@@ -74,7 +72,7 @@ class Searcher:
         unrelated = 0.0 if vector is None else self.unrelated()
         ceiling = 0.0 if lexical is None else self._lexical.ceiling(query)
         relevant = [c for c in candidates if is_relevant(c, unrelated=unrelated, ceiling=ceiling)]
-        hits = rank(relevant, limit=limit, ranking=self._ranking, fallback=fallback)
+        hits = rank(relevant, limit=limit, fallback=fallback)
         return Hits(hits, fallback=fallback)
 
     def novelty(self, texts: Sequence[str]) -> float:
@@ -110,10 +108,10 @@ class Searcher:
         return self._unrelated
 
     def _scores(
-        self, query: str, mode: Mode, *, limit: int, where: Where | None
+        self, query: str, mode: Mode, *, limit: int, where: WantedTags | None
     ) -> tuple[dict[int, float] | None, dict[int, float] | None, str | None]:
         """Scores by words, by meaning (None if not asked), and why there are none by meaning."""
-        count = self._ranking.candidates(limit)
+        count = candidates_for(limit)
         depth = max(count, _PROPOSALS)
         # In this order, so that the vector index scores all that the lexical index proposes.
         lexical = None
@@ -131,7 +129,7 @@ class Searcher:
         return lexical, vector, None
 
     def _by_meaning(
-        self, query: str, *, depth: int, including: Collection[int], where: Where | None
+        self, query: str, *, depth: int, including: Collection[int], where: WantedTags | None
     ) -> dict[int, float] | str:
         """Cosines by sequence number, or why there are none."""
         self._vector.catch_up()
@@ -171,43 +169,26 @@ class Candidate:
 _FLOOR = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """How much a passage's quality counts beside its relevance."""
+# How many passages are weighed for each that is asked for, and at least.
+_CANDIDATES_PER_HIT = 3
+_LEAST_CANDIDATES = 12
 
-    candidates_per_hit: int = 3
-    """How many passages are weighed for each that is asked for; never less than 12 in all."""
-    quality_weight: float = 0.3
-    """Quality's share of the score; the rest is relevance."""
-    low_quality: float = 7.0
-    """Quality below this counts half, 0 to 10."""
-    unknown_quality: float = 0.5
-    """What counts for a passage that was not judged, 0 to 1."""
+_QUALITY_WEIGHT = 0.3  # quality's share of the score; the rest is relevance
+_LOW_QUALITY = 7.0  # quality below this counts half, 0 to 10
+_UNKNOWN_QUALITY = 0.5  # what counts for a passage that was not judged, 0 to 1
 
-    def __post_init__(self) -> None:
-        limits = {"quality_weight": 1, "low_quality": 10, "unknown_quality": 1}
-        for name, most in limits.items():
-            if not 0 <= getattr(self, name) <= most:
-                raise InvalidInput(
-                    f"{name} is {getattr(self, name)}; it must lie between 0 and {most}",
-                    code="memory.ranking-out-of-range",
-                )
-        if self.candidates_per_hit < 1:
-            raise InvalidInput(
-                f"candidates_per_hit is {self.candidates_per_hit}; it must be at least 1",
-                code="memory.no-candidates",
-            )
 
-    def candidates(self, limit: int) -> int:
-        """How many passages to weigh when `limit` are asked for."""
-        return max(12, self.candidates_per_hit * limit)
+def candidates_for(limit: int) -> int:
+    """How many passages to weigh when `limit` are asked for."""
+    return max(_LEAST_CANDIDATES, _CANDIDATES_PER_HIT * limit)
 
-    def score(self, candidate: Candidate) -> float:
-        """Relevance and quality as one, 0 to 1."""
-        quality = self.unknown_quality
-        if (judged := candidate.passage.quality) is not None:
-            quality = judged / 10 if judged >= self.low_quality else judged / 20
-        return (1 - self.quality_weight) * candidate.fused + self.quality_weight * quality
+
+def score(candidate: Candidate) -> float:
+    """Relevance and quality as one, 0 to 1."""
+    quality = _UNKNOWN_QUALITY
+    if (judged := candidate.passage.quality) is not None:
+        quality = judged / 10 if judged >= _LOW_QUALITY else judged / 20
+    return (1 - _QUALITY_WEIGHT) * candidate.fused + _QUALITY_WEIGHT * quality
 
 
 def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bool:
@@ -230,23 +211,21 @@ def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bo
     return bool(measures) and sum(measures) / len(measures) > _FLOOR
 
 
-def rank(
-    candidates: Sequence[Candidate], *, limit: int, ranking: Ranking, fallback: str | None
-) -> list[Hit]:
+def rank(candidates: Sequence[Candidate], *, limit: int, fallback: str | None) -> list[Hit]:
     """The best `limit` candidates, best first; of equal ones, the older first."""
-    scored = [(ranking.score(candidate), candidate) for candidate in candidates]
+    scored = [(score(candidate), candidate) for candidate in candidates]
     scored.sort(key=lambda pair: (-pair[0], pair[1].sequence))
     return [
         Hit(
             passage=candidate.passage,
             rank=place,
-            score=score,
+            score=value,
             fused=candidate.fused,
             lexical=candidate.lexical,
             vector=candidate.vector,
             fallback=fallback,
         )
-        for place, (score, candidate) in enumerate(scored[:limit], start=1)
+        for place, (value, candidate) in enumerate(scored[:limit], start=1)
     ]
 
 

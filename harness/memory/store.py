@@ -24,9 +24,9 @@ from harness.log import log_warning
 from harness.memory.embedder import Embedder, WordLlamaEmbedder, embed
 from harness.memory.guard import injected_instruction
 from harness.memory.lexical import LexicalIndex
-from harness.memory.passage import Added, Filter, Hits, Passage, Refusal, Stats, Where
+from harness.memory.passage import Added, Filter, Hits, Passage, Refusal, Stats, wanted_tags
 from harness.memory.primary import Merging, PrimaryStore, Progress
-from harness.memory.ranking import Mode, Ranking, Searcher
+from harness.memory.ranking import Mode, Searcher
 from harness.memory.vector_index import EXACT_UP_TO, VectorIndex
 
 
@@ -69,7 +69,6 @@ class MemoryStore:
         *,
         embedder: Embedder | None = None,
         language: str | None = None,
-        ranking: Ranking | None = None,
         exact_up_to: int = EXACT_UP_TO,
         merge: Merging = True,
         read_only: bool = False,
@@ -85,7 +84,6 @@ class MemoryStore:
             embedder: `WordLlamaEmbedder` if None.
             language: Whose words are stemmed, such as `german`, or `none`. If None: English for a
                 new store, else the store's own.
-            ranking: How quality counts.
             exact_up_to: How many vectors are all compared with a query. Of more a graph proposes
                 some, which is quicker and misses a few.
             merge: Whether a passage that says what a stored one says, in the same words, becomes
@@ -124,7 +122,6 @@ class MemoryStore:
             lexical=lexical,
             vector=vector,
             embedder=embedder,
-            ranking=ranking or Ranking(),
         )
         return cls(
             primary=primary,
@@ -233,7 +230,7 @@ class MemoryStore:
                 f"no search mode '{mode}'; {did_you_mean(mode, get_args(Mode))}",
                 code="memory.unknown-mode",
             )
-        wanted = Where.parse(where) if where else None
+        wanted = wanted_tags(where) if where else None
         # Replies of models do hold halves of surrogate pairs, which nothing below can encode.
         query = query.encode(errors="replace").decode()
         if not query.strip():
@@ -390,9 +387,8 @@ _PAUSE_S = 30.0
 class Upkeep:
     """Runs the slow work of a store in a thread of its own, while searches go on.
 
-    Args:
-        work: Does everything there is to do, or as much as it can until the event is set. If it
-            raises, that is logged as a warning, and it is not called again for a while.
+    `work` does as much as it can until the event is set. If it raises, that is logged as a warning,
+    and it is not called again for a while.
     """
 
     def __init__(self, work: Callable[[Event], None]) -> None:

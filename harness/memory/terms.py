@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from harness.errors import InvalidInput, did_you_mean
-from harness.memory.passage import Passage, Where, tags_of
+from harness.memory.passage import Passage, WantedTags, tags_of
 
 if TYPE_CHECKING:
     import tantivy
@@ -155,10 +155,10 @@ class LexicalSchema:
         """Passages with these sequence numbers."""
         return self._tantivy.Query.term_set_query(self.fields, "sequence", list(sequences))
 
-    def tagged(self, where: Where) -> tantivy.Query:
+    def tagged(self, where: WantedTags) -> tantivy.Query:
         """Passages that satisfy a filter."""
         query, must = self._tantivy.Query, self._tantivy.Occur.Must
-        each = (query.term_set_query(self.fields, "tag", list(tags)) for tags in where.tags)
+        each = (query.term_set_query(self.fields, "tag", list(tags)) for tags in where)
         return query.boolean_query([(must, one) for one in each])
 
     def both(self, scored: tantivy.Query, required: tantivy.Query) -> tantivy.Query:
@@ -268,8 +268,6 @@ class Asked:
 
 def read_query(text: str) -> Asked:
     """What a text asks for. Any text is a query: there is no syntax to get wrong."""
-    # Replies of models do hold halves of surrogate pairs, which no index can look for.
-    text = text.encode(errors="replace").decode()
     titles = (quoted or word for quoted, word in _OF_TITLE.findall(text))
     phrases = _QUOTED.findall(_OF_TITLE.sub(" ", text))
     return Asked(

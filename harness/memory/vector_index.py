@@ -34,13 +34,9 @@ _READ_AT_A_TIME = 4_000
 class VectorIndex:
     """The vectors of one embedder, read from the primary store. May be used from any thread.
 
-    It is unavailable while passages are without a vector, and after `close`.
-
-    Args:
-        primary: Holds the vectors.
-        embedder: Makes the missing ones.
-        directory: For the graph of a large store; made when there is one.
-        exact_up_to: Beyond it a graph is made.
+    It is unavailable while passages are without a vector, and after `close`. For more than
+    `exact_up_to` vectors a graph is made in `directory`. Every method that reads or writes raises
+    `MemoryStoreFailed` if it cannot.
     """
 
     def __init__(
@@ -103,11 +99,7 @@ class VectorIndex:
     # --- searching ---------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Reads what was written since the last time, unless it is closed.
-
-        Raises:
-            MemoryStoreFailed: The primary store cannot be read.
-        """
+        """Reads what was written since the last time, unless it is closed."""
         last = self._primary.last_sequence()
         if self._held is not None and last == self._position and not self.missing:
             return
@@ -145,13 +137,9 @@ class VectorIndex:
     ) -> None:
         """Embeds all passages that have no vector, stores the vectors, and reads them.
 
-        Args:
-            stop: Ends it after a batch; the rest is left to do.
-            batch: How many are embedded and stored at a time.
-            progress: Told how many are done.
+        `stop` ends it after a batch of `batch` passages; the rest is left to do.
 
         Raises:
-            MemoryStoreFailed: They cannot be stored.
             InvalidInput: The embedder did not return vectors.
         """
         done, after = 0, 0
@@ -181,12 +169,7 @@ class VectorIndex:
     def build_graph(self, *, stop: Event, progress: Progress | None = None) -> None:
         """Makes a graph of all vectors, if it `wants_graph`. Searches go on meanwhile.
 
-        Args:
-            stop: Ends it, as does `close`; nothing has changed then.
-            progress: Told how many vectors are in.
-
-        Raises:
-            MemoryStoreFailed: It cannot be written.
+        `stop` ends it, as does `close`; nothing has changed then.
         """
         self.catch_up()
         held = self._held
@@ -209,11 +192,7 @@ class VectorIndex:
             self._read_again()
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Reads everything again, and makes a large store's graph again.
-
-        Raises:
-            MemoryStoreFailed: The primary store cannot be read, or the graph not be written.
-        """
+        """Reads everything again, and makes a large store's graph again."""
         self._begin_again()
         self.build_graph(stop=Event(), progress=progress)
 

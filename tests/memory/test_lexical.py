@@ -15,7 +15,7 @@ from stored import add, failing, files_up_to
 from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.memory import lexical
 from harness.memory.lexical import LexicalIndex, damaged_file
-from harness.memory.passage import Passage, Where
+from harness.memory.passage import Passage, wanted_tags
 from harness.memory.primary import PrimaryStore
 from harness.memory.terms import LexicalSchema
 
@@ -119,7 +119,7 @@ def test_a_filter_leaves_the_scores_as_they_are(index, primary):
     everything = index.search("red", limit=10)
 
     def found(**where):
-        return index.search("red", limit=10, where=Where.parse(where))
+        return index.search("red", limit=10, where=wanted_tags(where))
 
     assert found(ripe=True) == {n: everything[n] for n in everything if n in (5, 6)}
     assert list(found(year=[2025, 2026])) == list(found(source="orchard")) == [6]

@@ -10,7 +10,7 @@ from stored import failing
 
 from harness.errors import InvalidInput
 from harness.memory import Passage
-from harness.memory.passage import RESERVED, Where, tags_of
+from harness.memory.passage import RESERVED, tags_of, wanted_tags
 
 
 def test_the_id_follows_from_source_title_and_text_alone():
@@ -65,7 +65,7 @@ OTTERS = Passage(
 def matches(passage: Passage, where: object) -> bool:
     """By tags, as both indexes do it."""
     tags = set(tags_of(passage))
-    return all(tags & set(alternatives) for alternatives in Where.parse(where).tags)
+    return all(tags & set(alternatives) for alternatives in wanted_tags(where))
 
 
 FILTERS = {
@@ -120,4 +120,4 @@ UNSATISFIABLE = {
 @pytest.mark.parametrize(("where", "code"), UNSATISFIABLE.values(), ids=UNSATISFIABLE)
 def test_a_filter_that_nothing_can_satisfy_is_refused(where, code):
     with failing(InvalidInput, f"filter.{code}"):
-        Where.parse(where)
+        wanted_tags(where)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stored import EMBEDDER, failing, put
 
 from harness.errors import InvalidInput, MemoryStoreFailed
-from harness.memory.passage import RESERVED, Passage, Where
+from harness.memory.passage import RESERVED, Passage, wanted_tags
 from harness.memory.primary import PrimaryStore
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -56,7 +56,7 @@ def test_any_passage_comes_back_as_it_went_in(shared_store, passage):
         last = shared_store.last_sequence()
         assert shared_store.fetch([last, last + 1]) == {last: passage}
         for name, value in passage.metadata.items():
-            assert last in shared_store.tagged(Where.parse({name: value}))
+            assert last in shared_store.tagged(wanted_tags({name: value}))
 
 
 def test_any_text_may_be_asked_for_as_an_id(primary):
@@ -78,7 +78,7 @@ def test_an_update_replaces_the_passage_and_keeps_its_time(primary):
 
     primary.update(Passage(text="two", id="a", metadata={"k": 1}), None, EMBEDDER)
     assert primary.get("a") == Passage(text="two", id="a", created=NOW, metadata={"k": 1})
-    assert primary.tagged(Where.parse({"k": 1})).tolist() == [3]
+    assert primary.tagged(wanted_tags({"k": 1})).tolist() == [3]
     assert primary.count_without_vector(EMBEDDER) == 1
     with failing(InvalidInput, "memory.unknown-passage"):
         primary.update(Passage(text="one", id="b"), None, None)
@@ -92,8 +92,8 @@ def test_a_delete_takes_all_that_hangs_on_a_passage(primary):
     assert primary.get("one") is None
     assert [p.text for _, p in primary.passages_between(0, 9)] == ["two"]
     assert primary.vectors_between(EMBEDDER, 0, 9)[0].tolist() == [2]
-    assert primary.tagged(Where.parse({})).tolist() == [2]
-    assert primary.tagged(Where.parse({"source": ""})).tolist() == [2]
+    assert primary.tagged(wanted_tags({})).tolist() == [2]
+    assert primary.tagged(wanted_tags({"source": ""})).tolist() == [2]
     assert primary.removed_between(0, 9) == [1]
 
 

@@ -1,23 +1,20 @@
 """How two indexes' scores become one, and which passages are hits, in which order."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stored import failing
 
-from harness.errors import InvalidInput
 from harness.memory.passage import Passage
 from harness.memory.ranking import (
     Candidate,
-    Ranking,
     contenders,
     convex_combination,
     is_relevant,
     min_max,
     rank,
+    score,
 )
 
 # --- fusion ------------------------------------------------------------------------------------
@@ -52,14 +49,14 @@ def test_convex_combination_is_the_mean(lexical, vector):
     fused = convex_combination(lexical, vector)
 
     assert fused.keys() == lexical.keys() | vector.keys()
-    for sequence, score in fused.items():
+    for sequence, found in fused.items():
         naive = 0.0
         if sequence in lexical and lexical[sequence] > 0:
             naive += 0.5 * lexical[sequence] / max(lexical.values())
         if sequence in vector and vector[sequence] > -1:
             naive += 0.5 * (vector[sequence] + 1) / (max(vector.values()) + 1)
-        assert score == pytest.approx(naive)
-        assert 0 <= score <= 1
+        assert found == pytest.approx(naive)
+        assert 0 <= found <= 1
 
 
 @given(lexical=bm25, vector=cosines, worse=bm25)
@@ -103,11 +100,6 @@ def candidate(sequence=1, *, fused=0.5, quality=None, title="", lexical=None, ve
     )
 
 
-def order(candidates, *, limit=10, ranking=None):
-    hits = rank(candidates, limit=limit, ranking=ranking or Ranking(), fallback=None)
-    return [int(hit.text.removeprefix("text ")) for hit in hits]
-
-
 SCORES = {
     "just good enough": (0.6, 7, 0.7 * 0.6 + 0.3 * 0.7),
     "low, so half": (0.6, 6.8, 0.7 * 0.6 + 0.3 * 0.34),
@@ -116,9 +108,9 @@ SCORES = {
 }
 
 
-@pytest.mark.parametrize(("fused", "quality", "score"), SCORES.values(), ids=SCORES)
-def test_a_score_is_seven_parts_relevance_and_three_quality(fused, quality, score):
-    assert Ranking().score(candidate(fused=fused, quality=quality)) == pytest.approx(score)
+@pytest.mark.parametrize(("fused", "quality", "expected"), SCORES.values(), ids=SCORES)
+def test_a_score_is_seven_parts_relevance_and_three_quality(fused, quality, expected):
+    assert score(candidate(fused=fused, quality=quality)) == pytest.approx(expected)
 
 
 @given(
@@ -129,26 +121,12 @@ def test_a_score_is_seven_parts_relevance_and_three_quality(fused, quality, scor
     limit=st.integers(1, 12),
 )
 def test_the_best_come_first_and_of_equals_the_older(scores, limit):
-    ranking = Ranking()
     candidates = [candidate(n, fused=f, quality=q) for n, (f, q) in enumerate(scores, start=1)]
-    hits = rank(candidates[::-1], limit=limit, ranking=ranking, fallback=None)
+    hits = rank(candidates[::-1], limit=limit, fallback=None)
 
-    naive = sorted(candidates, key=lambda c: (-ranking.score(c), c.sequence))[:limit]
+    naive = sorted(candidates, key=lambda c: (-score(c), c.sequence))[:limit]
     assert [hit.passage for hit in hits] == [c.passage for c in naive]
     assert [hit.rank for hit in hits] == list(range(1, len(naive) + 1))
-
-
-IMPOSSIBLE = {
-    "weight above 1": ({"quality_weight": 1.1}, "memory.ranking-out-of-range"),
-    "weight is no number": ({"quality_weight": float("nan")}, "memory.ranking-out-of-range"),
-    "no candidates": ({"candidates_per_hit": 0}, "memory.no-candidates"),
-}
-
-
-@pytest.mark.parametrize(("wrong", "code"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_an_impossible_ranking_is_refused(wrong, code):
-    with failing(InvalidInput, code):
-        replace(Ranking(), **wrong)
 
 
 # Of 40, 0.1 is 4; of the way from 0.2 to 1, 0.1 is at 0.28.

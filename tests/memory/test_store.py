@@ -15,7 +15,7 @@ from stored import Letters, failing
 from structlog.testing import capture_logs
 
 from harness.errors import EndpointUnreachable, InvalidInput, MemoryStoreFailed
-from harness.memory import MemoryStore, Passage, Ranking
+from harness.memory import MemoryStore, Passage
 from harness.memory.store import Upkeep
 
 MODES = ("hybrid", "lexical", "vector")
@@ -76,18 +76,9 @@ def test_what_one_index_proposes_has_the_other_indexes_score_too(tmp_path):
         assert store.search("zebra")[0].vector == 0
 
 
-def test_ranking_and_what_counts_as_the_same_can_be_chosen(tmp_path, embedder):
-    with MemoryStore.open(
-        tmp_path,
-        embedder=embedder,
-        ranking=Ranking(quality_weight=0.0),
-        merge=False,
-    ) as store:
+def test_without_merging_what_says_the_same_is_stored_twice(tmp_path, embedder):
+    with MemoryStore.open(tmp_path, embedder=embedder, merge=False) as store:
         assert len(store.add([Passage(text=STORY), Passage(text=f"{STORY}\n")]).new) == 2
-        store.add([Passage(text="Sea otters sleep on kelp.", quality=1)])
-        best, *_ = store.search("otters sleep")
-
-        assert best.fused == best.score == pytest.approx(1)
 
 
 def test_a_filter_binds_both_indexes(tmp_path, embedder):
