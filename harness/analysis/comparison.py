@@ -39,7 +39,6 @@ class RunTotals:
     error: str | None
     duration_ns: int
     node_calls: int
-    """Calls of nodes."""
     calls: int
     """Calls of models."""
     input_tokens: int
@@ -93,7 +92,6 @@ class RoleDifference:
 
     role: str
     a: tuple[str, ...]
-    """As in `NodeRecord.models`."""
     b: tuple[str, ...]
 
 
@@ -200,7 +198,6 @@ def _inputs(journal: Journal) -> dict[str, str]:
 
 
 def _numbered(loops: Iterable[RecordedLoop]) -> dict[tuple[str | None, int], RecordedLoop]:
-    """Loops by their node, and by which of its loops they are."""
     counts: Counter[str | None] = Counter()
     numbered = {}
     for loop in loops:
@@ -260,7 +257,6 @@ def _changed_inputs(a: NodeRecord, b: NodeRecord) -> tuple[str, ...]:
 
 
 def _differ(a: object, b: object) -> bool:
-    """Whether both are known, and not the same."""
     return a is not None and b is not None and a != b
 
 

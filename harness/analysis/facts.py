@@ -46,9 +46,7 @@ class Server:
 
     tag: str
     backend: str = "openai"
-    """See `inference.Endpoint`."""
     slots: int = 4
-    """Calls that a model in this process answers side by side."""
     context_tokens: int = 4096
     """Of one call, for a model in this process."""
     threads: int | None = None
@@ -96,7 +94,6 @@ class Load(Interval):
     """A model came into memory."""
 
     id: int
-    """The span's."""
     model: str
     need_bytes: int | None
     is_prefetch: bool = False
@@ -120,7 +117,6 @@ class Fallback:
     """The endpoint that could not answer: the intended one, or one that was asked in its place."""
     to: str
     reason: str
-    """Class of the error."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,7 +137,6 @@ class Observed:
     fallbacks: list[Fallback] = field(default_factory=list)
     embeddings: list[Interval] = field(default_factory=list)
     servers: dict[str, Server] = field(default_factory=dict)
-    """By tag."""
     reserves: dict[str, int] = field(default_factory=dict)
     """Bytes that the budget keeps free of each device's capacity."""
     counters: dict[tuple[str, str], list[CounterSet]] = field(default_factory=dict)

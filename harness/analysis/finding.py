@@ -29,7 +29,6 @@ LAYERS: Mapping[Layer, str] = {
     "L5": "gateway",
     "L6": "client",
 }
-"""What each is called."""
 
 MOST_SPANS = 20
 """So many places are enough to look at."""
@@ -75,7 +74,6 @@ class Found:
     """Tag of the endpoint whose server is to be changed, if no model is named."""
     lost_ns: float | None = None
     case: str = ""
-    """Which of the rule's cases it is."""
     first: tuple[str, ...] = ()
     """Changes that were computed from this run; they come before the others."""
 
@@ -88,7 +86,6 @@ class Finding:
     """Which rule found it, and its stable code: `cold-start`."""
     severity: Severity
     model: str | None
-    """Tag of the endpoint concerned, if it is one."""
     seen: str
     evidence: Evidence
     meaning: str

@@ -99,7 +99,6 @@ def _needed_or_paused(observed: Observed, calls: Sequence[Call]) -> Iterator[set
 
 
 def _alone(calls: Sequence[Call]) -> list[Call]:
-    """The calls that no other one overlaps."""
     alone: list[Call] = []
     end_ns = 0
     for call in calls:
@@ -261,7 +260,6 @@ def needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
 
 
 def _around(observed: Observed, call: Call) -> Iterator[int]:
-    """The spans that a call is in."""
     span = observed.parents.get(call.id)
     while span is not None:
         yield span

@@ -156,7 +156,6 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
 def _drifting_unseen(
     observed: Observed, model: str, pairs: Sequence[tuple[Call, Call]]
 ) -> Found | None:
-    """What can be said when texts were not recorded."""
     alike = [
         later
         for earlier, later in pairs
@@ -394,7 +393,6 @@ def _difference(earlier: str, later: str, at: int) -> str:
 
 
 def _shown(text: str, at: int) -> str:
-    """What stands around a place, on its line."""
     start = max(text.rfind("\n", 0, at) + 1, at - _SHOWN_CHARS)
     end = text.find("\n", at)
     return text[start : min(at + _SHOWN_CHARS, len(text) if end == -1 else end)]

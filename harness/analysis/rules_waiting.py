@@ -236,7 +236,6 @@ def behind_prefill(observed: Observed, model: str, calls: Sequence[Call]) -> Fou
 
 
 def _queued(calls: Sequence[Call], queues: Mapping[int, Interval]) -> list[Call]:
-    """The calls that spent most of their time to the first token in a queue."""
     return [
         call
         for call in calls
@@ -257,7 +256,6 @@ def _had_places(observed: Observed, calls: Sequence[Call]) -> bool:
 
 
 def _most_at_once(calls: Sequence[Call]) -> int:
-    """Calls that had been sent and had not ended."""
     sent = [Interval(start_ns=one.start_ns, end_ns=c.end_ns) for c in calls if (one := ttft(c))]
     return max((depth for _, depth in depths(sent)), default=0)
 

@@ -47,7 +47,6 @@ class RunReport:
     run_id: str
     pipeline: str
     status: RunState
-    """How it ended; `unfinished` when it was killed, or is not over."""
     error: str | None
     parts: int
     """1, and 1 more for each time it was resumed."""
@@ -68,9 +67,7 @@ class RunReport:
     loops: tuple[RecordedLoop, ...]
     cost: RunCost
     retries: int
-    """Calls made again after an error."""
     fallbacks: int
-    """Calls that another endpoint was asked to answer."""
     evictions: int
     """Models taken out of memory to make room; those unloaded at the run's end are not."""
     unfinished: tuple[OpenSpan, ...]
@@ -191,7 +188,6 @@ class Aside:
     """One such kind of request to one model."""
 
     name: str
-    """Which: `embed`, `count tokens` or `schema probe`."""
     model: str
     requests: int
     failed: int

@@ -124,7 +124,6 @@ class Fence:
     language: str
     """The first word behind the opening fence, in lower case: `python`, `json`; or empty."""
     code: str
-    """What stands between the fences."""
     closed: bool
     """Whether there is a closing fence, and no other fence is opened before it."""
 

@@ -292,7 +292,6 @@ class _Settled:
 
 
 def _carried(rescore: Rescore, rubric: Rubric, draft: Draft) -> Iterator[DimensionScore]:
-    """The scores of the earlier verdict that hold for this draft."""
     by_name = {dimension.name: dimension for dimension in rubric.judged}
     for score in rescore.base.scores:
         if score.name in by_name and score.name not in rescore.dimensions:
@@ -302,7 +301,6 @@ def _carried(rescore: Rescore, rubric: Rubric, draft: Draft) -> Iterator[Dimensi
 
 
 def _is_shut(rubric: Rubric, checked: Sequence[DimensionScore]) -> bool:
-    """Whether a gate stops the draft."""
     by_name = {score.name: score.score for score in checked}
     return any(
         d.gate and d.floor is not None and d.name in by_name and by_name[d.name] < d.floor

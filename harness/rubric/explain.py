@@ -77,7 +77,6 @@ def _not_allowed(name: str, allowed: set[str], given: object) -> Notice:
 
 
 def _complaint(problem: ErrorDetails) -> Notice:
-    """What is wrong with one value, and which it is."""
     given = problem["input"]
     if given is None:
         return NOTHING
@@ -218,7 +217,6 @@ _EXAMPLES = {
 
 
 def _nearest_choice(problem: ErrorDetails) -> str:
-    """The nearest of the allowed words."""
     given = str(problem["input"])
     choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])  # "'a', 'b' or 'c'"
     begins = [choice for choice in choices if given.lower().startswith(choice)]
@@ -246,7 +244,6 @@ def _is_near(name: str, other: str) -> bool:
 
 
 def _fields_at(place: Sequence[int | str]) -> set[str]:
-    """The fields that a rubric file may have at a place."""
     match place:
         case [*_, str(name)] if name in CHECKS:
             owner: type[BaseModel] | None = CHECKS[name]

@@ -45,9 +45,7 @@ class Case:
     rubric: Rubric
     draft: Draft
     shown: Shown
-    """What is shown of the draft."""
     dimensions: tuple[Dimension, ...]
-    """What it is judged on; at least one."""
     held: Mapping[str, tuple[Held, ...]]
     """By dimension, the caps that a check has already found to apply."""
 
@@ -200,7 +198,6 @@ def _room_after(overflow: ContextOverflow, *, least: int) -> int:
 def _repair_request(
     asked: ChatRequest, reply: Completion, rubric: Rubric, dimensions: Sequence[Dimension]
 ) -> ChatRequest:
-    """The call that asks again for the judgements that a reply lacks."""
     ran_on = reply.finish_reason == "length"
     return replace(
         asked,
@@ -238,7 +235,6 @@ def _left_open(dimension: Dimension, read: _Read) -> bool:
 
 
 def _said(completion: Completion) -> str:
-    """A reply that could not be read, and how it ended."""
     said = " ".join(completion.text.split())
     shown = f"It said: {said[:_SAID_CHARS]!r}"
     if completion.finish_reason != "length":

@@ -154,7 +154,6 @@ def _with_checks(written: Written, refuse: Refuse | None) -> Written:
 
 
 def _as_written(value: Any, where: Written) -> Written:  # noqa: ANN401 - a preset's values
-    """A preset's value as if it stood where the preset is named."""
     if isinstance(value, Mapping):
         value = {name: _as_written(field, where) for name, field in value.items()}
     return replace(where, value=value, cut="")

@@ -225,9 +225,7 @@ class Shown:
     """A draft as the evaluator sees it."""
 
     text: str
-    """Markdown."""
     shortened: Shortened | None = None
-    """That this is not the whole."""
 
 
 def shown(rubric: Rubric, draft: Draft, *, sections: Collection[int] = ()) -> Shown:

@@ -172,7 +172,6 @@ def _without_copies(text: str) -> str:
 
 
 def _quoted(text: str, nodes: Sequence[Node], draft: Draft) -> set[str]:
-    """The JSON of a reply that is copied from the draft, its task or its sources."""
     if not nodes:
         return set()
     # Models change the layout of what they quote.
@@ -275,7 +274,6 @@ class Leaf:
     start: int
     """Where it begins in the whole text."""
     end: int
-    """Where it ends."""
 
     @property
     def unescaped(self) -> str:
@@ -292,7 +290,6 @@ class Node:
     members: list[tuple[str, Value]] = field(default_factory=list)
     """Of an object: keys may occur twice."""
     items: list[Value] = field(default_factory=list)
-    """Of a list."""
 
 
 Value = Leaf | Node

@@ -53,9 +53,7 @@ class Held:
 
     at_most: float
     rule: str
-    """What it says, for people."""
     findings: tuple[Finding, ...]
-    """What to change so that it no longer applies."""
 
 
 def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> DimensionScore | None:
@@ -268,7 +266,6 @@ class Opinion:
     """One evaluator's judgement of all that was asked."""
 
     evaluator: str
-    """Tag of its endpoint."""
     scores: tuple[DimensionScore, ...]
 
 

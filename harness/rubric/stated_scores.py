@@ -283,7 +283,6 @@ def score_in_row(
 
 
 def _cells(row: str) -> list[tuple[int, int]]:
-    """Where the cells of a row begin and end."""
     bars = [bar.start() for bar in re.finditer(r"\|", row)][: _MOST_CELLS + 1]
     return [(bar + 1, end) for bar, end in zip(bars, [*bars[1:], len(row)], strict=True)]
 
@@ -401,5 +400,4 @@ class Labels:
 
 
 def _key(written: str) -> str:
-    """In lower case, without markup, words joined by `_`."""
     return re.sub(r"[\W_]+", "_", written.casefold()).strip("_")

@@ -27,7 +27,6 @@ class DimensionScore:
     """On the rubric's scale: a multiple of its step, or of 0.01 if it comes from several judgements
     or from probabilities."""
     source: Literal["checked", "judged"]
-    """By code, or by the evaluator model."""
     reason: str
     """Why it is not higher; for a judged dimension, in the evaluator's words."""
     findings: tuple[Finding, ...] = ()
@@ -35,7 +34,6 @@ class DimensionScore:
     spread: float | None = None
     """Standard deviation of the judgements' scores; None if there was one."""
     capped: tuple[str, ...] = ()
-    """The rules that held it down."""
     from_logprobs: bool = False
     """Whether it is the mean of all scores that the evaluator could have given, by their
     probabilities, instead of the one it gave."""
@@ -65,7 +63,6 @@ class Judges:
     prompt_sha256: str
     """Digest of everything the evaluator was told except task, sources and draft."""
     judgements: int = 1
-    """How many judgements the scores come from."""
     abstentions: int = 0
     """How many replies had no judgement that could be read. They do not count."""
     absent: tuple[str, ...] = ()
@@ -76,7 +73,6 @@ class Judges:
     """The share of judgements that would pass the draft by themselves; None if there was one."""
     combine: Combine = "mean"
     shortened: Shortened | None = None
-    """What they saw, if not the whole draft."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +80,9 @@ class Verdict:
     """A whole evaluation of one draft."""
 
     rubric: str
-    """The rubric's id."""
     rubric_sha256: str
     """Digest of what the rubric says; verdicts with another digest do not compare."""
     scores: tuple[DimensionScore, ...]
-    """In the rubric's order."""
     composite: float
     """Weighted mean, rounded half up to 0.1."""
     passed: bool

@@ -308,7 +308,6 @@ def _or_no_colon_above(text: str, line: int | None) -> str:
 
 
 def _line_above(text: str, line: int) -> int | None:
-    """The number of the nearest line that says something."""
     lines = text.splitlines()[: max(0, line - 1)]
     said = (n for n, one in enumerate(lines, start=1) if one.strip() and one.strip()[0] != "#")
     return max(said, default=None)

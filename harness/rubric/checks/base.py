@@ -111,7 +111,6 @@ class InRange(Check):
         return Grade(share_in_range(count, self.min, self.max), findings)
 
     def _grade_each(self, draft: Draft, count: Callable[[int, Section], int], what: str) -> Grade:
-        """The mean over the draft's chapters."""
         return mean_over_chapters(
             draft,
             lambda index, section: self._grade(count(index, section), what, section, index),

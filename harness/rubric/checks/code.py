@@ -96,7 +96,6 @@ def _typed(code: str) -> str:
 
 
 def _parse(code: str) -> ast.Module | str:
-    """The tree, or what is wrong."""
     try:
         with warnings.catch_warnings():
             # A needless backslash in a draft must not warn here.

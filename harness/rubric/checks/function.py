@@ -177,7 +177,6 @@ def _takes_one(function: _Score) -> bool:
 
 
 def _as_grade(result: object) -> Grade | None:
-    """What a function returned, as a grade; None where that is not one."""
     if isinstance(result, Grade):
         return result
     share = result
@@ -199,7 +198,6 @@ def _holds(grade: Grade, draft: Draft) -> bool:
 
 
 def _titled(finding: Finding, draft: Draft) -> Finding:
-    """A finding with the title of the section whose index it has."""
     if finding.section_index is None:
         return finding
     return replace(finding, section=draft.sections[finding.section_index].title)

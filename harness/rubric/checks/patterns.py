@@ -166,7 +166,6 @@ class Regex(Check):
         return Finding(message, title, index, code="check.too-many")
 
     def _matches(self, draft: Draft) -> list[list[str]]:
-        """What matches, section by section."""
         texts = [section.text for section in draft.sections]
         asked = {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES}
         what = f"the pattern {self.pattern}"
@@ -320,7 +319,6 @@ def _check_schema(schema: dict[str, JsonValue]) -> None:
 
 
 def _members_of(schema: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    """Every key with its value, anywhere in a schema."""
     if isinstance(schema, dict):
         yield from schema.items()
         for value in schema.values():

@@ -299,7 +299,6 @@ class Language(Check):
 
 
 def _prose(draft: Draft) -> dict[int, str]:
-    """The prose of each section that has some, by index."""
     prose: dict[int, list[str]] = {}
     for index, _, sentence in draft.sentences:
         prose.setdefault(index, []).append(_NOT_PROSE.sub(" ", sentence))
@@ -307,7 +306,6 @@ def _prose(draft: Draft) -> dict[int, str]:
 
 
 def _bytes(text: str) -> int:
-    """Length of the letters in UTF-8."""
     letters = "".join(c for c in text if c.isalpha())
     return len(letters.encode("utf-8"))
 

@@ -172,7 +172,6 @@ def identifier_parts(text: str) -> list[str]:
 
 
 def _runs(prose: str) -> Iterator[list[str]]:
-    """Words in a row that are names."""
     label = _LABEL.match(prose)
     said = prose[label.end() :] if label else prose
     tokens = list(_TOKEN.finditer(said))
