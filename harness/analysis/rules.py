@@ -237,17 +237,11 @@ RULES: Mapping[str, Rule] = {
     "dropped-fields": Rule(
         dropped_fields,
         Advice(
-            "The model samples in its own way: the run cannot be repeated as it was.",
+            "The model uses its own settings in their place; if they decide what is written, the "
+            "run cannot be repeated as it was.",
             "L5",
             ("take a model or a server that accepts them",),
         ),
-        cases={
-            "harmless": Advice(
-                "What is written does not depend on them.",
-                "L5",
-                ("take a model or a server that accepts them",),
-            )
-        },
         slows_replies=False,
     ),
     "cold-start": Rule(
@@ -293,8 +287,7 @@ RULES: Mapping[str, Rule] = {
         ),
         cases={
             "KV cache full": Advice(
-                "Queueing: more calls came at once than the server has places; its KV cache was "
-                "full.",
+                "Queueing: more calls came at once than the KV cache has room for.",
                 "L4a",
                 (Aim.MORE_KV_ROOM, Aim.BOUND_QUEUE, _QUEUE_HERE),
             )
@@ -331,15 +324,11 @@ RULES: Mapping[str, Rule] = {
     "tail": Rule(
         tail,
         Advice(
-            "The way the server batches: the slow calls' prompts are no longer than the others'.",
+            "Long prompts among short ones or, if the slow calls' prompts are no longer than the "
+            "others', the way the server batches.",
             "L4b",
             (_LONG_ASIDE, Aim.SPREAD_PREFILL),
         ),
-        cases={
-            "long prompts": Advice(
-                "Long prompts among short ones.", "L4b", (_LONG_ASIDE, Aim.SPREAD_PREFILL)
-            )
-        },
         explained_by=["convoy", "queueing", "behind-prefill"],
     ),
     "prefill-bound": Rule(

@@ -255,7 +255,6 @@ def dropped_fields(observed: Observed, model: str, calls: Sequence[Call]) -> Fou
     by_settings = [name for name in names if name in observed.server(model).drop]
     return Found(
         severity="warning" if unrepeatable else "hint",
-        case="" if unrepeatable else "harmless",
         seen=f"{len(without)} of {len(calls)} calls to '{model}' were sent without {named(names)}: "
         + (
             "its settings say so."

@@ -320,7 +320,6 @@ def tail(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
         return None
     longer = _mean(slow, "input_tokens") / max(1.0, _mean(timed, "input_tokens"))
     return Found(
-        case="long prompts" if longer >= 2 else "",
         seen=f"{len(slow)} of {len(timed)} calls to '{model}' waited far longer for their first "
         f"token than the rest: {said_ns(times.p50_ns)} at p50, {said_ns(times.p99_ns)} at p99 "
         f"({observed.said(lost_ns)})."

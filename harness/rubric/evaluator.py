@@ -25,7 +25,14 @@ from harness.rubric.judge import Ask, Case, judge, judge_request
 from harness.rubric.prompt import asked_of, prompt_sha256, shown, shown_by
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.scoring import Opinion, carried_score, checked_score, combined, held_by_checks
-from harness.rubric.verdict import Combine, DimensionScore, Judges, Verdict, reach_verdict
+from harness.rubric.verdict import (
+    Combine,
+    DimensionScore,
+    Judges,
+    Verdict,
+    reach_verdict,
+    shut_gates,
+)
 
 
 class Evaluator:
@@ -262,7 +269,7 @@ class _Settled:
             score for d in rubric.checked if (score := checked_score(d, draft, rubric)) is not None
         ]
         carried: list[DimensionScore] = []
-        if has_judges and not _is_shut(rubric, scores):
+        if has_judges and not shut_gates(rubric, scores):
             if rescore is not None:
                 carried = list(_carried(rescore, rubric, draft))
             kept = {score.name for score in carried}
@@ -298,14 +305,6 @@ def _carried(rescore: Rescore, rubric: Rubric, draft: Draft) -> Iterator[Dimensi
             kept = carried_score(by_name[score.name], score, draft)
             if kept is not None:
                 yield kept
-
-
-def _is_shut(rubric: Rubric, checked: Sequence[DimensionScore]) -> bool:
-    by_name = {score.name: score.score for score in checked}
-    return any(
-        d.gate and d.floor is not None and d.name in by_name and by_name[d.name] < d.floor
-        for d in rubric.checked
-    )
 
 
 _DEVIATIONS = 2

@@ -156,7 +156,7 @@ def reach_verdict(
     below_floor = tuple(
         d.name for d in counted if d.floor is not None and by_name[d.name].score < d.floor
     )
-    gates = tuple(d.name for d in counted if d.gate and d.name in below_floor)
+    gates = shut_gates(rubric, by_name.values())
     passed = composite >= rubric.pass_at and not below_floor
     if judges is not None and judges.combine == "majority" and judges.pass_share is not None:
         passed = judges.pass_share > 0.5
@@ -171,6 +171,16 @@ def reach_verdict(
         unjudged=unjudged,
         carried=carried,
         judges=judges,
+    )
+
+
+def shut_gates(rubric: Rubric, scores: Iterable[DimensionScore]) -> tuple[str, ...]:
+    """The gates that stop a draft with these scores."""
+    by_name = {score.name: score.score for score in scores}
+    return tuple(
+        d.name
+        for d in rubric.dimensions
+        if d.gate and d.floor is not None and by_name.get(d.name, d.floor) < d.floor
     )
 
 

@@ -77,46 +77,39 @@ def read_written(path: Path) -> tuple[Written, tuple[Problem, ...]]:
     Raises:
         RubricInvalid: It is missing, or is no mapping in YAML.
     """
+
+    def invalid(message: str, line: int | None = None, *, code: str) -> RubricInvalid:
+        return RubricInvalid(message, code=code, path=path, line=line)
+
     try:
         content = path.read_bytes()
         text = content.decode("utf-8")
     except FileNotFoundError as error:
-        raise RubricInvalid("there is no such file", code="rubric.not-found", path=path) from error
+        raise invalid("there is no such file", code="rubric.not-found") from error
     except OSError as error:
-        raise RubricInvalid(
-            f"cannot be read ({error.strerror})", code="rubric.unreadable", path=path
-        ) from error
+        raise invalid(f"cannot be read ({error.strerror})", code="rubric.unreadable") from error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise RubricInvalid(
-            "not UTF-8 text; save it as UTF-8", code="rubric.not-utf-8", path=path, line=line
-        ) from error
+        raise invalid("not UTF-8 text; save it as UTF-8", line, code="rubric.not-utf-8") from error
     try:
         reading = _Reading(path, _Loader(text))
         root = reading.root()
     except yaml.MarkedYAMLError as error:
         said, where = explain_yaml(error, text)
-        raise RubricInvalid(said.message, code=said.code, path=path, line=where) from error
+        raise invalid(said.message, where, code=said.code) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise RubricInvalid(
+        raise invalid(
             "it holds a control character, which is not text; delete the line and write it again",
+            line,
             code="rubric.control-character",
-            path=path,
-            line=line,
         ) from error
     except RecursionError as error:
-        raise RubricInvalid(
-            "the values are nested too deeply", code="rubric.too-deep", path=path, line=1
-        ) from error
+        raise invalid("the values are nested too deeply", 1, code="rubric.too-deep") from error
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
-        raise RubricInvalid(
-            f"it holds {holds}; begin with 'title: …', or with a copy: harness rubric new",
-            code="rubric.no-fields",
-            path=path,
-            line=1,
-        )
+        message = f"it holds {holds}; begin with 'title: …', or with a copy: harness rubric new"
+        raise invalid(message, 1, code="rubric.no-fields")
     return root, tuple(reading.problems)
 
 
