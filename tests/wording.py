@@ -43,8 +43,13 @@ def _messages(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and list(_calls(value, "Rule")):
-                    advice = _calls(value, "Advice")
-                    yield from (f"{_rule(key.value)}: {_text(one)}" for one in advice)
+                    said = [one.args[1] for one in _calls(value, "Rule")]
+                    said += [one.args[0] for one in _calls(value, "Advice")]
+                    yield from (
+                        f"{_rule(key.value)}: {_template(one)}"
+                        for one in said
+                        if not isinstance(one, ast.Starred)
+                    )
 
 
 def _rule(name: str) -> str:

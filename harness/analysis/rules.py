@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from harness.analysis.facts import PLACES, Observed, Server
 from harness.analysis.finding import Finding, Found, Layer
@@ -47,8 +48,7 @@ from harness.analysis.rules_waiting import (
 from harness.inference.providers import Aim
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(NamedTuple):
     """What a finding means, and what to change."""
 
     meaning: str
@@ -62,7 +62,10 @@ class Rule:
     """A rule, and what to say when it finds something."""
 
     look: Callable[[Observed], Found | None]
-    advice: Advice
+    meaning: str
+    layer: Layer
+    moves: tuple[str | Aim, ...]
+    """As in `Advice`."""
     cases: Mapping[str, Advice] = field(default_factory=dict)
     """Other advice, by what the rule says is the case."""
     explained_by: Collection[str] = ()
@@ -76,7 +79,8 @@ class Rule:
         found = self.look(observed)
         if found is None:
             return None
-        advice = self.cases.get(found.case, self.advice)
+        usual = Advice(self.meaning, self.layer, self.moves)
+        advice = self.cases.get(found.case, usual)
         server = observed.server(found.server or found.model or "")
         return Finding(
             rule=code,
@@ -158,48 +162,40 @@ _QUEUE_HERE = "make fewer calls at once: they would wait here instead, and other
 RULES: Mapping[str, Rule] = {
     "out-of-memory-at-start": Rule(
         out_of_memory_at_start,
-        Advice(
-            "Out of memory at start: weights, KV cache for the whole context, and buffers are "
-            "taken before the first call, and there is no room for them.",
-            "L3",
-            (Aim.FIT_AT_START, "use smaller weights"),
-        ),
+        "Out of memory at start: weights, KV cache for the whole context, and buffers are "
+        "taken before the first call, and there is no room for them.",
+        "L3",
+        (Aim.FIT_AT_START, "use smaller weights"),
         slows_replies=False,
     ),
     "out-of-memory-later": Rule(
         out_of_memory_later,
-        Advice(
-            "Out of memory later: the KV cache grows from call to call, with the length of prompts "
-            "and the number of calls at once.",
-            "L3",
-            (
-                Aim.FIT_LATER,
-                "cap what a call can take: fewer passages, a lower max_output_tokens",
-            ),
+        "Out of memory later: the KV cache grows from call to call, with the length of prompts "
+        "and the number of calls at once.",
+        "L3",
+        (
+            Aim.FIT_LATER,
+            "cap what a call can take: fewer passages, a lower max_output_tokens",
         ),
         slows_replies=False,
     ),
     "out-of-reach": Rule(
         out_of_reach,
-        Advice(
-            _ERRORS["EndpointUnreachable"].meaning,
-            "L3",
-            (
-                *_ERRORS["EndpointUnreachable"].moves,
-                "name an endpoint to ask instead: fallback under [endpoints.{tag}] in harness.toml",
-            ),
+        _ERRORS["EndpointUnreachable"].meaning,
+        "L3",
+        (
+            *_ERRORS["EndpointUnreachable"].moves,
+            "name an endpoint to ask instead: fallback under [endpoints.{tag}] in harness.toml",
         ),
         cases={"replaced": _ERRORS["EndpointUnreachable"]},
         slows_replies=False,
     ),
-    "failed-calls": Rule(failed_calls, _OTHER_ERROR, _ERRORS, slows_replies=False),
+    "failed-calls": Rule(failed_calls, *_OTHER_ERROR, cases=_ERRORS, slows_replies=False),
     "failed-run": Rule(
         failed_run,
-        Advice(
-            "An error outside of model calls stopped the run.",
-            "L6",
-            ("correct what the error names, and run it again",),
-        ),
+        "An error outside of model calls stopped the run.",
+        "L6",
+        ("correct what the error names, and run it again",),
         cases={
             "unfinished": Advice(
                 "The process was killed, or the run is still going.",
@@ -212,79 +208,67 @@ RULES: Mapping[str, Rule] = {
         ),
         slows_replies=False,
     ),
-    "retries": Rule(retries, _OTHER_ERROR, _ERRORS, slows_replies=False),
+    "retries": Rule(retries, *_OTHER_ERROR, cases=_ERRORS, slows_replies=False),
     "fallbacks": Rule(
         fallbacks,
-        _OTHER_ERROR,
-        _ERRORS,
+        *_OTHER_ERROR,
+        cases=_ERRORS,
         explained_by=["out-of-reach"],
         slows_replies=False,
     ),
     "schema-not-enforced": Rule(
         schema_not_enforced,
-        Advice(
-            "Nothing but the model's goodwill: it is told of the schema in words, at the end of "
-            "each prompt, and may still reply with something else.",
-            "L3",
-            (
-                Aim.ENFORCE_SCHEMAS,
-                "take a server that constrains what it writes by the schema",
-                'structured = "enforced" under [endpoints.{tag}], if only the test call went wrong',
-            ),
+        "Nothing but the model's goodwill: it is told of the schema in words, at the end of "
+        "each prompt, and may still reply with something else.",
+        "L3",
+        (
+            Aim.ENFORCE_SCHEMAS,
+            "take a server that constrains what it writes by the schema",
+            'structured = "enforced" under [endpoints.{tag}], if only the test call went wrong',
         ),
         slows_replies=False,
     ),
     "dropped-fields": Rule(
         dropped_fields,
-        Advice(
-            "The model uses its own settings in their place; if they decide what is written, the "
-            "run cannot be repeated as it was.",
-            "L5",
-            ("take a model or a server that accepts them",),
-        ),
+        "The model uses its own settings in their place; if they decide what is written, the "
+        "run cannot be repeated as it was.",
+        "L5",
+        ("take a model or a server that accepts them",),
         slows_replies=False,
     ),
     "cold-start": Rule(
         cold_start,
-        Advice(
-            "A cold start: the weights were not in memory when they were first needed.",
-            "L3",
-            (Aim.KEEP_LOADED, "do more in one run: a model is loaded once, at its first call"),
-        ),
+        "A cold start: the weights were not in memory when they were first needed.",
+        "L3",
+        (Aim.KEEP_LOADED, "do more in one run: a model is loaded once, at its first call"),
         slows_replies=False,
     ),
     "swap-thrash": Rule(
         swap_thrash,
-        Advice(
-            "Swap thrash: the models do not fit into memory together, and calls to them alternate, "
-            "so that a model evicted for one call is needed again for the next.",
-            "L4a",
-            (
-                "run more items side by side: of those, one model does all before another comes",
-                Aim.LET_BOTH_STAY,
-                _SMALLER_NEIGHBOR,
-            ),
+        "Swap thrash: the models do not fit into memory together, and calls to them alternate, "
+        "so that a model evicted for one call is needed again for the next.",
+        "L4a",
+        (
+            "run more items side by side: of those, one model does all before another comes",
+            Aim.LET_BOTH_STAY,
+            _SMALLER_NEIGHBOR,
         ),
         slows_replies=False,
     ),
     "budget-wait": Rule(
         budget_wait,
-        Advice(
-            "The harness's own budget: models that are in use are never evicted, so a call to one "
-            "that does not fit beside them waits.",
-            "L4a",
-            (Aim.LET_BOTH_STAY, _SMALLER_NEIGHBOR),
-        ),
+        "The harness's own budget: models that are in use are never evicted, so a call to one "
+        "that does not fit beside them waits.",
+        "L4a",
+        (Aim.LET_BOTH_STAY, _SMALLER_NEIGHBOR),
         explained_by=["swap-thrash"],
         slows_replies=False,
     ),
     "queueing": Rule(
         queueing,
-        Advice(
-            "Queueing: more calls came at once than the server has places.",
-            "L4a",
-            (Aim.ANSWER_MORE_AT_ONCE, Aim.BOUND_QUEUE, _QUEUE_HERE),
-        ),
+        "Queueing: more calls came at once than the server has places.",
+        "L4a",
+        (Aim.ANSWER_MORE_AT_ONCE, Aim.BOUND_QUEUE, _QUEUE_HERE),
         cases={
             "KV cache full": Advice(
                 "Queueing: more calls came at once than the KV cache has room for.",
@@ -296,60 +280,50 @@ RULES: Mapping[str, Rule] = {
     ),
     "behind-prefill": Rule(
         behind_prefill,
-        Advice(
-            "Behind other prompts: the server reads so many tokens at a time, and a long prompt "
-            "takes all of them, batch after batch. More places would not help.",
-            "L4b",
-            (
-                _SHORTER_PROMPTS,
-                _SAME_PART_FIRST,
-                Aim.SPREAD_PREFILL,
-                "make fewer calls with long prompts at once",
-            ),
+        "Behind other prompts: the server reads so many tokens at a time, and a long prompt "
+        "takes all of them, batch after batch. More places would not help.",
+        "L4b",
+        (
+            _SHORTER_PROMPTS,
+            _SAME_PART_FIRST,
+            Aim.SPREAD_PREFILL,
+            "make fewer calls with long prompts at once",
         ),
     ),
     "convoy": Rule(
         convoy,
-        Advice(
-            "A convoy: the server answers in fixed batches, and a batch lasts as long as its "
-            "longest reply.",
-            "L3",
-            (
-                "serve the model from an engine with continuous batching",
-                "cap the long replies: a lower max_output_tokens",
-                _LONG_ASIDE,
-            ),
+        "A convoy: the server answers in fixed batches, and a batch lasts as long as its "
+        "longest reply.",
+        "L3",
+        (
+            "serve the model from an engine with continuous batching",
+            "cap the long replies: a lower max_output_tokens",
+            _LONG_ASIDE,
         ),
     ),
     "tail": Rule(
         tail,
-        Advice(
-            "Long prompts among short ones or, if the slow calls' prompts are no longer than the "
-            "others', the way the server batches.",
-            "L4b",
-            (_LONG_ASIDE, Aim.SPREAD_PREFILL),
-        ),
+        "Long prompts among short ones or, if the slow calls' prompts are no longer than the "
+        "others', the way the server batches.",
+        "L4b",
+        (_LONG_ASIDE, Aim.SPREAD_PREFILL),
         explained_by=["convoy", "queueing", "behind-prefill"],
     ),
     "prefill-bound": Rule(
         prefill_bound,
-        Advice(
-            "Prefill bound: the time goes into reading long prompts, not into waiting or writing.",
-            "L4b",
-            (_SHORTER_PROMPTS, _SAME_PART_FIRST, Aim.READ_PROMPTS_FASTER),
-        ),
+        "Prefill bound: the time goes into reading long prompts, not into waiting or writing.",
+        "L4b",
+        (_SHORTER_PROMPTS, _SAME_PART_FIRST, Aim.READ_PROMPTS_FASTER),
         explained_by=["drifting-prefix", "uncached-prefix", "resent-history"],
     ),
     "drifting-prefix": Rule(
         drifting_prefix,
-        Advice(
-            "The prefix drifts: a cache serves a prompt up to its first difference from an earlier "
-            "one, and here something varies near the beginning.",
-            "L6",
-            (
-                "put what varies (a time, a number, a name, a question) after what stays the same",
-                "keep the system prompt and the order of sources fixed from call to call",
-            ),
+        "The prefix drifts: a cache serves a prompt up to its first difference from an earlier "
+        "one, and here something varies near the beginning.",
+        "L6",
+        (
+            "put what varies (a time, a number, a name, a question) after what stays the same",
+            "keep the system prompt and the order of sources fixed from call to call",
         ),
         cases={
             "no texts": Advice(
@@ -365,102 +339,83 @@ RULES: Mapping[str, Rule] = {
     ),
     "uncached-prefix": Rule(
         uncached_prefix,
-        Advice(
-            "The server kept nothing: its prefix cache is off, too small, or was used by other "
-            "calls in between.",
-            "L4b",
-            (Aim.KEEP_PREFIXES, "see whether the server has a prefix cache, and whether it is on"),
-        ),
+        "The server kept nothing: its prefix cache is off, too small, or was used by other "
+        "calls in between.",
+        "L4b",
+        (Aim.KEEP_PREFIXES, "see whether the server has a prefix cache, and whether it is on"),
         explained_by=["resent-history"],
     ),
     "resent-history": Rule(
         resent_history,
-        Advice(
-            "A stateless client: each turn costs all the turns before it, unless the server still "
-            "has them.",
-            "L6",
-            (
-                "keep the history word for word and in order, so that a prefix cache serves it",
-                Aim.KEEP_PREFIXES,
-                "compress what lies further back, and send only what the turn needs",
-            ),
+        "A stateless client: each turn costs all the turns before it, unless the server still "
+        "has them.",
+        "L6",
+        (
+            "keep the history word for word and in order, so that a prefix cache serves it",
+            Aim.KEEP_PREFIXES,
+            "compress what lies further back, and send only what the turn needs",
         ),
         explained_by=["drifting-prefix"],
     ),
     "kv-pressure": Rule(
         kv_pressure,
-        Advice(
-            "KV pressure: every step reads the cache of all replies under way, and there is hardly "
-            "room for another.",
-            "L4b",
-            (Aim.MORE_KV_ROOM, _FEWER_CALLS),
-        ),
+        "KV pressure: every step reads the cache of all replies under way, and there is hardly "
+        "room for another.",
+        "L4b",
+        (Aim.MORE_KV_ROOM, _FEWER_CALLS),
     ),
     "preemptions": Rule(
         preemptions,
-        Advice(
-            "The KV cache was full while replies were growing in it.",
-            "L4b",
-            (Aim.MORE_KV_ROOM, _FEWER_CALLS),
-        ),
+        "The KV cache was full while replies were growing in it.",
+        "L4b",
+        (Aim.MORE_KV_ROOM, _FEWER_CALLS),
     ),
     "bandwidth-bound": Rule(
         bandwidth_bound,
-        Advice(
-            "Bandwidth: every token reads all the weights once, and memory delivers them no "
-            "faster. If other programs had the machine at the time, it was those.",
-            "L0",
-            (
-                Aim.WRITE_FASTER,
-                _SMALLER_MODEL,
-                "decode several calls at once: one reading of the weights then serves all of them",
-            ),
+        "Bandwidth: every token reads all the weights once, and memory delivers them no "
+        "faster. If other programs had the machine at the time, it was those.",
+        "L0",
+        (
+            Aim.WRITE_FASTER,
+            _SMALLER_MODEL,
+            "decode several calls at once: one reading of the weights then serves all of them",
         ),
     ),
     "slow-decode": Rule(
         slow_decode,
-        Advice(
-            "Slow decoding: the machine cannot compute and read as much as that many replies need "
-            "for each token, or its threads are in each other's way.",
-            "L3",
-            (Aim.COMPUTE_FASTER, Aim.WRITE_FASTER, _SMALLER_MODEL),
-        ),
+        "Slow decoding: the machine cannot compute and read as much as that many replies need "
+        "for each token, or its threads are in each other's way.",
+        "L3",
+        (Aim.COMPUTE_FASTER, Aim.WRITE_FASTER, _SMALLER_MODEL),
         explained_by=["bandwidth-bound", "kv-pressure", "preemptions"],
     ),
     "rejected-drafts": Rule(
         rejected_drafts,
-        Advice(
-            "Speculative decoding that does not pay: what the draft proposes is computed and "
-            "checked, and then thrown away. It may even slow the replies down.",
-            "L3",
-            (
-                Aim.DRAFT_BETTER,
-                "compare with drafting turned off: above a few calls at once it seldom pays",
-                "lower the temperature: what is sampled freely is seldom what the draft expects",
-            ),
+        "Speculative decoding that does not pay: what the draft proposes is computed and "
+        "checked, and then thrown away. It may even slow the replies down.",
+        "L3",
+        (
+            Aim.DRAFT_BETTER,
+            "compare with drafting turned off: above a few calls at once it seldom pays",
+            "lower the temperature: what is sampled freely is seldom what the draft expects",
         ),
     ),
     "max-concurrency": Rule(
         max_concurrency,
-        Advice(
-            "The endpoint's own limit: max_parallel keeps calls here that its server might have "
-            "begun.",
-            "L6",
-            (
-                "raise max_parallel in [endpoints.{tag}] ({max_parallel}) until the server queues",
-                "leave it out for a server of your own: one that batches has its own queue",
-            ),
+        "The endpoint's own limit: max_parallel keeps calls here that its server might have begun.",
+        "L6",
+        (
+            "raise max_parallel in [endpoints.{tag}] ({max_parallel}) until the server queues",
+            "leave it out for a server of your own: one that batches has its own queue",
         ),
         slows_replies=False,
     ),
     "serial-client": Rule(
         serial_client,
-        Advice(
-            "A serial client: the server had one call at a time, and a batch of them costs it "
-            "little more.",
-            "L6",
-            (_MAPPED_NODE, _TOGETHER),
-        ),
+        "A serial client: the server had one call at a time, and a batch of them costs it "
+        "little more.",
+        "L6",
+        (_MAPPED_NODE, _TOGETHER),
         cases={
             "in process": Advice(
                 "A serial client: the engine had one call at a time. It shares the processor's "
@@ -478,15 +433,13 @@ RULES: Mapping[str, Rule] = {
     ),
     "idle-device": Rule(
         idle_device,
-        Advice(
-            "Something between the run and the server holds calls back, or sends them to another "
-            "server than the one that is asked for its counters.",
-            "L4a",
-            (
-                "raise the gateway's limit of connections or of calls at once",
-                "balance by queue depth rather than in turn",
-                "point url under [endpoints.{tag}] at the server itself",
-            ),
+        "Something between the run and the server holds calls back, or sends them to another "
+        "server than the one that is asked for its counters.",
+        "L4a",
+        (
+            "raise the gateway's limit of connections or of calls at once",
+            "balance by queue depth rather than in turn",
+            "point url under [endpoints.{tag}] at the server itself",
         ),
         cases={
             "places": Advice(

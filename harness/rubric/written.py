@@ -78,38 +78,38 @@ def read_written(path: Path) -> tuple[Written, tuple[Problem, ...]]:
         RubricInvalid: It is missing, or is no mapping in YAML.
     """
 
-    def invalid(message: str, line: int | None = None, *, code: str) -> RubricInvalid:
+    def refusal(message: str, line: int | None = None, *, code: str) -> RubricInvalid:
         return RubricInvalid(message, code=code, path=path, line=line)
 
     try:
         content = path.read_bytes()
         text = content.decode("utf-8")
     except FileNotFoundError as error:
-        raise invalid("there is no such file", code="rubric.not-found") from error
+        raise refusal("there is no such file", code="rubric.not-found") from error
     except OSError as error:
-        raise invalid(f"cannot be read ({error.strerror})", code="rubric.unreadable") from error
+        raise refusal(f"cannot be read ({error.strerror})", code="rubric.unreadable") from error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise invalid("not UTF-8 text; save it as UTF-8", line, code="rubric.not-utf-8") from error
+        raise refusal("not UTF-8 text; save it as UTF-8", line, code="rubric.not-utf-8") from error
     try:
         reading = _Reading(path, _Loader(text))
         root = reading.root()
     except yaml.MarkedYAMLError as error:
         said, where = explain_yaml(error, text)
-        raise invalid(said.message, where, code=said.code) from error
+        raise refusal(said.message, where, code=said.code) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise invalid(
+        raise refusal(
             "it holds a control character, which is not text; delete the line and write it again",
             line,
             code="rubric.control-character",
         ) from error
     except RecursionError as error:
-        raise invalid("the values are nested too deeply", 1, code="rubric.too-deep") from error
+        raise refusal("the values are nested too deeply", 1, code="rubric.too-deep") from error
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
         message = f"it holds {holds}; begin with 'title: …', or with a copy: harness rubric new"
-        raise invalid(message, 1, code="rubric.no-fields")
+        raise refusal(message, 1, code="rubric.no-fields")
     return root, tuple(reading.problems)
 
 
