@@ -300,7 +300,7 @@ def _open_budget(
     settings: Settings,
     tracer: Tracer,
 ) -> KeepAliveBudget | None:
-    if not tenants:
+    if not tenants and settings.budget.capacity_bytes is None:
         return None
     named = [device for tenant in tenants.values() for device in tenant.need]
     devices = devices_of(settings.budget, named=named)
