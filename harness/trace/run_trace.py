@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 from weakref import WeakSet
 
 from pydantic import BaseModel, ValidationError
@@ -57,13 +57,9 @@ class TraceOptions:
     """How a run is recorded."""
 
     content: ContentPolicy = "full"
-    """What is recorded of prompts, completions, drafts and outputs."""
     durability: Durability = "node"
-    """When records are safe from a crash."""
     timelines: tuple[TimelineFormat, ...] = ("chrome", "perfetto")
-    """What is written beside the journal when the run ends."""
     on_failure: OnFailure = "stop"
-    """What becomes of the run when its journal cannot be written any more."""
     secrets: Collection[str] = field(default=(), repr=False)
     """Values that no file may hold."""
     secret_variables: tuple[str, ...] = ()
@@ -71,7 +67,7 @@ class TraceOptions:
 
 
 class JournalTracer(Tracer):
-    """A tracer whose records go to a file of its own."""
+    """A tracer whose records go to a file of its own: what the two below share."""
 
     def __init__(
         self,
@@ -100,14 +96,7 @@ class JournalTracer(Tracer):
         self._take(started)
 
     def end_as(self, status: RunEnd, error: str | None = None) -> None:
-        """Says how it ended, in place of what would be said by the way in which the block is left.
-
-        For a run that failed and leaves its block in peace, that waits, or that was stopped.
-
-        Args:
-            status: What the last record will say.
-            error: What ended it.
-        """
+        """Sets how the run ended, for a run that fails, waits or is stopped without raising."""
         self._end = (status, error)
 
     def warned(self, message: str, details: Mapping[str, object]) -> dict[str, object]:
@@ -120,7 +109,7 @@ class JournalTracer(Tracer):
 
     @property
     def failure(self) -> OSError | None:
-        """Why the journal lacks what came after, if it does."""
+        """Why the journal was cut short; None while it can be written."""
         return self._journal.failure
 
     def check_written(self) -> None:
@@ -158,30 +147,28 @@ class JournalTracer(Tracer):
 class RunTrace(JournalTracer):
     """Traces one run into `<directory>/<run_id>.jsonl`, and timelines beside it.
 
-    A run that was killed, failed, waits or was stopped can be resumed: a further part of it goes
-    into a file beside its journal, under the same id, and the timelines of the whole run are drawn
-    anew when that ends. See `Journal`.
+    A run that was killed, failed, waits or was stopped can be resumed: a further part goes into a
+    file beside its journal, under the same id. When that ends, the timelines of the whole run are
+    drawn again. See `Journal`.
 
     Args:
-        directory: Where runs land; made if missing. A run that is resumed stays where it is.
-        name: What is run.
+        directory: Where runs land; made if missing. A resumed run stays where it is.
+        name: The pipeline's name.
         options: How it is recorded.
         clock: The run's time.
         wall_ns: Unix time in nanoseconds.
-        observers: Called with each record when it is written, from the thread that writes; live
-            progress, say.
-        resume: The journal of a run to go on with.
+        observers: Called with each record, from the writing thread; live progress, say.
+        resume: The journal of a run to resume.
 
     Raises:
-        InvalidInput: The run to resume is still going, or what is given is no run's journal but a
-            further file of one.
+        InvalidInput: The run to resume is still going, or the file is only a part of one.
         JournalInvalid: The run to resume cannot be read.
-        OSError: The directory or the journal cannot be made, or not be read.
+        OSError: The directory or the journal cannot be made or read.
 
     Attributes:
         part: Which part of the run this is, from 0.
         journal_path: The journal: the file of the run's first part.
-        timeline_paths: Where each timeline is; once the run is over, those that could be written.
+        timeline_paths: Where each timeline goes; after the run, only those that were written.
         redactor: Cleans what else is written about the run.
     """
 
@@ -212,24 +199,27 @@ class RunTrace(JournalTracer):
             self.journal_path = resume
             self._lock = RunLock(resume)
             try:
-                part = _next_part(resume, started)
-                super().__init__(
-                    part.path, part.started, options=chosen, clock=clock, observers=observers
-                )
+                earlier = Journal(resume)
+                path, further = _next_part(earlier, started)
+                super().__init__(path, further, options=chosen, clock=clock, observers=observers)
             except BaseException:
                 self._lock.release()
                 raise
-            self._take(part.resumed)
+            # By wall clocks, which may have been set in the meantime.
+            away_s = max(0, started.wall_ns - earlier.last_wall_ns) / 1e9
+            self._take(
+                Instant(None, "resumed", started.time_ns, {"part": self.part, "away_s": away_s})
+            )
             if chosen.durability != "exit":
-                # This part will rest on what those before it had no time to put on the disk.
-                for path in part.earlier:
-                    sync_path(path)
+                # This part builds on records that a killed part may not have put on the disk.
+                for written in earlier.paths:
+                    sync_path(written)
         self.timeline_paths = {
             form: self.journal_path.with_suffix(TIMELINES[form][0]) for form in chosen.timelines
         }
 
     def invitation(self) -> str:
-        """What `JoinedTrace` takes, in another process, to record what it does for this span."""
+        """What another process needs for a `JoinedTrace` that works for the current span."""
         return Invitation(
             journal=self.journal_path.absolute(),
             run_id=self.run_id,
@@ -243,7 +233,7 @@ class RunTrace(JournalTracer):
         ).model_dump_json()
 
     def journal(self) -> Journal | None:
-        """The run as recorded so far, be it cut short by a full disk; None if there is nothing."""
+        """The run as recorded so far; None if the journal cannot be read."""
         try:
             return Journal(self.journal_path)
         except JournalInvalid as error:
@@ -266,7 +256,6 @@ class RunTrace(JournalTracer):
             self._lock.release()
 
     def _draw(self) -> None:
-        """The timelines of all the run."""
         journal = self.journal() if self.timeline_paths else None
         if journal is None:
             self.timeline_paths.clear()
@@ -285,24 +274,21 @@ class RunTrace(JournalTracer):
 
 
 class Invitation(BaseModel):
-    """What another process needs to know to join a run: text to hand over, without secrets."""
+    """What another process needs to know to join a run, without any secret.
+
+    Policies are those of the main process.
+    """
 
     journal: Path
-    """The run's journal, by the main process."""
     run_id: str
-    """The run's."""
     name: str
-    """The run's."""
     span: int | None
     """The span that the other process works for."""
     part: int = 0
-    """Which part of the run."""
     time_ns: int
     """The main process's clock when it asked."""
     content: ContentPolicy
-    """As in the main process."""
     durability: Durability
-    """As in the main process."""
     secret_variables: tuple[str, ...] = ()
     """Names, never values, of what is secret in the other process's environment too."""
 
@@ -310,19 +296,19 @@ class Invitation(BaseModel):
 class JoinedTrace(JournalTracer):
     """Traces what another process does for a run, into a file beside the run's journal.
 
-    The values of secret variables are kept out of it: of those that the run names, and those whose
-    names say so. What the run knows as secret from elsewhere, such as the credentials in an
-    endpoint's address, is not known here: what no pattern gives away has to be given as `secrets`.
+    The file holds no value of a variable that the run names as secret, or whose own name says so.
+    Other secrets of the run, such as the credentials in an endpoint's address, are not known here:
+    give those that no pattern finds as `secrets`.
 
     Args:
         invitation: Of `RunTrace.invitation`.
-        secrets: Further values that no file may hold; the invitation does not carry them.
+        secrets: Further values that no file may hold.
         environment: Where the secret variables' values are.
         clock: This process's time.
         wall_ns: Unix time in nanoseconds.
 
     Raises:
-        InvalidInput: The invitation is none.
+        InvalidInput: The invitation is not one.
         OSError: The file cannot be made.
     """
 
@@ -368,62 +354,40 @@ class JoinedTrace(JournalTracer):
 
 
 def new_run_id(wall_ns: int) -> str:
-    """A run's name: sorts by time, and no two are the same.
-
-    Args:
-        wall_ns: Unix time in nanoseconds.
-    """
+    """A new run's id, unique and sortable by time."""
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
     return f"{moment:%Y%m%dT%H%M%SZ}-{token_hex(6)}"
 
 
 def _boot_id_of(clock: Clock) -> str | None:
-    """Names the clock, if it is the machine's own: other processes' clocks show the same then."""
     return boot_id() if clock is monotonic else None
 
 
-class _Part(NamedTuple):
-    """A part that is about to begin: file, first two records, and the run's files before it."""
-
-    path: Path
-    started: RunStarted
-    resumed: Instant
-    earlier: tuple[Path, ...]
-
-
-def _next_part(path: Path, started: RunStarted) -> _Part:
-    """The next part of the run with this journal; `started` is what a new run would begin with."""
-    journal = Journal(path)
-    if journal.started.joined_ns is not None:
+def _next_part(run: Journal, started: RunStarted) -> tuple[Path, RunStarted]:
+    """The file and first record of the run's next part; `started` is what a new run begins with."""
+    if run.started.joined_ns is not None:
         raise InvalidInput(
-            f"only a part of a run; resume the run: {journal_of(path).name}",
+            f"only a part of a run; resume the run: {journal_of(run.path).name}",
             code="run.only-a-part",
-            path=path,
+            path=run.path,
         )
-    part = next_part(path)
-    # By wall clocks, which may have been set in the meantime.
-    away_ns = max(0, started.wall_ns - journal.last_wall_ns)
-    return _Part(
-        path=part_path(path, part),
-        started=started._replace(
-            run_id=journal.started.run_id, joined_ns=journal.last_ns, part=part
-        ),
-        resumed=Instant(None, "resumed", started.time_ns, {"part": part, "away_s": away_ns / 1e9}),
-        earlier=journal.paths,
+    part = next_part(run.path)
+    return part_path(run.path, part), started._replace(
+        run_id=run.started.run_id, joined_ns=run.last_ns, part=part
     )
 
 
 class RunLock:
-    """Holds a run until it is released, or its process has ended in whatever way.
+    """Holds a run until it is released or its process ends: no other process may resume it.
 
-    It is a lock on the journal's file (`man 2 flock`) that keeps nobody from reading or writing.
-    Where files cannot be locked, as in some network directories, the run goes on without.
+    An advisory lock on the journal's file (`man 2 flock`): everyone can still read and write it.
+    Where files cannot be locked, as in some network directories, the run goes on without it.
 
     Args:
         journal: The run's journal.
 
     Raises:
-        InvalidInput: Another process, or another part of this one, has the run.
+        InvalidInput: The run is held already.
         OSError: The journal cannot be opened.
     """
 
@@ -450,14 +414,14 @@ class RunLock:
         _let_go_in_children()
 
     def release(self) -> None:
-        """Lets the run go."""
+        """Releases the run."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def is_going(journal: Path) -> bool:
-    """Whether somebody has the run."""
+    """Whether a process holds the run."""
     try:
         RunLock(journal).release()
     except InvalidInput:
