@@ -33,7 +33,7 @@ class Interval:
 
     @property
     def duration_ns(self) -> int:
-        """Its length."""
+        """From its start to its end."""
         return self.end_ns - self.start_ns
 
 

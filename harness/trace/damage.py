@@ -55,24 +55,21 @@ DAMAGED = ".damaged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCheck:
-    """What was found in one file: what one process did for one part of a run."""
+    """What was found in one file, which is what one process did for one part of a run."""
 
     path: str
-    """The file."""
     part: int
-    """Which part of the run it is, or a process of which part: 0 is the first."""
+    """Which part of the run, from 0; for a process that joined, the part that it joined."""
     is_joined: bool
-    """Whether it is of a process that joined the part, and not of the main process."""
     run_id: str | None
-    """The run's, if the first line says so."""
+    """None if the first line does not say."""
     records: dict[str, int]
-    """How many of each kind, by the journal's own words."""
     ended: str | None
-    """How the process's part ended; None when it was killed, or is not over."""
+    """How it ended; None when it was killed, or is not over."""
     torn_bytes: int
     """Bytes of a last line that was not written to its end."""
     problems: tuple[Problem, ...]
-    """What should not be there, with its line; the first twenty."""
+    """The first twenty."""
     open_spans: tuple[OpenSpan, ...]
     """What was under way at the end, outermost first."""
 
@@ -92,17 +89,16 @@ class JournalCheck:
     """What was found in all the files of a run."""
 
     files: tuple[FileCheck, ...]
-    """The main process's first, a file for each part of the run, then those of processes that
-    joined."""
+    """First the main process's, one for each part of the run; then those of joined processes."""
 
     @property
     def run_id(self) -> str | None:
-        """The run's, if the first file says so."""
+        """None if the first file does not say."""
         return self.files[0].run_id
 
     @property
     def parts(self) -> tuple[FileCheck, ...]:
-        """The main process's files: one, and one for each time that the run was resumed."""
+        """The main process's files: more than one if the run was resumed."""
         return tuple(file for file in self.files if not file.is_joined)
 
     @property
@@ -112,10 +108,7 @@ class JournalCheck:
 
     @property
     def is_readable(self) -> bool:
-        """Whether timelines and reports can be made of it.
-
-        If need be, without what follows the damage in the file of a process that joined.
-        """
+        """Whether timelines and reports can be made of it: joined processes may be cut short."""
         return all(part.is_readable for part in self.parts)
 
     @property
@@ -134,13 +127,10 @@ class JournalCheck:
 
 
 def check_journal(path: Path) -> JournalCheck:
-    """Looks a run's files over.
-
-    Args:
-        path: That of its first part; the others are found beside it.
+    """Checks all files of a run, found beside its journal.
 
     Raises:
-        OSError: One cannot be read.
+        OSError: A file cannot be read.
     """
     first = _Seen(path, number=0)
     parts, joined = {0: first}, []
@@ -151,7 +141,7 @@ def check_journal(path: Path) -> JournalCheck:
             continue
         if number is None:
             joined.append(seen)
-        elif seen.has_lines:  # to readers, what was killed before it wrote one is no part either
+        elif seen.has_lines:  # readers too skip a part that was killed before its first line
             parts[number] = seen
     return JournalCheck(
         files=(
@@ -162,12 +152,7 @@ def check_journal(path: Path) -> JournalCheck:
 
 
 class _Seen:
-    """A file's lines, one after the other.
-
-    Args:
-        path: The file.
-        number: Which part of the run it is by its name; None for a process that joined.
-    """
+    """A file, read line by line; `number` is its part by its name, None for a joined process."""
 
     def __init__(self, path: Path, *, number: int | None) -> None:
         self.has_lines = False
@@ -193,7 +178,7 @@ class _Seen:
         return 0 if self._started is None else self._started.part
 
     def shift_ns(self, joined: _Seen | None) -> int:
-        """What to add to its times to have them on the run's clock, as far as that is known."""
+        """What to add to its times to get the run's, as far as that is known."""
         started = self._started
         if started is None or self._number == 0:
             return 0
@@ -206,12 +191,7 @@ class _Seen:
         return joined.shift_ns(None) + shift_ns
 
     def as_check(self, first: _Seen, *, joined: _Seen | None) -> FileCheck:
-        """What was found.
-
-        Args:
-            first: The run's first part: moments are counted from its start.
-            joined: For a process that joined, the part that it joined.
-        """
+        """What was found; times count from the start of `first`, the run's first part."""
         origin = first._started or self._started
         since_ns = 0 if origin is None else origin.time_ns - self.shift_ns(joined)
         return FileCheck(
@@ -287,16 +267,15 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What cannot be read any more of one file of a run."""
+    """What one file of a run has lost."""
 
     path: Path
-    """The file."""
     lines: tuple[range, ...]
-    """By number, counted from 1; at the file's end, at least so many."""
+    """By number, from 1; at the file's end there may be more."""
     outputs: tuple[str, ...]
-    """Calls of nodes whose outputs are left out, since something is lost that belongs to them."""
+    """Calls of nodes whose outputs are left out, since lines that belong to them are lost."""
     beginning: bool
-    """Whether what this part of the run began with is among the lines: its inputs, say."""
+    """Whether the start of this part is lost: its inputs, say."""
 
     def __str__(self) -> str:
         ranges = (
@@ -355,10 +334,7 @@ def repair_journal(path: Path, out: Path) -> tuple[Loss, ...]:
 
 
 def salvage_run(path: Path) -> tuple[Loss, ...]:
-    """Puts what can be trusted of a run's files in their place; keeps them as they were beside.
-
-    Args:
-        path: The run's journal.
+    """Repairs a run's files in place, and keeps the damaged ones beside them.
 
     Raises:
         InvalidInput: The run is still going.
@@ -385,7 +361,7 @@ def salvage_run(path: Path) -> tuple[Loss, ...]:
 
 @dataclass(slots=True)
 class _Trusted:
-    """The records of one file that can be trusted, and which lines are lost."""
+    """The records of one file that can be trusted, with their line numbers, and the lost lines."""
 
     path: Path
     started: RunStarted | None = None
@@ -416,16 +392,13 @@ class _Trusted:
                 )
 
     def is_of(self, run: RunStarted | None) -> bool:
-        """Whether it is a file of the run, as far as it says."""
         return self.started is None or run is None or self.started.run_id == run.run_id
 
     def begin_with(self, started: RunStarted) -> None:
-        """Puts a first record in place of the one that is lost."""
         self.started = started
         self.records.insert(0, (1, started))
 
     def loss(self, *, is_part: bool) -> Loss | None:
-        """What is lost; None if nothing is."""
         if not self.lost:
             return None
         return Loss(
@@ -436,7 +409,6 @@ class _Trusted:
         )
 
     def written(self, loss: Loss | None) -> Iterator[Record]:
-        """The records of the file that takes this one's place."""
         left_out = set(self._uncertain()) if loss else set()
         begun = set()
         for place, (_, record) in enumerate(self.records):
@@ -454,7 +426,7 @@ class _Trusted:
                 yield Instant(None, SALVAGED, now, {"detail": str(loss)})
 
     def _uncertain(self) -> Iterator[int]:
-        """The places of outputs that something may be missing of."""
+        """The places of outputs that may miss something."""
         begins: dict[object, int] = {}
         for place, (number, record) in enumerate(self.records):
             if isinstance(record, SpanStarted | SpanRecord) and record.name == "node":
@@ -468,7 +440,7 @@ class _Trusted:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
-    """The number and the record of each line; None of one that cannot be trusted."""
+    """The number and record of each line; the record is None if it cannot be trusted."""
     with path.open("rb") as file:
         has_seals = any(sealed_number(line) is not None for line in file)
         file.seek(0)
@@ -489,10 +461,10 @@ def _started(path: Path) -> RunStarted | None:
 def _beginning(
     found: _Trusted, run: RunStarted | None, *, number: int, path: Path, out: Path
 ) -> RunStarted:
-    """What a part's first record was, as far as the other records tell.
+    """A part's first record, restored from the others.
 
     Raises:
-        JournalInvalid: They do not.
+        JournalInvalid: They do not say enough.
     """
     times = [moment for _, one in found.records if (moment := _first_moment(one))]
     names = (

@@ -1,8 +1,8 @@
-"""Writing a run's journal: the file that everything else about the run is derived from.
+"""Writes a run's journal, the file that everything else about the run is derived from.
 
-Who traces only appends to a queue; a thread makes records of what is in it, encodes them and writes
-them, some forty times a second. So a killed process loses at most the last moments, and nothing
-that somebody waited for: see `Durability`.
+Traced code only appends to a queue. Some forty times a second, a thread makes records of the
+queue's entries, encodes them and writes them. So a killed process loses at most the last moments,
+and nothing that was awaited: see `Durability`.
 """
 
 from __future__ import annotations
@@ -32,24 +32,23 @@ from harness.trace.secrets import Redactor
 from harness.trace.tracer import Entry, RecordMaker, Sink, describe
 
 Durability = Literal["exit", "node", "sync"]
-"""When records are on the disk, so that neither a kill nor a loss of power can take them: when the
-run ends; from `persisted` on, which the graph awaits after every node; each at once."""
+"""When records are on the disk, safe from a kill and from a loss of power: at the run's end; when
+`persisted` returns, which the graph awaits after every node; or each at once."""
 
 OnFailure = Literal["stop", "continue"]
-"""Once the journal cannot be written, on a full disk say: the run begins no further call, or goes
-on without it."""
+"""What the run does when the journal cannot be written, on a full disk say: begin no further call,
+or go on without it."""
 
 
 _EVERY_S = 0.025
-"""More often, and the thread is in the way of an event loop that is busy: it writes best while that
-waits."""
+"""Shorter, and the thread would be in the way of a busy event loop."""
 _BATCH = 4096
-"""Entries looked at together: spans that begin and end among them become one record each."""
+"""Entries taken together: a span that begins and ends among them becomes one record."""
 _BREATH_MADE, _BREATH_WRITTEN = 256, 64
-"""Records made, and records encoded and written, before other threads may run: a tenth of a
-millisecond of each. An event loop that wakes up meanwhile has to wait for it."""
+"""Records made, and records written, before other threads may run: a tenth of a millisecond each,
+for which an event loop that wakes up has to wait."""
 _BACKLOG = 50_000
-"""Entries waiting from which on whoever makes more has to help writing them."""
+"""With more entries waiting, the code that makes more of them has to help writing."""
 
 
 class JournalWriter:
@@ -58,8 +57,8 @@ class JournalWriter:
     Args:
         path: The file; it must not exist.
         maker: Makes records of entries.
-        redactor: Sees every line before the file does.
-        durability: See there.
+        redactor: Cleans every line.
+        durability: When records are on the disk.
         observers: Called with each record as it is written, from the writing thread.
 
     Raises:
@@ -89,28 +88,28 @@ class JournalWriter:
             sync_path(path.parent)
         self._process_id = os.getpid()
         self._entries: deque[Entry] = deque()
-        # Who waits for the disk; None wakes the thread for the last time.
+        # Those that wait for the disk; None wakes the thread for the last time.
         self._waiting: SimpleQueue[asyncio.Future[None] | None] = SimpleQueue()
-        # Whoever writes holds it. Reentrant, since making a record may end a span, by collecting
-        # garbage if by nothing else; what that adds is written by the loop that it is in.
+        # Held while writing. Reentrant, since making a record may end a span, at the least by
+        # collecting garbage; the loop around it writes what that adds.
         self._lock = threading.RLock()
         self._is_writing = False
         self._lines_written = 0
         self._thread = threading.Thread(target=self._work, name="harness journal", daemon=True)
-        # The queue's own method, for speed: this is all that tracing costs the traced.
+        # The queue's own method, for speed: this is all that traced code pays.
         self.append = self._append_durably if durability == "sync" else self._entries.append
 
     def start(self) -> None:
-        """Writes what was appended so far, and begins to write what is appended from now on."""
+        """Writes what was appended so far, and starts the thread that writes the rest."""
         self._write_queue()
         self._thread.start()
         # An interpreter that ends with the journal open takes the thread with it.
         atexit.register(self._write_queue)
 
     async def persisted(self) -> None:
-        """Returns when everything appended so far is on the disk, if the run is to wait for that.
+        """With durability "node", returns when everything appended so far is on the disk.
 
-        Those who wait at the same time share one `fsync`.
+        Callers that wait at the same time share one `fsync`.
         """
         if self._durability == "node" and self._thread.is_alive() and not self.is_forked:
             waiting = asyncio.get_running_loop().create_future()
@@ -118,16 +117,16 @@ class JournalWriter:
             await waiting
 
     def flush(self) -> None:
-        """Writes, here and now, what was appended so far."""
+        """Writes what was appended so far, in this thread."""
         self._write_queue()
 
     def relieve(self) -> None:
-        """Writes, here and now, if too much waits for the thread to do it."""
+        """Writes in this thread if too much is waiting."""
         if len(self._entries) > _BACKLOG:
             self._write_queue()
 
     def close(self) -> None:
-        """Writes what is left, to the disk, and closes the file; what comes later is dropped."""
+        """Writes the rest, to the disk, and closes the file; later entries are dropped."""
         if self.is_forked:
             return
         self._waiting.put(None)
@@ -144,7 +143,7 @@ class JournalWriter:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a forked child: the file is its parent's, and perhaps the lock too."""
+        """Whether this is a forked child: the file is its parent's, and maybe the lock too."""
         return os.getpid() != self._process_id
 
     def _work(self) -> None:
@@ -159,7 +158,7 @@ class JournalWriter:
             self._write_for([first, *self._others_waiting()])
 
     def _others_waiting(self) -> Iterator[asyncio.Future[None]]:
-        """Those who wait by now; what tells the thread to end is put back."""
+        """Those that wait by now; the `None` that ends the thread is put back."""
         for _ in range(self._waiting.qsize()):
             waiting = self._waiting.get()
             if waiting is None:
@@ -176,9 +175,9 @@ class JournalWriter:
             if waiting:
                 self._sync()
         finally:
-            # All of a loop at once: to wake it takes longer than to hear that it was woken.
+            # All of a loop at once: waking it is what takes long.
             for loop, futures in by_loop.items():
-                # It may be over by now, and so nobody waits any more.
+                # The loop may be closed by now.
                 with suppress(RuntimeError):
                     loop.call_soon_threadsafe(_resolve, futures)
 
@@ -240,7 +239,7 @@ class JournalWriter:
             sealed = b"".join([seal(line, n) for n, line in enumerate(lines, first)])
             self._lines_written += len(lines)
             return sealed
-        except Exception as error:  # noqa: BLE001 - as above: find the one that is to blame
+        except Exception as error:  # noqa: BLE001 - as above: find the one record to leave out
             if len(records) > 1:
                 return b"".join(self._lines([record]) for record in records)
             _warn("a record is missing", code="trace.record-missing", error=describe(error))
@@ -281,7 +280,7 @@ class JournalWriter:
 
 
 def _merged(records: Sequence[Record]) -> list[Record]:
-    """The records with one for each span that both began and ended among them, at its beginning."""
+    """The records, with one in place of the two of a span that began and ended among them."""
     merged: list[Record] = []
     begun: dict[int, int] = {}
     for record in records:
@@ -304,7 +303,7 @@ def _resolve(futures: Iterable[asyncio.Future[None]]) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Puts a file on the disk, or the names in a directory, without which it may have none."""
+    """Puts a file on the disk, or the names of the files in a directory."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -314,6 +313,6 @@ def sync_path(path: Path) -> None:
 
 
 def _warn(what: str, *, code: str, **details: object) -> None:
-    # Nobody may be there to read it: a pipe that was closed, a disk that is full.
+    # The log itself may fail: a closed pipe, a full disk.
     with suppress(Exception):
         log_warning(what, code=code, **details)

@@ -54,8 +54,8 @@ _MOST_NS = 2**63 - 1
 _WITH_ID = (SpanStarted, SpanEnded, SpanRecord)
 _IDS_AHEAD = 1_000_000
 """By how much an id may exceed the number of its line. Ids count from 1 and every span has a line,
-so that only threads and records lost on the way let ids run ahead; what is kept by id, in a table,
-must not be at the mercy of a damaged one."""
+so only threads and lost records let ids run ahead. Readers keep tables by id, which a damaged id
+must not blow up."""
 
 
 def _is_id(value: object) -> bool:
@@ -89,10 +89,6 @@ def _is_end(value: object) -> bool:
 
 def _is_ids(value: object) -> bool:
     return isinstance(value, list | tuple) and all(map(_is_id, value))
-
-
-def _is_boolean(value: object) -> bool:
-    return type(value) is bool
 
 
 def _is_digests(value: object) -> bool:
@@ -156,7 +152,7 @@ def line_start(record: type[Record]) -> bytes:
 
 
 def encode(record: Record) -> bytes:
-    """One line of a journal, with its newline; `dump_json` says what becomes of odd values."""
+    """One line of a journal, with its newline. For odd values see `dump_json`."""
     values = _VALUES.get(type(record), _values)
     return dump_json(values(record)) + b"\n"
 
@@ -173,7 +169,7 @@ def _values(record: Record) -> dict[str, object]:
     }
 
 
-# As for any other record, in half the time or less: nearly all lines of a long journal are these.
+# Quick forms of `_values` for nearly all lines of a long journal: half the time or less.
 
 
 def _span_values(span: SpanRecord) -> dict[str, object]:
@@ -226,18 +222,13 @@ _VALUES: dict[type[Record], Callable[[Any], dict[str, object]]] = {
 
 
 def seal(line: bytes, number: int) -> bytes:
-    """A line with its number and a checksum, by which later reading knows what was written.
-
-    Args:
-        line: Of `encode`.
-        number: Which line of its file it is, counted from 1.
-    """
+    """A line of `encode` with its number in the file, from 1, and a checksum."""
     numbered = b'%b,"line":%d' % (line[:-2], number)
     return b'%b,"crc":%d}\n' % (numbered, crc32(numbered))
 
 
 def sealed_number(line: bytes) -> int | None:
-    """The number of a line whose checksum holds; None of any other."""
+    """The number of a line; None if its checksum does not hold."""
     found = _SEAL.search(line)
     if found is None or crc32(line[: found.end(1)]) != int(found[2]):
         return None
@@ -249,11 +240,11 @@ def decode(line: bytes, *, number: int = _MOST_ID) -> Record:
 
     Args:
         line: With its newline or without.
-        number: Which line of its file it is, counted from 1, if that is known.
+        number: Which line of its file it is, from 1, if that is known.
 
     Raises:
-        ValueError: It is not a record, or not as it was written, or not where; a field is not of
-            its type, or a span's id is far beyond what there can be by this line.
+        ValueError: It is not a record, or was changed or moved since it was written; a field is
+            not of its type, or a span's id is impossibly large for this line.
     """
     try:
         values = orjson.loads(line)
@@ -317,11 +308,10 @@ _DEEPEST = 100
 
 
 def dump_json(value: object) -> bytes:
-    """A value as JSON on one line, without a newline.
+    """A value as JSON on one line, without a newline. Never raises.
 
-    What JSON has no form for is written as its `repr`, NaN and infinities as null, lone surrogates
-    as `?`, integers beyond 64 bits as text; what contains itself is cut off there. An
-    `orjson.Fragment` is JSON already, and stands as it is.
+    Falls back to `repr`. NaN and infinities become null, lone surrogates `?`, integers beyond 64
+    bits text; a value that contains itself is cut off there. An `orjson.Fragment` is kept as it is.
     """
     try:
         return orjson.dumps(value, default=_described, option=_OPTIONS)
@@ -331,12 +321,7 @@ def dump_json(value: object) -> bytes:
 
 
 def _cleaned(value: object, around: tuple[int, ...]) -> object:
-    """A copy that orjson accepts.
-
-    Args:
-        value: To copy.
-        around: The `id` of every container it lies in.
-    """
+    """A copy that orjson accepts; `around` is the `id` of every container it lies in."""
     if not isinstance(value, Mapping | list | tuple):
         return _cleaned_scalar(value)
     if id(value) in around or len(around) == _DEEPEST:

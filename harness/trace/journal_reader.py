@@ -67,24 +67,22 @@ _INDEXED = tuple(map(line_start, (SpanEnded, Flow, Flows, RunEnded)))
 
 
 class Journal:
-    """A run, as its journal's files have it.
+    """A run, read from its files.
 
     Args:
-        path: The first part's file, by the main process; the others are found beside it. One of a
-            process that joined and cannot be read is left out, one that is damaged ends there,
-            each with a warning in the log.
+        path: The first part's file; the others are found beside it. The file of a joined process
+            is left out if it cannot be read, and ends where it is damaged, with a warning.
 
     Raises:
-        JournalInvalid: It is no journal, or one of its parts is none, or a newer version wrote it,
-            or it cannot be read.
+        JournalInvalid: It, or one of its parts, is not a journal, cannot be read, or was written
+            by a newer version.
 
     Attributes:
         path: As given.
-        started: The run's identity and its clock's anchor.
+        started: The first record.
         ended: How the last part ended; None when it was killed, or is not over.
-        parts: How many parts it has, from 1: it was resumed in all but the first.
-        resumed_ns: When the last of them began, on the run's clock; None if it is the first.
-        flows: Every flow.
+        parts: How many parts it has: more than 1 if it was resumed.
+        resumed_ns: When the last part began, on the run's clock; None if it is the first.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,10 +108,9 @@ class Journal:
     def items(self) -> Iterator[Item]:
         """Everything, in the order it was recorded; a span stands after the span it is in.
 
-        Spans are recorded when they begin, and so in the order of their starts; those known only
-        afterwards, such as the phases that a server reports with its reply, when they are known.
-        Processes are merged by that order: what one recorded late stands beside what the others
-        recorded then. What was under way when a part was killed ends with that part, unfinished.
+        Spans stand in the order of their starts, but those known only afterwards, such as the
+        phases that a server reports with its reply, where they became known. Processes are merged
+        by that order. Spans that were open when a part was killed end with that part, unfinished.
 
         Raises:
             JournalInvalid: A line in the middle of a part's file is not a record.
@@ -130,11 +127,7 @@ class Journal:
         return (item for item in self.items() if type(item) is SpanRecord)
 
     def resumed_after(self, time_ns: int) -> bool:
-        """Whether a part of the run began at a moment or later: what ended then, the run outlived.
-
-        Args:
-            time_ns: On the run's clock.
-        """
+        """Whether a part of the run began at this time of the run's clock, or later."""
         return self.resumed_ns is not None and time_ns <= self.resumed_ns
 
     @property
@@ -144,43 +137,36 @@ class Journal:
 
     @property
     def last_wall_ns(self) -> int:
-        """The same in Unix time, by the clock of the machine that the last part ran on."""
+        """The same in Unix time, by the clock of the last part's machine."""
         last = self._processes[self.parts - 1]
         started = last.file.started
         return self.last_ns - last.shift_ns - started.time_ns + started.wall_ns
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files that it is read from."""
+        """The files it is read from."""
         return tuple(process.file.path for process in self._processes)
 
     @property
     def duration_ns(self) -> int:
-        """From the first record to the last, the pauses before it was resumed left out."""
+        """From the first record to the last, without the pauses before it was resumed."""
         return self.last_ns - self.started.time_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Everything a journal holds."""
+    """A whole run in memory, some 700 bytes a span; exports and reports read as they go."""
 
     started: RunStarted
-    """The run's identity and its clock's anchor."""
     ended: RunEnded | None
     """None when the run was killed."""
     duration_ns: int
-    """From the first record to the last."""
     spans: tuple[SpanRecord, ...]
-    """In the order of `Journal.items`: a parent stands before its children, and those known only
-    afterwards stand where they became known."""
+    """In the order of `Journal.items`."""
     instants: tuple[Instant, ...]
-    """In order."""
     counters: tuple[CounterSet, ...]
-    """In order."""
     flows: tuple[Flow, ...]
-    """In order."""
     outputs: tuple[NodeOutput, ...]
-    """What nodes returned, in order."""
     contents: dict[str, str]
     """Texts by their SHA-256."""
 
@@ -207,13 +193,9 @@ def load_run(path: Path) -> RunRecord:
 
 
 class _Process:
-    """One file of a run on the run's clock, with ids that are the run's.
+    """One file of a run, with the run's clock and ids: file `number` of `of`, from 0.
 
-    Args:
-        file: Its records.
-        number: Which file this is; 0 is that of the first part.
-        of: How many there are.
-        of_part: For a process that joined, the part that it joined; None for a part.
+    `of_part` is the part that a process joined; None for a part.
     """
 
     def __init__(
@@ -236,7 +218,6 @@ class _Process:
                 self._parent = of_part.id_of(started.parent)
 
     def flows(self) -> Iterator[Flow]:
-        """The flows between its spans."""
         for flow in self.file.flows:
             yield Flow(flow.name, self.id_of(flow.source), self.id_of(flow.target))
 
@@ -247,7 +228,7 @@ class _Process:
             moved: Item = item
             if type(item) is SpanRecord:
                 time_ns = max(time_ns, item.start_ns + self.shift_ns)
-                # What a joined process does outermost, it does for the span that asked it to join.
+                # The outermost spans of a joined process lie in the span that asked it to join.
                 parent = self._parent if item.parent is None else self.id_of(item.parent)
                 moved = item._replace(
                     id=self.id_of(item.id),
@@ -269,7 +250,6 @@ class _Process:
 
 
 def _further_parts(path: Path, run_id: str) -> Iterator[JournalFile]:
-    """The files of the parts that resumed a run, in their order."""
     for beside in paths_beside(path):
         number = part_of(beside, path)
         started = None if number is None else _beginning(beside)
@@ -281,7 +261,6 @@ def _further_parts(path: Path, run_id: str) -> Iterator[JournalFile]:
 
 
 def _joined_files(path: Path, parts: Sequence[JournalFile]) -> Iterator[JournalFile]:
-    """The files of processes that joined a run, as far as they can be read."""
     known = {part.started.part for part in parts}
     for beside in paths_beside(path):
         if part_of(beside, path) is not None:
@@ -306,14 +285,14 @@ def _joined_files(path: Path, parts: Sequence[JournalFile]) -> Iterator[JournalF
 
 
 def _beginning(path: Path) -> RunStarted | None:
-    """A file's first record; None if its process was killed before that was written."""
+    """A file's first record; None if its process was killed before writing it."""
     with path.open("rb") as file:
         line = file.readline()
     return first_record(line, path) if line.endswith(b"\n") else None
 
 
 def _sound_bytes(path: Path) -> int:
-    """How much of a file is records up to where it is damaged, if it is."""
+    """How much of a file can be read, up to damage or a torn last line."""
     size = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -339,18 +318,12 @@ class JournalFile:
     """One file's records, with the two ends of each span joined.
 
     Args:
-        path: It is read as it is now; what is appended later is not seen.
-        size: How many bytes of it, if not all.
+        path: Read as it is now, without what is appended later.
+        size: How many bytes to read, if not all.
 
     Raises:
-        JournalInvalid: It is no journal, or a newer version wrote it.
+        JournalInvalid: It is not a journal, or a newer version wrote it.
         OSError: It cannot be read.
-
-    Attributes:
-        path: As given.
-        started: Its first record.
-        ended: Its last; None when the process was killed, or is not over.
-        flows: Every flow.
     """
 
     def __init__(self, path: Path, *, size: int | None = None) -> None:
@@ -365,11 +338,7 @@ class JournalFile:
             self._size = self._index(file, offset=len(first), size=size)
 
     def items(self) -> Iterator[Item]:
-        """Every item, in the order of the lines.
-
-        Raises:
-            JournalInvalid: A line in the middle is not a record.
-        """
+        """Every item, in the order of the lines."""
         with (
             self.path.open("rb") as file,
             mmap.mmap(file.fileno(), self._size, access=mmap.ACCESS_READ) as whole,
@@ -438,11 +407,7 @@ class JournalFile:
 
 
 def first_record(line: bytes, path: Path) -> RunStarted:
-    """The record that a file of a run begins with.
-
-    Raises:
-        JournalInvalid: It does not, or a newer version wrote it.
-    """
+    """The record that a file of a run begins with; raises as `JournalFile` does."""
     try:
         record = decode(line, number=1) if line.endswith(b"\n") else None
     except ValueError:
@@ -468,11 +433,7 @@ def _decoded(line: bytes, path: Path, number: int) -> Record:
 
 
 def part_shift_ns(part: RunStarted) -> int:
-    """What to add to the times of a part that resumes a run to have them on the run's clock.
-
-    Args:
-        part: Its first record.
-    """
+    """What to add to the times of a part that resumed a run to get the run's."""
     assert part.joined_ns is not None, "as readers make sure"
     return part.joined_ns - part.time_ns
 
@@ -480,13 +441,9 @@ def part_shift_ns(part: RunStarted) -> int:
 def joined_shift_ns(
     own: RunStarted, ended: RunEnded | None, *, main: RunStarted, main_ended: RunEnded | None
 ) -> int:
-    """What to add to the times of a process that joined to have them on the main process's clock.
+    """What to add to the times of a process that joined to get the main process's.
 
-    Args:
-        own: The first record of the process.
-        ended: Its last, if it came to its end.
-        main: The first record of the main process, in the part that was joined.
-        main_ended: Its last in that part, if that came to its end.
+    From the first record of each and, if it came to its end, the last.
     """
     by_wall_ns = (own.wall_ns - own.time_ns) - (main.wall_ns - main.time_ns)
     if own.joined_ns is None:
@@ -494,8 +451,8 @@ def joined_shift_ns(
     earliest_ns = own.joined_ns - own.time_ns
     if own.boot_id is not None and own.boot_id == main.boot_id and earliest_ns <= 0:
         return 0  # the clock is the same
-    # Wall clocks are set, and differ between machines; that it was asked before it began is
-    # certain, and that it ended before the main process is likely where there was time for it.
+    # Wall clocks are set, and differ between machines. It certainly was asked before it began,
+    # and probably ended before the main process, if there was time for that.
     shift_ns = max(by_wall_ns, earliest_ns)
     if ended is None or main_ended is None:
         return shift_ns
@@ -504,43 +461,31 @@ def joined_shift_ns(
 
 
 def part_path(journal: Path, part: int) -> Path:
-    """The file of a part that resumes a run.
-
-    Args:
-        journal: The run's journal.
-        part: Which, from 1.
-    """
+    """The file of a part that resumes a run; parts count from 1."""
     return journal.with_suffix(f".{part}{JOURNAL_SUFFIX}")
 
 
 def next_part(journal: Path) -> int:
-    """The first number that no part of a run has: there may be gaps before it.
-
-    Args:
-        journal: The run's journal.
-    """
+    """The number for a further part: one more than the highest, whatever gaps there are."""
     return 1 + max((part_of(path, journal) or 0 for path in paths_beside(journal)), default=0)
 
 
 def joined_path(journal: Path, process_id: int, chance: str) -> Path:
     """The file of a process that joins a run.
 
-    Args:
-        journal: The run's journal.
-        process_id: The process.
-        chance: Hexadecimal digits, since machines may share a directory and not their processes.
+    `chance` is hexadecimal digits, since machines may share a directory but not process ids.
     """
     return journal.with_suffix(f".{process_id}-{chance}{JOURNAL_SUFFIX}")
 
 
 def paths_beside(journal: Path) -> list[Path]:
-    """The files beside a journal that may be of its run: further parts first, in their order."""
+    """The files beside a journal that may be of its run: further parts first, in order."""
     found = journal.parent.glob(f"{escape(journal.stem)}.*{JOURNAL_SUFFIX}")
     return sorted(found, key=lambda path: (part_of(path, journal) or 10**9, path))
 
 
 def part_of(path: Path, journal: Path) -> int | None:
-    """Which part of a run a file is by its name, from 1; None if that is no part's."""
+    """Which part of a run a file is by its name, from 1; None if it is not a further part."""
     named = _BESIDE.fullmatch(path.stem)
     if named is None or named["part"] is None or named["run"] != journal.stem:
         return None
@@ -548,6 +493,6 @@ def part_of(path: Path, journal: Path) -> int | None:
 
 
 def journal_of(path: Path) -> Path:
-    """The journal that a file of a run belongs to, by its name; the file itself if it is that."""
+    """The journal that a file of a run belongs to, by its name; maybe the file itself."""
     beside = _BESIDE.fullmatch(path.stem)
     return path.with_name(beside["run"] + JOURNAL_SUFFIX) if beside else path

@@ -48,17 +48,15 @@ class NodeRecord:
     item: int | None
     """Which item of a mapped node, counted from 0."""
     status: NodeStatus
-    """How it ended at last."""
     error: str | None
     """What it ended in, if in an error; why it was skipped, if it was."""
     times: tuple[Interval, ...]
     """When it was under way; empty if it never began in this run."""
     calls: int
-    """Calls of models, those of nested pipelines' nodes not counted: they have their own."""
+    """Calls of models, without those of a nested pipeline's nodes. Tokens are of the calls that a
+    model answered."""
     input_tokens: int
-    """Of the calls that a model answered."""
     output_tokens: int
-    """Of the calls that a model answered."""
     cost_usd: float | None
     """Of the calls whose price is known; None when there is none."""
     models: Mapping[str, tuple[str, ...]]
@@ -164,7 +162,6 @@ class _Found:
 
     @property
     def status(self) -> NodeStatus:
-        """How it ended at last."""
         last = self.spans[-1] if self.spans else None
         if self.output is not None and self.skipped is None:
             # Be it by its default, when it had failed.

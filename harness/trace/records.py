@@ -40,24 +40,20 @@ class RunStarted(NamedTuple):
     """The first record of every file of a run: its journal, and those beside it."""
 
     schema: int
-    """`SCHEMA_VERSION` of the writer."""
     run_id: str
     """`YYYYMMDDTHHMMSSZ-` and 12 hexadecimal digits."""
     name: str
-    """What was run: the pipeline's name."""
     wall_ns: int
     """Unix time, in nanoseconds, at the moment the process's clock showed `time_ns`."""
     time_ns: int
-    """The process's clock at its start."""
     process_id: int
-    """The process that wrote the journal."""
     parent: int | None = None
     """For a process that joined a run: the span of the main process that it works for."""
     joined_ns: int | None = None
-    """And what the main process's clock showed when it was asked to join. In a part that resumes
-    the run: the run's last moment before it, on the clock of the first part."""
+    """What the main process's clock showed when it asked the process to join. In a part that
+    resumes the run: the run's last moment before it, on the clock of the first part."""
     boot_id: str | None = None
-    """`harness.trace.clock.boot_id`: processes with the same one share their clock."""
+    """Processes with the same one share their clock; see `harness.trace.clock`."""
     part: int = 0
     """Which part of the run: 0 is the first, 1 the first that resumed it. For a process that
     joined: the part that it joined."""
@@ -69,49 +65,35 @@ class SpanStarted(NamedTuple):
     id: int
     """Unique in its process, counted from 1."""
     parent: int | None
-    """The span it happens inside of."""
     name: str
-    """A fixed phrase; what varies is an attribute."""
     time_ns: int
-    """When it began."""
     attributes: Attributes = _NONE
-    """What was known at the start."""
 
 
 class SpanEnded(NamedTuple):
     """A span is over."""
 
     id: int
-    """The span that ended."""
     time_ns: int
-    """When it ended."""
     status: SpanStatus = "ok"
-    """How it ended."""
     error: str | None = None
     """Class and message of the exception that left the span."""
     attributes: Attributes = _NONE
-    """What became known on the way; joined with those of the start."""
+    """Those that became known on the way."""
 
 
 class SpanRecord(NamedTuple):
     """A span with both its ends."""
 
     id: int
-    """Unique in the run."""
     parent: int | None
-    """The span it happened inside of."""
     name: str
-    """A fixed phrase."""
     start_ns: int
-    """When it began, on the run's clock."""
     end_ns: int
-    """When it ended; the run's last moment for a span that never did."""
+    """On the run's clock; the run's last moment for a span that never ended."""
     status: SpanStatus = "ok"
-    """How it ended."""
     error: str | None = None
-    """What left it, if an exception did."""
     attributes: Attributes = _NONE
-    """Those of its start and its end, joined."""
 
     @property
     def duration_ns(self) -> int:
@@ -120,16 +102,12 @@ class SpanRecord(NamedTuple):
 
 
 class Instant(NamedTuple):
-    """Something happened at one moment."""
+    """Something that happened at one moment."""
 
     span: int | None
-    """The span it happened in."""
     name: str
-    """A fixed phrase."""
     time_ns: int
-    """When."""
     attributes: Attributes = _NONE
-    """What varies about it."""
 
 
 class CounterSet(NamedTuple):
@@ -140,9 +118,7 @@ class CounterSet(NamedTuple):
     unit: str
     """What the value counts: `points`, `tokens`, `bytes`."""
     time_ns: int
-    """When."""
     value: float
-    """The new value."""
     span: int | None = None
     """The span that set it; it is drawn on that span's track."""
     track: str | None = None
@@ -153,22 +129,16 @@ class Flow(NamedTuple):
     """One span led to another: a draft to its verdict, a node to the node that waited for it."""
 
     name: str
-    """What went along: a fixed phrase."""
     source: int
-    """The span it came from."""
     target: int
-    """The span it went to."""
 
 
 class Flows(NamedTuple):
     """Several spans led to one: the nodes that a node waited for. Read back as so many `Flow`."""
 
     name: str
-    """What went along: a fixed phrase."""
     sources: tuple[int, ...]
-    """The spans it came from."""
     target: int
-    """The span it went to."""
 
 
 class Content(NamedTuple):
@@ -180,46 +150,38 @@ class Content(NamedTuple):
     sha256: str
     """Hexadecimal digest of the UTF-8 text."""
     text: str
-    """The text."""
 
 
 class NodeOutput(NamedTuple):
     """What a node returned; on disk before anything that depends on it starts.
 
-    With the digests of what it was made of: a resumed run takes it for its own as long as the
-    node's code and inputs are the same.
+    A resumed run reuses it as long as the digests of the node's code and inputs are the same.
     """
 
     node: str
-    """The node's path: its name, and for a node of a pipeline that another one's node called, what
-    called it before it: `answer/brief/findings`, `answer[3]/brief#2/findings` (for the second call
-    of `brief` by item 3 of `answer`)."""
+    """The node's path: `findings`, or in a nested pipeline the calls that lead to it,
+    `answer[3]/brief#2/findings`: item 3 of `answer` called `brief` for the second time."""
     item: int | None
     """Which item of a mapped node, counted from 0; None for a plain node."""
     value: object
     """The value as JSON, or as an `orjson.Fragment` of it where it is written; None when the run
     records no texts, and when the node was skipped."""
     inputs: Mapping[str, str] = _NO_INPUTS
-    """By parameter, the digest of the value that it was given; empty when the run records no
-    digests of texts."""
+    """By parameter, the digest of its value; empty when the run records no digests."""
     code: str | None = None
-    """Digest of the node's code."""
     skipped: str | None = None
     """Why there is no value: the node was skipped."""
     digest: str | None = None
-    """Of the value itself, before secrets were taken out of it: what has another one, or none, is
-    not what the node returned, and no resumed run can use it."""
+    """Of the value before secrets were taken out of it. A recorded value with another digest, or
+    none, is not what the node returned, and no resumed run can use it."""
 
 
 class RunEnded(NamedTuple):
     """The last record of a process that was not killed."""
 
     time_ns: int
-    """When."""
     status: RunEnd
-    """How it ended."""
     error: str | None = None
-    """Class and message of what ended it."""
 
 
 Record = (

@@ -1,13 +1,13 @@
 """Secrets never reach a file: what a run writes passes through here first.
 
-Known values (keys, and whatever is configured as secret) are replaced wherever they stand. Beyond
-that, what stands under a name that only secrets have, after `Bearer`, in an address before its
-host, or in the shape of a well-known key is replaced too, since servers echo keys that nobody told
-us of. What is not found: an unknown secret in prose, in a list under a secret's name, or cut in
-two; a known one in an encoding other than those of URLs and JSON.
+Known values (keys, and settings marked as secret) are replaced wherever they stand. Servers also
+echo keys that we do not know, so a value is replaced too if it stands under a name that only
+secrets have, after `Bearer`, in an address before its host, or if it has the shape of a well-known
+key. Not found are an unknown secret in prose, in a list under a secret's name, or cut in two, and a
+known one in an encoding other than those of URLs and JSON.
 
-Texts are whatever models and servers say, so every pattern takes time in proportion to a text's
-length: what repeats is bounded, or never given back once matched (`++`).
+Models and servers can say anything, so every pattern takes time in proportion to a text's length:
+repeats are bounded, or never given back once matched (`++`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harness.trace.journal_line import dump_json
 REDACTED = "[redacted]"
 
 SHORTEST = 6
-"""Characters. To replace every occurrence of something shorter would garble what it protects."""
+"""Characters. Replacing every occurrence of something shorter would garble ordinary texts."""
 
 _CLOSED = ("kind", "status", "inputs", "code", "digest")
 """Fields of a record whose values are the journal's own words, or digests of what a node was given:
@@ -116,11 +116,7 @@ _NO_MATTER = bytes(
 
 
 class Redactor:
-    """Replaces secrets in texts.
-
-    Args:
-        secrets: The values to keep out. Shorter ones than `SHORTEST` are left alone.
-    """
+    """Replaces secrets in texts: the given ones of at least `SHORTEST` characters, and others."""
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
         # As a journal has them: what is no valid Unicode is written as `?`.
@@ -150,7 +146,7 @@ class Redactor:
         return text
 
     def clean_line(self, line: bytes) -> bytes:
-        """The same for a record's line, whose own words and times stay as they are."""
+        """A record's line without its secrets; its own words and times stay as they are."""
         if not self.finds_any(line):
             return line
         record = orjson.loads(line)
@@ -163,11 +159,11 @@ class Redactor:
         return line if cleaned == record else dump_json(cleaned) + b"\n"
 
     def finds_any(self, lines: bytes) -> bool:
-        """Whether lines may hold a secret; one look at many of them tells that nearly always."""
+        """Whether lines may hold a secret; one look at many lines mostly says no."""
         return _any_in(self._encoded_forms, lines) or _any_in(_HINTS, _folded(lines))
 
     def clean_values(self, value: object) -> object:
-        """The same for what JSON was read into."""
+        """A JSON value without its secrets."""
         if isinstance(value, str):
             return self.clean(value)
         if isinstance(value, list):
@@ -181,18 +177,13 @@ class Redactor:
 
 
 def secret_values(environment: Mapping[str, str], *, named: Iterable[str]) -> set[str]:
-    """The values of variables that are secret.
-
-    Args:
-        environment: Variables. Those whose names say so are secret.
-        named: Further ones that are, set or not.
-    """
+    """The values of the variables that are secret: by what their names say, or `named`."""
     names = {*named, *(name for name, value in environment.items() if _is_variable(name, value))}
     return {environment[name] for name in names if name in environment}
 
 
 def _is_variable(name: str, value: str) -> bool:
-    """Whether a variable holds a secret; no number of tokens does, and no place of a key's file."""
+    """Whether a variable holds a secret, and not a number of tokens or the path of a key's file."""
     match = _VARIABLE.fullmatch(name)
     if match is None or value.isdigit():
         return _NAME.fullmatch(name) is not None
@@ -200,7 +191,7 @@ def _is_variable(name: str, value: str) -> bool:
 
 
 def _is_secret(name: str, value: object) -> bool:
-    """Whether an attribute is, by its name, and by its value where the name leaves doubt."""
+    """Whether an attribute is secret by its name, or by its value where the name leaves doubt."""
     match = _NAME.fullmatch(name)
     if match is None or isinstance(value, bool):
         return False
@@ -214,10 +205,7 @@ def _escaped(text: str) -> set[str]:
 
 
 def _folded(text: bytes) -> bytes:
-    """Without what may stand between a name and its value, so that few hints find many forms.
-
-    And without anything else that is in no hint, since it is looked through once for each of them.
-    """
+    """Only the characters that hints have, in one form each: few hints find many spellings."""
     return text.translate(_FOLDING, _NO_MATTER)
 
 

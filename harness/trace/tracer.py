@@ -52,11 +52,7 @@ _RELIEF_EVERY = 4096
 
 
 class Text:
-    """A text that an attribute refers to by hash. Read when the record is made, not before.
-
-    Args:
-        source: The text, or what makes it.
-    """
+    """A text that an attribute refers to by hash; read, or made, only with the record."""
 
     __slots__ = ("_source",)
 
@@ -64,7 +60,7 @@ class Text:
         self._source = source
 
     def read(self) -> str:
-        """The text; where it cannot be made, why not: tracing never raises into the run."""
+        """The text, or the error of its maker: tracing never raises into the run."""
         try:
             return self._source if isinstance(self._source, str) else self._source()
         except Exception as error:  # noqa: BLE001 - whatever its maker raises
@@ -101,13 +97,13 @@ class Tracer:
             self._take = take
 
     def span(self, name: str, /, **attributes: object) -> Span:
-        """A span that begins on entering the `with` block and ends on leaving it.
+        """A span that lasts as long as its `with` block.
 
         Args:
             name: A fixed phrase.
-            attributes: What varies; read when it is written, so not to be changed afterwards.
-                `label` is the title in the timeline. `track` starts a track of that name
-                (`node findings`, `model qwen`), which the spans inside inherit.
+            attributes: What varies. They are read later, so do not change their values. `label`
+                is the title in the timeline. `track` starts a track of that name (`node findings`,
+                `model qwen`), which the spans inside inherit.
         """
         return Span(self, name, attributes)
 
@@ -120,11 +116,10 @@ class Tracer:
         self._take(SpanRecord(number, parent, name, start_ns, end_ns, "ok", None, attributes))
 
     def later(self, make: Later) -> None:
-        """Records to be made when they are written, so that to say much costs the caller little.
+        """Records made when they are written, so that many of them cost the caller little.
 
-        Args:
-            make: Called once, from another thread if need be, before the record of the current
-                span's end is made: it may still set attributes of that span.
+        `make` is called once, perhaps from another thread, before the current span's end is
+        recorded: it may still set attributes of that span.
         """
         self._take(make)
 
@@ -139,7 +134,7 @@ class Tracer:
         self._relieve()
 
     def warned(self, message: str, details: Mapping[str, object]) -> dict[str, object]:
-        """Takes down a warning of the log, as an instant, and says where it was given."""
+        """Records a warning of the log as an instant; returns the node and span it came from."""
         said = {"message": message, **details}
         self._take(Instant(self.current_id, "warning", self.now_ns(), said))
         span = _current_span.get()
@@ -158,13 +153,9 @@ class Tracer:
         )
 
     def counter(self, name: str, value: float, *, unit: str, track: str | None = None) -> None:
-        """A quantity's new value. What is no finite number is left out.
+        """A quantity's new value; a value that is not a finite number is left out.
 
-        Args:
-            name: Fixed for the quantity.
-            value: In `unit`.
-            unit: What it counts.
-            track: Where it is drawn, as in `span`; with the current span when left out.
+        It is drawn on `track`, or else with the current span.
         """
         # Beyond 64 bits an integer is not exact in timelines anyway; numpy has numbers of its own.
         number = value if type(value) is int and -(2**63) <= value < 2**63 else _finite(value)
@@ -174,27 +165,26 @@ class Tracer:
             self._relieve()
 
     def flow(self, name: str, *, source: int | None, target: int | None) -> None:
-        """An arrow from one span to a later one, by their ids; without both ends there is none."""
+        """An arrow from one span to a later one, by their ids; none if an end is missing."""
         if source and target:  # a span that was not entered has the id 0
             self._take(Flow(name, source, target))
             self._relieve()
 
     def flows(self, name: str, *, sources: Sequence[int], target: int | None) -> None:
-        """Arrows from several spans to one, in one record: as `flow`, and cheaper."""
+        """Arrows from several spans to one, in one record, which is cheaper."""
         if sources and target:
             self._take(Flows(name, tuple(sources), target))
             self._relieve()
 
     def content(self, text: str | Callable[[], str]) -> Text:
-        """A text for an attribute to refer to: recorded once a run, and by its hash there.
+        """A text, or a function that makes it later, for an attribute to refer to by its hash.
 
-        Args:
-            text: Itself, or what makes it when it is written.
+        The text itself is recorded once a run.
         """
         return Text(text)
 
     def excerpt(self, said: T) -> T | None:
-        """What may stand in an attribute word for word; nothing, where texts are not recorded."""
+        """A quotation for an attribute; None where the run records no texts."""
         return said if self._content == "full" else None
 
     def output(
@@ -208,44 +198,34 @@ class Tracer:
         skipped: str | None = None,
         digest: str | None = None,
     ) -> None:
-        """Records what a node returned.
-
-        Args:
-            node: Its path; see `NodeOutput`.
-            value: A JSON value, or one that is encoded already, as an `orjson.Fragment`.
-            item: Which item of a mapped node.
-            inputs: By parameter, the digest of what it was given.
-            code: Digest of the node's code.
-            skipped: Why there is no value, if it was skipped.
-            digest: Of the value.
-        """
+        """Records what a node returned; see `NodeOutput`."""
         self._take(NodeOutput(node, item, value, inputs, code, skipped, digest))
 
     async def persisted(self) -> None:
-        """Waits until what was recorded so far is as durable as the run asks for."""
+        """Waits until all records so far are as durable as the run asks for."""
 
     def flush(self) -> None:
-        """Writes what was recorded so far: a killed process does not lose it, a machine may."""
+        """Writes all records so far: safe from a kill of the process, not from a loss of power."""
 
     def check_written(self) -> None:
-        """Asked before whatever costs something: may the run go on?
+        """To call before anything that costs something.
 
         Raises:
-            RunLimitReached: Nothing more can be written down, and the run stops then.
+            RunLimitReached: Nothing more can be recorded, and the run is to stop then.
         """
 
     @property
     def current_id(self) -> int | None:
-        """The span that the code at hand is inside of, if there is one of this tracer's."""
+        """The id of this tracer's innermost open span; None outside of all."""
         current = _current_span.get()
         return current.id if current is not None and current.tracer is self else None
 
     def _relieve(self) -> None:
-        """Called now and then by whoever makes spans faster than they can be written."""
+        """Called now and then, in case spans are made faster than they can be written."""
 
 
 class Span:
-    """One `with` block's worth of time; made by `Tracer.span`.
+    """The time of one `with` block; made by `Tracer.span`.
 
     Attributes:
         id: Unique in its process; 0 before the block is entered.
@@ -306,7 +286,7 @@ class Span:
         tracer._take(self)  # noqa: SLF001
 
     def _leave_late(self) -> None:
-        """A generator left a span open inside this one, or closes its own when all is over."""
+        """For generators, which leave a span open inside this one, or close their own too late."""
         current = _current_span.get()
         while current is not None and current is not self:
             current = current._outer  # noqa: SLF001 - another span
@@ -325,12 +305,7 @@ records to be made."""
 
 
 class RecordMaker:
-    """Makes records of what a tracer took, in the order it did.
-
-    Args:
-        content: What is recorded of texts.
-        redactor: Cleans texts before they are hashed.
-    """
+    """Makes records of a tracer's entries. The redactor cleans texts before they are hashed."""
 
     def __init__(
         self, *, content: ContentPolicy = "full", redactor: Redactor | None = None
@@ -340,7 +315,7 @@ class RecordMaker:
         self._recorded: set[str] = set()
 
     def records(self, entry: Entry) -> Sequence[Record]:  # noqa: PLR0911 - a table of kinds
-        """The entry's records: mostly one, and before it the texts that it is first to refer to."""
+        """The entry's record, after the texts that it is the first to refer to."""
         match entry:  # the frequent ones first: a long run has millions of entries
             case Span():
                 return self._end_of(entry)
@@ -363,7 +338,7 @@ class RecordMaker:
                 return (entry,)
 
     def _end_of(self, span: Span) -> Sequence[Record]:
-        """A span's beginning, when it is seen for the first time, and then its end."""
+        """The record of a span's start on the first call, and of its end on the second."""
         if not span.begun:
             span.begun = True
             attributes, texts = self._plain(span.attributes)
@@ -384,14 +359,11 @@ class RecordMaker:
         )
 
     def _said(self, error: str | None) -> str | None:
-        """An error's class and message; its class alone where its message might quote a text.
-
-        The same of why a node was skipped.
-        """
+        """An error, or a reason; without its message where that might quote a text."""
         return error if error is None or self._content == "full" else error.partition(":")[0]
 
     def _plain(self, attributes: Attributes) -> tuple[Attributes, Sequence[Content]]:
-        """The attributes with hashes in place of texts, and those of the texts that are new."""
+        """The attributes with hashes in place of texts, and the texts not recorded yet."""
         if Text not in map(type, attributes.values()):
             return attributes, ()
         plain = dict(attributes)
@@ -420,12 +392,12 @@ def _finite(value: float) -> float | None:
 
 
 def sha256_of(text: str) -> str:
-    """The hash by which records refer to a text: hexadecimal, of its UTF-8."""
+    """The hash by which records refer to a text: of its UTF-8, hexadecimal."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def status_of(error: BaseException | None) -> Literal["ok", "error", "cancelled"]:
-    """How a span, or a run, ends that this exception leaves; None is a normal end."""
+    """How a span or a run ends by this exception; None is a normal end."""
     if error is None:
         return "ok"
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
@@ -441,4 +413,4 @@ def describe(error: BaseException | None) -> str | None:
 
 
 def _discard(_entry: Entry) -> None:
-    """What a tracer does that records nothing."""
+    """For a tracer without a sink."""
