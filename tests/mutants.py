@@ -38,7 +38,7 @@ MODULES = {
     "harness/inference/providers/http.py": "tests/inference",
     "harness/trace/journal.py": "tests/trace",
     "harness/residency/policy.py": "tests/residency",
-    "harness/memory/fusion.py": "tests/memory",
+    "harness/memory/ranking.py": "tests/memory",
     "harness/rubric/verdict.py": "tests/rubric",
     "harness/rubric/reply.py": "tests/rubric",
 }

@@ -238,33 +238,19 @@ def _drop(
 PATTERNS = (
     _drop(
         (
-            "ignore",
-            "disregard",
-            "forget",
-            "override",
-            "bypass",
-            "attention to",
-            "t follow",
-            "p follow",
-            "not obey",
+            *("ignore", "disregard", "forget", "override", "bypass"),
+            *("attention to", "t follow", "p follow", "not obey"),
         ),
         re.compile(_FORGET_ENGLISH),
         is_order=True,
     ),
-    _drop(
-        ("ignorier", "vergiss", "vergessen sie"),
-        re.compile(_FORGET_GERMAN),
-        is_order=True,
-    ),
+    _drop(("ignorier", "vergiss", "vergessen sie"), re.compile(_FORGET_GERMAN), is_order=True),
     _drop(
         ("ignor", "oublie", "olvid", "dimentica", "esque", "desconsidere"),
         re.compile(_FORGET_ROMANCE),
     ),
     _drop(("игнорируй", "забудь", "не следуй"), re.compile(_FORGET_RUSSIAN)),
-    _drop(
-        ("忽略", "无视", "忽视", "忘记", "無視", "忽視", "忘記"),
-        re.compile(_FORGET_CHINESE),
-    ),
+    _drop(("忽略", "无视", "忽视", "忘记", "無視", "忽視", "忘記"), re.compile(_FORGET_CHINESE)),
     _drop(("無視し", "忘れ"), re.compile(_FORGET_JAPANESE)),
     _drop(("무시하", "잊"), re.compile(_FORGET_KOREAN)),
     Pattern(

@@ -45,7 +45,6 @@ class MemoryStore:
         primary: PrimaryStore,
         lexical: LexicalIndex,
         vector: VectorIndex,
-        searcher: Searcher,
         embedder: Embedder,
         merge: Merging,
         progress: Progress | None,
@@ -53,7 +52,9 @@ class MemoryStore:
         self._primary = primary
         self._lexical = lexical
         self._vector = vector
-        self._searcher = searcher
+        self._searcher = Searcher(
+            primary=primary, lexical=lexical, vector=vector, embedder=embedder
+        )
         self._embedder = embedder
         self._merge = merge
         self._progress = progress
@@ -108,26 +109,16 @@ class MemoryStore:
         try:
             lexical = LexicalIndex.open(directory / "lexical", primary, progress=progress)
             vector = VectorIndex(
-                primary,
-                embedder,
-                directory=directory / "vector",
-                exact_up_to=exact_up_to,
+                primary, embedder, directory=directory / "vector", exact_up_to=exact_up_to
             )
             vector.catch_up()
         except BaseException:
             primary.close()
             raise
-        searcher = Searcher(
-            primary=primary,
-            lexical=lexical,
-            vector=vector,
-            embedder=embedder,
-        )
         return cls(
             primary=primary,
             lexical=lexical,
             vector=vector,
-            searcher=searcher,
             embedder=embedder,
             merge=merge,
             progress=progress,
